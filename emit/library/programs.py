@@ -334,13 +334,13 @@ def run_by(result: SearchResult, programs: Programs, until: float = math.inf) ->
     is_same_target = (
         program.target == programs.target and program.program.inplace == programs.inplace for program in lowered
     )
-    is_out_of_time = result.ended == "budget" and until < math.inf  # What had no time before is not tried again.
+    is_out_of_time = result.stop_reason == "budget" and until < math.inf  # What had no time before is not tried again.
     if (lowered or is_out_of_time) and not untried and all(is_same_target):
         return result
     algorithms = [served.algorithm for served in result.ranges]
-    if not result.ended:
-        algorithms += [answer.algorithm for answer in result.others]
-    if result.ended == "interrupted":
+    if not result.stop_reason:
+        algorithms += [answer.algorithm for answer in result.unused]
+    if result.stop_reason == "interrupted":
         algorithms = [algorithm for algorithm in algorithms if len(algorithm.schedule) <= _AT_ONCE]
         if not algorithms:
             return replace(result, ranges=[offer.without_program(INTERRUPTED) for offer in result.ranges])

@@ -181,7 +181,7 @@ def answered(question: Question, budget_s: float, workers: Workers) -> Answered:
         budget=budget_s,
         workers=workers,
     )
-    result = answer.found
+    result = answer.result
     (served,) = result.ranges
     row = answer.algorithms[0]
     proof, moved = result.bound.at(question.size)[1].kind, next_minute(result, answer.algorithms)["moved"]

@@ -77,7 +77,7 @@ def answered(spec: str, collective: str, budget_s: float, workers: Workers) -> R
     Where the gap is too large, search a better bound at this very size.
     """
     try:
-        result = synthesize(collective, spec, costs="machine", budget=budget_s, target="auto", workers=workers).found
+        result = synthesize(collective, spec, costs="machine", budget=budget_s, target="auto", workers=workers).result
     except InputError as error:
         return Row(spec, collective, refused=str(error))
     gaps, names, missed = [], [], []
@@ -94,12 +94,12 @@ def answered(spec: str, collective: str, budget_s: float, workers: Workers) -> R
         names.append(
             execution.program.protocol if isinstance(execution, Lowered) else f"schedule, {offer.refused[:60]}"
         )
-    return Row(spec, collective, tuple(gaps), tuple(names), result.ended, missed=tuple(missed))
+    return Row(spec, collective, tuple(gaps), tuple(names), result.stop_reason, missed=tuple(missed))
 
 
 def fastest_schedule_us(result: SearchResult, size: int) -> float:
     """Return the time in µs of the fastest schedule of a search, whether it became a program or not."""
-    offers = [*result.ranges, *result.others, *result.refused]
+    offers = [*result.ranges, *result.unused, *result.refused]
     return min(offer.algorithm.time_us(size) for offer in offers)
 
 

@@ -94,8 +94,8 @@ def measured(spec: str, collective: str, group: Sequence[int] | None, budget_s: 
         schedules = synth.synthesize(collective, topology, group, budget=budget_s, switch_ops=False)
     except InputError:
         return None
-    bound = answer.found.bound.merged(list(schedules.found.bound.witnesses)).at(LARGEST)[0]
-    schedule_gap = schedules.found.fastest(LARGEST).time_us(LARGEST) / bound
+    bound = answer.result.bound.merged(list(schedules.result.bound.witnesses)).at(LARGEST)[0]
+    schedule_gap = schedules.result.fastest(LARGEST).time_us(LARGEST) / bound
     with tempfile.TemporaryDirectory() as folder:
         answer.save(folder)
         path = Path(folder, "index.json")
@@ -103,7 +103,7 @@ def measured(spec: str, collective: str, group: Sequence[int] | None, budget_s: 
         times = {entry.file: _predictor(entry, topology) for entry in entries}
     if not entries:
         return Row(name, 0, schedule_gap, float("nan"), 1.0, 1.0, answer.algorithms[0]["refused"])
-    off = [ratio for entry in entries for ratio in _off(entry, times[entry.file], answer.found)]
+    off = [ratio for entry in entries for ratio in _off(entry, times[entry.file], answer.result)]
     beaten = []
     for size in (1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())):
         for form in (True, False):

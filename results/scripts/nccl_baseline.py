@@ -306,7 +306,7 @@ def ours(budget_s: float, every: int) -> Iterator[tuple[object, ...]]:
     """Yield a row for each question and library: the library's time over ours, and over the bound, at each size."""
     for (machine, ranks, costs, target), collective in list(product(OURS, COLLECTIVES))[::every]:
         group = range(ranks) if ranks else None
-        result = synthesize(collective, machine, group, budget=budget_s, costs=costs, target=target).found
+        result = synthesize(collective, machine, group, budget=budget_s, costs=costs, target=target).result
         kind = "schedules, costs off" + (", switches reduce" if load(machine).switch_ops else "")
         if costs != "none":
             kind = "plans, costs on, switches reduce" if target == "mscclpp" else "programs, costs on"

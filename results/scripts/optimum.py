@@ -83,7 +83,7 @@ def measured(topology: Topology, collective: str, budget_s: float) -> Row:
     cut_s, cut = time.monotonic() - start_s, result.cuts[-1]
     start_s = time.monotonic()
     answer = synthesize(collective, topology, size=SIZE, budget=budget_s * (6 if topology.nranks > _MANY else 1))
-    (offer,) = answer.found.ranges
+    (offer,) = answer.result.ranges
     least_us = float(cut.us_per_byte) * SIZE
     ratio = offer.algorithm.time_us(SIZE) / least_us
     assert ratio >= 1 - 1e-9, f"{collective} {topology.name}: faster than its optimum"

@@ -110,7 +110,7 @@ def algorithms(spec: str, collective: str, group: Sequence[int], budget_s: float
     """
     options: dict[str, Any] = {"budget": budget_s, "root": group[-1] if find_kind(collective).rooted else None}
     options |= {"engine": "switch", "target": "none"} if relay == IN_SWITCHES else {"relay": relay, "switch_ops": False}
-    ranges = synth.synthesize(collective, spec, group, **options).found.ranges
+    ranges = synth.synthesize(collective, spec, group, **options).result.ranges
     distinct = list(dict.fromkeys([ranges[0].algorithm, ranges[-1].algorithm])) if ranges else []
     return [algorithm for algorithm in distinct if relay != IN_SWITCHES or is_in_switch(algorithm)]
 

@@ -180,7 +180,7 @@ def planned(question: Question, budget: float, workers: Workers) -> Planned:
         math.inf if result.direct_us is None else result.direct_us,
         result.sum_us,
         seconds,
-        result.ended,
+        result.stop_reason,
         refused(result),
     )
 

@@ -97,7 +97,7 @@ def case(spec: str, name: str, size: int) -> Case:
     if name == "point to point":
         return Case(spec, name, topology, one_message(topology.nranks), size, None)
     algorithm = (
-        synthesize(name, topology, size=size, budget=BUDGET_S, engine=ENGINE, target="none").found.ranges[-1].algorithm
+        synthesize(name, topology, size=size, budget=BUDGET_S, engine=ENGINE, target="none").result.ranges[-1].algorithm
     )
     program = lower_any(algorithm, "x")[0]
     whole = whole_size(program, size)

@@ -62,7 +62,7 @@ def main() -> None:
     questions = [(t, parse_size(s, "--size")) for t in options.only for s in options.size][:: options.every]
     rows, nfastest, nwhole_faster = [], 0, 0
     for topology, size in questions:
-        answer = synth.synthesize("allreduce", topology, size=size, budget=options.budget).found
+        answer = synth.synthesize("allreduce", topology, size=size, budget=options.budget).result
         best = answer.ranges[0]
         ours_us, (bound_us, witness) = best.time_us(size), answer.bound.at(size)
         times = form_times_us(topology, size)

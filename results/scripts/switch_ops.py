@@ -31,10 +31,10 @@ def row(
     """Return a row of the table, and the gap with switch operations."""
     cells, best = [], with_ops.algorithm(size)
     for answer in (with_ops, without_ops):
-        time_us, bound_us = answer.algorithm(size).time_us(size), answer.found.bound.at(size)[0]
+        time_us, bound_us = answer.algorithm(size).time_us(size), answer.result.bound.at(size)[0]
         cells += [format_time(time_us), f"{max(1.0, time_us / bound_us):.3f}"]
-    gap = best.time_us(size) / with_ops.found.bound.at(size)[0]
-    nccl_choice = with_ops.found.library("NCCL", size)
+    gap = best.time_us(size) / with_ops.result.bound.at(size)[0]
+    nccl_choice = with_ops.result.library("NCCL", size)
     nccl = (
         f"{nccl_choice.algorithm} {nccl_choice.time_us / best.time_us(size):.2f} ×"
         if isinstance(nccl_choice, LibraryChoice)
@@ -42,7 +42,7 @@ def row(
     )
     used = "yes" if not ordinary(best.problem.network, best.schedule.link) else "no"
     gain = without_ops.algorithm(size).time_us(size) / best.time_us(size)
-    witness = with_ops.found.bound.at(size)[1].kind
+    witness = with_ops.result.bound.at(size)[1].kind
     return [topology, collective, format_size(size), *cells, f"{gain:.2f} ×", used, witness, nccl], gap
 
 
@@ -50,7 +50,7 @@ def file_row(
     topology: str, group: tuple[int, ...] | None, collective: str, costs: str, budget_s: float
 ) -> tuple[list[str], list[float]]:
     """Return a row of the second table, and the gaps for large messages."""
-    result = synth.synthesize(collective, topology, group, budget=budget_s, target="mscclpp", costs=costs).found
+    result = synth.synthesize(collective, topology, group, budget=budget_s, target="mscclpp", costs=costs).result
     gaps, shown = {}, []
     for size in FILE_SIZES:
         offer = result.fastest(size)

@@ -54,19 +54,19 @@ def make_question(arguments: QuestionArguments) -> Question:
     problem = problem_on(topology)
     if options.chunks is not None:
         problem.with_chunks(options.chunks)  # Raise for an impossible number of chunks.
-    unsaid, is_hurt = "", topology is not healthy
+    why_switches_forward, is_hurt = "", topology is not healthy
     if topology.switch_ops and (figures := figures_of(topology)) is not None and figures.switch_ops is None:
-        unsaid = "the costs do not cover multicast and reduction in switches (--costs none allows them)"
+        why_switches_forward = "the costs do not cover multicast and reduction in switches (--costs none allows them)"
     executor = executor_for(problem, settings)  # Raise if the target cannot express the question.
     if problem.network.hyperlinks is not None and executor is not None and not executor.target.switch_ops:
         able = " or ".join([*(name for name, target in TARGETS.items() if target.switch_ops), NONE])
         missing = f"multicast and reduction in switches (--target {able} allows them)"
-        unsaid = f"{executor.target.name}'s files cannot express {missing}"
+        why_switches_forward = f"{executor.target.name}'s files cannot express {missing}"
         healthy = without_switch_ops(healthy)
         problem = problem_on(without_switch_ops(topology))
-    if unsaid and options.engine == "switch":
-        raise InputError(f"--engine switch: {unsaid}")
-    return Question(problem, options, settings, problem_on(healthy) if is_hurt else None, unsaid)
+    if why_switches_forward and options.engine == "switch":
+        raise InputError(f"--engine switch: {why_switches_forward}")
+    return Question(problem, options, settings, problem_on(healthy) if is_hurt else None, why_switches_forward)
 
 
 def target_settings(arguments: QuestionArguments) -> TargetSettings:

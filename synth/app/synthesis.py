@@ -37,21 +37,21 @@ class Synthesis:
     """The answer to a question: one algorithm for each range of message sizes, each replayed, with proved bounds.
 
     Attributes:
-        found: The search result, with the times of schedules or of a target's programs; after `save`, with the times of
-            the written files.
+        result: The search result, with the times of schedules or of a target's programs; after `save`, with the times
+            of the written files.
         settings: The settings of the question's target; `save` names another target.
     """
 
-    found: SearchResult
+    result: SearchResult
     settings: TargetSettings = ANY_TARGET
 
     def __post_init__(self) -> None:
-        self._searched = self.found  # Every call of `save` starts from it.
+        self._searched = self.result  # Every call of `save` starts from it.
 
     @property
     def algorithms(self) -> list[dict[str, Any]]:
         """Return one dictionary for each algorithm, with the keys that `statement.row` documents."""
-        return list(statement(self.found)["algorithms"])
+        return list(statement(self.result)["algorithms"])
 
     @property
     def gap(self) -> float:
@@ -67,7 +67,7 @@ class Synthesis:
         Raises:
             InputError: The argument is no size.
         """
-        return self.found.fastest(size_in_bytes(size_bytes, "size_bytes")).algorithm
+        return self.result.fastest(size_in_bytes(size_bytes, "size_bytes")).algorithm
 
     def schedule(self, size_bytes: int | str) -> Schedule:
         """Return the schedule that serves a message size, with the times of messages of this size.
@@ -83,14 +83,14 @@ class Synthesis:
 
     def table(self) -> str:
         """Return the table that the command line prints."""
-        return table(statement(self.found), self.found.problem.topology.nranks)
+        return table(statement(self.result), self.result.problem.topology.nranks)
 
     def save(
         self, folder: str | Path, target: str = "auto", *, proof: bool = False, replace: bool = False
     ) -> list[Path]:
         """Write the files as `emit.library.saving.save.save` does, and return their paths.
 
-        From then on `found` is what was written: algorithms that the search had no time to lower are lowered now, and
+        From then on `result` is what was written: algorithms that the search had no time to lower are lowered now, and
         have the times of their programs.
 
         Args:
@@ -105,9 +105,9 @@ class Synthesis:
         folder, target = as_folder(folder, "folder"), as_text(target, "target")
         proof, replace = as_flag(proof, "proof"), as_flag(replace, "replace")
         settings = dataclasses.replace(self.settings, name=target)
-        executor_for(self.found.problem, settings)  # Raise before anything is written.
+        executor_for(self.result.problem, settings)  # Raise before anything is written.
         written = save(self._searched, folder, settings, proof=proof, anew=replace)
-        self.found = written.result
+        self.result = written.result
         if written.refused and target != "auto":
             raise InputError(written.refused)
         return written.paths
@@ -134,16 +134,16 @@ def find_answer(question: Question, workers: Workers, progress: Report | None = 
     executor = executor_for(question.problem, question.settings, options.size)
     own_options = options if healthy is None else dataclasses.replace(options, budget_s=_HURT_SHARE * options.budget_s)
     result = search(question.problem, own_options, workers, progress, executor=executor)
-    result.unsaid = question.unsaid
-    if healthy is not None and result.ended != "interrupted":
+    result.why_switches_forward = question.why_switches_forward
+    if healthy is not None and result.stop_reason != "interrupted":
         try:
             executor = executor_for(healthy, question.settings, options.size)
             result.healthy = search(healthy, options, workers, progress, executor=executor)
-            result.ended = "interrupted" if result.healthy.ended == "interrupted" else result.ended
+            result.stop_reason = "interrupted" if result.healthy.stop_reason == "interrupted" else result.stop_reason
         except KeyboardInterrupt:  # The cost of dead and slow parts remains unknown.
-            result.ended = "interrupted"
+            result.stop_reason = "interrupted"
         except InputError:  # No time is left, and the cost remains unknown.
-            result.ended = result.ended or "budget"
+            result.stop_reason = result.stop_reason or "budget"
     return result
 
 

@@ -115,11 +115,11 @@ def run_isolated(
         rank_sends=options.rank_sends,
     )  # fmt: skip
     result = search(problem, options, workers, report, ISOLATED, executor)
-    if not result.ranges and result.ended == "interrupted":
+    if not result.ranges and result.stop_reason == "interrupted":
         raise KeyboardInterrupt  # Ctrl-C came before any answer.
     best = result.ranges[0].algorithm
     schedule = timed(best.problem, best.schedule, size_bytes)
-    return Isolated(best.problem, schedule, best.engine, result.bound), result.ended == "interrupted"
+    return Isolated(best.problem, schedule, best.engine, result.bound), result.stop_reason == "interrupted"
 
 
 def run_each_isolated(

@@ -30,8 +30,8 @@ class ConcurrentResult(ConcurrentPlan):
         relay: Rule for relays: "none", "all", or ranks.
         isolated: Each group's best answer by itself, by the same rule for relays.
         bound: Lower limit on the time of the union, by the largest group's message size.
-        others: Makespan in µs and largest slowdown of the best plan of every method, by that method.
-        ended: Why the search stopped early ("budget", "interrupted"), or "".
+        best_by_method: Makespan in µs and largest slowdown of the best plan of every method, by that method.
+        stop_reason: Why the search stopped early ("budget", "interrupted"), or "".
         seconds: Seconds that the search took.
         rivals: Bounds of other protocols, if costs are on; `bound` and `isolated` are of the plan's protocol.
         defects: Parts of synth that failed, so that their plans are missing.
@@ -41,8 +41,8 @@ class ConcurrentResult(ConcurrentPlan):
     relay: str
     isolated: tuple[Isolated, ...]
     bound: Bound
-    others: dict[str, tuple[float, float]]
-    ended: str = ""
+    best_by_method: dict[str, tuple[float, float]]
+    stop_reason: str = ""
     seconds: float = 0.0
     rivals: tuple[Bound, ...] = ()
     defects: tuple[Defect, ...] = ()
@@ -97,7 +97,7 @@ class ConcurrentResult(ConcurrentPlan):
     @property
     def direct_us(self) -> float | None:
         """Return the makespan of the direct plan in µs; None if there is none for these collectives."""
-        direct = self.others.get(DIRECT)
+        direct = self.best_by_method.get(DIRECT)
         return None if direct is None else direct[0]
 
 
@@ -147,13 +147,13 @@ def statement(result: ConcurrentResult) -> dict[str, Any]:
         "direct_us": direct,
         "vs_direct": None if direct is None else direct / result.makespan_us,
         "by": result.method,
-        "plans": {method: {"time_us": t, "slowdown": slow} for method, (t, slow) in result.others.items()},
+        "plans": {method: {"time_us": t, "slowdown": slow} for method, (t, slow) in result.best_by_method.items()},
         "engine": algorithm.engine,
         "chunks": algorithm.chunks,
         "steps": algorithm.steps,
         "sends": len(algorithm.schedule),
         "bounds": result.bound.documents(),
-        "ended": result.ended,
+        "ended": result.stop_reason,
         "seconds": round(result.seconds, 3),
     }
 

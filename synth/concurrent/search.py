@@ -168,9 +168,9 @@ def _search_protocols(
         search_protocols, list(sizes), results, search_protocol, budget, GROUPS.protocols,
         has_programs=executor is not None,
     )  # fmt: skip
-    result, ended = run_to_end(budget, work, conclude)
-    ended = ended or next((own.ended for own in results.values() if own.ended), "")
-    return replace(result, ended=ended, seconds=now() - budget.begun)
+    result, stop_reason = run_to_end(budget, work, conclude)
+    stop_reason = stop_reason or next((own.stop_reason for own in results.values() if own.stop_reason), "")
+    return replace(result, stop_reason=stop_reason, seconds=now() - budget.begun)
 
 
 def _has(executor: GroupExecutor, union: UnionProblem, name: str) -> bool:
@@ -218,17 +218,17 @@ class ConcurrentSearch:
             state.problem, options, state.workers, until, state.say, executor_of
         )
         work = partial(self._work, interrupted=interrupted)
-        chosen, ended = run_to_end(
+        chosen, stop_reason = run_to_end(
             state.budget, work, self._conclude, lambda: state.deadline if state.has_simple_plans else np.inf
         )
         by_method: dict[str, tuple[float, float]] = {}
         for plan in state.ranked(options.objective):
             by_method.setdefault(plan.method, (plan.makespan_us, plan.slowdown(state.isolated_us())))
-        ended = ended or ("budget" if state.budget.left_s <= 0 else "")
+        stop_reason = stop_reason or ("budget" if state.budget.left_s <= 0 else "")
         relay = options.relays if isinstance(options.relays, str) else ",".join(map(str, options.relays)) or "none"
         return ConcurrentResult(
             chosen.problem, chosen.algorithm, chosen.method, options.objective, relay, tuple(state.isolated),
-            state.bound, by_method, ended, now() - state.budget.begun,
+            state.bound, by_method, stop_reason, now() - state.budget.begun,
         )  # fmt: skip
 
     # Stages.

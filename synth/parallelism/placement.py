@@ -67,7 +67,7 @@ class Ranking:
         default: Position among them of the default order: the ranks in their own order, the last axis fastest.
         bound_us: Lower bound on the time of a step under any placement, in µs.
         plans: Searched results, by the call's position and the bytes of the placement's mesh.
-        ended: "", or "interrupted" (Ctrl-C): then fewer placements were searched.
+        stop_reason: "", or "interrupted" (Ctrl-C): then fewer placements were searched.
     """
 
     topology: Topology
@@ -78,7 +78,7 @@ class Ranking:
     default: int
     bound_us: float
     plans: dict[tuple[int, bytes], ConcurrentResult] = field(default_factory=dict)
-    ended: str = ""
+    stop_reason: str = ""
 
     @cached_property
     def best(self) -> Placement:
@@ -162,7 +162,7 @@ def rank_placements(
         topology=topology, hierarchy=hierarchy, axes=tuple(axes), workload=workload,
         placements=tuple(placements[i] for i in order), default=order.index(default),
         bound_us=step_bound(estimator.net, hierarchy, axes, workload), plans=searches.plans,
-        ended="interrupted" if searches.interrupted else "",
+        stop_reason="interrupted" if searches.interrupted else "",
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ class Searches:
                     self.known[key] = plan_groups(
                         self.estimator.topology, call, groups, share, self.seed, workers, self.estimator.hierarchy
                     )
-                    if self.known[key].ended == "interrupted":
+                    if self.known[key].stop_reason == "interrupted":
                         self.end, self.interrupted, always = now(), True, False
                 if not all(key in self.known for key in keys):
                     step_times.append(None)

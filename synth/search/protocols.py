@@ -21,7 +21,7 @@ class EndedSearch(Protocol):
     """The result of a search, which states why the search ended early."""
 
     @property
-    def ended(self) -> str:
+    def stop_reason(self) -> str:
         """Return "budget", "interrupted" or ""."""
 
 
@@ -62,5 +62,5 @@ def search_protocols(
             if not results:
                 raise
             continue
-        if results[name].ended == "interrupted":
+        if results[name].stop_reason == "interrupted":
             raise KeyboardInterrupt

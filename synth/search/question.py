@@ -18,11 +18,12 @@ class Question:
         options: What is pinned, the budget and the seed.
         settings: The target and its limits.
         healthy: The same problem without dead and slow parts; None if there are no such parts.
-        unsaid: Why the problem's switches only forward although the topology's can do more; "" if they do all they can.
+        why_switches_forward: Why the problem's switches only forward although the topology's can do more; "" if they do
+            all they can.
     """
 
     problem: Problem
     options: Options
     settings: TargetSettings
     healthy: Problem | None = None
-    unsaid: str = ""
+    why_switches_forward: str = ""

@@ -30,7 +30,7 @@ class SearchResult:
     Attributes:
         problem: The problem, with one chunk a block.
         ranges: The frontier, or one offer at the pinned size.
-        others: Algorithms that could be shown but serve no size.
+        unused: Algorithms that could be shown but serve no size.
         bound: Lower limit on the time of any algorithm.
         baselines: Algorithms that a vendor library would run.
         claims: What is proved in the k-synchronous model, for each copying phase and number of steps.
@@ -41,19 +41,19 @@ class SearchResult:
         healthy: The result for the healthy network, if this network has dead or slow parts.
         engine: Engine that the user named, or `auto`.
         other_engines: Other engines that found algorithms of the ranges, if the user named one.
-        unsaid: Why the switches of the problem only forward although those of the topology can do more.
+        why_switches_forward: Why the switches of the problem only forward although those of the topology can do more.
         bound_s: When each witness was found, in seconds since the search began.
-        queue: Engines that have not ended, in the order in which they would go on.
-        asked_sizes: Message sizes in bytes that engines were asked about one by one, because their gaps were large.
-        refutable: Message size in bytes that bounds by windows of time would look at next; None for no size.
-        ended: Why the search stopped early ("budget", "interrupted"), or "".
+        remaining_engines: Engines that have not ended, in the order in which they would go on.
+        retried_sizes: Message sizes in bytes that engines searched again one by one, because their gaps were large.
+        next_window_size: Message size in bytes that bounds by windows of time would look at next; None for no size.
+        stop_reason: Why the search stopped early ("budget", "interrupted"), or "".
         defects: Parts of synth that failed, so that their answers are missing.
         seconds: Seconds that the search took.
     """
 
     problem: Problem
     ranges: list[Offer] = field(default_factory=list)
-    others: list[Offer] = field(default_factory=list)
+    unused: list[Offer] = field(default_factory=list)
     bound: Bound = field(default_factory=lambda: Bound(()))
     baselines: list[Algorithm] = field(default_factory=list)
     claims: list[StepClaim] = field(default_factory=list)
@@ -63,12 +63,12 @@ class SearchResult:
     healthy: SearchResult | None = None
     engine: str = AUTO
     other_engines: tuple[str, ...] = ()
-    unsaid: str = ""
+    why_switches_forward: str = ""
     bound_s: dict[Witness, float] = field(default_factory=dict)
-    queue: tuple[str, ...] = ()
-    asked_sizes: set[int] = field(default_factory=set)
-    refutable: int | None = None
-    ended: str = ""
+    remaining_engines: tuple[str, ...] = ()
+    retried_sizes: set[int] = field(default_factory=set)
+    next_window_size: int | None = None
+    stop_reason: str = ""
     defects: tuple[Defect, ...] = ()
     seconds: float = 0.0
 

@@ -150,17 +150,17 @@ def run_to_end(
     Returns:
         The conclusion, and why the search ended early, or "".
     """
-    ended = ""
+    stop_reason = ""
     try:
         limited(interrupt_at, work)
     except TimeUp:
-        ended = "budget"
+        stop_reason = "budget"
     except KeyboardInterrupt:
-        ended = "interrupted"
-    if not ended and budget.left_s <= 0:
-        ended = "budget"
+        stop_reason = "interrupted"
+    if not stop_reason and budget.left_s <= 0:
+        stop_reason = "budget"
     try:
         with compiled_interrupts():
-            return conclude(ended, False), ended
+            return conclude(stop_reason, False), stop_reason
     except KeyboardInterrupt:
         return conclude("interrupted", True), "interrupted"

@@ -117,10 +117,10 @@ class _ProtocolsSearch:
             search_protocols, list(sizes), self.results, partial(self._search_protocol, sizes), self.budget, protocols,
             has_programs=self._executor is not None,
         )  # fmt: skip
-        result, ended = run_to_end(self.lowering, work, self._conclude)
-        if not ended and (self.lowering.left_s <= 0 or any(own.ended for own in self.results.values())):
-            ended = "budget"
-        result.ended, result.seconds = ended, now() - self.budget.begun
+        result, stop_reason = run_to_end(self.lowering, work, self._conclude)
+        if not stop_reason and (self.lowering.left_s <= 0 or any(own.stop_reason for own in self.results.values())):
+            stop_reason = "budget"
+        result.stop_reason, result.seconds = stop_reason, now() - self.budget.begun
         return result
 
     def _search_protocol(self, sizes: dict[str, tuple[int, ...]], name: str, budget_s: float) -> SearchResult:
@@ -130,7 +130,7 @@ class _ProtocolsSearch:
         plan = self._plan.protocols.plan_for(plan, self._options, is_first=not self.results)
         return search(self.problems[name], options, self._workers, self._report, plan)
 
-    def _conclude(self, ended: str, _: bool) -> SearchResult:
+    def _conclude(self, stop_reason: str, _: bool) -> SearchResult:
         """Return the fastest algorithm of all protocols by size, with the bound over all protocols.
 
         Raises:
@@ -143,7 +143,7 @@ class _ProtocolsSearch:
             offers = [offer for result in results for offer in _offers(result)]
             offers += self._taken_over()
             self.pool = Pool(self._executor, self.lowering, lambda text: self._report(text, None), offers)
-        if ended == "interrupted":
+        if stop_reason == "interrupted":
             self.pool.stop()
         ranges = self.pool.files(self._options.size)
         first = next(iter(results))
@@ -155,14 +155,14 @@ class _ProtocolsSearch:
         return SearchResult(
             self._problem,
             ranges=ranges,
-            others=[offer for offer in self.pool.offers if offer.algorithm not in shown],
+            unused=[offer for offer in self.pool.offers if offer.algorithm not in shown],
             bound=Bound(tuple(witness for bound in proved for witness in bound.witnesses)),
             baselines=[algorithm for result in results for algorithm in result.baselines],
             claims=first.claims,
             impossible=next((result.impossible for result in results if result.impossible), ""),
             refused=self.pool.refused,
             engine=first.engine,
-            queue=tuple(dict.fromkeys(name for result in results for name in result.queue)),
+            remaining_engines=tuple(dict.fromkeys(name for result in results for name in result.remaining_engines)),
             other_engines=tuple(dict.fromkeys(name for result in results for name in result.other_engines)),
         )
 
@@ -185,4 +185,4 @@ class _ProtocolsSearch:
 
 def _offers(result: SearchResult) -> list[Offer]:
     """Return an offer of every algorithm of a result that can be shown, each once."""
-    return list({offer.algorithm: offer for offer in (*result.ranges, *result.others)}.values())
+    return list({offer.algorithm: offer for offer in (*result.ranges, *result.unused)}.values())

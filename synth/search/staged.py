@@ -63,7 +63,7 @@ class StagedSearch:
                 raise InputError(reason if reason.startswith("-") else f"--engine {options.engine}: {reason}")
         if not self._plan.patient:
             check_budget(problem.topology, self._sends, options.budget_s)
-        _, result.ended = run_to_end(state.budget, self._work, self._conclude, self._interrupt_at)
+        _, result.stop_reason = run_to_end(state.budget, self._work, self._conclude, self._interrupt_at)
         self._describe_rest()
         result.seconds = now() - state.budget.begun
         return result
@@ -109,7 +109,7 @@ class StagedSearch:
                 self._next_retry.restart()
                 continue
             self._next_retry.mark_tried(size, for_good=True)
-            self.state.result.asked_sizes.add(size)
+            self.state.result.retried_sizes.add(size)
             self._stages, self._stage_options = list(self._retries[0]), replace(self._options, size=size)
             yield from self._stage_runs(self._plan.retry_share * (self._engines_deadline - now()))
 
@@ -211,7 +211,7 @@ class StagedSearch:
             self._windows.next_gap.sizes = state.shown_bytes()
         self._windows.finish(deadline, self._plan.windows_finer * self._options.budget_s * has_one_size)
 
-    def _conclude(self, ended: str, _: bool) -> None:
+    def _conclude(self, stop_reason: str, _: bool) -> None:
         """Set the ranges of the answer, and a bound if there is none yet; after Ctrl-C lower nothing more.
 
         Raises:
@@ -220,11 +220,11 @@ class StagedSearch:
         """
         state = self.state
         if not state.answered and not self._options.pinned:
-            if ended == "interrupted":
+            if stop_reason == "interrupted":
                 raise KeyboardInterrupt
             raise_first_defect()
             raise InputError(too_short(state.problem.topology, self._sends, self._options.budget_s))
-        if ended == "interrupted":
+        if stop_reason == "interrupted":
             state.pool.stop()
         state.pool.searching = False
         if not state.result.bound.witnesses:
@@ -235,14 +235,14 @@ class StagedSearch:
         """Record what a longer search would do, and what is found but not shown."""
         state, result, options = self.state, self.state.result, self._options
         if not state.proved:
-            cut_off = [run.engine for run in self._waiting[-1:] if result.ended and self._stages]
+            cut_off = [run.engine for run in self._waiting[-1:] if result.stop_reason and self._stages]
             to_come = [stage.engine for stage in self._stages if self._runs_now(stage) and self._sizes_for(stage)]
             to_come = [name for name in to_come if self._accepts(name, options)]
             later = [run.engine for run in by_gain(self._waiting)]
-            result.queue = tuple(dict.fromkeys([*cut_off, *to_come, *later]))
-            result.refutable = self._windows.next_gap.size() if self._has_windows else None
+            result.remaining_engines = tuple(dict.fromkeys([*cut_off, *to_come, *later]))
+            result.next_window_size = self._windows.next_gap.size() if self._has_windows else None
         shown = {served.algorithm for served in result.ranges}
-        result.others = [offer for offer in state.pool.offers if offer.algorithm not in shown]
+        result.unused = [offer for offer in state.pool.offers if offer.algorithm not in shown]
         result.refused = state.pool.refused
         if options.engine != AUTO:
             names = dict.fromkeys(served.algorithm.engine for served in result.ranges)

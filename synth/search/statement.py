@@ -221,10 +221,10 @@ def statement(result: SearchResult) -> dict[str, Any]:
         "other_engines": list(result.other_engines),
         "impossible": result.impossible,
         "switch_ops": _switches(result),
-        "unsaid": result.unsaid,
+        "unsaid": result.why_switches_forward,
         "next_minute": next_minute(result, rows),
         "defects": [defect.line for defect in result.defects],
-        "ended": result.ended,
+        "ended": result.stop_reason,
         "seconds": round(result.seconds, 3),
     }
 
@@ -244,14 +244,18 @@ def next_minute(result: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
         - one_size: Whether engines were asked for that size separately.
     """
     one_size = any(row["min_bytes"] == row["max_bytes"] for row in rows)
-    outlook: dict[str, Any] = {"engines": list(result.queue), "window_bytes": result.refutable, "one_size": one_size}
+    outlook: dict[str, Any] = {
+        "engines": list(result.remaining_engines),
+        "window_bytes": result.next_window_size,
+        "one_size": one_size,
+    }
     outlook |= {"bytes": None, "gap": None, "time_s": None, "bound_s": None, "moved": ""}
     if rows:
         worst = max((row["worst"] for row in rows), key=lambda worst: worst["gap"])
         outlook |= {
             "bytes": worst["bytes"],
             "gap": worst["gap"],
-            "one_size": one_size or worst["bytes"] in result.asked_sizes,
+            "one_size": one_size or worst["bytes"] in result.retried_sizes,
         }
     if result.ranges and rows:
         served, (_, witness) = result.fastest(outlook["bytes"]), result.bound.at(outlook["bytes"])

@@ -101,7 +101,7 @@ def test_the_index_states_topology_and_group(tmp_path: Path) -> None:
 
 
 def test_unknown_sms_are_remarked_where_they_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = synthesize("alltoall", "full:4", engine="route", size=1 << 20).found
+    result = synthesize("alltoall", "full:4", engine="route", size=1 << 20).result
     for fewest, sms, expected in ((FEWEST_SMS, None, False), (1, 20, False), (1, None, True)):
         monkeypatch.setattr("emit.library.saving.save.FEWEST_SMS", fewest)
         saved = save(result, tmp_path, TargetSettings(sms=sms))

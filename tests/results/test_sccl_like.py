@@ -47,7 +47,7 @@ def test_verdicts_equal_those_of_synth(
     collective: str, topo: str, shapes: list[tuple[int, int, int]], workers: Workers
 ) -> None:
     for chunks, steps, rounds in shapes:
-        result = synthesize(collective, topo, chunks=chunks, steps=steps, rounds=rounds, workers=workers).found
+        result = synthesize(collective, topo, chunks=chunks, steps=steps, rounds=rounds, workers=workers).result
         status = "sat" if result.ranges else "unsat" if result.impossible else "unknown"
         assert (chunks, steps, rounds, status) == (
             chunks,

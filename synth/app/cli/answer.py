@@ -170,7 +170,7 @@ def written_until(ended: str, command: SearchCommand) -> float:
     """Return the time of `synth.model.deadline.now` until which files may be made.
 
     Args:
-        ended: Why the search stopped early, as in `SearchResult.ended`: after "interrupted" little time is left,
+        ended: Why the search stopped early, as in `SearchResult.stop_reason`: after "interrupted" little time is left,
             otherwise the rest of the budget.
         command: The call of the command, which states the budget.
     """
@@ -206,7 +206,7 @@ def _report(
             question.settings,
             proof=command.proof,
             anew=command.replace,
-            until=written_until(result.ended, command),
+            until=written_until(result.stop_reason, command),
             other_result=None if cached_answer is None else cached_answer.other_form,
         )
         clear_progress()
@@ -214,7 +214,7 @@ def _report(
     defects.update((defect.line, defect) for defect in result.defects)
     say_defects(defects.values(), "its answers are missing")
     document |= {"defects": list(defects), "cached": cached_answer is not None}
-    if keep is not None and not defects and result.ended != "interrupted":
+    if keep is not None and not defects and result.stop_reason != "interrupted":
         keep(written)
     if command.as_json:
         print_json(document)
@@ -228,7 +228,7 @@ def _report(
         click.echo("\n" + _closing(result, written, command.begun, cached))
         if result.ranges:
             click.echo(format_next_minute(document["next_minute"]))
-    if result.ended == "interrupted":
+    if result.stop_reason == "interrupted":
         raise SystemExit(130)
     if not result.ranges:
         raise SystemExit(1)
@@ -249,9 +249,9 @@ def _statement(written: Saved) -> dict[str, Any]:
 
 def _why_nothing(result: SearchResult, options: Options) -> str:
     """Return a line that says why a search found no algorithm."""
-    if result.impossible or result.ended == "interrupted":
+    if result.impossible or result.stop_reason == "interrupted":
         return result.impossible or "interrupted before an algorithm was found"
-    if result.ended:
+    if result.stop_reason:
         return f"no algorithm was found within the budget of {options.budget_s:g} s; a larger --budget may help"
     shape = options.shape
     by_engine = "" if options.engine == ANY_ENGINE else f" by --engine {options.engine}"
@@ -278,5 +278,8 @@ def _closing(result: SearchResult, written: Saved, begun: float, remarks: Sequen
     parts += written.remarks
     padded = f"blocks are padded to whole chunks, {written.padding:.2%} of the fullest buffer"
     return "   ".join(
-        parts + ([padded] if written.padding else []) + list(remarks) + ending(result.ended, begun, bool(result.ranges))
+        parts
+        + ([padded] if written.padding else [])
+        + list(remarks)
+        + ending(result.stop_reason, begun, bool(result.ranges))
     )

@@ -75,7 +75,8 @@ def answer_key(user_question: Question, proof: bool) -> str:
     pinned = [options.size, options.chunks, options.steps, options.rounds, options.engine, options.seed, proof]
     budget_class = math.ceil(math.log2(options.budget_s))
     about = [
-        _FORMAT, engines_version(), pinned, *dataclasses.astuple(settings), user_question.unsaid, budget_class
+        _FORMAT, engines_version(), pinned, *dataclasses.astuple(settings), user_question.why_switches_forward,
+        budget_class,
     ]  # fmt: skip
     digest = hashlib.sha256(json.dumps(about).encode())
     for stated in (user_question.problem, user_question.healthy):
@@ -109,7 +110,7 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
     forms = [written] + ([written.other_form] if written.other_form is not None else [])
     rows = [_ranges_and_files(form) for form in forms]
     is_unwritten = any(file is None and offer.execution is not None for row in rows for offer, file in row)
-    if is_unwritten or (written.refused and result.ended):
+    if is_unwritten or (written.refused and result.stop_reason):
         return
     algorithms = list(dict.fromkeys(served.algorithm for form in forms for served in form.result.ranges))
     algorithms += [offer.algorithm for offer in result.refused if offer.algorithm not in algorithms]
@@ -117,16 +118,16 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
     about = {
         "format": _FORMAT,
         "seconds": result.seconds,
-        "ended": result.ended,
+        "ended": result.stop_reason,
         "algorithms": len(algorithms),
         "forms": [[_state_range(served, file, number_of) for served, file in row] for row in rows],
         "refused": [[number_of[id(offer.algorithm)], offer.refused] for offer in result.refused],
         "decisive": result.bound.witnesses.index(result.bound.at(result.ranges[0].shown)[1]),
         "bound_s": [result.bound_s.get(witness) for witness in result.bound.witnesses],
-        "queue": result.queue,
+        "queue": result.remaining_engines,
         "other_engines": result.other_engines,
-        "asked_sizes": sorted(result.asked_sizes),
-        "refutable": result.refutable,
+        "asked_sizes": sorted(result.retried_sizes),
+        "refutable": result.next_window_size,
     }
     with suppress(OSError, InputError, VerificationError), tempfile.TemporaryDirectory() as folder:
         files = {file.entry.file: file.text.encode() for form in forms for file in form.new_files if file is not None}
@@ -233,8 +234,8 @@ def _restore(about: Fields, files: Mapping[str, bytes], user_question: Question)
         bound=Bound(tuple(witnesses)),
         baselines=_baselines(user_question, Bound(proof.witnesses)),
         engine=user_question.options.engine,
-        unsaid=user_question.unsaid,
-        ended=about.matching("ended", "budget", "budget, or empty"),
+        why_switches_forward=user_question.why_switches_forward,
+        stop_reason=about.matching("ended", "budget", "budget, or empty"),
         seconds=about.number("seconds", 0.0, _MOST_S, "s"),
     )
     _check_sizes(result, user_question, about)
@@ -313,13 +314,13 @@ def _add_figures(result: SearchResult, about: Fields, algorithms: Sequence[Algor
         result.bound_s = {
             witness: float(at) for witness, at in figures if type(at) in (int, float) and 0 <= at < _MOST_S
         }
-    result.queue = tuple(name for name in about.strings("queue") if name in ENGINES)
+    result.remaining_engines = tuple(name for name in about.strings("queue") if name in ENGINES)
     engines = {served.algorithm.engine for served in result.ranges}
     result.other_engines = tuple(name for name in about.strings("other_engines") if name in engines)
     sizes = about.values.get("asked_sizes")
-    result.asked_sizes = {size for size in sizes if type(size) is int} if isinstance(sizes, list) else set()
+    result.retried_sizes = {size for size in sizes if type(size) is int} if isinstance(sizes, list) else set()
     if about.values.get("refutable") is not None:
-        result.refutable = about.integer("refutable", 1, _MOST_BYTES)
+        result.next_window_size = about.integer("refutable", 1, _MOST_BYTES)
     refused = about.values.get("refused")
     for pair in refused if isinstance(refused, list) else []:
         if not isinstance(pair, list) or len(pair) != 2:

@@ -206,7 +206,7 @@ def _sizes(
 def _report(result: ConcurrentResult, programs: GroupPrograms, command: SearchCommand) -> None:
     """Write the files of concurrent groups and print the report."""
     clear_progress()
-    until = written_until(result.ended, command)
+    until = written_until(result.stop_reason, command)
     saved = save_groups(result, command.out, programs, proof=command.proof, until=until, anew=command.replace)
     document = statement(result)
     say_defects(result.defects, "its plans are missing")
@@ -226,7 +226,7 @@ def _report(result: ConcurrentResult, programs: GroupPrograms, command: SearchCo
         labels = [member.label for member in result.problem.members]
         click.echo(concurrent_table(document, labels, result.problem.topology.nranks) + "\n")
         click.echo(_closing(result, saved, command.begun))
-    if result.ended == "interrupted":
+    if result.stop_reason == "interrupted":
         raise SystemExit(130)
     target = programs.settings.name
     if saved.refused and target != AUTO:
@@ -240,7 +240,7 @@ def _closing(result: ConcurrentResult, saved: SavedGroups, begun: float) -> str:
     listed = [str(path) for path in paths]
     if len(listed) > _FILES:
         listed = [*listed[: _FILES - 1], f"… {len(listed) - _FILES} more …", listed[-1]]
-    closing = [f"replayed and right → {', '.join(listed)}", *ending(result.ended, begun)]
+    closing = [f"replayed and right → {', '.join(listed)}", *ending(result.stop_reason, begun)]
     if saved.time_us is not None:
         ratio = saved.time_us / result.makespan_us
         file_count = format_count(len(saved.files), "file")

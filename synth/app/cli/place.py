@@ -121,7 +121,7 @@ def place(
     else:
         click.echo(placement_table(document))
         _say_files(out, library, saved_calls)
-    if ranking.ended:
+    if ranking.stop_reason:
         raise SystemExit(130)
 
 

@@ -132,7 +132,7 @@ def reduce_program(**options: Any) -> None:
         progress=lambda text: show(text, None),
         executor=None if options["target"] == NONE else programs,
     )
-    until = now() + _INTERRUPTED_S if result.ended == "interrupted" else begun + budget
+    until = now() + _INTERRUPTED_S if result.stop_reason == "interrupted" else begun + budget
     saved = _save(result, programs, Path(options["out"]), until, options["replace"])
     clear_progress()
     document = statement(result, saved)
@@ -143,8 +143,8 @@ def reduce_program(**options: Any) -> None:
         print_json(document)
     else:
         click.echo(_table(result, document))
-        click.echo("\n" + "   ".join([_written(saved), *ending(result.ended, begun)]))
-    if result.ended == "interrupted":
+        click.echo("\n" + "   ".join([_written(saved), *ending(result.stop_reason, begun)]))
+    if result.stop_reason == "interrupted":
         raise SystemExit(130)
     refused = next(
         (saved_groups.refused for saved_groups in saved if saved_groups is not None and saved_groups.refused), ""
@@ -211,10 +211,10 @@ def _save(
     best = 1 if first is not None and first.time_us < result.searched_us else 0
     plans = [result.searched, *map(result.written_as, result.programs)]
     # The answer and the best program always get files, however long the search took.
-    answer_until = until if result.ended == "interrupted" else math.inf
+    answer_until = until if result.stop_reason == "interrupted" else math.inf
     saved[best] = save_groups(plans[best], out, programs, until=answer_until, anew=anew)
     for number in range(1, 1 + min(_KEPT, len(result.programs))):
-        if number != best and result.ended != "interrupted":
+        if number != best and result.stop_reason != "interrupted":
             deadline = answer_until if number == 1 else until
             saved[number] = save_groups(plans[number], out / f"program-{number}", programs, until=deadline, anew=anew)
     return saved
@@ -222,16 +222,16 @@ def _save(
 
 def _table(result: ReductionPrograms, document: dict[str, Any]) -> str:
     """Return the table of a reduction: the programs, a single all-reduce, and the searched schedule."""
-    reduction_asked = result.asked
-    groups = [format_ranks(group) for group in reduction_asked.groups[:_SHOWN]] + ["…"] * (
-        len(reduction_asked.groups) > _SHOWN
+    reduction_request = result.request
+    groups = [format_ranks(group) for group in reduction_request.groups[:_SHOWN]] + ["…"] * (
+        len(reduction_request.groups) > _SHOWN
     )
     parts = ", ".join(f"{name} {factor}" for name, factor in document["hierarchy"].items())
     head = [
-        f"reduction over {','.join(document['over'])} on {reduction_asked.topology.name}: "
-        f"{format_count(len(reduction_asked.groups), 'group')} of {reduction_asked.pieces} at once ({parts}),"
-        f" {format_size(int(reduction_asked.size_bytes))} each",
-        f"groups {' ; '.join(groups)}" + ("; other ranks relay" if reduction_asked.relays != "none" else ""),
+        f"reduction over {','.join(document['over'])} on {reduction_request.topology.name}: "
+        f"{format_count(len(reduction_request.groups), 'group')} of {reduction_request.pieces} at once ({parts}),"
+        f" {format_size(int(reduction_request.size_bytes))} each",
+        f"groups {' ; '.join(groups)}" + ("; other ranks relay" if reduction_request.relays != "none" else ""),
         f"{format_count(result.count, 'program')} of at most {document['length']} steps;"
         f" bound {format_time(result.bound_us)} ({document['proof']})",
         "",

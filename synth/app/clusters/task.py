@@ -235,11 +235,11 @@ def _relabelled_result(task: Task, known_answer: Answer) -> SearchResult:
 
 def _answer_with_files(task: Task, result: SearchResult) -> Answer:
     """Return the answer as the files of a library for each target, with schedules and proofs."""
-    rows, unfiled, cut = list[dict[str, Any]](), list[dict[str, Any]](), bool(result.ended)
+    rows, unfiled, cut = list[dict[str, Any]](), list[dict[str, Any]](), bool(result.stop_reason)
     is_quotient = result.problem.quotient is not None  # No file can hold a quotient's schedule.
     with tempfile.TemporaryDirectory() as folder:
         for number, target in enumerate((NONE,) if is_quotient else task.targets or (NONE,)):
-            result_of_target = replace(result, ended="", others=result.others if number == 0 else [])
+            result_of_target = replace(result, stop_reason="", unused=result.unused if number == 0 else [])
             try:
                 saved = contained(
                     f"files for {target}",

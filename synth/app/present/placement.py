@@ -60,7 +60,7 @@ def placement_statement(ranking: Ranking) -> dict[str, Any]:
         ],
         "bound_us": ranking.bound_us,
         "default": ranking.default,
-        "ended": ranking.ended,
+        "ended": ranking.stop_reason,
         "placements": [_placement(ranking, placement) for placement in ranking.placements],
     }
 

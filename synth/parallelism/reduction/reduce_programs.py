@@ -82,7 +82,7 @@ class ReductionPrograms:
     """The result of a search for reduction programs.
 
     Attributes:
-        asked: The request.
+        request: The request.
         hierarchy: Synthesis hierarchy of one group.
         count: Number of all sequences.
         programs: The programs that became schedules, the fastest first.
@@ -90,10 +90,10 @@ class ReductionPrograms:
         searched: Result of our own search, which may have adopted a program.
         searched_us: Time of that result in µs, measured as that of a program.
         seconds: Duration of the search in seconds.
-        ended: "", or why the search stopped early ("budget", "interrupted").
+        stop_reason: "", or why the search stopped early ("budget", "interrupted").
     """
 
-    asked: Reduction
+    request: Reduction
     hierarchy: SynthesisHierarchy
     count: int
     programs: list[ReductionProgram]
@@ -101,7 +101,7 @@ class ReductionPrograms:
     searched: ConcurrentResult
     searched_us: float
     seconds: float = 0.0
-    ended: str = ""
+    stop_reason: str = ""
 
     @property
     def bound_us(self) -> float:
@@ -166,7 +166,7 @@ class ProgramSearch:
     """The programs of one request, with a cache of the schedules of their steps.
 
     Attributes:
-        asked: The request.
+        request: The request.
         hierarchy: Synthesis hierarchy of one of its groups.
         count: Number of sequences.
         ranked: The sequences, the best by the formula first.
@@ -188,7 +188,7 @@ class ProgramSearch:
             all_sequences: The sequences over this hierarchy.
             executor: The executor that will run the programs; None: only the schedules count.
         """
-        self.asked, self.hierarchy, self.count = request, hierarchy, len(all_sequences)
+        self.request, self.hierarchy, self.count = request, hierarchy, len(all_sequences)
         self.ranked = ranked(all_sequences, StepCosts(request, hierarchy))
         union = request.problem()
         rank_sends = None if executor is None else executor.rank_sends(union)
@@ -205,13 +205,13 @@ class ProgramSearch:
         """Return the baseline schedules of a step, the fastest first."""
         key = step, tuple(names)
         if key not in self._library:
-            self._library[key] = library_schedules(self.asked, step, names)
+            self._library[key] = library_schedules(self.request, step, names)
         return self._library[key]
 
     def searched(self, step: ConcreteStep, budget_s: float, workers: Workers) -> StepSchedule:
         """Return the faster of a step's best baseline schedule and its searched schedule."""
         if step not in self._searched:
-            searched_result = searched_schedule(self.asked, step, budget_s, workers)
+            searched_result = searched_schedule(self.request, step, budget_s, workers)
             self._searched[step] = min(
                 [searched_result, *self.library(step, ALL)[:1]], key=lambda candidate: candidate.time_us
             )
@@ -224,8 +224,8 @@ class ProgramSearch:
         if len(schedules) < len(concrete_steps):
             return None
         with suppress(InputError, ScheduleError, ScheduleRefused):
-            algorithm = join_steps(self.asked, concrete_steps, schedules, self.most_sends)
-            return ReductionProgram(steps, algorithm, algorithm.time_us(self.asked.size_bytes))
+            algorithm = join_steps(self.request, concrete_steps, schedules, self.most_sends)
+            return ReductionProgram(steps, algorithm, algorithm.time_us(self.request.size_bytes))
         return None
 
     def by_library(self, steps: Steps, names: Sequence[str]) -> ReductionProgram | None:
@@ -288,7 +288,7 @@ def reduce_programs(
     result = ReductionPrograms(request, hierarchy, search.count, programs, single, union, searched_us)
     if programs and programs[0].time_us < searched_us:  # The search had no time to adopt it.
         result.searched, result.searched_us = result.written_as(programs[0]), programs[0].time_us
-    result.seconds, result.ended = now() - begun, ended or union.ended
+    result.seconds, result.stop_reason = now() - begun, ended or union.stop_reason
     return result
 
 
@@ -380,11 +380,11 @@ def statement(result: ReductionPrograms, written: Sequence[Written | None] = ())
     files = [_files(entry) for entry in written] + [_files(None)] * (1 + len(result.programs) - len(written))
     best_program = bool(result.programs) and result.programs[0].time_us <= result.searched_us
     return {
-        "topology": result.asked.topology.name,
-        "groups": [list(group) for group in result.asked.groups],
+        "topology": result.request.topology.name,
+        "groups": [list(group) for group in result.request.groups],
         "hierarchy": dict(zip(result.hierarchy.names, result.hierarchy.factors, strict=True)),
-        "size_bytes": result.asked.size_bytes,
-        "relay": result.asked.relays,
+        "size_bytes": result.request.size_bytes,
+        "relay": result.request.relays,
         "sequences": result.count,
         "programs": [
             {
@@ -407,7 +407,7 @@ def statement(result: ReductionPrograms, written: Sequence[Written | None] = ())
         "proof": result.searched.decisive[1].text,
         "gap": result.best_us / result.bound_us,
         "best": "program" if best_program else "searched",
-        "ended": result.ended,
+        "ended": result.stop_reason,
         "seconds": round(result.seconds, 3),
     }
 

@@ -52,12 +52,12 @@ class StepCosts:
     """Costs of the steps of one reduction's programs, with the traffic of each slice computed once.
 
     Attributes:
-        asked: The reduction.
+        request: The reduction.
         hierarchy: Synthesis hierarchy of one of its groups.
     """
 
     def __init__(self, request: Reduction, hierarchy: SynthesisHierarchy) -> None:
-        self.asked, self.hierarchy = request, hierarchy
+        self.request, self.hierarchy = request, hierarchy
         self._of_slice: dict[tuple[Slice, bool], _StepTraffic | None] = {}
         self._of_step: dict[tuple[ReductionStep, float], tuple[float, float, _StepTraffic | None]] = {}
 
@@ -78,7 +78,7 @@ class StepCosts:
         """Yield the time in µs, the bytes and the traffic of every step of a sequence."""
         for step, share in zip(sequence, shares(sequence, self.hierarchy.factors), strict=True):
             if (step, share) not in self._of_step:
-                self._of_step[step, share] = self._step(step, self.asked.size_bytes * share)
+                self._of_step[step, share] = self._step(step, self.request.size_bytes * share)
             yield self._of_step[step, share]
 
     def _step(self, step: ReductionStep, size: float) -> tuple[float, float, _StepTraffic | None]:
@@ -114,7 +114,7 @@ class StepCosts:
         """Return the traffic if each device sends to the next of its group, or to all others; None without routes."""
         if (cut, ring) not in self._of_slice:
             groups = np.array(cut.groups(self.hierarchy), dtype=np.int64)
-            ranks = np.array(self.asked.groups, dtype=np.int64)
+            ranks = np.array(self.request.groups, dtype=np.int64)
             members = self._place[ranks[:, groups].reshape(-1, groups.shape[1])]
             if ring:
                 src, dst = members, np.roll(members, -1, axis=1)
@@ -129,7 +129,7 @@ class StepCosts:
 
     def _routed(self, src: Ints, dst: Ints) -> _StepTraffic:
         """Compute the traffic of one byte from each source to its destination."""
-        routes = _routes(self.asked.topology, self._ranks)
+        routes = _routes(self.request.topology, self._ranks)
         net, (message, link, _) = routes.network, routes.expand(src, dst)
         used = net.uses_idx[row_entries(net.uses_ptr, link)]
         resource_load = np.bincount(used, minlength=net.nresources) / net.capacity_gbs
@@ -140,13 +140,15 @@ class StepCosts:
     @cached_property
     def _ranks(self) -> tuple[int, ...]:
         """Return the ranks of the network: all of them if others may relay, else those of the groups."""
-        every = range(self.asked.topology.nranks)
-        return tuple(every if self.asked.relays != "none" else sorted(r for group in self.asked.groups for r in group))
+        every = range(self.request.topology.nranks)
+        return tuple(
+            every if self.request.relays != "none" else sorted(r for group in self.request.groups for r in group)
+        )
 
     @cached_property
     def _place(self) -> Ints:
         """Return the position of every rank in the network, -1 for a rank outside of it: int64 (ranks,)."""
-        place = np.full(self.asked.topology.nranks, -1, dtype=np.int64)
+        place = np.full(self.request.topology.nranks, -1, dtype=np.int64)
         place[list(self._ranks)] = np.arange(len(self._ranks))
         return place
 

@@ -29,7 +29,7 @@ TWO_FORM_COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", 
 def algorithm_of(collective: str, chunks: int) -> Algorithm:
     with Workers(()) as no_workers:
         options = {"engine": "flow", "chunks": chunks, "budget": 2, "workers": no_workers}
-        return synthesize(collective, "dgx-a100", (0, 1, 2), **options).found.fastest(LARGEST).algorithm
+        return synthesize(collective, "dgx-a100", (0, 1, 2), **options).result.fastest(LARGEST).algorithm
 
 
 @pytest.mark.parametrize("inplace", [True, False])

@@ -28,7 +28,7 @@ def built_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a library of two questions with schedules, proofs and files for both forms, each for three groups."""
     folder = tmp_path_factory.mktemp("library")
     for collective in ("allgather", "allreduce"):
-        result = synthesize(collective, "full:3", engine="baseline").found
+        result = synthesize(collective, "full:3", engine="baseline").result
         save(run_by(result, Programs(result.problem)), folder, TargetSettings("executor-nccl"), proof=True)
     edit(folder, lambda rows: [row.update(isomorphic_groups=[[1, 2, 0], [2, 1, 0]]) for row in rows])
     return folder
@@ -61,7 +61,7 @@ def paths(folder: Path, pattern: str) -> list[Path]:
 
 
 def test_the_root_of_a_group_is_a_rank_of_the_topology(tmp_path: Path) -> None:
-    result = synthesize("broadcast", "full:4", (1, 3), root=3, engine="baseline").found
+    result = synthesize("broadcast", "full:4", (1, 3), root=3, engine="baseline").result
     save(run_by(result, Programs(result.problem)), tmp_path, TargetSettings("executor-nccl"), proof=True)
     assert not checked(tmp_path).wrong
     edit(tmp_path, lambda rows: [row.update(root=1) for row in rows])
@@ -178,7 +178,7 @@ def test_an_unknown_network(library: Path) -> None:
 
 
 def test_a_group_on_slower_links_is_not_isomorphic(tmp_path: Path) -> None:
-    result = synthesize("broadcast", "dgx-a100:2", (0, 1), engine="baseline", size=1 << 20, costs="machine").found
+    result = synthesize("broadcast", "dgx-a100:2", (0, 1), engine="baseline", size=1 << 20, costs="machine").result
     save(run_by(result, Programs(result.problem, size=1 << 20)), tmp_path, TargetSettings("executor-nccl"), proof=True)
     edit(tmp_path, lambda rows: [row.update(isomorphic_groups=[[9, 8]]) for row in rows])
     assert not checked(tmp_path).wrong

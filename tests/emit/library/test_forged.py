@@ -40,14 +40,14 @@ Change = Callable[[Path], object]
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return two libraries with schedules and proofs: an all-gather on a ring, and a broadcast with executor costs."""
     folder = tmp_path_factory.mktemp("honest")
-    result = synthesize("allgather", "ring:4", engine="baseline", size=1 << 20).found
+    result = synthesize("allgather", "ring:4", engine="baseline", size=1 << 20).result
     save(
         run_by(result, Programs(result.problem, size=1 << 20)),
         folder / "plain",
         TargetSettings("executor-nccl"),
         proof=True,
     )
-    result = synthesize("broadcast", "dgx-a100:2", (0, 1), engine="baseline", size=1 << 20, costs="machine").found
+    result = synthesize("broadcast", "dgx-a100:2", (0, 1), engine="baseline", size=1 << 20, costs="machine").result
     save(
         run_by(result, Programs(result.problem, size=1 << 20)),
         folder / "costs",

@@ -34,7 +34,7 @@ def answer(target: str, engine: str, **options: object) -> SearchResult:
     """Return a result for reduce-scatter on a ring; the engine `baseline` gives the slower one."""
     with Workers(()) as no_workers:
         arguments = {"target": target, "engine": engine, "budget": 6, "workers": no_workers, **options}
-        return synthesize("reducescatter", "ring:4", **arguments).found  # type: ignore[arg-type]
+        return synthesize("reducescatter", "ring:4", **arguments).result  # type: ignore[arg-type]
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -146,7 +146,7 @@ def test_a_schedule_is_not_replaced_by_a_slower_one(tmp_path: Path) -> None:
 
 def test_schedules_that_are_each_faster_at_some_sizes_are_kept(tmp_path: Path) -> None:
     with Workers(()) as no_workers:
-        result = synthesize("broadcast", "full:4", engine="route", target=NONE, budget=3, workers=no_workers).found
+        result = synthesize("broadcast", "full:4", engine="route", target=NONE, budget=3, workers=no_workers).result
     small, large = result.ranges
     first_path, second_path = (path for path in save(result, tmp_path, TargetSettings(NONE)).paths)
     data = first_path.read_bytes()
@@ -238,7 +238,7 @@ def test_another_network_of_the_same_name_is_another_question(tmp_path: Path) ->
             f"[[links]]\npairs = '{a}>{a + 1}'\nboth = true\ngbs = {gbs + a}\nalpha_us = 1\n" for a in (0, 1)
         )
         fast.write_text(f'name = "net"\nranks = 3\n{links}')
-        results.append(synthesize("allgather", fast, target=target, budget=10, engine="route").found)
+        results.append(synthesize("allgather", fast, target=target, budget=10, engine="route").result)
     save(results[0], tmp_path / "out", TargetSettings(target))
     saved = save(results[1], tmp_path / "out", TargetSettings(target))
     assert "another network or pattern of this name gave way" in remarks_with(saved, "gave way")
@@ -250,7 +250,7 @@ def test_files_of_a_pattern_are_compared_with_the_pattern(tmp_path: Path) -> Non
     """Check that files of a pattern are compared with the pattern, since the goal in the index may be changed."""
     sizes = [[0, 1000, 30], [500, 0, 1], [7, 200, 0]]
     results = [
-        synthesize(alltoallv(sizes), "full:3", target="msccl", budget=10, engine=engine).found
+        synthesize(alltoallv(sizes), "full:3", target="msccl", budget=10, engine=engine).result
         for engine in ("route", "route")
     ]
     save(results[0], tmp_path, TargetSettings("msccl"))
@@ -265,7 +265,7 @@ def test_files_of_a_pattern_are_compared_with_the_pattern(tmp_path: Path) -> Non
     other_pattern = alltoallv([[0, 1000, 30], [500, 0, 1], [7, 300, 0]])
     assert "another goal" in remarks_with(save(results[1], tmp_path, TargetSettings("msccl")), "thrown out")
     saved = save(
-        synthesize(other_pattern, "full:3", target="msccl", budget=10, engine="route").found,
+        synthesize(other_pattern, "full:3", target="msccl", budget=10, engine="route").result,
         tmp_path,
         TargetSettings("msccl"),
     )

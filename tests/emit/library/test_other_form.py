@@ -22,7 +22,7 @@ NEARLY = 1.02  # The frontier leaves out candidates that gain less.
 @pytest.mark.parametrize(("collective", "ranks"), [("reducescatter", 3), ("allgather", 4), ("broadcast", 3)])
 def test_no_other_algorithm_serves_the_other_form_faster(tmp_path: Path, collective: str, ranks: int) -> None:
     answer = synthesize(collective, f"ring:{ranks}", target="executor-nccl", budget=1)
-    result = answer.found
+    result = answer.result
     saved = save(result, tmp_path, TargetSettings("executor-nccl"))
     assert saved.other_form is not None
     assert saved.index is not None
@@ -42,7 +42,7 @@ def test_no_other_algorithm_serves_the_other_form_faster(tmp_path: Path, collect
         time_us = Predictor(read_msccl(entry.path), result.problem.topology, entry.communicator).time_us(size)
         assert entry.row["time_us"] == pytest.approx(time_us)
         for algorithm in {served.algorithm for served in result.ranges} | {
-            contender.algorithm for contender in result.others
+            contender.algorithm for contender in result.unused
         }:
             try:
                 by = other_form.lower(algorithm)
@@ -52,19 +52,19 @@ def test_no_other_algorithm_serves_the_other_form_faster(tmp_path: Path, collect
 
 
 def test_a_single_form_has_no_other_form(tmp_path: Path) -> None:
-    result = synthesize("alltoall", "ring:3", target="executor-nccl").found
+    result = synthesize("alltoall", "ring:3", target="executor-nccl").result
     assert save(result, tmp_path, TargetSettings("executor-nccl")).other_form is None
 
 
 def test_ctrl_c_ends_lowering_and_removes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that after Ctrl-C nothing more is lowered, and that existing files of the other form stay."""
-    result = synthesize("allgather", "ring:3", target="executor-nccl", engine="route").found
+    result = synthesize("allgather", "ring:3", target="executor-nccl", engine="route").result
     save(result, tmp_path, TargetSettings("executor-nccl"))
     before = load_index(tmp_path)
     monkeypatch.setattr("emit.library.programs._AT_ONCE", 0)
-    saved = save(replace(result, ended="interrupted"), tmp_path, TargetSettings("executor-nccl"))
+    saved = save(replace(result, stop_reason="interrupted"), tmp_path, TargetSettings("executor-nccl"))
     assert any("interrupted before it was lowered" in remark for remark in saved.remarks)
     assert load_index(tmp_path) == before
-    saved_alone = save(replace(result, ended="interrupted"), tmp_path / "alone", TargetSettings("executor-nccl"))
+    saved_alone = save(replace(result, stop_reason="interrupted"), tmp_path / "alone", TargetSettings("executor-nccl"))
     assert saved_alone.index is not None
     assert {entry.inplace for entry in load_index(tmp_path / "alone")} == {before[0].inplace}

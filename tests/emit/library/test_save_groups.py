@@ -154,7 +154,7 @@ def test_programs_that_share_a_link_wait(tmp_path: Path) -> None:
 
 def test_a_plan_keeps_the_files_of_a_group_and_stays_unless_beaten(tmp_path: Path) -> None:
     """Check that an equal plan changes no byte, and that a group's files for other sizes are cut but not lost."""
-    save(synthesize("allgather", "ring:4", (0, 1), target="executor-nccl", engine="route").found, tmp_path)
+    save(synthesize("allgather", "ring:4", (0, 1), target="executor-nccl", engine="route").result, tmp_path)
     topology = load("ring:4")
     members = parse_members("0-1;2-3", "allgather", topology, size="1M")
     with Workers(()) as no_workers:

@@ -63,7 +63,7 @@ def test_scratch_of_a_file_is_stated() -> None:
 
 @pytest.fixture(scope="module")
 def result() -> SearchResult:
-    return synthesize("alltoall", "line:3", target="msccl", scratch_limit=1 << 20, chunks=1, engine="cpsat").found
+    return synthesize("alltoall", "line:3", target="msccl", scratch_limit=1 << 20, chunks=1, engine="cpsat").result
 
 
 def test_ranges_follow_the_limit(result: SearchResult, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ RANKS = (0, 1, 2)
 def library(folder: Path, collective: str, target: str, **options: object) -> Saved:
     with Workers(()) as no_workers:
         arguments = {"engine": "route", "budget": 2, "workers": no_workers, "target": target, **options}
-        return save(synthesize(collective, "dgx-a100", RANKS, **arguments).found, folder, TargetSettings(target))  # type: ignore[arg-type]
+        return save(synthesize(collective, "dgx-a100", RANKS, **arguments).result, folder, TargetSettings(target))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("target", ["executor-nccl", "mscclpp"])

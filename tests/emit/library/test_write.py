@@ -240,7 +240,7 @@ def test_every_executor_has_a_folder_of_its_own() -> None:
 
 def search_result(topology_name: str = "ring:4") -> SearchResult:
     topology = replace(load("ring:4"), name=topology_name)
-    return synthesize("allgather", topology, engine="route").found
+    return synthesize("allgather", topology, engine="route").result
 
 
 def test_equal_file_names_are_made_distinct(tmp_path: Path) -> None:

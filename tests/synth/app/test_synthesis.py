@@ -74,13 +74,13 @@ def test_sizes_of_questions_to_an_answer_are_checked() -> None:
 
 def test_the_answer_states_what_was_saved(tmp_path: Path) -> None:
     """Check that saving updates the answer, also where the time was too short to lower, or for another target."""
-    result = synth.synthesize("allgather", "ring:4", budget=5, steps=2, rounds=3, chunks=2).found
+    result = synth.synthesize("allgather", "ring:4", budget=5, steps=2, rounds=3, chunks=2).result
     late = [offer.without_program("no time") for offer in result.ranges]
-    answer = synth.Synthesis(replace(result, ranges=late, ended="budget"))
+    answer = synth.Synthesis(replace(result, ranges=late, stop_reason="budget"))
     for target in ("msccl", "mscclpp"):
         answer.save(tmp_path / target, target)
         assert not any(row["refused"] for row in answer.algorithms)
         usual = [entry for entry in load_index(tmp_path / target) if entry.inplace]
         shown = {entry.row["shown_bytes"]: entry.row["time_us"] for entry in usual}
         assert shown == {row["shown_bytes"]: row["time_us"] for row in answer.algorithms}
-        assert {offer.execution.target.name for offer in answer.found.ranges} == {target}  # type: ignore[union-attr]
+        assert {offer.execution.target.name for offer in answer.result.ranges} == {target}  # type: ignore[union-attr]

@@ -101,15 +101,15 @@ def test_never_slower_and_right_in_every_part(seed: int) -> None:
     assert result.bound_us >= max(result.isolated_bound_us) * slack
     assert (result.isolated_us >= result.isolated_bound_us * slack).all()
     assert (result.times_us >= result.isolated_us * slack).all()
-    assert all(took >= result.bound_us * slack for took, _ in result.others.values())
+    assert all(took >= result.bound_us * slack for took, _ in result.best_by_method.values())
     assert result.gap >= slack
     # The chosen plan is the best for the objective.
-    kinds = set(result.others)
+    kinds = set(result.best_by_method)
     assert {AT_ONCE} <= kinds
     if objective == "makespan":
-        assert result.makespan_us <= min(took for took, _ in result.others.values()) / slack
+        assert result.makespan_us <= min(took for took, _ in result.best_by_method.values()) / slack
         assert result.makespan_us <= result.sum_us / slack
-    assert result.slowdowns.max() <= min(slow for _, slow in result.others.values()) / slack or (
+    assert result.slowdowns.max() <= min(slow for _, slow in result.best_by_method.values()) / slack or (
         objective == "makespan"
     )
 
@@ -118,7 +118,7 @@ def test_the_simple_plans_take_the_stated_times() -> None:
     """Check that the simple plans, computed again here, take the times that the answer states."""
     members = members_of(((0, 1, 4, 5), "alltoall", 1e7), ((2, 3, 6, 7), "allgather", 2e7))
     result = quick("mesh:2x4", members)
-    assert set(result.others) - {JOINT} == {AT_ONCE, IN_TURN, DIRECT, WITHIN}
+    assert set(result.best_by_method) - {JOINT} == {AT_ONCE, IN_TURN, DIRECT, WITHIN}
     union = union_problem(result.problem.topology, members, "all")
     direct = baseline_named(union, "direct", union.size_bytes)[0]
     assert result.direct_us == pytest.approx(direct.time_us(union.size_bytes))
@@ -131,7 +131,9 @@ def test_the_simple_plans_take_the_stated_times() -> None:
         "all",
     )
     parts = [timed(part.problem, part.schedule, part.size_bytes) for part in result.isolated]
-    assert result.others[AT_ONCE][0] <= predict_us(cut, merge_schedules(cut, parts), cut.size_bytes) * (1 + 1e-9)
+    assert result.best_by_method[AT_ONCE][0] <= predict_us(cut, merge_schedules(cut, parts), cut.size_bytes) * (
+        1 + 1e-9
+    )
     for problem, part, member in zip(isolated_problems(union), result.isolated, members, strict=True):
         assert part.problem.ranks == problem.ranks
         assert part.time_us == pytest.approx(predict_us(part.problem, part.schedule, member.size_bytes))
@@ -154,7 +156,7 @@ def test_fair_is_never_less_fair_and_can_be_fairer() -> None:
     assert fair.slowdowns.max() <= worst * (1 + 1e-9)
     assert fair.slowdowns.max() < 0.7 * worst
     assert fair.makespan_us >= soon.makespan_us * (1 - 1e-9)
-    assert fair.slowdowns.max() == min(slow for _, slow in fair.others.values())
+    assert fair.slowdowns.max() == min(slow for _, slow in fair.best_by_method.values())
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
@@ -197,7 +199,7 @@ def test_pinned_chunks() -> None:
 def test_the_same_question_gets_the_same_answer() -> None:
     members = members_of(((0, 1), "alltoall", 1e6), ((1, 2), "allgather", 1e5))
     first_result, two = (plan("ring:4", members, relays="all", chunks=2, budget=20) for _ in range(2))
-    assert first_result.ended == two.ended == ""
+    assert first_result.stop_reason == two.stop_reason == ""
     for column in ("chunk", "link", "step", "start_us"):
         assert np.array_equal(getattr(first_result.algorithm.schedule, column), getattr(two.algorithm.schedule, column))
     first, second = statement(first_result), statement(two)
@@ -291,8 +293,8 @@ def test_an_interrupted_plan_has_an_answer() -> None:
 
         result = quick("ring:6", members, progress=stop, chunks=1, budget=20)
         assert stops
-        assert result.ended == "interrupted"
-        assert AT_ONCE in result.others
+        assert result.stop_reason == "interrupted"
+        assert AT_ONCE in result.best_by_method
         assert result.gap >= 1 - 1e-9
 
 

@@ -50,14 +50,14 @@ def test_no_contribution_goes_further_than_the_longest_shortest_path() -> None:
 
 
 def test_it_can_be_requested_by_name() -> None:
-    result = synthesize("allreduce", "line:3", engine=NAME, size="1K", target="none", budget=2).found
+    result = synthesize("allreduce", "line:3", engine=NAME, size="1K", target="none", budget=2).result
     assert result.ranges[0].algorithm.engine == NAME
     assert result.ranges[0].algorithm.steps == 2
 
 
 def test_all_of_many_ranks_are_reached_in_the_latency_of_the_longest_shortest_path() -> None:
     """Check the quotient of a torus of 6 by 6 by its translations; reducing and broadcasting takes twice the time."""
-    result = synthesize("allreduce", "torus:6x6", engine=NAME, size="1K", target="none", budget=10).found
+    result = synthesize("allreduce", "torus:6x6", engine=NAME, size="1K", target="none", budget=10).result
     best = result.ranges[0]
     assert best.algorithm.engine == NAME
     assert best.algorithm.steps == 6

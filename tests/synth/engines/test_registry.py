@@ -109,7 +109,7 @@ def test_a_wrong_answer_is_not_used(workers: Workers, monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys.modules[__name__], "solve", lie)
     answer = synthesize("allgather", "full:3", engine="toy", workers=workers)
     assert "toy" not in {row["engine"] for row in answer.algorithms}
-    [defect] = answer.found.defects
+    [defect] = answer.result.defects
     assert defect.line.startswith("engine toy failed (ScheduleRefused in replay.py:")
 
 

@@ -117,7 +117,7 @@ def test_a_pinned_number_of_chunks_is_kept_or_refused() -> None:
 
 def test_answers_state_whether_switches_do_more_than_forward() -> None:
     answer = synth.synthesize("broadcast", "dgx-h100", size="64M")
-    assert not ordinary(answer.found.problem.network, answer.algorithm("64M").schedule.link)
+    assert not ordinary(answer.result.problem.network, answer.algorithm("64M").schedule.link)
     document = answer.algorithms[0]
     assert document["switch_ops"]
     assert document["optimal"]
@@ -131,8 +131,8 @@ def test_a_target_without_switch_operations_is_searched_without_them() -> None:
     )
     answer = make_question(QuestionArguments("broadcast", "dgx-h100", target="msccl"))
     assert answer.problem.network.hyperlinks is None
-    assert answer.unsaid.startswith("msccl's files cannot express multicast and reduction in switches")
-    assert make_question(QuestionArguments("broadcast", "dgx-a100", target="msccl")).unsaid == ""
+    assert answer.why_switches_forward.startswith("msccl's files cannot express multicast and reduction in switches")
+    assert make_question(QuestionArguments("broadcast", "dgx-a100", target="msccl")).why_switches_forward == ""
     with pytest.raises(InputError, match="--engine switch: msccl's files cannot express"):
         make_question(QuestionArguments("broadcast", "dgx-h100", target="msccl", engine="switch"))
 

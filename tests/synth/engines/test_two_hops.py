@@ -47,6 +47,6 @@ def test_it_is_for_whole_problems_of_one_root_where_all_are_linked() -> None:
 
 
 def test_it_can_be_requested_by_name() -> None:
-    result = synthesize("broadcast", "full:5", engine=NAME, size="1M", target="none", budget=10).found
+    result = synthesize("broadcast", "full:5", engine=NAME, size="1M", target="none", budget=10).result
     assert result.ranges[0].algorithm.engine in (NAME, "direct", "ring", "route")
-    assert any(offer.algorithm.engine == NAME for offer in (*result.ranges, *result.others))
+    assert any(offer.algorithm.engine == NAME for offer in (*result.ranges, *result.unused))

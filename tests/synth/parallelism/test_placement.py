@@ -164,12 +164,12 @@ def test_an_interrupt_ends_the_searches_and_leaves_a_ranking(monkeypatch: pytest
 
     def interrupted(topology: Topology, call: Call, *arguments: Any) -> ConcurrentResult:
         calls.append(call)
-        return replace(plan_groups(topology, call, *arguments), ended="interrupted")
+        return replace(plan_groups(topology, call, *arguments), stop_reason="interrupted")
 
     monkeypatch.setattr(placement_search, "plan_groups", interrupted)
     workload = Workload((STEP.calls[2],))
     ranking = ranked("fattree:2x4x1", "dp=2,tp=4", top=4, workload=workload)
-    assert ranking.ended == "interrupted"
+    assert ranking.stop_reason == "interrupted"
     assert len(calls) == 1
     assert len(ranking.placements) == 2
     assert [call.name for call in calls] == ["all"]

@@ -72,7 +72,7 @@ def test_every_program_is_one_right_schedule_without_barriers(two_levels: Progra
     for steps in sequences(two_levels.hierarchy, 3):
         concrete_steps = concrete(steps, two_levels.hierarchy)
         schedules = [two_levels.library(step, ("ring",))[0] for step in concrete_steps]
-        algorithm = join_steps(two_levels.asked, concrete_steps, schedules, 2100)
+        algorithm = join_steps(two_levels.request, concrete_steps, schedules, 2100)
         took, apart = algorithm.time_us(SIZE), sum(own.time_us for own in schedules)
         assert took <= apart * (1 + 1e-9)
         overlapped += took < apart * 0.98
@@ -86,7 +86,7 @@ def test_a_schedule_of_another_step_is_refused(two_levels: ProgramSearch) -> Non
     concrete_steps = concrete(steps, two_levels.hierarchy)
     schedules = [two_levels.library(step, ("ring",))[0] for step in concrete_steps]
     with pytest.raises(ValueError, match=r"send|chunk|rank"):
-        join_steps(two_levels.asked, concrete_steps[::-1], schedules[::-1], 4000)
+        join_steps(two_levels.request, concrete_steps[::-1], schedules[::-1], 4000)
 
 
 def test_a_program_beats_the_ring_where_groups_share_a_nic() -> None:
@@ -100,7 +100,7 @@ def test_a_program_beats_the_ring_where_groups_share_a_nic() -> None:
 
 def test_the_formula_is_no_less_than_the_schedule(two_levels: ProgramSearch) -> None:
     """Check rings, which are at least as good as the formula's, in programs that may overlap."""
-    costs = StepCosts(two_levels.asked, two_levels.hierarchy)
+    costs = StepCosts(two_levels.request, two_levels.hierarchy)
     for steps in sequences(two_levels.hierarchy, 2):
         program = two_levels.by_library(steps, ("ring",))
         assert program is not None
@@ -111,7 +111,7 @@ def test_the_formula_is_no_less_than_the_schedule(two_levels: ProgramSearch) -> 
 def test_answer_has_programs_rivals_and_a_bound() -> None:
     search = request("ring:8", "dp=4,tp=2", "dp", ((2, 2), (2, 1)), 4, 2)
     result = reduce_programs(
-        search.asked, search.hierarchy, sequences(search.hierarchy, 3), budget=1.0, tuning=ReductionTuning(joined=2)
+        search.request, search.hierarchy, sequences(search.hierarchy, 3), budget=1.0, tuning=ReductionTuning(joined=2)
     )
     document = statement(result)
     times = [program["time_us"] for program in document["programs"]]
@@ -140,7 +140,7 @@ def test_times_are_those_of_the_executor() -> None:
     """Check the times of all compared programs, and that the search uses a program faster than its own answer."""
     search = request("line:4", "dp=2,tp=2", "dp", ((2, 1), (1, 2)), 2, 2)
     result = reduce_programs(
-        search.asked,
+        search.request,
         search.hierarchy,
         sequences(search.hierarchy, 3),
         budget=20,
@@ -148,7 +148,7 @@ def test_times_are_those_of_the_executor() -> None:
         tuning=ReductionTuning(joined=2),
     )
     for program in result.programs:
-        assert program.time_us == pytest.approx(2 * program.algorithm.time_us(search.asked.size_bytes))
+        assert program.time_us == pytest.approx(2 * program.algorithm.time_us(search.request.size_bytes))
     assert result.searched_us <= result.programs[0].time_us
     assert result.searched_us >= 2 * result.bound_us * (1 - 1e-9)
 
@@ -164,10 +164,10 @@ def test_unconnected_groups_have_relays() -> None:
 def test_programs_whose_relays_hold_sums_are_replaced() -> None:
     """Check groups over two islands and two nodes, relayed by ranks of their reduction: many programs do not join."""
     search = request("ndv2:2", "dp=4,tp=4", "dp", ((2, 2, 1), (1, 1, 4)), 2, 2, 4)
-    assert search.asked.relays == "all"
+    assert search.request.relays == "all"
     first = next(steps for steps in search.ranked if len(steps) > 1)
     assert search.by_library(first, ("ring",)) is None
-    result = reduce_programs(search.asked, search.hierarchy, sequences(search.hierarchy, 3), budget=0.0)
+    result = reduce_programs(search.request, search.hierarchy, sequences(search.hierarchy, 3), budget=0.0)
     assert any(len(program.steps) > 1 for program in result.programs)
 
 

@@ -140,4 +140,4 @@ def test_a_command_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, capsy
 def test_the_python_face_has_the_defects(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, "route", EngineRow("route", "planted", _this_module))
     answer = synthesize("alltoall", "ring:5", size="64K", budget=3, workers=workers)
-    assert any("engine route" in defect.line for defect in answer.found.defects)
+    assert any("engine route" in defect.line for defect in answer.result.defects)

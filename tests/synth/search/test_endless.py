@@ -90,7 +90,7 @@ PROBLEM = make_problem(load("mesh:3x3"), "allreduce")
 @pytest.mark.usefixtures("endless_engine")
 def test_an_endless_engine(workers: Workers) -> None:
     result = search(PROBLEM, Options(budget_s=BUDGET_S), workers, plan=PLAN)
-    assert result.ended == "budget"
+    assert result.stop_reason == "budget"
     assert result.ranges
 
 
@@ -99,7 +99,7 @@ def test_an_endless_engine(workers: Workers) -> None:
 def test_an_endless_bound(workers: Workers) -> None:
     plan = SearchPlan((Stage("route"),), rest=False, windows=0.0, max_flow_ranks=0)
     result = search(PROBLEM, Options(budget_s=BUDGET_S), workers, plan=plan)
-    assert result.ended == "budget"
+    assert result.stop_reason == "budget"
     assert result.ranges
 
 

@@ -53,7 +53,7 @@ def test_any_group_gets_right_algorithms_within_their_bounds(
     topology = load(topo)
     group = picks.sample(range(topology.nranks), min(size, topology.nranks))
     answer = synthesize(collective, topology, group, relay="all", budget=1.0, workers=workers)
-    result = answer.found
+    result = answer.result
     assert result.ranges
     assert result.ranges[0].low == 0
     assert result.ranges[-1].high is None
@@ -92,12 +92,12 @@ def test_every_target_that_supports_the_answer_gets_a_right_file(
 ) -> None:
     answer = answers(collective)
     if collective in BETWEEN_TWO and target != "msccl":
-        assert "msccl" in save(answer.found, tmp_path, TargetSettings(target)).refused
+        assert "msccl" in save(answer.result, tmp_path, TargetSettings(target)).refused
         return
     if collective in ("gather", "scatter") and target == "msccl":
-        assert "executor-nccl" in save(answer.found, tmp_path, TargetSettings(target)).refused
+        assert "executor-nccl" in save(answer.result, tmp_path, TargetSettings(target)).refused
         return
-    saved = save(answer.found, tmp_path, TargetSettings(target))
+    saved = save(answer.result, tmp_path, TargetSettings(target))
     assert not saved.refused or "--scratch-limit" in saved.refused
     for path in saved.paths:
         if path.suffix == ".xml":
@@ -108,20 +108,20 @@ def test_every_target_that_supports_the_answer_gets_a_right_file(
 def test_relays_shorten_what_the_group_needs_without_them(workers: Workers) -> None:
     without_relays = synthesize("allreduce", "dgx-a100", [0, 2, 4, 6], budget=1, workers=workers)
     helped = synthesize("allreduce", "dgx-a100", [0, 2, 4, 6], relay="all", budget=1, workers=workers)
-    assert helped.found.bound.at(LARGEST)[0] < without_relays.found.bound.at(LARGEST)[0]
+    assert helped.result.bound.at(LARGEST)[0] < without_relays.result.bound.at(LARGEST)[0]
 
 
 @pytest.mark.parametrize("group", [[0, 5], [0, 6], [0, 1, 6], [0, 3, 5, 6]])
 def test_relays_that_hold_nothing_send_nothing(workers: Workers, tmp_path: Path, group: list[int]) -> None:
     answer = synthesize("allreduce", "dgx1", group, relay="all", size="64K", budget=1, workers=workers)
-    assert answer.found.ranges
-    assert not save(answer.found, tmp_path, TargetSettings("msccl")).refused
+    assert answer.result.ranges
+    assert not save(answer.result, tmp_path, TargetSettings("msccl")).refused
 
 
 def test_claims_state_no_more_than_was_refuted(workers: Workers) -> None:
     """Check that claims name their chunks: on a line of three, 3 steps and 3 chunks need 5 rounds, 2 chunks only 3."""
     answer = synthesize("allreduce", "line:3", budget=10, workers=workers)
-    for claim in answer.found.claims:
+    for claim in answer.result.claims:
         if claim.best is None or not claim.complete:
             continue
         for chunks in range(1, (claim.chunks or 3) + 1):
@@ -134,13 +134,13 @@ def test_claims_state_no_more_than_was_refuted(workers: Workers) -> None:
                 pinned = synthesize(
                     "allreduce", "line:3", steps=claim.steps, rounds=rounds, chunks=chunks, workers=workers
                 )
-                assert not pinned.found.ranges, (claim.steps, rounds, chunks)
+                assert not pinned.result.ranges, (claim.steps, rounds, chunks)
 
 
 def test_dgx1_allgather_is_sccls_pareto_set_and_proved(workers: Workers) -> None:
     answer = synthesize("allgather", "dgx1", engine="ksync", budget=600, workers=workers)  # The search ends by itself.
-    algorithms = [served.algorithm for served in answer.found.ranges] + [
-        algorithm.algorithm for algorithm in answer.found.others
+    algorithms = [served.algorithm for served in answer.result.ranges] + [
+        algorithm.algorithm for algorithm in answer.result.unused
     ]
     points = [
         algorithm
@@ -148,24 +148,24 @@ def test_dgx1_allgather_is_sccls_pareto_set_and_proved(workers: Workers) -> None
         if (algorithm.chunks, algorithm.steps, algorithm.rounds) in {(2, 2, 3), (6, 3, 7)}
     ]
     assert len({point.chunks for point in points}) == 2
-    assert all(claim.complete and claim.chunks is None for claim in answer.found.claims)
+    assert all(claim.complete and claim.chunks is None for claim in answer.result.claims)
     for size in (1 << 10, 1 << 16, 1 << 20, 1 << 30):
-        assert answer.found.fastest(size).time_us(size) <= min(point.time_us(size) for point in points) * 1.001
+        assert answer.result.fastest(size).time_us(size) <= min(point.time_us(size) for point in points) * 1.001
 
 
 def test_blocks_of_different_sizes(workers: Workers, tmp_path: Path) -> None:
     sizes = [[0, 300, 10, 0], [5, 0, 700, 1], [0, 0, 0, 900], [40, 40, 40, 0]]
     answer = synthesize(alltoallv(sizes), "dgx1", [0, 1, 2, 3], budget=2, target="none", workers=workers)
     assert answer.gap < 2  # The gap is 1.04 where the budget is enough for flow, which may fail on a busy machine.
-    assert not save(answer.found, tmp_path, TargetSettings("msccl")).refused
+    assert not save(answer.result, tmp_path, TargetSettings("msccl")).refused
 
 
 def test_the_same_question_gets_the_same_bytes(workers: Workers, tmp_path: Path) -> None:
     """Check that neither the budget nor the speed of the machine matters where a search ends by itself."""
     written = []
     for folder, budget in ((tmp_path / "one", 100), (tmp_path / "other", 1000)):
-        result = synthesize("broadcast", "dgx1", [0, 1, 2], size=1 << 16, budget=budget, workers=workers).found
-        assert not result.ended
+        result = synthesize("broadcast", "dgx1", [0, 1, 2], size=1 << 16, budget=budget, workers=workers).result
+        assert not result.stop_reason
         paths = [files["file"] for files in save(result, folder, TargetSettings("executor-nccl")).files]
         written.append({path.name: path.read_bytes() for path in paths})
     assert written[0] == written[1]
@@ -179,9 +179,9 @@ def test_every_engine_through_every_target(workers: Workers, tmp_path: Path, eng
     chunks = 8 if engine == "two-hops" else None
     question = {"engine": engine, "chunks": chunks, "size": 1 << 16, "budget": 1.5}
     answer = synthesize(collective, where, [0, 1, 2, 3], **question, workers=workers)
-    assert answer.found.ranges
+    assert answer.result.ranges
     for target in TARGETS:
-        saved = save(answer.found, tmp_path, TargetSettings(target))
+        saved = save(answer.result, tmp_path, TargetSettings(target))
         assert not saved.refused, saved.refused
         for files in saved.files:
             verdict = verify_file(files["file"])

@@ -61,13 +61,13 @@ def test_engines_are_asked_for_the_worst_size_only(workers: Workers) -> None:
         {size: result.fastest(size).time_us(size) / result.bound.at(size)[0] for size in POWERS}
         for result in (before, after)
     )
-    assert (before.asked_sizes, before.ended, after.ended) == (set(), "", "")
+    assert (before.retried_sizes, before.stop_reason, after.stop_reason) == (set(), "", "")
     worst = max(gaps, key=lambda size: (gaps[size], -size))
-    assert worst in after.asked_sizes
+    assert worst in after.retried_sizes
     assert gaps[worst] > AGAIN.retry_gap
     assert closer[worst] < gaps[worst]
-    assert all(gap <= AGAIN.retry_gap or size in after.asked_sizes for size, gap in closer.items())
-    assert after.asked_sizes == same.asked_sizes
+    assert all(gap <= AGAIN.retry_gap or size in after.retried_sizes for size, gap in closer.items())
+    assert after.retried_sizes == same.retried_sizes
     times = [[result.fastest(size).time_us(size) for size in POWERS] for result in (after, same)]
     assert times[0] == times[1]
 
@@ -75,7 +75,7 @@ def test_engines_are_asked_for_the_worst_size_only(workers: Workers) -> None:
 @pytest.mark.parametrize("options", [Options(chunks=2), Options(engine="route")])
 def test_no_engine_is_asked_again_where_more_than_the_fastest_is_requested(workers: Workers, options: Options) -> None:
     problem = make_problem(load("line:4"), "allreduce")
-    assert search(problem, replace(options, budget_s=600), workers, plan=AGAIN).asked_sizes == set()
+    assert search(problem, replace(options, budget_s=600), workers, plan=AGAIN).retried_sizes == set()
 
 
 def test_for_one_size_only_the_last_engines_are_asked_again(workers: Workers) -> None:
@@ -83,5 +83,5 @@ def test_for_one_size_only_the_last_engines_are_asked_again(workers: Workers) ->
     rounds = ((Stage("flow", gap=1.0),), *AGAIN.retries)
     options = Options(size=1 << 16, budget_s=600)
     result = search(problem, options, workers, plan=replace(AGAIN, retries=rounds, retry_gap=1.02))
-    by = {served.algorithm.engine for served in result.ranges} | {offer.algorithm.engine for offer in result.others}
-    assert (result.asked_sizes, "trees" in by, "flow" in by) == ({1 << 16}, True, False)
+    by = {served.algorithm.engine for served in result.ranges} | {offer.algorithm.engine for offer in result.unused}
+    assert (result.retried_sizes, "trees" in by, "flow" in by) == ({1 << 16}, True, False)

@@ -16,7 +16,7 @@ PLAIN = SearchPlan((Stage("route"), Stage("baseline", always=True), Stage("ksync
 
 def test_a_proof_ends_the_search(workers: Workers) -> None:
     result = search(make_problem(load("full:4"), "alltoall"), Options(size=1 << 20), workers, plan=PLAIN)
-    assert (result.ended, result.queue, result.refutable, result.claims) == ("", (), None, [])
+    assert (result.stop_reason, result.remaining_engines, result.next_window_size, result.claims) == ("", (), None, [])
     assert result.baselines  # The answers beside the best one are there nevertheless.
     assert format_next_minute(statement(result)["next_minute"]) == "next minute: nothing, all is proved optimal"
 

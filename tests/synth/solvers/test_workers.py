@@ -55,8 +55,8 @@ def test_solvers_that_always_fail_cost_no_answer() -> None:
 
     with Broken() as pool:
         answer = synthesize("allgather", "ring:4", budget=3, workers=pool)
-    assert answer.found.ranges
-    assert not any(claim.best for claim in answer.found.claims)
+    assert answer.result.ranges
+    assert not any(claim.best for claim in answer.result.claims)
 
 
 def test_two_idle_children_of_a_solver_are_kept() -> None:

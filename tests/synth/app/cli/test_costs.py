@@ -50,7 +50,7 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Synthesis]:
 
 def test_the_answer_is_of_protocols_and_names_its_model(answer: tuple[Path, Synthesis]) -> None:
     folder, synthesis = answer
-    document = statement(synthesis.found)
+    document = statement(synthesis.result)
     assert document["alpha"] == "costs of LL Simple: measured by hand"
     bound = prove(make_problem(with_costs(load(folder / "pair.toml")), "allgather"))
     rows = {row["protocol"]: row for row in json.loads((folder / "out" / "index.json").read_text())["algorithms"]}

@@ -51,7 +51,7 @@ class Elements(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.result: list[tuple[str, dict[str, str | None]]] = []
         self.texts: list[tuple[str, str]] = []
         self.feed(html)
         self.close()
@@ -60,12 +60,12 @@ class Elements(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         names = [name for name, _ in attrs]
         assert len(set(names)) == len(names), (tag, names)
-        self.found.append((tag, dict(attrs)))
+        self.result.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.result.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open, f"</{tag}> closes nothing"
@@ -84,18 +84,18 @@ def fetched(html: str) -> list[str]:
     page = Elements(html)
     references = [
         str(value)
-        for _, attributes in page.found
+        for _, attributes in page.result
         for name, value in attributes.items()
         if name in FETCHES and not str(value).startswith("#")
     ]
-    styles = [page.text_of("style"), *(str(a["style"]) for _, a in page.found if a.get("style"))]
+    styles = [page.text_of("style"), *(str(a["style"]) for _, a in page.result if a.get("style"))]
     for style in styles:
         references += re.findall(r"@import[^;]*|url\([^)]*\)", style)
     code = page.text_of("script")
     references += re.findall(
         r"https?://[^\s\"'`]+|\b(?:fetch|XMLHttpRequest|WebSocket|importScripts|import)\s*\(", code
     )
-    references += [tag for tag, _ in page.found if tag in ("link", "img", "iframe", "object", "embed", "base")]
+    references += [tag for tag, _ in page.result if tag in ("link", "img", "iframe", "object", "embed", "base")]
     return references
 
 

@@ -57,16 +57,16 @@ def test_the_page_is_whole_and_fetches_nothing(mesh: Path) -> None:
     assert html.startswith("<!DOCTYPE html>\n")
     page = Elements(html)
     assert fetched(html) == []
-    tags = [tag for tag, _ in page.found]
+    tags = [tag for tag, _ in page.result]
     assert [tags.count(tag) for tag in ("html", "head", "body", "h1", "main", "script", "style")] == [1] * 5 + [2, 1]
-    policies = [a["content"] for tag, a in page.found if a.get("http-equiv") == "Content-Security-Policy"]
+    policies = [a["content"] for tag, a in page.result if a.get("http-equiv") == "Content-Security-Policy"]
     assert policies
     assert str(policies[0]).startswith("default-src 'none'; ")
     assert "<!--@" not in html
-    ids = [a["id"] for _, a in page.found if "id" in a]
+    ids = [a["id"] for _, a in page.result if "id" in a]
     assert len(set(ids)) == len(ids)
     # Every control has a name, and every name that is used exists.
-    for tag, a in page.found:
+    for tag, a in page.result:
         if tag in ("canvas", "input", "select"):
             assert a.get("aria-label") or a.get("id") in ("chooser", "seen"), a
         for key in ("aria-labelledby", "aria-describedby", "for"):
@@ -142,13 +142,13 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     plain = Elements(report(stored(tmp_path, make_problem(plain_ring, "allgather"), proof=True)).html)
     html = report(nasty).html
     page = Elements(html)
-    assert [tag for tag, _ in page.found] == [tag for tag, _ in plain.found]
-    assert [sorted(a) for _, a in page.found] == [sorted(a) for _, a in plain.found]
+    assert [tag for tag, _ in page.result] == [tag for tag, _ in plain.result]
+    assert [sorted(a) for _, a in page.result] == [sorted(a) for _, a in plain.result]
     assert fetched(html) == []
     assert NASTY in text_of(html)
     assert page_data(html)["algorithms"][0]["network"]["limits"][0]["name"] == NASTY
     folder = Elements(report(tmp_path).html)
-    assert not any(tag == "img" or "onerror" in a for tag, a in folder.found)
+    assert not any(tag == "img" or "onerror" in a for tag, a in folder.result)
 
 
 @pytest.mark.parametrize(("spec", "drawn"), [("full:128", False), ("torus:8x8x8", True)])
@@ -312,7 +312,7 @@ def test_sizes_of_the_axes_are_powers() -> None:
 
 def test_files_of_a_library_are_drawn_as_curves(tmp_path: Path) -> None:
     """Check that the curves have all times and bounds of the index, over all sizes."""
-    save(synthesize("allgather", "ring:3", engine="route").found, tmp_path)
+    save(synthesize("allgather", "ring:3", engine="route").result, tmp_path)
     index = tmp_path / "index.json"
     document = json.loads(index.read_text(encoding="utf-8"))
     rows = document["algorithms"][0]["curve"]

@@ -70,8 +70,8 @@ def test_three_encodings_agree(workers: Workers, topo: str, collective: str) -> 
 
 def test_a_shape_below_the_bound_is_called_impossible(workers: Workers) -> None:
     answer = synthesize("allgather", "dgx1", steps=2, rounds=7, chunks=6, workers=workers)
-    assert not answer.found.ranges
-    assert "at least 1.5 rounds a chunk" in answer.found.impossible
+    assert not answer.result.ranges
+    assert "at least 1.5 rounds a chunk" in answer.result.impossible
 
 
 @pytest.mark.parametrize(
