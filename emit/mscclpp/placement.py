@@ -20,7 +20,17 @@ from emit.check.cells import Cells
 from emit.check.clocks import Row, VectorClocks
 from emit.columns import Columns
 from emit.goal import Goal, sizes_of
-from emit.mscclpp.spans import Origin, Span, SpanPlacement, Step, StepPlacement, packet_readers, plain_scratch_ranks
+from emit.mscclpp.spans import (
+    Origin,
+    Span,
+    SpanPlacement,
+    Step,
+    StepPlacement,
+    add_span,
+    follows,
+    packet_readers,
+    plain_scratch_ranks,
+)  # fmt: skip
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from synth.model.deadline import check_deadline, checking_deadline
 from topologies.errors import InputError
@@ -274,7 +284,7 @@ class Placer:
         for offset, (receive, n) in enumerate(origins):
             slot = self.steps[receive].slot
             assert slot is not None  # The receive stays in packets.
-            _extend(spans, Span(offset, "p", slot.first + n, 1))
+            add_span(spans, Span(offset, "p", slot.first + n, 1))
         return spans
 
     def _arrive(self, step: Step, rank: int, reduces: bool, message: _PlacedMessage, keys: list[int]) -> None:
@@ -326,7 +336,7 @@ class Placer:
             if writes:
                 self.touched.add(cell)
             kind, index = self._where(rank, cell, writes or cell in self.touched)
-            _extend(spans, Span(offset, kind, index, 1))
+            add_span(spans, Span(offset, kind, index, 1))
         return spans
 
     def _where(self, rank: int, cell: int, written: bool) -> tuple[str, int]:
@@ -360,7 +370,7 @@ class Placer:
                 continue
             source, target = (Span(0, *self._where(rank, cell, writes), 1) for writes in (False, True))
             last = copies[-1] if copies else None
-            if last is not None and last[0] == rank and _follows(last[1], source) and _follows(last[2], target):
+            if last is not None and last[0] == rank and follows(last[1], source) and follows(last[2], target):
                 n = last[1].size + 1
                 copies[-1] = (rank, last[1]._replace(size=n), last[2]._replace(size=n))
             else:
@@ -389,16 +399,3 @@ class Placer:
             self.packet_slots,
             self.keys,
         )
-
-
-def _follows(span: Span, after: Span) -> bool:
-    """Return True if `after` begins where `span` ends."""
-    return after.kind == span.kind and after.first == span.first + span.size
-
-
-def _extend(spans: list[Span], span: Span) -> None:
-    """Add a span, merged with the last span if it follows that."""
-    if spans and _follows(spans[-1], span):
-        spans[-1] = spans[-1]._replace(size=spans[-1].size + span.size)
-    else:
-        spans.append(span)

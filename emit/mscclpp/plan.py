@@ -192,6 +192,16 @@ class ExecutionPlan:
         """Return the number of operations of all ranks, those inside pipelines included."""
         return sum(1 for _ in self.ops())
 
+    def connects(self, rank: int, target: int) -> bool:
+        """Return True if channels lead from one rank to the other, perhaps through further ranks."""
+        reached, todo = {rank}, [rank]
+        while todo:
+            gpu = self.gpus[todo.pop()]
+            groups = [*gpu.peers.values(), *(ranks for _, ranks in gpu.switches)]
+            todo += (new := {peer for peers in groups for peer in peers} - reached)
+            reached |= new
+        return target in reached
+
     def ops(self) -> Iterator[tuple[int, int, int, Op, Op]]:
         """Yield (rank, threadblock, position, operation there, and that operation or one that it repeats)."""
         for rank, gpu in enumerate(self.gpus):

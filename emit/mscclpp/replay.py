@@ -20,7 +20,6 @@ from emit.check.contents import GARBAGE, NOTHING, ProgramContents
 from emit.findings import Findings
 from emit.mscclpp.acts import in_upper_half
 from emit.mscclpp.memory import Memory
-from emit.mscclpp.plan import ExecutionPlan
 
 # An access: actor, tick, threadblock and operation (for messages); then the number of nops before it, whether elements
 # are spread over threads as in packet operations, and the element (−1 for several). One thread does two accesses if
@@ -366,7 +365,7 @@ class Replay:
         if pair is None:
             return
         subject = f"hears nothing of rank {pair[1]} in a launch, and can be two ahead of it"
-        if plan.packets and plan.double and _connected(plan, *pair):
+        if plan.packets and plan.double and plan.connects(*pair):
             requirement = "it must hear that it has started, before it ends"
             self.findings.add(
                 "race", f"{subject}: packets that are not yet read are overwritten; {requirement}", pair[0]
@@ -378,17 +377,6 @@ class Replay:
         """Return for each rank the events that it knows to be over when its launch ends; empty without threadblocks."""
         of_rank = self.plan_acts.blocks_of_ranks(len(self.begun))
         return [self.clocks.ended(blocks) if blocks else np.zeros(0, dtype=np.int32) for blocks in of_rank]
-
-
-def _connected(plan: ExecutionPlan, rank: int, target: int) -> bool:
-    """Return True if channels lead from one rank to the other, perhaps through further ranks."""
-    reached, todo = {rank}, [rank]
-    while todo:
-        gpu = plan.gpus[todo.pop()]
-        groups = [*gpu.peers.values(), *(ranks for _, ranks in gpu.switches)]
-        todo += (new := {peer for peers in groups for peer in peers} - reached)
-        reached |= new
-    return target in reached
 
 
 def _single(plan_acts: Acts) -> set[int]:

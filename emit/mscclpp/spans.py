@@ -87,6 +87,19 @@ class SpanPlacement:
     keys: Callable[[int, Span], Iterable[int]]
 
 
+def follows(span: Span, after: Span) -> bool:
+    """Return True if `after` begins where `span` ends."""
+    return after.kind == span.kind and after.first == span.first + span.size
+
+
+def add_span(spans: list[Span], span: Span) -> None:
+    """Add a span, merged with the last span if it follows that."""
+    if spans and follows(spans[-1], span):
+        spans[-1] = spans[-1]._replace(size=spans[-1].size + span.size)
+    else:
+        spans.append(span)
+
+
 def split_spans(*lists: list[Span]) -> list[list[Span]]:
     """Split spans into pieces in which every list is contiguous; return one span of each list for every piece."""
     if all(len(spans) == 1 for spans in lists):
