@@ -170,9 +170,9 @@ def _shared(meter: Meter, limit: str, pairs: Sequence[tuple[int, int]], protocol
     Each pair uses as many threadblocks as fill a link, or fewer where a rank cannot have so many.
     """
     most_pairs = max(sum(rank in pair for pair in pairs) for rank in {rank for pair in pairs for rank in pair})
-    measured = meter.rate(pairs, protocol, max(1, min(blocks, MOST_BLOCKS // most_pairs)))
-    meter.noise.check_repeated(f"limit {limit}: bandwidth", measured)
-    return measured.value
+    rate = meter.rate(pairs, protocol, max(1, min(blocks, MOST_BLOCKS // most_pairs)))
+    meter.noise.check_repeated(f"limit {limit}: bandwidth", rate)
+    return rate.value
 
 
 def _on_kind(meter: Meter, pairs: Sequence[tuple[int, int]], protocol: str, subject: str) -> OnKind:
@@ -236,26 +236,26 @@ def _pairs_by_kind(topology: Topology) -> dict[str, list[tuple[int, int]]]:
     return by_kind
 
 
-def executor_costs(measured: Calibration, stated: Costs | None, source: str) -> Costs:
+def executor_costs(calibration: Calibration, stated_costs: Costs | None, source: str) -> Costs:
     """Return the measured costs; other costs, the links of a protocol and its switch operations stay as stated.
 
     A protocol's efficiency is its share of the fastest protocol's rate on that kind of link. A threadblock's bandwidth
     is the most that one moved on any kind of link; there is none if one threadblock fills every link.
 
     Args:
-        measured: The measurements.
-        stated: The topology's own costs.
+        calibration: The measurements.
+        stated_costs: The topology's own costs.
         source: Source of the new costs.
     """
     best: dict[str, float] = {}  # GB/s of the fastest protocol by kind of link.
-    for by_kind in measured.costs.values():
+    for by_kind in calibration.costs.values():
         for kind, on_kind in by_kind.items():
             best[kind] = max(best.get(kind, 0.0), on_kind.link_gbs.value)
     protocols = {}
-    for name, by_kind in measured.costs.items():
+    for name, by_kind in calibration.costs.items():
         limited = any(on_kind.blocks > 1 for on_kind in by_kind.values())
         block = max(_share(on_kind) for on_kind in by_kind.values()) if limited else math.inf
-        stated_protocol = stated.protocols[name] if stated is not None else Protocol()
+        stated_protocol = stated_costs.protocols[name] if stated_costs is not None else Protocol()
         protocols[name] = replace(
             stated_protocol,
             start_us=_rounded(median(on_kind.start_us.value for on_kind in by_kind.values())),
@@ -316,7 +316,7 @@ def pairs_by_limit(topology: Topology) -> dict[str, list[tuple[int, int]]]:
     return {name: sorted(limit_pairs) for name, limit_pairs in sorted(pairs_of_limit.items())}
 
 
-def calibrate(topology: Topology, measured: Calibration, source: str) -> Topology:
+def calibrate(topology: Topology, calibration: Calibration, source: str) -> Topology:
     """Return the same topology with measured figures.
 
     A link through switches is measured as a whole. Each physical link on it gets the largest bandwidth that was
@@ -325,19 +325,19 @@ def calibrate(topology: Topology, measured: Calibration, source: str) -> Topolog
 
     Args:
         topology: The topology.
-        measured: The measurements.
+        calibration: The measurements.
         source: Source of the new topology and of its costs.
 
     Raises:
         InputError: A figure is not positive.
     """
-    for (a, b), link in measured.links.items():
+    for (a, b), link in calibration.links.items():
         if not (link.gbs > 0 and np.isfinite(link.gbs) and np.isfinite(link.alpha_us)):
             raise InputError(f"link {a}→{b}: {link.gbs} GB/s, {link.alpha_us} µs; it must be positive figures")
     gbs = np.zeros(topology.nlinks)
     alpha: dict[int, list[float]] = {}
     for pair, links in _crossed(topology):
-        link_figures = measured.links.get(pair)
+        link_figures = calibration.links.get(pair)
         if link_figures is None:
             continue
         path_alpha = float(topology.alpha_us[links].sum())
@@ -356,7 +356,7 @@ def calibrate(topology: Topology, measured: Calibration, source: str) -> Topolog
             new_gbs[kind] = _rounded(float(np.median(new_gbs[kind])))
             new_alpha[kind] = _rounded(float(np.median(new_alpha[kind])))
     limits = tuple(
-        replace(limit, bandwidth_gbs=_rounded(measured.shared_gbs.get(limit.name, limit.bandwidth_gbs)))
+        replace(limit, bandwidth_gbs=_rounded(calibration.shared_gbs.get(limit.name, limit.bandwidth_gbs)))
         for limit in topology.limits
     )
     return replace(
@@ -367,7 +367,7 @@ def calibrate(topology: Topology, measured: Calibration, source: str) -> Topolog
         alpha_assumed=False,
         summary=f"{topology.nranks} ranks wired as {topology.name}, figures measured",
         source=source,
-        costs=executor_costs(measured, topology.costs, source) if measured.costs else topology.costs,
+        costs=executor_costs(calibration, topology.costs, source) if calibration.costs else topology.costs,
     )
 
 

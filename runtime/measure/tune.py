@@ -222,7 +222,7 @@ def select_methods(methods: Sequence[Method], smaller: Sequence[Measurement]) ->
     return [method for method in methods if not falls_back(method)]
 
 
-def table_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
+def table_rows(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
     """Build a table's rows, from the smallest measured size to the largest.
 
     Our method has the sizes from one where it was chosen to the next. Sizes between a choice of ours and one of the
@@ -236,7 +236,7 @@ def table_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
         """Return collective, group and type: the measurements that share them compete with each other."""
         return m.collective, m.group, m.kind
 
-    ordered = sorted(measured, key=lambda m: (*question(m), m.size_bytes))
+    ordered = sorted(measurements, key=lambda m: (*question(m), m.size_bytes))
     questions = {question(m) for m in ordered}
     for (collective, group, kind), of_one in groupby(ordered, key=question):
         winners = [choose(list(same_size)) for _, same_size in groupby(of_one, key=lambda m: m.size_bytes)]
@@ -269,18 +269,18 @@ def _evidence(chosen: Sequence[Measurement]) -> dict[str, Any]:
     return {"gain": {name: round(figure, 3) for name, figure in figures.items()} | {"confidence": CONFIDENCE}}
 
 
-def format_choices(measured: Sequence[Measurement], machine: Mapping[str, Any] | None = None) -> str:
+def format_choices(measurements: Sequence[Measurement], machine: Mapping[str, Any] | None = None) -> str:
     """Format the table's file.
 
     Args:
-        measured: The measurements.
+        measurements: The measurements.
         machine: More entries about the machine.
     """
     document = {
         "format": FORMAT,
         "machine": platform.node(),
         **(machine or {}),
-        "rows": table_rows(measured),
-        "measured": [m.as_object() for m in measured if not m.wrong],
+        "rows": table_rows(measurements),
+        "measured": [m.as_object() for m in measurements if not m.wrong],
     }
     return json.dumps(document, indent=1) + "\n"

@@ -49,32 +49,32 @@ def apply_faults(topology: Topology, without: Sequence[str], degrade: Sequence[s
     missing, slower = removals(without), slowdowns(degrade)
     if not missing and not slower:
         return topology
-    cut = np.zeros(topology.nlinks, dtype=bool)
+    named_links = np.zeros(topology.nlinks, dtype=bool)
     dead = np.zeros(topology.nvertices, dtype=bool)
     for fault in missing:
         if fault.kind == "link":
-            cut[links_at(topology, fault, "--without")] = True
+            named_links[links_at(topology, fault, "--without")] = True
         else:
             dead[vertices_at(topology, fault, "--without")] = True
-    of_dead = dead[topology.link_src] | dead[topology.link_dst]
-    gone = cut | of_dead
-    _check_left(topology, gone, dead)
-    link_gbs, limit_gbs = _bandwidths_left(topology, slower, gone)
+    links_of_dead = dead[topology.link_src] | dead[topology.link_dst]
+    removed_links = named_links | links_of_dead
+    _check_left(topology, removed_links, dead)
+    link_gbs, limit_gbs = _bandwidths_left(topology, slower, removed_links)
 
     stays = ~dead
     stays[: topology.nranks] = True
     number = np.cumsum(stays) - 1
-    links_left, index = np.flatnonzero(~gone), np.cumsum(~gone) - 1
+    links_left, index = np.flatnonzero(~removed_links), np.cumsum(~removed_links) - 1
     limits = []
     for limit, gbs in zip(topology.limits, limit_gbs.tolist(), strict=True):
-        links = limit.links[~gone[limit.links]]
+        links = limit.links[~removed_links[limit.links]]
         if len(links):
             limits.append(Limit(limit.name, index[links], gbs))
     switch_flags = stays[topology.nranks :].tolist()
     switches = tuple(name for name, remains in zip(topology.switches, switch_flags, strict=True) if remains)
     return replace(
         topology,
-        name=f"{topology.name} {_faults_text(topology, cut & ~of_dead, dead, slower, gone)}",
+        name=f"{topology.name} {_faults_text(topology, named_links & ~links_of_dead, dead, slower, removed_links)}",
         switches=switches,
         switch_ops=tuple(ops for ops in topology.switch_ops if ops.switch in switches),
         link_src=number[topology.link_src[links_left]],
@@ -86,27 +86,27 @@ def apply_faults(topology: Topology, without: Sequence[str], degrade: Sequence[s
     )
 
 
-def _check_left(topology: Topology, gone: Bools, dead: Bools) -> None:
+def _check_left(topology: Topology, removed_links: Bools, dead: Bools) -> None:
     """Raise InputError if fewer than two live ranks or no link would remain."""
     live = np.flatnonzero(~dead[: topology.nranks])
     if len(live) < 2:
         remaining = f"only rank {live[0]} is left" if len(live) else "no rank is left"
         raise InputError(f"--without: {remaining} of {topology.name}'s {topology.nranks}; it must be at least 2")
-    if gone.all():
+    if removed_links.all():
         raise InputError(f"--without: no link is left of {topology.name}'s {topology.nlinks}; it must be at least one")
 
 
-def _bandwidths_left(topology: Topology, faults: Sequence[Fault], gone: Bools) -> tuple[Floats, Floats]:
+def _bandwidths_left(topology: Topology, faults: Sequence[Fault], removed_links: Bools) -> tuple[Floats, Floats]:
     """Return the remaining GB/s of every link and of every limit; of several faults on one the slowest counts."""
     link_gbs, limit_gbs = topology.bandwidth_gbs, np.array([x.bandwidth_gbs for x in topology.limits])
     links, limits = link_gbs.copy(), limit_gbs.copy()
     for fault in faults:
         if fault.kind == "limit":
             at, healthy, remaining = limit_at(topology, fault), limit_gbs, limits
-            is_removed, removed_part = gone[topology.limits[at[0]].links].all(), "all its links are"
+            is_removed, removed_part = removed_links[topology.limits[at[0]].links].all(), "all its links are"
         else:
             at, healthy, remaining = touched_links(topology, fault), link_gbs, links
-            at = at[~gone[at]]
+            at = at[~removed_links[at]]
             is_removed, removed_part = not len(at), "is"
         if is_removed:
             raise InputError(f"--degrade {fault}: {removed_part} taken out by --without; it must be one of the two")
@@ -127,9 +127,13 @@ def _bandwidths_left(topology: Topology, faults: Sequence[Fault], gone: Bools) -
     return links, limits
 
 
-def _faults_text(topology: Topology, cut: Bools, dead: Bools, slower: Sequence[Fault], gone: Bools) -> str:
+def _faults_text(
+    topology: Topology, named_links: Bools, dead: Bools, slower: Sequence[Fault], removed_links: Bools
+) -> str:
     """Return the faults as ASCII text that a file's name can hold, the same for the same faults in any notation."""
-    missing = _link_parts(topology, cut) + _rank_parts(topology, np.flatnonzero(dead[: topology.nranks]).tolist())
+    missing = _link_parts(topology, named_links) + _rank_parts(
+        topology, np.flatnonzero(dead[: topology.nranks]).tolist()
+    )
     missing += [f"switch:{topology.switches[i]}" for i in np.flatnonzero(dead[topology.nranks :]).tolist()]
     slowed = []
     for amount in sorted({fault.amount for fault in slower}):
@@ -141,7 +145,7 @@ def _faults_text(topology: Topology, cut: Bools, dead: Bools, slower: Sequence[F
                 links[links_at(topology, fault, "--degrade")] = True
             elif fault.kind == "rank":
                 ranks.update(vertices_at(topology, fault, "--degrade").tolist())
-        parts = _link_parts(topology, links & ~gone)
+        parts = _link_parts(topology, links & ~removed_links)
         parts += _rank_parts(topology, sorted(rank for rank in ranks if not dead[rank]))
         parts += sorted({str(fault) for fault in same_faults if fault.kind in ("switch", "limit")})
         slowed += [f"{part}={amount}" for part in parts]

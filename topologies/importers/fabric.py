@@ -128,12 +128,12 @@ class Fabric:
         no_vertices, no_figures = np.zeros(0, dtype=np.int64), np.zeros(0)
         port_topology = Topology("host", 1, (), no_vertices, no_vertices, no_figures, no_figures, summary="a port each")
         first = np.zeros(1, dtype=np.int64)
-        placed = [
+        placed_nodes = [
             _Placed(i, port_topology, [_Attached(port.switch, first, first, port.gbs, NIC_ALPHA_US / 2)])
             for i, ports in enumerate(self.hosts.values())
             for port in ports
         ]
-        return self._of_nodes(name, source, placed)
+        return self._of_nodes(name, source, placed_nodes)
 
     def cluster(self, machine: Machine, name: str, source: str) -> Machine:
         """Return the cluster in which each host is a given machine.
@@ -152,24 +152,24 @@ class Fabric:
         nics = _nics_of(machine, source)
         if self.assumed_gbs:
             self._widen([nics])
-        placed: list[_Placed] = []
+        placed_nodes: list[_Placed] = []
         for ports in self.hosts.values():
             ports_of_nic = [ports] * len(nics.sends) if self._is_one(ports) else _by_name(ports, nics)
             if ports_of_nic is not None:
-                placed.append(
-                    _Placed(len(placed), machine.topology, _on_ports(nics, ports_of_nic, bool(self.assumed_gbs)))
+                placed_nodes.append(
+                    _Placed(len(placed_nodes), machine.topology, _on_ports(nics, ports_of_nic, bool(self.assumed_gbs)))
                 )
-        if not placed:
+        if not placed_nodes:
             port_counts = Counter(map(len, self.hosts.values())).most_common(1)
             raise InputError(
                 f"{source}: no host has the {len(nics.sends)} NICs of {machine.topology.name}; most have"
                 f" {port_counts[0][0] if port_counts else 'none'}; it must have as many, or ports of the same names"
             )
-        if len(placed) < len(self.hosts):
-            omitted = len(self.hosts) - len(placed)
+        if len(placed_nodes) < len(self.hosts):
+            omitted = len(self.hosts) - len(placed_nodes)
             self.remarks.append(f"{omitted} hosts are left out: they do not have {len(nics.sends)} ports")
         self.remarks += machine.remarks
-        return self._of_nodes(name, source, placed)
+        return self._of_nodes(name, source, placed_nodes)
 
     def join(self, nodes: Sequence[Dumped], name: str, source: str) -> Machine:
         """Return the cluster of dumped nodes, in order, with each NIC on the port that has its GUID.
@@ -192,7 +192,7 @@ class Fabric:
             for guid in dict.fromkeys(port.guids):
                 by_guid.setdefault(guid, []).append(port)
         holder: dict[int, Dumped] = {}
-        placed: list[_Placed] = []
+        placed_nodes: list[_Placed] = []
         for node in nodes:
             nics = _nics_of(node.machine, node.label)
             host_ports = self.hosts.get(node.host, [])
@@ -216,11 +216,11 @@ class Fabric:
                 self.remarks.append(
                     f"{node.host}: NICs that the fabric does not have are left out: {', '.join(missing_names)}"
                 )
-            placed.append(
-                _Placed(len(placed), node.machine.topology, _on_ports(nics, ports_of_nic, bool(self.assumed_gbs)))
+            placed_nodes.append(
+                _Placed(len(placed_nodes), node.machine.topology, _on_ports(nics, ports_of_nic, bool(self.assumed_gbs)))
             )
         self.remarks += dict.fromkeys(remark for node in nodes for remark in node.machine.remarks)
-        return self._of_nodes(name, source, placed)
+        return self._of_nodes(name, source, placed_nodes)
 
     def _is_one(self, ports: Sequence[Port]) -> bool:
         """Return whether a single assumed port stands for all NICs of a host."""
@@ -232,18 +232,18 @@ class Fabric:
         gbs = max(len(nics.sends) * nics.gbs for nics in all_nics) / ports
         self.links = {pair: rate * gbs / self.assumed_gbs for pair, rate in self.links.items()}
 
-    def _of_nodes(self, name: str, source: str, placed: Sequence[_Placed]) -> Machine:
+    def _of_nodes(self, name: str, source: str, placed_nodes: Sequence[_Placed]) -> Machine:
         """Return the machine of all nodes, whose NICs are on the fabric's switches."""
-        topologies = [node.topology for node in placed]
+        topologies = [node.topology for node in placed_nodes]
         ranks = sum(node.nranks for node in topologies)
         if not 1 <= ranks <= MAX_RANKS:
             raise InputError(f"{source}: {ranks} ranks; it must be 1 to {MAX_RANKS}")
         if sum(node.nlinks for node in topologies) > MAX_LINKS:
             raise InputError(f"{source}: too large; it must have at most {MAX_LINKS} links")
-        names = self._switch_names(source, placed)
+        names = self._switch_names(source, placed_nodes)
         inner = [f"{s}.{i}" for i, node in enumerate(topologies) for s in node.switches]
         table, limits = self._links_and_limits(
-            placed, ranks, {switch: ranks + len(inner) + i for i, switch in enumerate(names)}
+            placed_nodes, ranks, {switch: ranks + len(inner) + i for i, switch in enumerate(names)}
         )
         kinds = list(dict.fromkeys(node.summary for node in topologies))
         model = topologies[0]
@@ -257,12 +257,12 @@ class Fabric:
             bandwidth_gbs=table[:, 2],
             limits=tuple(limits),
             alpha_assumed=True,
-            nodes=np.repeat([node.chassis for node in placed], [node.nranks for node in topologies]),
+            nodes=np.repeat([node.chassis for node in placed_nodes], [node.nranks for node in topologies]),
             sms=min(node.sms for node in topologies),  # All devices have as many; 0: one device's number is unknown.
             compute_capability=min(node.compute_capability for node in topologies),  # NCCL uses the least.
             gcn=model.gcn if all(node.gcn == model.gcn for node in topologies) else "",
             platform=model.platform if all(node.platform == model.platform for node in topologies) else "",
-            summary=f"{placed[-1].chassis + 1} hosts ({'; '.join(kinds[:3])}) on {len(names)}"
+            summary=f"{placed_nodes[-1].chassis + 1} hosts ({'; '.join(kinds[:3])}) on {len(names)}"
             f" switch{'es' if len(names) > 1 else ''}",
             source=source,
             link_kind=table[:, 4].astype(np.int64),
@@ -274,19 +274,19 @@ class Fabric:
         return Machine(topology, None, tuple(dict.fromkeys((*self.remarks, "every α is assumed"))))
 
     def _links_and_limits(
-        self, placed: Sequence[_Placed], first_switch: int, number: Mapping[str, int]
+        self, placed_nodes: Sequence[_Placed], first_switch: int, number: Mapping[str, int]
     ) -> tuple[Floats, list[Limit]]:
         """Return the links, a row (source, destination, GB/s, α in µs, kind) each, and the limits.
 
         Args:
-            placed: The nodes.
+            placed_nodes: The nodes.
             first_switch: Vertex of the first switch of a node.
             number: Vertex of each switch of the fabric.
         """
         rows: list[tuple[int, int, float, float, int]] = []
         limits: list[Limit] = []
         network, first = KINDS.index("network"), 0
-        for i, placed_node in enumerate(placed):
+        for i, placed_node in enumerate(placed_nodes):
             node = placed_node.topology
             vertex = np.arange(node.nvertices)
             vertex = np.where(vertex < node.nranks, vertex + first, vertex - node.nranks + first_switch)
@@ -309,10 +309,10 @@ class Fabric:
             rows += [(a, b, gbs, HOP_ALPHA_US, network), (b, a, gbs, HOP_ALPHA_US, network)]
         return np.array(rows, dtype=np.float64).reshape(-1, 5), limits
 
-    def _switch_names(self, source: str, placed: Sequence[_Placed]) -> list[str]:
+    def _switch_names(self, source: str, placed_nodes: Sequence[_Placed]) -> list[str]:
         """Return the names of all switches, sorted, or raise InputError for a name that no switch can have."""
         switches = sorted(
-            {end for pair in self.links for end in pair} | {nic.switch for node in placed for nic in node.nics}
+            {end for pair in self.links for end in pair} | {nic.switch for node in placed_nodes for nic in node.nics}
         )
         for switch in switches:
             if not is_switch_name(switch):

@@ -52,18 +52,18 @@ class Orbits:
     uses: Ints
 
 
-def translate(translations: Translations, ranks: Ints, by: Sequence[int | Ints]) -> Ints:
+def translate(translations: Translations, ranks: Ints, counts: Sequence[int | Ints]) -> Ints:
     """Return the images of ranks under translations.
 
     Args:
         translations: The translations.
         ranks: The ranks.
-        by: Number of times that each translation is applied, any sign: a number, or one per rank.
+        counts: Number of times that each translation is applied, any sign: a number, or one per rank.
     """
     moved = np.asarray(ranks, dtype=np.int64)
-    for (stride, extent), times in zip(translations, by, strict=True):
+    for (stride, extent), count in zip(translations, counts, strict=True):
         digit = moved // stride % extent
-        moved = moved + ((digit + times) % extent - digit) * stride
+        moved = moved + ((digit + count) % extent - digit) * stride
     return moved
 
 
@@ -90,14 +90,14 @@ def representatives(translations: Translations, nranks: int) -> Ints:
     return np.flatnonzero(element_of_rank(translations, np.arange(nranks)) == 0)
 
 
-def translate_links(net: Network, translations: Translations, links: Ints, by: Sequence[int]) -> Ints:
+def translate_links(net: Network, translations: Translations, links: Ints, counts: Sequence[int]) -> Ints:
     """Return the images of links under translations of the network (see `translate`).
 
     Raises:
         InputError: The translations map a link to no link.
     """
     pairs = _pairs(net)
-    src, dst = (translate(translations, ends[links], by) for ends in (net.src, net.dst))
+    src, dst = (translate(translations, ends[links], counts) for ends in (net.src, net.dst))
     moved = pairs.links_at(src, dst, np.asarray(pairs.place[links]))
     if (moved < 0).any():
         raise InputError(f"the translations {translations} do not keep the network's links")

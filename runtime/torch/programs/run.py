@@ -144,28 +144,28 @@ class _RunProgress:
     """The steps that other steps wait for, and whether they are over."""
 
     def __init__(self, steps: Sequence[RankStep]) -> None:
-        self._ended = {step.predecessor: threading.Event() for step in steps if step.predecessor is not None}
+        self._end_events = {step.predecessor: threading.Event() for step in steps if step.predecessor is not None}
         self._stopped = False
 
-    def finish(self, at: tuple[int, int]) -> None:
+    def finish(self, place: tuple[int, int]) -> None:
         """Set a step as over."""
-        if at in self._ended:
-            self._ended[at].set()
+        if place in self._end_events:
+            self._end_events[place].set()
 
-    def wait(self, at: tuple[int, int]) -> bool:
+    def wait(self, place: tuple[int, int]) -> bool:
         """Wait until a step is over; return False if all threads must stop."""
-        self._ended[at].wait()
+        self._end_events[place].wait()
         return not self._stopped
 
-    def is_over(self, at: tuple[int, int]) -> bool:
+    def is_over(self, place: tuple[int, int]) -> bool:
         """Return True if a step is over."""
-        return self._ended[at].is_set()
+        return self._end_events[place].is_set()
 
     def stop(self) -> None:
         """Stop all waits, after an error."""
         self._stopped = True
-        for over in self._ended.values():
-            over.set()
+        for end_event in self._end_events.values():
+            end_event.set()
 
 
 @dataclass
