@@ -36,7 +36,9 @@ class Isolated:
         problem: Problem of the group's ranks and its relays, with the chunks of the schedule.
         schedule: Schedule, replayed, and timed at the group's size.
         engine: Name of the engine that found it.
-        bound: Lower limit on the time of any algorithm of that problem, by the group's own message size.
+        bound: Lower limit on the time of any algorithm of that problem, by the group's own message size. Its numbers
+            hold for every isomorphic group, but its witnesses name local ranks and resources of the group that was
+            searched, which is the first of them in the question; another group may number its relays otherwise.
     """
 
     problem: Problem

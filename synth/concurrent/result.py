@@ -71,6 +71,7 @@ class ConcurrentResult(ConcurrentPlan):
     def decisive(self) -> tuple[float, Witness, int | None]:
         """Return the bound on the makespan in µs, its witness, and the group whose own it is (None for the union)."""
         bound_us, witness = self.bound.at(self.size_bytes)
+        # Of isomorphic groups with equal bounds this is the first, whose witnesses are about its own problem.
         group = int(np.argmax(self.isolated_bound_us))
         own = self.isolated[group]
         decisive: tuple[float, Witness, int | None] = bound_us, witness, None

@@ -44,7 +44,7 @@ from topologies.load import load
 from topologies.topology import Topology, without_switch_ops
 
 
-def plan(  # The Python face and the command line state each option by its name.
+def plan(  # It has many parameters because callers state each option by its name.
     topo: str | Path | Topology,
     members: Sequence[Member],
     *,

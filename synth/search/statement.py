@@ -166,7 +166,7 @@ def _regime(result: SearchResult, served: Offer) -> str:
     return ""
 
 
-def statement(result: SearchResult) -> dict[str, Any]:
+def statement(result: SearchResult) -> dict[str, Any]:  # It is long because every key of the document is described.
     """Return the statement of a search result.
 
     Returns:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from synth.app.present.table import concurrent_table as table
 from synth.baselines import baseline_named
+from synth.bounds.check import check
+from synth.bounds.prove import Bound
 from synth.concurrent.isolated import isolated_parts, problem_digest, run_isolated
 from synth.concurrent.plans import (
     even_counts,
@@ -381,3 +383,19 @@ def test_patterns_and_unequal_sizes_in_one_union() -> None:
     result = quick("ring:6", members)
     assert isinstance(result.problem.members[0].collective, Collective)
     assert result.gap >= 1 - 1e-9
+
+
+def test_the_bound_of_isomorphic_groups_is_proved_by_the_group_that_was_searched(workers: Workers) -> None:
+    """Check that a proof of a group's own bound fits that group, where isomorphic groups number their relays otherwise.
+
+    The relays of 0,1 are 2,3,4,5; moved along the ring by two ranks they are 4,5,0,1, but the group 2,3 sorts them.
+    """
+    members = members_of(*(((first, first + 1), "allgather", 1 << 20) for first in (0, 2, 4)))
+    result = plan("ring:6", members, relays="all", budget=2, workers=workers)
+    assert len({answer.bound_us for answer in result.isolated}) == 1
+    weak = tuple(replace(w, base_us=0.0, per_byte_us=w.per_byte_us / 100) for w in result.bound.witnesses)
+    bound_us, _, group = replace(result, bound=Bound(weak)).decisive
+    assert (bound_us, group) == (result.isolated[0].bound_us, 0)
+    (problem,) = isolated_problems(result.problem, [0])
+    for witness in result.isolated[0].bound.witnesses:
+        check(problem, witness)
