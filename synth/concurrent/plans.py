@@ -136,7 +136,7 @@ def direct(union: UnionProblem, restate: Restate, chunks: int | None = None) -> 
     if chunks is not None and any(chunks % share for share in shares):
         return None
     try:
-        plan = _direct_of_union(union, restate, chunks) if union.allowed is None else None
+        plan = _direct_of_union(union, restate, chunks) if union.allowed_holders is None else None
         if plan is not None:
             return plan
         parts = _direct_of_groups(union)

@@ -249,7 +249,7 @@ class ConcurrentSearch:
 
     def _within(self, stage: Stage) -> Iterator[Iterator[Outcome]]:
         """Yield the maker of isolated schedules without relays, if others may relay."""
-        if len(self.state.problem.members) > 1 and self.state.problem.allowed is None:
+        if len(self.state.problem.members) > 1 and self.state.problem.allowed_holders is None:
             yield self._plans_within(stage)
 
     def _plans_within(self, stage: Stage) -> Iterator[Outcome]:
@@ -306,7 +306,7 @@ class ConcurrentSearch:
         refined = plans.refined_union(state.problem, state.restated, state.options.chunks)
         if state.options.chunks is not None:
             yield self._searched(refined, until, pinned=True)
-        elif state.problem.allowed is not None:
+        elif state.problem.allowed_holders is not None:
             yield from self._finer_and_finer(refined, 1, until)
         else:
             yield self._searched(refined, until)

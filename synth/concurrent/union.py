@@ -20,7 +20,7 @@ from functools import cache, cached_property
 import numpy as np
 
 from synth.model.collective import MAX_ENTRIES, Bools, Collective, Floats, Ints, subdivided
-from synth.model.problem import Allowed, Problem, check_ranks, make_problem
+from synth.model.problem import AllowedHolders, Problem, check_ranks, make_problem
 from synth.model.schedule import Schedule, untimed
 from topologies.arrays import pointers, reachable, row_of_entry
 from topologies.errors import InputError, ScheduleRefused
@@ -91,9 +91,9 @@ class UnionProblem(Problem):
 
     def may_hold(self) -> Bools:
         """Return where each group's chunks may be, shape (groups, local ranks)."""
-        if self.allowed is None:
+        if self.allowed_holders is None:
             return np.ones((len(self.members), self.nranks), dtype=bool)
-        return self.allowed.ranks
+        return self.allowed_holders.ranks
 
     def with_chunks(self, chunks: int) -> UnionProblem:
         """Return the union with every chunk of every group cut into equal parts."""
@@ -139,9 +139,9 @@ def union_problem(
     ranks = np.full((len(members), problem.nranks), not inside)
     for group, own in enumerate(positions):
         ranks[group, own] = True
-    allowed = None if ranks.all() else Allowed(row_of_entry(first_chunk), ranks)
+    allowed = None if ranks.all() else AllowedHolders(row_of_entry(first_chunk), ranks)
     union = UnionProblem(
-        topology, problem.collective, problem.group, problem.relays, problem.network, allowed=allowed,
+        topology, problem.collective, problem.group, problem.relays, problem.network, allowed_holders=allowed,
         members=tuple(members), positions=positions, first_chunk=first_chunk,
     )  # fmt: skip
     if inside:
@@ -293,9 +293,9 @@ def merge_schedules(union: UnionProblem, schedules: Sequence[Schedule]) -> Sched
 
 def check_within_groups(union: UnionProblem, schedule: Schedule) -> None:
     """Raise ScheduleRefused if a chunk goes to a rank at which its group's chunks may not be."""
-    if union.allowed is None:
+    if union.allowed_holders is None:
         return
-    net, allowed = union.network, union.allowed.ranks
+    net, allowed = union.network, union.allowed_holders.ranks
     group = union.group_of_chunk[schedule.chunk]
     src, dst = net.src[schedule.link], net.dst[schedule.link]
     stray = ~(allowed[group, src] & allowed[group, dst])

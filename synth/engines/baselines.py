@@ -11,7 +11,7 @@ from synth.model.problem import Problem
 
 def accepts(problem: Problem, options: Options) -> str:
     """Return why the engine refuses a problem, empty for one group, one chunk a block, and free steps and rounds."""
-    if problem.quotient is not None or problem.allowed is not None or problem.collective.chunks != 1:
+    if problem.quotient is not None or problem.allowed_holders is not None or problem.collective.chunks != 1:
         return "a library's algorithms need one group, no quotient problem and one chunk a block"
     if options.steps is not None or options.rounds is not None:
         return "a library's algorithms have fixed steps and rounds; leave --steps and --rounds out"

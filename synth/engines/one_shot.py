@@ -42,7 +42,7 @@ def accepts(problem: Problem, options: Options) -> str:
         return f"{NAME} is for allreduce"
     if problem.nranks <= lns.TUNING.most_ranks:
         return lns.accepts(problem, options).replace(lns.NAME, NAME)
-    if problem.quotient is not None or problem.allowed is not None or _sends(problem) > FLOW.expanded:
+    if problem.quotient is not None or problem.allowed_holders is not None or _sends(problem) > FLOW.expanded:
         return f"{NAME} takes one group with {FLOW.expanded} pairs of ranks at most, and no quotient problems"
     return f"{NAME} takes no shape; leave --chunks, --steps and --rounds out" if options.pinned else ""
 

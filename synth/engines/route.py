@@ -45,7 +45,7 @@ class RouteTuning:
 
 def accepts(problem: Problem, options: Options) -> str:
     """Return why the engine refuses a problem, empty for one group without a pinned shape."""
-    if problem.quotient is not None or problem.allowed is not None:
+    if problem.quotient is not None or problem.allowed_holders is not None:
         return "route takes one group, and no quotient problems"
     return "route takes no shape; leave --chunks, --steps and --rounds out" if options.pinned else ""
 

@@ -81,7 +81,7 @@ class _Groups(NamedTuple):
 
 def accepts(problem: Problem, options: Options) -> str:
     """Return why the engine refuses a problem, empty for one group of ranks on switches with the needed operations."""
-    if problem.quotient is not None or problem.allowed is not None or problem.collective.chunks != 1:
+    if problem.quotient is not None or problem.allowed_holders is not None or problem.collective.chunks != 1:
         return "switch takes one group, no quotient problems and one chunk a block"
     if options.steps is not None or options.rounds is not None:
         return "switch takes no steps or rounds; leave --steps and --rounds out"

@@ -59,7 +59,11 @@ def accepts(problem: Problem, options: Options) -> str:
 
     Under `auto` it also refuses a pinned shape, and links with one α, for which steps say as much.
     """
-    if problem.nranks > TimeSlotTuning.most_ranks or problem.quotient is not None or problem.allowed is not None:
+    if (
+        problem.nranks > TimeSlotTuning.most_ranks
+        or problem.quotient is not None
+        or problem.allowed_holders is not None
+    ):
         return f"milp is for one group of {TimeSlotTuning.most_ranks} ranks at most; this problem has {problem.nranks}"
     if len(phases(problem)) > 1:
         return f"milp is for collectives that copy, or that sum for one rank each; {problem.collective.name} does both"

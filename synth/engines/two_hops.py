@@ -26,7 +26,7 @@ _WORTH = 0.015  # part of the time that twice as many pieces must gain, as they 
 
 def accepts(problem: Problem, options: Options) -> str:
     """Return why the engine refuses a problem, empty for broadcast or reduce of three linked ranks or more."""
-    if problem.quotient is not None or problem.allowed is not None or problem.collective.chunks != 1:
+    if problem.quotient is not None or problem.allowed_holders is not None or problem.collective.chunks != 1:
         return "two-hops takes one group, no quotient problems and one chunk a block"
     if options.steps is not None or options.rounds is not None:
         return "two-hops takes no steps or rounds; leave --steps and --rounds out"

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.model.deadline import check_deadline, uncounted
-from synth.model.loop_cache import Guarded, folder_of, loops_folder
+from synth.model.loop_cache import GuardedStore, folder_of, loops_folder
 
 Table = TypeVar("Table", bound=tuple[Any, ...])
 Loop = TypeVar("Loop", bound=Callable[..., Any])
@@ -53,7 +53,7 @@ def _compiled(loop: FunctionType) -> Any:
     if folder is not None:
         numba.config.CACHE_DIR = str(folder)  # The next line reads it.
     dispatcher: Any = numba.njit(cache=folder is not None, nogil=True, error_model="numpy")(copy)
-    dispatcher._cache = Guarded(dispatcher._cache)
+    dispatcher._cache = GuardedStore(dispatcher._cache)
     dispatcher._compile_for_args = _CallInThread(dispatcher._compile_for_args, partial(_compilations, dispatcher))
     return dispatcher
 

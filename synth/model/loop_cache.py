@@ -139,7 +139,7 @@ def _takes_lock(handle: int, root: Path) -> bool:
             print(line, file=sys.stderr, flush=True)
 
 
-class Guarded:
+class GuardedStore:
     """Numba's store of a loop's machine code, which is read and written only while `holding` its folder."""
 
     def __init__(self, store: Any) -> None:

@@ -24,7 +24,7 @@ _FEW = 512  # ranks of a topology; with more an error message does not suggest r
 
 
 @dataclass(frozen=True, eq=False)
-class Allowed:
+class AllowedHolders:
     """A restriction of the ranks that may hold each chunk.
 
     Attributes:
@@ -76,7 +76,7 @@ class Problem:
             relays.
         quotient: None, or a reference to the whole problem if this is its quotient; its schedules then hold the sends
             of one representative.
-        allowed: Which ranks may hold which chunks; None where every rank may hold every chunk.
+        allowed_holders: Which ranks may hold which chunks; None where every rank may hold every chunk.
     """
 
     topology: Topology
@@ -85,7 +85,7 @@ class Problem:
     relays: tuple[int, ...]
     network: Network
     quotient: Quotient | None = None
-    allowed: Allowed | None = None
+    allowed_holders: AllowedHolders | None = None
 
     @property
     def nranks(self) -> int:
@@ -99,10 +99,10 @@ class Problem:
 
     def with_chunks(self, chunks: int) -> Problem:
         """Return the problem with every chunk cut into `chunks` equal parts."""
-        allowed = self.allowed
+        allowed = self.allowed_holders
         if allowed is not None:
-            allowed = Allowed(np.repeat(allowed.family, chunks), allowed.ranks)
-        return replace(self, collective=subdivided(self.collective, chunks), allowed=allowed)
+            allowed = AllowedHolders(np.repeat(allowed.family, chunks), allowed.ranks)
+        return replace(self, collective=subdivided(self.collective, chunks), allowed_holders=allowed)
 
     @property
     def protocols(self) -> list[str]:

@@ -102,7 +102,7 @@ def overlapped_us(plans: Sequence[ConcurrentResult], times: Sequence[float]) -> 
         for result, count in zip(plans, times, strict=True)
         for member in result.problem.members
     ]
-    relays = "none" if all(result.problem.allowed is not None for result in plans) else "all"
+    relays = "none" if all(result.problem.allowed_holders is not None for result in plans) else "all"
     problem = union_problem(plans[0].problem.topology, members, relays)
     position = {rank: index for index, rank in enumerate(problem.ranks)}
     columns, chunks = [], 0

@@ -97,13 +97,13 @@ class Phase:
     Attributes:
         problem: The whole problem, with one chunk a block.
         part: Which problem of `split` it is: 0 the reducing phase, 1 the copying phase, None the whole problem.
-        reversed: Whether it is solved backwards (see `reversal`).
+        is_reversed: Whether it is solved backwards (see `reversal`).
         share: Chunks of a block of `problem` for each chunk of this phase.
     """
 
     problem: Problem
     part: int | None = None
-    reversed: bool = False
+    is_reversed: bool = False
     share: int = 1
 
     def whole_chunks(self, chunks: int) -> int:
@@ -113,11 +113,11 @@ class Phase:
     def apply(self, chunks: int) -> Problem:
         """Return the copying problem with `chunks` chunks a block."""
         problem = self._forwards(chunks)
-        return reverse(problem) if self.reversed else problem
+        return reverse(problem) if self.is_reversed else problem
 
     def invert(self, chunks: int, schedule: Schedule) -> Schedule:
         """Return the part of the whole problem's schedule that corresponds to a schedule of `apply(chunks)`."""
-        return unreverse(self._forwards(chunks), schedule) if self.reversed else schedule
+        return unreverse(self._forwards(chunks), schedule) if self.is_reversed else schedule
 
     def _forwards(self, chunks: int) -> Problem:
         """Return the phase's problem before it is reversed."""
@@ -130,7 +130,7 @@ def phases(problem: Problem) -> list[Phase]:
     if not problem.collective.reducing:
         return [Phase(problem)]
     if reversible(problem.collective):
-        return [Phase(problem, reversed=True)]
+        return [Phase(problem, is_reversed=True)]
     # A chunk of a phase is a rank's share of the block.
     share = problem.collective.nranks if problem.collective.kind.in_shares else 1
-    return [Phase(problem, part=0, reversed=True, share=share), Phase(problem, part=1, share=share)]
+    return [Phase(problem, part=0, is_reversed=True, share=share), Phase(problem, part=1, share=share)]

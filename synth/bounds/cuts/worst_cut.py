@@ -61,7 +61,7 @@ class WorstCuts:
     exact: bool
 
 
-def written(value: float) -> Fraction:
+def decimal_fraction(value: float) -> Fraction:
     """Return the fraction that a number's shortest decimal says, or the ratio of small whole numbers behind it.
 
     1/3 for 0.3333333333333333, 468/10 for 46.8.
@@ -76,7 +76,7 @@ def _scaled(values: Floats, up: bool) -> tuple[Ints, Fraction, bool]:
     Numbers that are not exact are rounded, so that their sum is at most _WHOLE.
     """
     distinct, place = np.unique(values, return_inverse=True)
-    exact = [written(value) for value in distinct.tolist()]
+    exact = [decimal_fraction(value) for value in distinct.tolist()]
     unit = Fraction(math.gcd(*(x.numerator for x in exact)) or 1, math.lcm(*(x.denominator for x in exact)))
     whole = [x / unit for x in exact]
     if sum(int(whole[i]) * int(n) for i, n in enumerate(np.bincount(place.ravel()))) <= _WHOLE and all(

@@ -39,7 +39,7 @@ def quotient_of(problem: Problem) -> Problem | None:
     """Return a problem's quotient by the network's symmetry; None where there is no useful one."""
     if (
         problem.quotient is not None
-        or problem.allowed is not None
+        or problem.allowed_holders is not None
         or problem.relays
         or not problem.collective.kind.translatable
     ):

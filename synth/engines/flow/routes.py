@@ -20,7 +20,7 @@ from synth.engines.flow.trees import Csr, route_trees, tree_chunks
 from synth.engines.flow.tuning import TUNING, FlowTuning
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.compiled import Runner
-from synth.model.problem import Allowed, Problem
+from synth.model.problem import AllowedHolders, Problem
 from synth.phases.split import sum_owners
 from topologies.arrays import pointers, ranges, row_of_entry, strongly_connected
 from topologies.errors import InputError
@@ -133,7 +133,7 @@ class FlowRouter:
         priced = self.net._replace(capacity_gbs=self.net.capacity_gbs * self.in_time)
         self.priced_net = run.table(priced)
         self.work = collective.chunk_bytes(size_bytes) * 1e-3
-        self.allowed = problem.allowed or Allowed(
+        self.allowed = problem.allowed_holders or AllowedHolders(
             np.zeros(collective.nchunks, dtype=np.int64), np.ones((1, problem.nranks), dtype=bool)
         )
         self._set_ends()
@@ -143,7 +143,7 @@ class FlowRouter:
         self.congestion = Congestion(*run.columns(*zeros))
         self.order = np.arange(collective.nchunks)
         self.single = bool((np.diff(self.sources[0]) == 1).all() and (np.diff(self.goals[0]) == 1).all())
-        is_plain = self.single and problem.allowed is None and not collective.reducing
+        is_plain = self.single and problem.allowed_holders is None and not collective.reducing
         self.wide = not is_plain or collective.nchunks * problem.network.nlinks <= tuning.wide_links
         self.narrow = is_plain and (shape.narrow or not self.wide)
         if self.single:

@@ -245,7 +245,7 @@ def best_of(
     """
     run = run or choose_runner(interpreted_s(problem, passes, orders))
     best: FlowSchedule | None = None
-    if problem.allowed is None and is_matchable(problem, tuning):
+    if problem.allowed_holders is None and is_matchable(problem, tuning):
         best = match_schedule(problem, size_bytes, run)
         if best is not None and best.took_us <= expected.enough_us:
             return best

@@ -16,7 +16,7 @@ from synth.engines.flow.congestion_prices import Congestion, add_load, cost_of, 
 from synth.engines.flow.csr_network import CsrNetwork
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
-from synth.model.problem import Allowed
+from synth.model.problem import AllowedHolders
 from topologies.arrays import pointers, ranges
 
 Csr = tuple[Ints, Ints]  # (ptr, idx); the entries of row c are idx[ptr[c]:ptr[c+1]]
@@ -70,7 +70,7 @@ class TreeChunks(NamedTuple):
     family: Any
 
 
-def tree_chunks(order: Ints, holders: Csr, goals: Csr, work: Floats, allowed: Allowed) -> TreeChunks:
+def tree_chunks(order: Ints, holders: Csr, goals: Csr, work: Floats, allowed: AllowedHolders) -> TreeChunks:
     """Return chunks to route, with their holders and goals by chunk, and the ranks that may hold each."""
     return TreeChunks(order, *holders, *goals, work, allowed.ranks.ravel(), allowed.family)
 

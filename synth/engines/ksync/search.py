@@ -29,7 +29,7 @@ from synth.timing.rounds import unit_gbs
 
 def accepts(problem: Problem, options: Options) -> str:  # noqa: ARG001 - All shapes are accepted.
     """Return why the engine refuses a problem, empty for few ranks of one group."""
-    if problem.nranks > ParetoTuning.most_ranks or problem.quotient is not None or problem.allowed is not None:
+    if problem.nranks > ParetoTuning.most_ranks or problem.quotient is not None or problem.allowed_holders is not None:
         return (
             f"--steps, --rounds and the exact engines are for {ParetoTuning.most_ranks} ranks at most; this problem has"
             f" {problem.nranks}"

@@ -42,7 +42,7 @@ def accepts(problem: Problem, options: Options) -> str:
     """
     if options.steps is not None or options.rounds is not None:
         return "levels takes no steps or rounds; leave --steps and --rounds out"
-    if problem.allowed is not None or problem.collective.name not in _KINDS:
+    if problem.allowed_holders is not None or problem.collective.name not in _KINDS:
         return f"levels is for one group's {', '.join(_KINDS)}"
     chunks_of_block = (
         problem.collective.nranks if problem.collective.kind.in_shares and problem.quotient is not None else 1

@@ -76,7 +76,7 @@ TUNING = LnsTuning()
 
 def accepts(problem: Problem, options: Options) -> str:
     """Return why the engine refuses a problem, empty for one group without a pinned shape."""
-    if problem.quotient is not None or problem.allowed is not None or problem.nranks > TUNING.most_ranks:
+    if problem.quotient is not None or problem.allowed_holders is not None or problem.nranks > TUNING.most_ranks:
         return f"lns takes one group of {TUNING.most_ranks} ranks at most, and no quotient problems"
     return "lns takes no shape; leave --chunks, --steps and --rounds out" if options.pinned else ""
 

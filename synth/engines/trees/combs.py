@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 
 from synth.baselines.algorithms.grid import grid_extents
-from synth.bounds.cuts.worst_cut import written
+from synth.bounds.cuts.worst_cut import decimal_fraction
 from synth.engines.flow.tree_sends import Sends
 from synth.engines.trees.packing import Tree
 from synth.engines.trees.pipeline import one_round
@@ -62,7 +62,7 @@ class Combs:
         self.place = _places(self.extents)
         self.least = Fraction(least_us_per_byte).limit_denominator(10**15)
         self.link = {ends: link for link, ends in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True))}
-        self.gbs = [written(value) for value in net.bandwidth_gbs.tolist()]
+        self.gbs = [decimal_fraction(value) for value in net.bandwidth_gbs.tolist()]
         self.sets = [self._combs(first) for first in range(len(self.extents))]
         self.uses = [self._uses(trees) for trees in self.sets]
         self.nearest = 2 * self.least

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from synth.bounds.cuts.worst_cut import written
+from synth.bounds.cuts.worst_cut import decimal_fraction
 from synth.engines.flow.tree_sends import Sends
 from synth.engines.trees.packing import TooLate, Tree, depths
 from synth.engines.trees.pipeline import one_round
@@ -44,7 +44,7 @@ class MirroredTrees:
         self.forth = np.flatnonzero(net.src < net.dst)
         self.back = mirror[self.forth]
         self.ends = net.src[self.forth], net.dst[self.forth]
-        self.gbs = [written(value) for value in net.bandwidth_gbs[self.forth].tolist()]
+        self.gbs = [decimal_fraction(value) for value in net.bandwidth_gbs[self.forth].tolist()]
         self.least = Fraction(least_us_per_byte).limit_denominator(10**15)
         self.run: Runner = choose_runner(_STEP_S * tuning.restarts * 16 * self.n * (self.n + len(self.forth)))
         npackings = max(1, tuning.restarts * tuning.restart_ranks // max(tuning.restart_ranks, self.n))

@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from synth.bounds.cuts.max_flow import max_flow, residual
-from synth.bounds.cuts.worst_cut import written
+from synth.bounds.cuts.worst_cut import decimal_fraction
 from synth.engines.flow.tree_sends import Sends
 from synth.engines.trees.packing import pack
 from synth.engines.trees.pipeline import one_round
@@ -73,9 +73,9 @@ class RootedTrees:
         collective = problem.collective
         self.n, self.src, self.dst = problem.nranks, net.src[tree_links], net.dst[tree_links]
         self.roots = collective.pre[np.argsort(collective.pre[:, 1]), 0].tolist()
-        self.gbs = [written(value) for value in net.bandwidth_gbs[tree_links].tolist()]
+        self.gbs = [decimal_fraction(value) for value in net.bandwidth_gbs[tree_links].tolist()]
         self.nroots = len(self.roots)
-        self.share = written(float(collective.fraction[0]))
+        self.share = decimal_fraction(float(collective.fraction[0]))
         self.run: Runner = choose_runner(2e-5 * len(tree_links) * self.n * len(self.roots))
         ends = np.concatenate([np.full(self.n, self.n), self.src]), np.concatenate([np.arange(self.n), self.dst])
         self.flow = residual(self.run, self.n + 1, *ends)

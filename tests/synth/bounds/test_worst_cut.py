@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from synth.bounds.check import recompute
-from synth.bounds.cuts.worst_cut import WorstCuts, worst_cuts, written
+from synth.bounds.cuts.worst_cut import WorstCuts, decimal_fraction, worst_cuts
 from synth.bounds.prove import prove
 from synth.bounds.search import DEFAULT
 from synth.bounds.traffic import Traffic, capacities_out
@@ -76,11 +76,11 @@ def arrives(topology: Topology, target: int, rate_gbs: Fraction, forth: bool) ->
     graph = nx.DiGraph()
     for i in range(topology.nlinks):
         last: object = ("link", i)
-        graph.add_edge(int(topology.link_src[i]), last, capacity=written(float(topology.bandwidth_gbs[i])))
+        graph.add_edge(int(topology.link_src[i]), last, capacity=decimal_fraction(float(topology.bandwidth_gbs[i])))
         for number, limit in enumerate(topology.limits):
             if i in limit.links.tolist():
                 graph.add_edge(last, ("into", number))
-                graph.add_edge(("into", number), ("out of", number), capacity=written(limit.bandwidth_gbs))
+                graph.add_edge(("into", number), ("out of", number), capacity=decimal_fraction(limit.bandwidth_gbs))
                 last = ("out of", number)
         graph.add_edge(last, int(topology.link_dst[i]))
     graph = graph.reverse() if forth else graph

@@ -214,12 +214,12 @@ def test_which_ranks_may_hold_a_chunk() -> None:
     inside = halves()
     assert inside.ranks == tuple(range(8))
     assert inside.may_hold().tolist() == [[True] * 4 + [False] * 4, [False] * 4 + [True] * 4]
-    assert halves("all").allowed is None
+    assert halves("all").allowed_holders is None
     topology = load("ring:6")
     members = [Member((0, 1), named("allgather", 2, 1), 64), Member((2, 1), named("allgather", 2, 1), 64)]
     named_relays = union_problem(topology, members, [2, 5])  # Rank 2 is in a group and may relay anyway.
     assert named_relays.ranks == (0, 1, 2, 5)
-    assert named_relays.allowed is None
+    assert named_relays.allowed_holders is None
     assert union_problem(topology, members, "all", dead=(4,)).relays == (3, 5)
     assert union_problem(topology, members, []).may_hold().tolist() == [
         [True, True, False],
@@ -246,7 +246,7 @@ def test_a_chunk_that_strays_is_refused() -> None:
     chunk[own_send] = union.first_chunk[1]
     with pytest.raises(ScheduleRefused, match="group 4-7"):
         split_by_group(union, replace(schedule, chunk=chunk))
-    freely = replace(union, allowed=None)
+    freely = replace(union, allowed_holders=None)
     check_within_groups(freely, replace(schedule, link=link))
 
 
@@ -318,4 +318,4 @@ def test_questions_that_cannot_be() -> None:
         *pair,
     )
     for rule in ("all", [1, 3]):
-        assert union_problem(ring, pair, rule).allowed is None
+        assert union_problem(ring, pair, rule).allowed_holders is None

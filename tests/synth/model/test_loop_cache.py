@@ -103,7 +103,7 @@ def test_a_full_disk_leaves_no_partial_entry(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "loops"))
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "loop.1.nbc").write_bytes(b"older code")
-    loop_cache.Guarded(Full(tmp_path / "store")).save_overload("signature", "code")
+    loop_cache.GuardedStore(Full(tmp_path / "store")).save_overload("signature", "code")
     assert list((tmp_path / "store").iterdir()) == []
 
 

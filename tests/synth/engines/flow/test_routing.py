@@ -28,7 +28,7 @@ from synth.engines.flow.search import best_of, routed
 from synth.engines.flow.trees import find_parents, route_trees, tree_chunks
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
-from synth.model.problem import Allowed, Problem, make_problem
+from synth.model.problem import AllowedHolders, Problem, make_problem
 from tests.random_problems import random_problem, random_topology
 from topologies.errors import InputError
 from topologies.load import load
@@ -68,7 +68,7 @@ def check_tree(net: CsrNetwork, links: Ints, roots: set[int], wanted_ranks: set[
     return inside
 
 
-def check_routing(router: FlowRouter, routing: Routing, allowed: Allowed | None) -> None:
+def check_routing(router: FlowRouter, routing: Routing, allowed: AllowedHolders | None) -> None:
     collective = router.problem.collective
     holders, goals = (
         [set(ranks[ptr[c] : ptr[c + 1]].tolist()) for c in range(collective.nchunks)]
@@ -91,7 +91,7 @@ def check_routing(router: FlowRouter, routing: Routing, allowed: Allowed | None)
     assert routing.load_us == pytest.approx(recomputed(router, routing), rel=1e-6, abs=1e-6 * routing.busiest_us)
 
 
-def some_allowed(rng: random.Random, problem: Problem) -> Allowed:
+def some_allowed(rng: random.Random, problem: Problem) -> AllowedHolders:
     """Return random families of chunks and the ranks that may hold them.
 
     All ranks that hold or want a chunk may hold it; each other rank may with a probability of 0.7.
@@ -102,7 +102,7 @@ def some_allowed(rng: random.Random, problem: Problem) -> Allowed:
     ranks = np.array([[rng.random() < 0.7 for _ in range(problem.nranks)] for _ in range(families)])
     for rows in (collective.pre, collective.post):
         ranks[family[rows[:, 1]], rows[:, 0]] = True
-    return Allowed(family, ranks)
+    return AllowedHolders(family, ranks)
 
 
 @settings(max_examples=120, deadline=None, derandomize=True)
@@ -112,7 +112,7 @@ def test_routes_lead_from_holders_to_goals_and_loads_are_theirs(tmp_path_factory
     folder: Path = tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
     problem = random_problem(rng, folder)
     allowed = some_allowed(rng, problem) if rng.random() < 0.4 else None
-    problem = replace(problem, allowed=allowed)
+    problem = replace(problem, allowed_holders=allowed)
     router = FlowRouter(
         problem,
         rng.choice((1.0, 1e4, 1e9)),
@@ -155,13 +155,13 @@ def test_only_ranks_that_may_hold_a_chunk_carry_it() -> None:
     for blocked, hops in (((), 2), ((2,), 4), ((3,), 2), ((4,), 2)):
         ranks = np.ones((1, 6), dtype=bool)
         ranks[0, list(blocked)] = False  # Local ranks from 2 are the relays.
-        allowed = Allowed(np.zeros(1, dtype=np.int64), ranks)
-        answer = best_of(replace(problem, allowed=allowed), 1e6)
+        allowed = AllowedHolders(np.zeros(1, dtype=np.int64), ranks)
+        answer = best_of(replace(problem, allowed_holders=allowed), 1e6)
         assert len(answer.schedule) == hops
         assert ranks[0][problem.network.dst[answer.schedule.link]].all()
     ranks = np.array([[True, True, False, False, True, True]])
     with pytest.raises(InputError, match=r"broadcast: 1 chunks cannot reach their goals"):
-        best_of(replace(problem, allowed=Allowed(np.zeros(1, dtype=np.int64), ranks)), 1e6)
+        best_of(replace(problem, allowed_holders=AllowedHolders(np.zeros(1, dtype=np.int64), ranks)), 1e6)
 
 
 def random_congestion(rng: random.Random, net: CsrNetwork) -> Congestion:
@@ -215,7 +215,7 @@ def test_a_chunk_takes_the_cheapest_path_at_the_current_prices(seed: int) -> Non
     set_prices(net, congestion)
     tree = np.zeros(2, dtype=np.int64), np.zeros(0, dtype=np.int64)
     pair_index = np.array([0, 1])
-    all_may = Allowed(first, np.ones((1, topology.nranks), dtype=bool))
+    all_may = AllowedHolders(first, np.ones((1, topology.nranks), dtype=bool))
     chunks_of_trees = tree_chunks(first, (pair_index, ends[0]), (pair_index, ends[1]), work, all_may)
     for _ in range(2):
         tree, missed = route_trees(run, net, congestion, chunks_of_trees, 1.0, tree)
