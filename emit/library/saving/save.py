@@ -77,6 +77,7 @@ class Saved:
         return [files for row, files in zip(self.rows, self.files, strict=True) if not row["kept"]]
 
 
+# Longer than 60 lines for its arguments' description; its steps must stand in this order inside one lock.
 def save(
     result: SearchResult,
     folder: str | Path,
@@ -146,12 +147,7 @@ def save(
     share = f"{len(refused)} of {len(result.ranges)} algorithms: " if 0 < len(refused) < len(result.ranges) else ""
     saved.refused = share + refused[0] if refused else ""
     saved.padding = max((entry.padding for entry in entries), default=0.0)
-    if programs is not None:
-        lacking = [reason for form in forms[1:] for reason in form.refused]
-        saved.remarks = (*_remarks(programs, entries), *_served(programs.target, entries, lacking))
-    if len(forms) > 1 and not outcome.ranges:
-        saved.remarks += tuple(_slower(result, forms[1].result, not forms[0].placed[0].entry.inplace))
-    saved.remarks += tuple(outcome.clauses())
+    saved.remarks = tuple(_remarks(forms, entries, outcome))
     return saved
 
 
@@ -330,11 +326,22 @@ def _sizes(served: Offer) -> set[int]:
     return {max(1, served.low), served.shown, max(served.low, LARGEST) if served.high is None else served.high}
 
 
-def _remarks(programs: Programs, entries: Sequence[IndexEntry]) -> Iterator[str]:
-    """Yield what users of the files must know."""
-    if programs.target.name == "msccl" and len(entries) > MSCCL_FILES:
-        yield f"msccl loads only {MSCCL_FILES} files of MSCCL_XML_FILES: see synth library env"
+def _remarks(forms: Sequence[_CallForm], entries: Sequence[IndexEntry], outcome: Outcome) -> Iterator[str]:
+    """Yield what users of the files must know, and what became of existing files."""
+    programs = forms[0].programs
+    if programs is not None:
+        yield from _of_target(programs, entries)
+        yield from _served(programs.target, entries, [reason for form in forms[1:] for reason in form.refused])
+    if len(forms) > 1 and not outcome.ranges:
+        yield from _slower(forms[0].result, forms[1].result, not forms[0].placed[0].entry.inplace)
+    yield from outcome.clauses()
+
+
+def _of_target(programs: Programs, entries: Sequence[IndexEntry]) -> Iterator[str]:
+    """Yield what users of the files must know of the executor and its devices."""
     target, collective = programs.target, programs.problem.collective.name
+    if target.name == "msccl" and len(entries) > MSCCL_FILES:
+        yield f"msccl loads only {MSCCL_FILES} files of MSCCL_XML_FILES: see synth library env"
     if entries and collective in target.uncallable:
         yield f"{target.reader} has no function that calls {collective}: synth bench and torch run these files"
     most = max((entry.row["threadblocks"] for entry in entries), default=0)

@@ -14,14 +14,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from emit.formats import restate_program
 from emit.library.entry import INDEX, NO_END, SCHEDULES, IndexEntry
-from emit.library.group_programs import GroupProgram, GroupPrograms, concurrent_us
+from emit.library.group_programs import ConcurrentPrograms, GroupProgram, GroupPrograms, concurrent_us
 from emit.library.library_file import MOST_BYTES, LibraryFile, read_again, requirement_of, schedule_again
 from emit.library.saving.save import file_of, stem
 from emit.library.write import Library, writing
@@ -89,21 +88,10 @@ def save_groups(
         InputError: If the folder cannot be written.
     """
     name = f"{SCHEDULES}/{_stem(result)}"
-    time_us, refused = None, ""
-    new_files: list[LibraryFile] = []
-    parts: Sequence[GroupProgram] = ()
-    if programs.settings.name != NONE:
-        try:
-            lowered = limited(until, partial(programs.lower, result.problem, result.algorithm))
-            parts, time_us = lowered.parts, lowered.time_us
-            new_files = limited(until, lambda: [_file(result, part) for part in parts])
-        except InputError as error:
-            refused = str(error)
-        except TimeUp:
-            refused = "no time was left to lower and to check them; give more --budget"
+    lowered, new_files, refused = _new_files(result, programs, until)
     with writing(folder, until=until, elsewhere=True) as library:
-        existing = None if anew or time_us is None else _standing(library.entries, result, parts, new_files)
-        if existing is not None and time_us is not None and existing[1] <= time_us:
+        existing = None if anew or lowered is None else _standing(library.entries, result, lowered.parts, new_files)
+        if existing is not None and lowered is not None and existing[1] <= lowered.time_us:
             files = [library.folder / entry.file for entry in existing[0]]
             stored = sorted({entry.schedule for entry in existing[0] if entry.schedule is not None})
             placed = [library.folder / schedule for schedule in stored]
@@ -122,7 +110,27 @@ def save_groups(
         placed = [library.folder / schedule for schedule in schedules]
         files = [library.folder / entry.file for entry in entries]
         index = library.folder / INDEX if entries else None
+        time_us = None if lowered is None else lowered.time_us
         return SavedGroups(placed, index, files, time_us, refused, existed=better is not None)
+
+
+def _new_files(
+    result: ConcurrentResult, programs: GroupPrograms, until: float
+) -> tuple[ConcurrentPrograms | None, list[LibraryFile], str]:
+    """Return a plan's programs and their files; None, no file and the reason if there are none in time."""
+    if programs.settings.name == NONE:
+        return None, [], ""
+
+    def lower_and_write() -> tuple[ConcurrentPrograms, list[LibraryFile]]:
+        lowered = programs.lower(result.problem, result.algorithm)
+        return lowered, [_file(result, part) for part in lowered.parts]
+
+    try:
+        return *limited(until, lower_and_write), ""
+    except InputError as error:
+        return None, [], str(error)
+    except TimeUp:
+        return None, [], "no time was left to lower and to check them; give more --budget"
 
 
 def _standing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from emit.formats import FORMATS, verify_program
 from emit.library.checking.networks import Networks
@@ -15,15 +16,13 @@ from emit.timing.timed import TimedProgram
 from topologies.text.files import read_text
 from topologies.topology import Topology
 
-Question = tuple[str, str, tuple[int, ...], tuple[int, ...], int | None, str, bool]
-
 
 @dataclass(frozen=True)
 class Difference:
     """The predicted times of two libraries for one call.
 
     Attributes:
-        question: Collective, topology, group, relays, root, target, in place.
+        question: `IndexEntry.question_and_form`: collective, topology, group, relays, root, target, in place.
         size_bytes: Message size.
         one: File of the first library that serves the call; None if the executor's own algorithm does.
         other: File of the second library; None as for `one`.
@@ -31,7 +30,7 @@ class Difference:
         other_us: Predicted time of the second file in µs.
     """
 
-    question: Question
+    question: tuple[Any, ...]
     size_bytes: int
     one: str | None
     other: str | None
@@ -97,25 +96,17 @@ def differences(
     Raises:
         InputError: If a file cannot be read or is wrong.
     """
-    times, entry_lists = Times(Networks(topology)), [Selector(first).expanded(), Selector(second).expanded()]
-    by_question = [_by_question(entries) for entries in entry_lists]
-    for question in dict.fromkeys(q for entries in by_question for q in entries):
+    times = Times(Networks(topology))
+    by_question: list[dict[tuple[object, ...], list[IndexEntry]]] = [{}, {}]
+    for entries_of, entries in zip(by_question, (first, second), strict=True):
+        for entry in Selector(entries).expanded():
+            entries_of.setdefault(entry.question_and_form, []).append(entry)
+    for question in dict.fromkeys(question for entries_of in by_question for question in entries_of):
         for size in sizes:
             a, b = (
-                next((e for e in questions.get(question, ()) if e.in_range(size)), None) for questions in by_question
+                next((e for e in entries_of.get(question, ()) if e.in_range(size)), None) for entries_of in by_question
             )
-            if a is None and b is None:
-                continue
-            times_us = [None if entry is None else times.at(entry, size) for entry in (a, b)]
-            files = [None if entry is None else entry.file for entry in (a, b)]
-            yield Difference(question, size, files[0], files[1], times_us[0], times_us[1])
-
-
-def _by_question(entries: Sequence[IndexEntry]) -> dict[Question, list[IndexEntry]]:
-    """Return the entries of each question."""
-    entries_of_question: dict[Question, list[IndexEntry]] = {}
-    for e in entries:
-        entries_of_question.setdefault(
-            (e.collective, e.topology, e.group, e.relays, e.root, e.target, e.inplace), []
-        ).append(e)
-    return entries_of_question
+            if a is not None or b is not None:
+                times_us = [None if entry is None else times.at(entry, size) for entry in (a, b)]
+                files = [None if entry is None else entry.file for entry in (a, b)]
+                yield Difference(question, size, files[0], files[1], times_us[0], times_us[1])

@@ -13,8 +13,7 @@ import csv
 import io
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from emit.library.selection.selector import Selector
 from synth.baselines.nccl import figures as f
 from synth.baselines.nccl.model import COLLECTIVES, nccl_model
 from synth.model.text import format_listed
+from synth.search.offer import changes_to_the_byte, partition
 from topologies.errors import InputError, NotModelled
 from topologies.text.fields import shown
 from topologies.text.files import origin_of, read_text
@@ -104,7 +104,9 @@ def model_lines(entries: Sequence[IndexEntry], topology: Topology) -> tuple[list
                     choice = model.choose(collective, size)  # type: ignore[attr-defined]
                     return NcclTuning(ALGORITHMS[choice.algorithm], choice.protocol.lower(), choice.channels)
 
-                group_lines = [Line(collective, *ends, nodes, len(group)) for ends in _pieces(choose)]
+                group_lines = [
+                    Line(collective, low, high, tuning, nodes, len(group)) for tuning, low, high in _pieces(choose)
+                ]
                 lines_of_model[model_key] = group_lines
         except NotModelled as error:
             reason = str(error)
@@ -174,7 +176,13 @@ def _lines_of(rows: csv.DictReader[str], origin: str) -> list[Line]:
     return [
         Line(collective, low, high, tuning, *conditions)
         for (collective, *conditions), times in sorted(best_of_call.items())
-        for low, high, tuning in _joined(sorted((size, tuning) for size, (_, tuning) in times.items()))
+        for tuning, low, high in partition(
+            0,
+            NO_END,
+            sorted((size, tuning) for size, (_, tuning) in times.items()),
+            # Two choices meet at the geometric mean of neighbouring sizes.
+            lambda size, _, next_size, next_tuning: [(math.isqrt(size * next_size) + 1, next_tuning)],
+        )
     ]
 
 
@@ -183,51 +191,14 @@ def text_of(lines: Sequence[Line], source: str) -> str:
     return "\n".join([f"# {source}", f"# {HEADER}", *map(str, lines)]) + "\n"
 
 
-def _pieces(choose: Callable[[int], NcclTuning]) -> Iterator[tuple[int, int, NcclTuning]]:
-    """Yield the ranges of sizes within which the choice is the same.
+def _pieces(choose: Callable[[int], NcclTuning]) -> list[tuple[NcclTuning, int, int]]:
+    """Return (choice, smallest size, largest size) of the ranges of sizes within which the choice is the same.
 
     An end is exact to the byte if the choice changes only once in half an octave.
     """
-    sizes = [0, *(base << e for e in range(_LARGEST.bit_length() - 1) for base in (2, 3)), 1]
-    sizes = sorted(size for size in set(sizes) if size <= _LARGEST)
-    starts = [(0, choose(0))]
-    for low, high in pairwise(sizes):
-        starts += _changes(choose, low, choose(low), high, choose(high))
-    changes: list[tuple[int, NcclTuning]] = []
-    for start, tuning in starts:
-        if not changes or changes[-1][1] != tuning:
-            changes.append((start, tuning))
-    yield from _ended(changes)
-
-
-def _changes(
-    choose: Callable[[int], NcclTuning], low: int, low_choice: NcclTuning, high: int, high_choice: NcclTuning
-) -> Iterator[tuple[int, NcclTuning]]:
-    """Yield (first size, choice) of each change between two sizes, to the byte."""
-    if low_choice == high_choice:
-        return
-    if high - low == 1:
-        yield high, high_choice
-        return
-    middle = (low + high) // 2
-    middle_choice = choose(middle)
-    yield from _changes(choose, low, low_choice, middle, middle_choice)
-    yield from _changes(choose, middle, middle_choice, high, high_choice)
-
-
-def _joined(points: Sequence[tuple[int, NcclTuning]]) -> Iterator[tuple[int, int, NcclTuning]]:
-    """Yield ranges around sizes, which meet at the geometric mean of neighbours."""
-    starts = [(0, points[0][1])]
-    for (size, tuning), (next_size, next_tuning) in pairwise(points):
-        if next_tuning != tuning:
-            starts.append((math.isqrt(size * next_size) + 1, next_tuning))
-    yield from _ended(starts)
-
-
-def _ended(starts: Sequence[tuple[int, NcclTuning]]) -> Iterator[tuple[int, int, NcclTuning]]:
-    """Return an iterator over (first size, last size, choice)."""
-    ends = [start - 1 for start, _ in starts[1:]] + [NO_END]
-    return ((low, high, tuning) for (low, tuning), high in zip(starts, ends, strict=True))
+    sizes = {0, 1, *(base << e for e in range(_LARGEST.bit_length() - 1) for base in (2, 3))}
+    samples = [(size, choose(size)) for size in sorted(sizes) if size <= _LARGEST]
+    return partition(0, NO_END, samples, changes_to_the_byte(choose))
 
 
 def _choice(text: str | None, choices: Sequence[str], location: str) -> str:
