@@ -37,17 +37,17 @@ FORMAT = "synth-fault-1"
 _UP = "../../"  # from faults/NAME to the healthy library
 _SHOWN = 8  # failures that an error message lists
 
-Asked = tuple[str, int | None, tuple[int, ...]]  # collective, the root's place, ranks
+QuestionKey = tuple[str, int | None, tuple[int, ...]]  # collective, the root's place, ranks
 
 
 @dataclass(frozen=True)
 class LibraryFault:
-    """The contents of a fault.json; its fields are those in the head of this module."""
+    """The contents of a fault.json; its fields are those in the head of this module, and `unchanged` is `kept`."""
 
     without: tuple[str, ...]
     topology: str
-    kept: frozenset[str]
-    touched: frozenset[Asked]
+    unchanged: frozenset[str]
+    touched: frozenset[QuestionKey]
 
     def text(self) -> bytes:
         """Return the contents of the file, the same for the same failure."""
@@ -61,7 +61,7 @@ class LibraryFault:
             for (name, place), ranks in groups.items()
         ]
         about = {"format": FORMAT, "without": list(self.without), "topology": self.topology}
-        return (json.dumps({**about, "kept": sorted(self.kept), "touched": rows}) + "\n").encode()
+        return (json.dumps({**about, "kept": sorted(self.unchanged), "touched": rows}) + "\n").encode()
 
 
 def load_library(path: str | Path) -> list[IndexEntry]:
@@ -97,7 +97,7 @@ def read_fault(folder: Path) -> LibraryFault | None:
     )
     if top.string("format") != FORMAT:
         top.fail("format", f"must be {FORMAT}")
-    touched = set[Asked]()
+    touched = set[QuestionKey]()
     rows = top.values.get("touched")
     try:
         for row in rows if isinstance(rows, list) else ():
@@ -114,7 +114,7 @@ def read_fault(folder: Path) -> LibraryFault | None:
 def _healthy_entries_left(fault: LibraryFault, healthy: Path) -> Iterator[IndexEntry]:
     """Yield the healthy library's entries that hold under a failure, as seen from the failure's folder."""
     for entry in load_index(healthy) if (healthy / INDEX).exists() else ():
-        if entry.topology != fault.topology or entry.answer not in fault.kept:
+        if entry.topology != fault.topology or entry.answer not in fault.unchanged:
             continue
         place = None if entry.root is None else entry.group.index(entry.root)
         groups = (entry.group, *entry.isomorphic_groups)

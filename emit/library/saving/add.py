@@ -86,11 +86,11 @@ def add(additions: Sequence[Addition], folder: str | Path, *, anew: bool = False
         addition_of = {file.entry.question_and_form: n for n, file in enumerate(new_files)}
         for form, n in addition_of.items():
             own_files = [file for file in new_files if file.entry.question_and_form == form]
-            standing = [entry for entry in library.entries if entry.question_and_form == form]
+            old_entries = [entry for entry in library.entries if entry.question_and_form == form]
             used_names = [entry.file for entry in library.entries if entry.question_and_form != form]
             used_names += [placed_file.entry.file for placed_file in placed]
             requirement = _requirement(additions[n], own_files[0].entry)
-            placed += place(own_files, standing, requirement, outcome, used_names, anew=anew)
+            placed += place(own_files, old_entries, requirement, outcome, used_names, anew=anew)
         write_placed(library, placed)
         new_questions = {file.entry.question for file in new_files}
         remaining = [

@@ -74,7 +74,7 @@ class Outcome:
 
 def place(
     new_files: Sequence[LibraryFile],
-    standing: Sequence[IndexEntry],
+    entries: Sequence[IndexEntry],
     requirement: Requirement,
     outcome: Outcome,
     used_names: Iterable[str],
@@ -86,14 +86,14 @@ def place(
 
     Args:
         new_files: New files, no two of which serve one size.
-        standing: The library's entries for the question and form.
+        entries: The library's entries for the question and form.
         requirement: What a file must be to answer the question.
         outcome: Where the outcome for the existing files is added.
         used_names: Names of files in the library that belong to another question or form.
         result: The search whose answers the new files are; None for hand-written programs.
         anew: True to let the new files replace existing ones at all of their sizes.
     """
-    existing = _usable(standing, requirement, outcome)
+    existing = _usable(entries, requirement, outcome)
     for file in new_files:
         _add_known_facts(file, existing)
     new_texts = {file.text for file in new_files}
@@ -130,10 +130,10 @@ def write_placed(library: Library, placed: Iterable[PlacedFile]) -> None:
             library.write(placed_file.entry.file, placed_file.text.encode())
 
 
-def _usable(standing: Sequence[IndexEntry], requirement: Requirement, outcome: Outcome) -> list[LibraryFile]:
+def _usable(entries: Sequence[IndexEntry], requirement: Requirement, outcome: Outcome) -> list[LibraryFile]:
     """Return the existing files that meet a requirement, in order of their sizes; note the others."""
     files = []
-    for entry in sorted(standing, key=lambda entry: entry.min_bytes):
+    for entry in sorted(entries, key=lambda entry: entry.min_bytes):
         if None not in (requirement.network, entry.network) and entry.network != requirement.network:
             outcome.moved += 1
             continue

@@ -126,17 +126,17 @@ def save(
                 forms.append(_CallForm(lowered, other_programs, []))
                 forms[1].make(library.entries, until)
         question_key = None if programs is None else programs.question
-        standing = [entry for entry in library.entries if entry.question == question_key and not anew]
+        old_entries = [entry for entry in library.entries if entry.question == question_key and not anew]
         used_names = [entry.file for entry in library.entries if entry.question != question_key]
         for form in forms:
-            form.join([entry for entry in standing if form.is_of(entry)], outcome, used_names)
+            form.join([entry for entry in old_entries if form.is_of(entry)], outcome, used_names)
         if not anew:
             forms[0].keep_schedules(library, outcome, until)
         stored = _place_schedules(library, forms, proof)
         entries = [placed_file.entry for form in forms for placed_file in form.placed]
         write_placed(library, (placed_file for form in forms for placed_file in form.placed))
         if entries:
-            entries += [entry for entry in standing if not any(form.is_of(entry) for form in forms)]
+            entries += [entry for entry in old_entries if not any(form.is_of(entry) for form in forms)]
         library.commit(entries)
     usual = forms[0]
     saved = usual.saved(library.folder, stored)
@@ -218,17 +218,17 @@ class _CallForm:
                 self.refused.append(f"{name} {preposition} place: {reason}" if ending else str(reason))
             self.new_files.append(new_file)
 
-    def join(self, standing: Sequence[IndexEntry], outcome: Outcome, used_names: Sequence[str]) -> None:
+    def join(self, old_entries: Sequence[IndexEntry], outcome: Outcome, used_names: Sequence[str]) -> None:
         """Place the new files among the library's existing files.
 
         Args:
-            standing: The library's entries for the question and form.
+            old_entries: The library's entries for the question and form.
             outcome: Where the outcome for the existing files is added.
             used_names: Names of files that belong to another form or question.
         """
         if self.programs is not None and self.files:
             requirement = requirement_of(self.programs)
-            self.placed = place(self.files, standing, requirement, outcome, used_names, self.result)
+            self.placed = place(self.files, old_entries, requirement, outcome, used_names, self.result)
 
     def keep_schedules(self, library: Library, outcome: Outcome, until: float) -> None:
         """Check the library's schedules against the new ones of the same names, for ranges without a file.

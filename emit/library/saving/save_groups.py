@@ -90,7 +90,9 @@ def save_groups(
     name = f"{SCHEDULES}/{_stem(result)}"
     lowered, new_files, refused = _new_files(result, programs, until)
     with writing(folder, until=until, elsewhere=True) as library:
-        existing = None if anew or lowered is None else _standing(library.entries, result, lowered.parts, new_files)
+        existing = (
+            None if anew or lowered is None else _existing_files(library.entries, result, lowered.parts, new_files)
+        )
         if existing is not None and lowered is not None and existing[1] <= lowered.time_us:
             files = [library.folder / entry.file for entry in existing[0]]
             stored = sorted({entry.schedule for entry in existing[0] if entry.schedule is not None})
@@ -133,7 +135,7 @@ def _new_files(
         return None, [], "no time was left to lower and to check them; give more --budget"
 
 
-def _standing(
+def _existing_files(
     entries: Sequence[IndexEntry],
     result: ConcurrentResult,
     parts: Sequence[GroupProgram],

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from emit.library.overlay import FAULT, FAULTS, Asked, LibraryFault
+from emit.library.overlay import FAULT, FAULTS, LibraryFault, QuestionKey
 from emit.library.write import existing_entries, writing
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.plan import BuildPlan, BuildQuestion, BuildShare, make_plan
@@ -90,7 +90,7 @@ def touched(healthy: BuildPlan, file: str | Path, without: Sequence[str]) -> tup
 def _fault_of(healthy: BuildPlan, hurt: BuildPlan, without: Sequence[str]) -> LibraryFault:
     """Return what a failure leaves of the healthy library: the keys of kept answers, and the changed questions."""
     key_of_question = {question: share.task.key for share in hurt.shares for question in share.questions}
-    kept_keys, changed = set[str](), set[Asked]()
+    kept_keys, changed = set[str](), set[QuestionKey]()
     for share in healthy.shares:
         for question in share.questions:
             if key_of_question.get(question) == share.task.key:
