@@ -14,7 +14,7 @@ from emit.library.checking.entries import entry_faults
 from emit.library.checking.fault_check import find_fault_errors
 from emit.library.checking.networks import Networks
 from emit.library.checking.report import LibraryReport
-from emit.library.checking.schedules import CheckedSchedule, check_schedule, unfiled_faults, witnesses_of_questions
+from emit.library.checking.schedules import check_schedule, unfiled_faults, witnesses_of_questions
 from emit.library.entry import INDEX, SCHEDULES, IndexEntry
 from emit.library.overlay import FAULT
 from emit.targets import TARGETS
@@ -41,14 +41,13 @@ def check_library(
     if fault.unproved:
         report.unproved[fault.unproved].add(FAULT)
     networks = Networks(topology, fault.hurt)
-    stored: dict[str, CheckedSchedule | None] = {}
-    for name in dict.fromkeys(e.schedule for e in entries if e.schedule is not None):
-        proof = next((e.proof_file for e in entries if e.schedule == name and e.proof_file is not None), None)
-        stored[name] = check_schedule(folder, name, proof, networks, report)
+    proof_of: dict[str, str | None] = {}
+    for entry in entries:
+        if entry.schedule is not None:
+            proof_of[entry.schedule] = proof_of.get(entry.schedule) or entry.proof_file
     for path in sorted((folder / SCHEDULES).glob("*.synth")):  # They belong to algorithms without an executor's file.
-        name = f"{SCHEDULES}/{path.name}"
-        if name not in stored:
-            stored[name] = check_schedule(folder, name, None, networks, report)
+        proof_of.setdefault(f"{SCHEDULES}/{path.name}", None)
+    stored = {name: check_schedule(folder, name, proof, networks, report) for name, proof in proof_of.items()}
     witnesses_of = witnesses_of_questions(schedule for schedule in stored.values() if schedule is not None)
     for entry in entries:
         report.files += 1
