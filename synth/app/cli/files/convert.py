@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def convert(
                 raise InputError("a schedule through a switch states its ranks; leave out all options but --inplace")
             _write_in_switch(algorithm, source, out, inplace is not False)
             return
-    _convert_for_executor(source, out, chosen, inplace, groups_overlap, **pinned)
+    _convert_for_executor(source, out, chosen, inplace, groups_overlap, pinned)
 
 
 def _convert_for_executor(
@@ -115,17 +116,20 @@ def _convert_for_executor(
     target: Target | None,
     inplace: bool | None,
     groups_overlap: bool,
-    *,
-    sms: int | None,
-    scratch_limit: str | None,
-    protocol: str | None,
-    topo: str | None,
-    group: str | None,
-    nodes: str | None,
+    pinned: Mapping[str, Any],
 ) -> None:
-    """Write a program as a file of an executor; None for the first target that can run its collective."""
+    """Write a program as a file of an executor.
+
+    Args:
+        source: The program's file.
+        out: The file to write.
+        target: The executor; None for the first that can run the program's collective.
+        inplace: Whether a plan is for calls in place; None as in the file.
+        groups_overlap: Whether ranks are in several groups at a time.
+        pinned: The options sms, scratch_limit, protocol, topo, group and nodes.
+    """
     _, goal, verdict = read_program(source)
-    program = verdict.right_program(source)
+    program, protocol = verdict.right_program(source), pinned["protocol"]
     if protocol is not None:
         program = replace(program, protocol=protocol)
     target = target or choose_target(program.collective)
@@ -134,9 +138,11 @@ def _convert_for_executor(
         if protocol == "LL":
             raise InputError("--protocol LL: cannot be used with --groups-overlap; it must be Simple")
         program = replace(program, protocol="Simple")
-    node_of_rank, place = _nodes(program.nranks, nodes, topo, group), place_program(program.nranks, topo, group)
+    topo, group, sms = pinned["topo"], pinned["group"], pinned["sms"]
+    node_of_rank = _nodes(program.nranks, pinned["nodes"], topo, group)
+    place = place_program(program.nranks, topo, group)
     sms_limit = sms_at(place) or None if sms is None else sms
-    settings = TargetSettings(target.name, sms_limit, groups_overlap, scratch_bytes(scratch_limit))
+    settings = TargetSettings(target.name, sms_limit, groups_overlap, scratch_bytes(pinned["scratch_limit"]))
     target = on_devices(target, sms_at(place), settings)
     try:
         text = write_program(program, goal, target, nodes=node_of_rank or nodes_at(place), inplace=inplace)

@@ -64,10 +64,7 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
             raise InputError("--topo: cannot be used with a ranking of placements, which has its own; leave it out")
         html = placement_page(ranking, path)
         write_text(out, html)
-        placement_count = format_count(len(ranking["placements"]), "placement")
-        click.echo(
-            f"{origin_of(out)}: {placement_count}, {len(html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s"
-        )
+        _say(out, format_count(len(ranking["placements"]), "placement"), html, begun)
         return
     topology = None if topo is None else load(topo)
     questions = find_library(path) if group is None and size is None else None
@@ -79,9 +76,7 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
     ranks = None if group is None or topology is None else parse_ranks(group, "--group", topology.nranks)
     page = made_page(path, topology, ranks, None if size is None else float(parse_size(size, "--size")))
     write_text(out, page.html)
-    counts = f"{format_count(page.algorithms, 'algorithm')}, {len(page.html.encode()) / 1e6:.2f} MB"
-    click.echo(f"{origin_of(out)}: {counts}   {time.monotonic() - begun:.1f} s")
-    _tell(page.wrong)
+    _say(out, format_count(page.algorithms, "algorithm"), page.html, begun, page.wrong)
 
 
 def _library(
@@ -115,11 +110,8 @@ def _library(
                 os.replace(Path(staging) / question.page, folder / question.page)
     except OSError as error:
         raise InputError(f"{origin_of(out)}: cannot be written ({error.strerror or error})") from None
-    counts = format_count(len(questions), "problem"), format_count(len(links), "page")
-    click.echo(
-        f"{origin_of(out)}: {', '.join(counts)}, {len(html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s"
-    )
-    _tell(wrong)
+    contents = f"{format_count(len(questions), 'problem')}, {format_count(len(links), 'page')}"
+    _say(out, contents, html, begun, wrong)
 
 
 def _question_page(
@@ -131,8 +123,18 @@ def _question_page(
     return report_sources(sources, question.page)
 
 
-def _tell(wrong: Mapping[str, str]) -> None:
-    """Print what is wrong, and exit with code 1 if anything is."""
+def _say(out: str | Path, contents: str, html: str, begun: float, wrong: Mapping[str, str] | None = None) -> None:
+    """Print what was written, and what is wrong; exit with code 1 if anything is.
+
+    Args:
+        out: The page's file.
+        contents: How many things are on the page.
+        html: The page.
+        begun: Time of `time.monotonic` at the command's start.
+        wrong: Why a schedule, program or proof is refused, by its name.
+    """
+    click.echo(f"{origin_of(out)}: {contents}, {len(html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s")
+    wrong = wrong or {}
     for name, why in wrong.items():
         click.echo(f"{origin_of(name)}: wrong: {why if len(why) <= _LONG else why[:_LONG] + '…'}")
     if wrong:

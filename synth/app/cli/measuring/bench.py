@@ -133,12 +133,7 @@ def bench(
     synth bench out/msccl/FILE.xml -b 1M -n 20
     """
     choose, usual = chooser(Path(path), collective, group, target)
-    low = usual if minbytes is None else parse_size(minbytes, "--minbytes")
-    high = parse_size(maxbytes, "--maxbytes") if maxbytes else low
-    step = parse_size(stepbytes, "--stepbytes") if stepbytes else 0
-    if high < low:
-        raise InputError(f"-e {maxbytes}: is less than -b; it must be {minbytes or low} or more")
-    sizes = list(message_sizes(low, high, stepfactor, step))
+    sizes = _sizes(usual, minbytes, maxbytes, stepfactor, stepbytes)
     parse_type(datatype), reducer(op, "float"), read_costs(costs)  # Raise before the table's head is printed.
     extra_options = {
         "--devices": devices, "--emulate": emulate, "--slower": slower if slower != 1 else None, "--trace": trace
@@ -168,6 +163,18 @@ def bench(
         run.end()
     if run.wrong:
         raise SystemExit(1)
+
+
+def _sizes(
+    usual: int, minbytes: str | None, maxbytes: str | None, stepfactor: float, stepbytes: str | None
+) -> list[int]:
+    """Return the message sizes in bytes that the options name; `usual` without options."""
+    low = usual if minbytes is None else parse_size(minbytes, "--minbytes")
+    high = parse_size(maxbytes, "--maxbytes") if maxbytes else low
+    step = parse_size(stepbytes, "--stepbytes") if stepbytes else 0
+    if high < low:
+        raise InputError(f"-e {maxbytes}: is less than -b; it must be {minbytes or low} or more")
+    return list(message_sizes(low, high, stepfactor, step))
 
 
 @dataclass(eq=False)
