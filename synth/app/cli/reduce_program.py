@@ -146,10 +146,7 @@ def reduce_program(**options: Any) -> None:
         click.echo("\n" + "   ".join([_written(saved), *ending(result.stop_reason, begun)]))
     if result.stop_reason == "interrupted":
         raise SystemExit(130)
-    refused = next(
-        (saved_groups.refused for saved_groups in saved if saved_groups is not None and saved_groups.refused), ""
-    )
-    if refused and options["target"] != AUTO:
+    if (refused := _refused(saved)) and options["target"] != AUTO:
         click.echo(f"warning: --target {options['target']}: no file: {refused}", err=True)
         raise SystemExit(3)
 
@@ -222,16 +219,14 @@ def _save(
 
 def _table(result: ReductionPrograms, document: dict[str, Any]) -> str:
     """Return the table of a reduction: the programs, a single all-reduce, and the searched schedule."""
-    reduction_request = result.request
-    groups = [format_ranks(group) for group in reduction_request.groups[:_SHOWN]] + ["…"] * (
-        len(reduction_request.groups) > _SHOWN
-    )
+    request = result.request
+    groups = [*map(format_ranks, request.groups[:_SHOWN]), *["…"] * (len(request.groups) > _SHOWN)]
     parts = ", ".join(f"{name} {factor}" for name, factor in document["hierarchy"].items())
     head = [
-        f"reduction over {','.join(document['over'])} on {reduction_request.topology.name}: "
-        f"{format_count(len(reduction_request.groups), 'group')} of {reduction_request.pieces} at once ({parts}),"
-        f" {format_size(int(reduction_request.size_bytes))} each",
-        f"groups {' ; '.join(groups)}" + ("; other ranks relay" if reduction_request.relays != "none" else ""),
+        f"reduction over {','.join(document['over'])} on {request.topology.name}: "
+        f"{format_count(len(request.groups), 'group')} of {request.pieces} at once ({parts}),"
+        f" {format_size(int(request.size_bytes))} each",
+        f"groups {' ; '.join(groups)}" + ("; other ranks relay" if request.relays != "none" else ""),
         f"{format_count(result.count, 'program')} of at most {document['length']} steps;"
         f" bound {format_time(result.bound_us)} ({document['proof']})",
         "",
@@ -245,23 +240,23 @@ def _table(result: ReductionPrograms, document: dict[str, Any]) -> str:
 
     rows = [["time", "vs single", "/ bound", "what"]]
     for program in document["programs"]:
-        rows.append(row(program["time_us"], " – ".join(_step(step) for step in program["steps"])))
+        steps = (f"{step['collective']} {step['slice']} {step['form']}" for step in program["steps"])
+        rows.append(row(program["time_us"], " – ".join(steps)))
     if result.single is not None:
         rows.append(row(result.single.time_us, f"single all-reduce as a library runs it ({result.single.engine})"))
     rows.append(row(result.searched_us, f"searched schedule ({result.searched.method})"))
     return "\n".join([*head, *format_table(rows, [-1])])
 
 
-def _step(step: dict[str, str]) -> str:
-    """Return a step of a program as text."""
-    return f"{step['collective']} {step['slice']} {step['form']}"
-
-
 def _written(saved: Sequence[SavedGroups | None]) -> str:
     """Return a line on the written files."""
     saved_groups = [group_files for group_files in saved if group_files is not None]
     files = [path for group_files in saved_groups for path in (group_files.files or group_files.schedules)]
-    refused = next(
-        (f"; no executor's file: {group_files.refused}" for group_files in saved_groups if group_files.refused), ""
-    )
-    return f"replayed and right → {format_count(len(files), 'file')}, the first {files[0]}{refused}"
+    refused = _refused(saved)
+    reason = f"; no executor's file: {refused}" if refused else ""
+    return f"replayed and right → {format_count(len(files), 'file')}, the first {files[0]}{reason}"
+
+
+def _refused(saved: Sequence[SavedGroups | None]) -> str:
+    """Return why groups have no executor's file; "" if all have one."""
+    return next((group_files.refused for group_files in saved if group_files is not None and group_files.refused), "")

@@ -97,8 +97,7 @@ def placement_table(document: dict[str, Any]) -> str:
     axes = ",".join(f"{name}={size}" for name, size in document["axes"].items())
     shown = sorted({*range(min(len(rows), _ROWS)), default, len(rows) - 1})
     lines = [("place", "step", "vs default", *document["axes"], "bottleneck")]
-    for i in shown:
-        lines.append(_line(rows[i], i, default, list(document["axes"])))
+    lines += [_line(rows[i], i, default, list(document["axes"])) for i in shown]
     best = rows[0]
     estimated = any(not rows[i]["searched"] for i in shown)
     text = [
@@ -112,7 +111,9 @@ def placement_table(document: dict[str, Any]) -> str:
         text.append("~ estimated; all others are times of replayed schedules")
     if any(rows[i]["matrix"] is None for i in shown):
         text.append("– an order without a parallelism matrix, or with another order of the axes within a level")
-    text.append(f"default order: place {default + 1} of {len(rows)}; {_gain(rows[default], best)}")
+    speedup = rows[default]["time_us"] / best["time_us"]
+    gain = f"the best is {speedup:.2f} × as fast" if speedup > 1.0005 else "none is faster"
+    text.append(f"default order: place {default + 1} of {len(rows)}; {gain}")
     if document["bound_us"] > 0:
         ratio = best["time_us"] / document["bound_us"]
         text.append(
@@ -130,6 +131,7 @@ def placement_table(document: dict[str, Any]) -> str:
 
 
 def _line(row: dict[str, Any], place: int, default: int, axes: list[str]) -> tuple[str, ...]:
+    """Return the line of a placement in the table."""
     parts = ["–" if row["matrix"] is None else "×".join(map(str, row["matrix"][axis])) for axis in axes]
     share = "" if row["bottleneck"] == "latency" else f" {100 * row['busy_us'] / row['time_us']:.0f} %"
     note = "   (default)" if place == default else ""
@@ -137,12 +139,8 @@ def _line(row: dict[str, Any], place: int, default: int, axes: list[str]) -> tup
     return (str(place + 1), time, f"{row['vs_default']:.2f} ×", *parts, f"{row['bottleneck']}{share}{note}")
 
 
-def _gain(default: dict[str, Any], best: dict[str, Any]) -> str:
-    ratio = default["time_us"] / best["time_us"]
-    return f"the best is {ratio:.2f} × as fast" if ratio > 1.0005 else "none is faster"
-
-
 def _calls(document: dict[str, Any], row: dict[str, Any]) -> list[str]:
+    """Return the table of the workload's calls, with the times of one placement."""
     lines = [("call", "collective", "over", "groups", "message", "times", "one", "a step")]
     for call, time_us in zip(document["calls"], row["call_us"], strict=True):
         groups = row["groups"][",".join(call["over"])]

@@ -50,18 +50,9 @@ def verify(
     if verdict.status != "not readable":
         verdict = _placed(_named(verdict, file), file, topo, group)
     if as_json:
-        findings = [
-            {
-                "kind": finding.kind,
-                "message": finding.message,
-                "rank": finding.rank,
-                "tb": finding.tb,
-                "step": finding.step,
-            }
-            for finding in verdict.findings
-        ]
-        lines = list(verdict.lines)
-        print_json({"file": file, "status": verdict.status, "lines": lines, "findings": findings})
+        fields = ("kind", "message", "rank", "tb", "step")
+        findings = [{name: getattr(finding, name) for name in fields} for finding in verdict.findings]
+        print_json({"file": file, "status": verdict.status, "lines": list(verdict.lines), "findings": findings})
     elif verdict.status == "not readable":
         raise InputError(f"not readable: {'; '.join(verdict.lines)}")
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import click
@@ -91,7 +92,8 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
     libraries = [name for name in LIBRARIES if any(vs_library(row, name) is not None for row in index_rows)]
     head: tuple[str, ...] = ("collective", "group", "in place", "size", "algorithm", "target")
     head += ("predicted", "bound", "gap", *(f"vs {name}" for name in libraries))
-    rows = [_row(entry) + _vs(entry.row, libraries) for entry in sorted(entries_left, key=_order)]
+    by_question = attrgetter("collective", "topology", "nranks", "group", "target", "inplace", "min_bytes")
+    rows = [_row(entry) + _vs(entry.row, libraries) for entry in sorted(entries_left, key=by_question)]
     rows += [_unfiled_row(row) + _vs(row, libraries) for row in unfiled]
     click.echo("\n".join(format_table([head, *rows], (0, 1, 2, 3, 4, 5))))
     groups = len({(e.topology, group_ranks) for e in entries_left for group_ranks in (e.group, *e.isomorphic_groups)})
@@ -99,12 +101,6 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
     if unfiled:
         names = {row["schedule"] for row in unfiled}
         click.echo(f"{format_count(len(names), 'schedule')} without a file, which no executor can run")
-
-
-def _order(entry: IndexEntry) -> tuple[object, ...]:
-    """Return the sort key of an entry in the table."""
-    e = entry
-    return e.collective, e.topology, e.nranks, e.group, e.target, e.inplace, e.min_bytes
 
 
 def _unfiled_row(row: dict[str, Any]) -> tuple[str, ...]:
@@ -201,16 +197,8 @@ def pick_(
     picked = pick(entries, call, size_bytes)
     why = "" if picked else why_none(entries, call, size_bytes)
     if as_json:
-        rows = [
-            {
-                "file": picked_entry.file,
-                "target": picked_entry.target,
-                "topology": picked_entry.topology,
-                "communicator": list(picked_entry.communicator),
-                "why": reason,
-            }
-            for picked_entry, reason in picked
-        ]
+        fields = ("file", "target", "topology", "communicator")
+        rows = [{name: getattr(entry, name) for name in fields} | {"why": reason} for entry, reason in picked]
         print_json({"found": rows, "why_none": why})
         return
     for entry, words in picked:
