@@ -120,23 +120,15 @@ def place(
         print_json(document if library is None else {**document, "library": saved_calls})
     else:
         click.echo(placement_table(document))
-        _say_files(out, library, saved_calls)
+        if out is not None:
+            click.echo(f"{out}: placement.json, mesh.py (torch), rankfile (Open MPI), hosts (Slurm, MPICH)")
+        for name, saved in saved_calls.items():
+            outcome = f"no executor's file: {saved['unsaved']}"
+            if not saved["unsaved"]:
+                outcome = f"{format_count(len(saved['files']), 'file')}, {format_time(saved['time_us'])}"
+            click.echo(f"{library}: {name}: {outcome}")
     if ranking.stop_reason:
         raise SystemExit(130)
-
-
-def _say_files(out: str | None, library: str | None, saved_calls: dict[str, dict[str, Any]]) -> None:
-    """Print the written files of a placement and of its calls."""
-    if out is not None:
-        click.echo(f"{out}: placement.json, mesh.py (torch), rankfile (Open MPI), hosts (Slurm, MPICH)")
-    for name, saved in saved_calls.items():
-        files = saved["files"]
-        outcome = (
-            f"no executor's file: {saved['unsaved']}"
-            if saved["unsaved"]
-            else f"{format_count(len(files), 'file')}, {format_time(saved['time_us'])}"
-        )
-        click.echo(f"{library}: {name}: {outcome}")
 
 
 def _plans_of_best(ranking: Ranking) -> list[ConcurrentResult]:
@@ -159,11 +151,8 @@ def _save_library(
         # An MSCCL++ plan counts packets by process, so it cannot use them if a rank is in two calls at a time.
         at_once = target == "mscclpp" and any(i in phase and len(phase) > 1 for phase in step.phases)
         saved = save_groups(plan, folder, GroupPrograms(TargetSettings(target, groups_overlap=at_once)))
-        saved_calls[call.name] = {
-            "files": list(map(str, saved.files)),
-            "time_us": saved.time_us,
-            "unsaved": saved.refused,
-        }
+        files = list(map(str, saved.files))
+        saved_calls[call.name] = {"files": files, "time_us": saved.time_us, "unsaved": saved.refused}
     return saved_calls
 
 

@@ -49,12 +49,12 @@ def _library_env(folder: str, target: str | None, collective: str | None, as_jso
     if as_json:
         rows = [
             {
-                "target": environment.target.name,
-                "state": environment.target.state,
-                "variables": environment.variables,
-                "remarks": environment.remarks,
+                "target": load.target.name,
+                "state": load.target.state,
+                "variables": load.variables,
+                "remarks": load.remarks,
             }
-            for environment in loads
+            for load in loads
         ]
         print_json({"environments": rows})
         return

@@ -110,12 +110,12 @@ def tune(
         raise InputError(f"--sizes {sizes}: are too small for one element in each block; give larger sizes")
     if rank == 0:
         for _, same_case in groupby(
-            (one_measurement for one_measurement in measurements if one_measurement not in own_measurements),
-            key=lambda one_measurement: (one_measurement.group, one_measurement.kind, one_measurement.size_bytes),
+            (measurement for measurement in measurements if measurement not in own_measurements),
+            key=lambda measurement: (measurement.group, measurement.kind, measurement.size_bytes),
         ):
             _print_measured(list(same_case))
         _write_table(measurements, out, "")
-    if any(one_measurement.wrong for one_measurement in measurements):
+    if any(measurement.wrong for measurement in measurements):
         raise SystemExit(1)
 
 
