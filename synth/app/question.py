@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from emit.library.programs import executor_for
@@ -41,7 +40,12 @@ def make_question(arguments: QuestionArguments) -> Question:
     check_budget(healthy, 0, options.budget_s)
     without = as_texts(arguments.without, "without")
     topology = apply_faults(healthy, without, as_texts(arguments.degrade, "degrade"))
-    members, relays = _ranks(arguments, healthy, dead_ranks(healthy, without))
+    dead, relay = dead_ranks(healthy, without), arguments.relay
+    group = None if arguments.group is None else listed_ranks(arguments, "group", healthy.nranks)
+    if not isinstance(relay, str) or relay not in ("none", "all"):
+        relay = listed_ranks(arguments, "relay", healthy.nranks)
+    members = list(live_ranks(healthy, dead, group, "group"))
+    relays = relay_ranks(healthy, dead, relay, members)
 
     def problem_on(variant: Topology) -> Problem:
         """Return the problem on a topology, or its quotient where nothing that a quotient cannot express is pinned."""
@@ -71,14 +75,14 @@ def make_question(arguments: QuestionArguments) -> Question:
 
 def target_settings(arguments: QuestionArguments) -> TargetSettings:
     """Return the settings of the target that arguments state; raise InputError for values that cannot be right."""
-    sms = None if arguments.sms is None else whole(arguments.sms, "sms")
+    sms, scratch_limit = None if arguments.sms is None else whole(arguments.sms, "sms"), arguments.scratch_limit
     if sms is not None and sms < 1:
         raise InputError(f"sms {sms}: is not possible; it must be 1 or more")
     return TargetSettings(
         as_text(arguments.target, "target"),
         sms,
         as_flag(arguments.groups_overlap, "groups_overlap"),
-        _bytes(arguments, "scratch_limit"),
+        None if scratch_limit is None else size_in_bytes(scratch_limit, arguments.name("scratch_limit")),
     )
 
 
@@ -95,17 +99,28 @@ def size_in_bytes(value: int | str, name: str) -> int:
     return parse_size(value if isinstance(value, str) else str(whole(value, name)), name)
 
 
-def _bytes(arguments: QuestionArguments, argument: str) -> int | None:
-    """Return the bytes of an argument that is a size; None if it is not given."""
+def listed_ranks(arguments: QuestionArguments, argument: str, nranks: int) -> tuple[int, ...]:
+    """Return the ranks of an argument that is a list, or text such as `0,2,4-7`.
+
+    Args:
+        arguments: The arguments.
+        argument: Name of the argument.
+        nranks: Number of ranks of the topology.
+
+    Raises:
+        InputError: The argument is neither.
+    """
     value = getattr(arguments, argument)
-    return None if value is None else size_in_bytes(value, arguments.name(argument))
+    if isinstance(value, str):
+        return parse_ranks(value, arguments.name(argument), nranks)
+    return whole_numbers(value, argument)
 
 
 def _options(arguments: QuestionArguments) -> Options:
     """Return what is pinned, the budget and the seed; raise InputError for values that cannot be right."""
     pinned = {name: getattr(arguments, name) for name in ("chunks", "steps", "rounds")}
     options = Options(
-        _bytes(arguments, "size"),
+        None if arguments.size is None else size_in_bytes(arguments.size, arguments.name("size")),
         **{name: None if value is None else whole(value, name) for name, value in pinned.items()},
         engine=as_text(arguments.engine, "engine"),
         budget_s=as_seconds(arguments.budget, "budget"),
@@ -126,21 +141,3 @@ def healthy_topology(arguments: QuestionArguments) -> Topology:
         as_text(topo, "topo")
     topology = apply_costs(topo if isinstance(topo, Topology) else load(topo), arguments.costs)
     return topology if as_flag(arguments.switch_ops, "switch_ops") else without_switch_ops(topology)
-
-
-def _ranks(
-    arguments: QuestionArguments, topology: Topology, dead: Sequence[int]
-) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the ranks of the group, and the ranks that relay."""
-
-    def listed(value: Sequence[int] | str, argument: str) -> tuple[int, ...]:
-        """Return the ranks of a list, or of text such as `0,2,4-7`."""
-        if isinstance(value, str):
-            return parse_ranks(value, arguments.name(argument), topology.nranks)
-        return whole_numbers(value, argument)
-
-    group = None if arguments.group is None else listed(arguments.group, "group")
-    relay = arguments.relay
-    relay = relay if isinstance(relay, str) and relay in ("none", "all") else listed(relay, "relay")
-    members = list(live_ranks(topology, dead, group, "group"))
-    return members, relay_ranks(topology, dead, relay, members)

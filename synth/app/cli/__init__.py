@@ -40,7 +40,8 @@ class CommandRow(NamedTuple):
     summary: str
 
 
-COMMANDS = {
+# All commands by name, in the order of the help page: first the registered collectives.
+COMMANDS = {kind.name: CommandRow("search:collective_command", kind.summary) for kind in KINDS.values()} | {
     "pattern": CommandRow(
         "search:pattern", "Find algorithms for your own pattern: who holds which chunk before and after."
     ),
@@ -92,38 +93,32 @@ COMMANDS = {
 }
 
 
-def commands() -> dict[str, CommandRow]:
-    """Return all commands by name, in the order of the help page: first the registered collectives."""
-    searches = {kind.name: CommandRow("search:collective_command", kind.summary) for kind in KINDS.values()}
-    return searches | COMMANDS
-
-
 class LazyGroup(StrictGroup):
     """A group that imports a command when it is called, and that takes torch's spellings of collectives too."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of all commands in the order of the help page."""
-        return list(commands())
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Return the command of a name, imported if necessary; None if there is none."""
-        rows, name = commands(), cmd_name
-        if name not in rows:
+        name = cmd_name
+        if name not in COMMANDS:
             with suppress(InputError):
                 name = parse_name(name)
-        if name not in rows:
+        if name not in COMMANDS:
             return None
         if name not in self.commands:
-            module, _, attribute = rows[name].where.partition(":")
+            module, _, attribute = COMMANDS[name].where.partition(":")
             loaded: Any = getattr(import_module(f"{__name__}.{module}"), attribute)
             self.commands[name] = loaded if isinstance(loaded, click.Command) else loaded(KINDS[name])
         return self.commands[name]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list of commands without importing them."""
-        limit = formatter.width - 6 - max(map(len, commands()))
+        limit = formatter.width - 6 - max(map(len, COMMANDS))
         rows = [
-            (name, click.Command(name, help=row.summary).get_short_help_str(limit)) for name, row in commands().items()
+            (name, click.Command(name, help=row.summary).get_short_help_str(limit)) for name, row in COMMANDS.items()
         ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)

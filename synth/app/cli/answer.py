@@ -238,11 +238,12 @@ def _report(
 
 
 def _statement(written: Saved) -> dict[str, Any]:
-    """Return the statement of an answer as it was written, with the files that the library now has."""
+    """Return the statement of an answer as it was written; its rows are those that the library now has, with files."""
     document = statement(written.result)
-    document["algorithms"] = _rows(written)
-    if written.other_form is not None:
-        document["other_form"] = _rows(written.other_form)
+    for key, form in (("algorithms", written), ("other_form", written.other_form)):
+        if form is not None:
+            named_files = [{kind: str(path) for kind, path in files.items()} for files in form.files]
+            document[key] = [row | files for row, files in zip(form.rows, named_files, strict=True)]
     document["next_minute"] = next_minute(written.result, document["algorithms"])
     return document | {"unsaved": written.refused, "remarks": list(written.remarks)}
 
@@ -260,14 +261,6 @@ def _why_nothing(result: SearchResult, options: Options) -> str:
         f"no algorithm was found{by_engine}{shape and f' with {shape}'}: the engines ended before the budget,"
         f" and nothing is proved{advice and f'; {advice} may help'}"
     )
-
-
-def _rows(written: Saved) -> list[dict[str, Any]]:
-    """Return the rows of the algorithms that the library now has, each with its files."""
-    return [
-        row | {kind: str(path) for kind, path in files.items()}
-        for row, files in zip(written.rows, written.files, strict=True)
-    ]
 
 
 def _closing(result: SearchResult, written: Saved, begun: float, remarks: Sequence[str] = ()) -> str:

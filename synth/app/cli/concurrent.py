@@ -26,14 +26,13 @@ from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.clusters.groups import Axes, parse_groups
 from synth.app.present.table import concurrent_table
-from synth.app.question import healthy_topology, target_settings
+from synth.app.question import healthy_topology, listed_ranks, target_settings
 from synth.concurrent.plans import ConcurrentPlan
 from synth.concurrent.result import ConcurrentResult, statement
 from synth.concurrent.search import plan
 from synth.concurrent.union import Member
 from synth.model.collective import Collective, named
 from synth.model.pattern import collective_of
-from synth.model.problem import parse_ranks
 from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
 from synth.model.text import format_count, format_time
@@ -80,8 +79,8 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     dead = dead_ranks(topology, arguments.without)
     members = parse_members(str(command.groups), collective, topology, dead=dead, size=size, sizes=command.group_sizes)
     relays = arguments.relay
-    if isinstance(relays, str) and relays not in ("none", "all"):
-        relays = parse_ranks(relays, "--relay", topology.nranks)
+    if relays not in ("none", "all"):
+        relays = listed_ranks(arguments, "relay", topology.nranks)
     executor = None if settings.name == NONE else programs
     result = plan(
         topology,

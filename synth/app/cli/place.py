@@ -123,12 +123,16 @@ def place(
         if out is not None:
             click.echo(f"{out}: placement.json, mesh.py (torch), rankfile (Open MPI), hosts (Slurm, MPICH)")
         for name, saved in saved_calls.items():
-            outcome = f"no executor's file: {saved['unsaved']}"
-            if not saved["unsaved"]:
-                outcome = f"{format_count(len(saved['files']), 'file')}, {format_time(saved['time_us'])}"
-            click.echo(f"{library}: {name}: {outcome}")
+            click.echo(f"{library}: {name}: {_outcome(saved)}")
     if ranking.stop_reason:
         raise SystemExit(130)
+
+
+def _outcome(saved: dict[str, Any]) -> str:
+    """Return in a few words which files were written for a call, or why there are none."""
+    if saved["unsaved"]:
+        return f"no executor's file: {saved['unsaved']}"
+    return f"{format_count(len(saved['files']), 'file')}, {format_time(saved['time_us'])}"
 
 
 def _plans_of_best(ranking: Ranking) -> list[ConcurrentResult]:

@@ -78,7 +78,7 @@ def table(document: dict[str, Any], nranks: int) -> str:
                 + (" · kept" if row.get("kept") else ""),
             )
         )
-    remarks = [*_elsewhere(document), *_in_switches(document), *_libraries(document), *_proved(document)]
+    remarks = [*_searched(document), *_libraries(document), *_proved(document)]
     text = [heading(document, nranks), "", *format_table(lines, (0, -2, -1)), *([""] if remarks else []), *remarks]
     return "\n".join(text)
 
@@ -133,27 +133,25 @@ def _libraries(document: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _elsewhere(document: dict[str, Any]) -> list[str]:
-    """Return a line if other engines than the named one found shown algorithms; else no line."""
-    other_engines = document["other_engines"]
-    if not other_engines:
-        return []
-    is_shown = any(row["engine"] not in other_engines for row in document["algorithms"])
-    reason = "found nothing clearly faster at some sizes" if is_shown else "found nothing faster"
-    return [f"--engine {document['engine']} {reason}; engines of the algorithms shown: {', '.join(other_engines)}"]
-
-
-def _in_switches(document: dict[str, Any]) -> list[str]:
-    """Return a line on what switches may do besides forwarding, and in how many algorithms they do it."""
-    if document["unsaid"]:
-        return [f"{document['unsaid']}; algorithms and bounds are for switches that only forward"]
+def _searched(document: dict[str, Any]) -> list[str]:
+    """Return lines on engines other than the named one, and on what switches may do besides forwarding."""
+    lines, rows, other_engines = [], document["algorithms"], document["other_engines"]
+    if other_engines:
+        is_shown = any(row["engine"] not in other_engines for row in rows)
+        reason = "found nothing clearly faster at some sizes" if is_shown else "found nothing faster"
+        engines = ", ".join(other_engines)
+        lines.append(f"--engine {document['engine']} {reason}; engines of the algorithms shown: {engines}")
     switches = document["switch_ops"]
-    if not switches:
-        return []
-    names = ", ".join(switches[:4]) + (" …" if len(switches) > 4 else "")
-    used = sum(row["switch_ops"] for row in document["algorithms"])
-    does = f"in {used} of {format_count(len(document['algorithms']), 'algorithm')}" if used else "in no algorithm"
-    return [f"{names} may multicast and reduce, as the bounds assume; used {does} (--no-switch-ops turns it off)"]
+    if document["unsaid"]:
+        lines.append(f"{document['unsaid']}; algorithms and bounds are for switches that only forward")
+    elif switches:
+        names = ", ".join(switches[:4]) + (" …" if len(switches) > 4 else "")
+        used = sum(row["switch_ops"] for row in rows)
+        does = f"in {used} of {format_count(len(rows), 'algorithm')}" if used else "in no algorithm"
+        lines.append(
+            f"{names} may multicast and reduce, as the bounds assume; used {does} (--no-switch-ops turns it off)"
+        )
+    return lines
 
 
 def _proved(document: dict[str, Any]) -> list[str]:
