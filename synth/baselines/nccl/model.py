@@ -8,9 +8,11 @@ environment variables; tuner plug-ins but those of `platforms`; registered buffe
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from synth.baselines.nccl import figures as f
 from synth.baselines.nccl.channels import ChannelGraph, find_channels, joint, ring_threads
@@ -55,8 +57,40 @@ class LibraryChoice:
         return f"{self.algorithm} {self.protocol}{channels}"
 
 
+class LibraryCostModel(ABC):
+    """A library's own cost model, which compares every algorithm and protocol.
+
+    Attributes:
+        library: Name of the library.
+        collectives: Algorithms of each collective.
+    """
+
+    library: ClassVar[str]
+    collectives: ClassVar[dict[str, tuple[str, ...]]]
+
+    def candidates(self, collective: str, size_bytes: float) -> list[LibraryChoice]:
+        """Return all choices that the library would compare.
+
+        Raises:
+            NotModelled: The cost model has no such collective.
+        """
+        if collective not in self.collectives:
+            why = "all-to-all is grouped send and receive calls, " if collective.startswith("alltoall") else ""
+            raise NotModelled(f"{self.library} has no cost model for {collective}: {why}it is never a choice")
+        return [
+            choice
+            for algorithm in self.collectives[collective]
+            for protocol in f.PROTOCOLS
+            for choice in self._choice(collective, algorithm, protocol, size_bytes)
+        ]
+
+    @abstractmethod
+    def _choice(self, collective: str, algorithm: str, protocol: str, size_bytes: float) -> Iterator[LibraryChoice]:
+        """Yield the choice, if there is one."""
+
+
 @dataclass(frozen=True)
-class NcclModel:
+class NcclModel(LibraryCostModel):
     """NCCL's cost model for one communicator.
 
     Attributes:
@@ -64,6 +98,7 @@ class NcclModel:
     """
 
     communicator: Communicator
+    library, collectives = "NCCL", COLLECTIVES
 
     def choose(self, collective: str, size_bytes: float) -> LibraryChoice:
         """Return NCCL's choice, the first of equals, or the choice of a cloud's tuner if there is one.
@@ -76,6 +111,8 @@ class NcclModel:
             NotModelled: The cost model has no such collective, or finds nothing for it.
         """
         candidates = self.candidates(collective, size_bytes)
+        if not candidates:
+            raise NotModelled("the stated NVLinks and PCIe links have no ring through the GPUs of each node")
         comm = self.communicator
         choice_of = {(choice.algorithm, choice.protocol): choice for choice in candidates}
         by_tuner = tuned(comm.platform, comm.nranks, comm.nnodes, collective, size_bytes)
@@ -83,25 +120,6 @@ class NcclModel:
             (choice_of[choice] for choice in by_tuner if choice in choice_of),
             min(candidates, key=lambda choice: choice.time_us),
         )
-
-    def candidates(self, collective: str, size_bytes: float) -> list[LibraryChoice]:
-        """Return all choices that NCCL would compare.
-
-        Raises:
-            NotModelled: The cost model has no such collective, or finds nothing for it.
-        """
-        if collective not in COLLECTIVES:
-            why = "all-to-all is grouped send and receive calls, " if collective.startswith("alltoall") else ""
-            raise NotModelled(f"NCCL has no cost model for {collective}: {why}it is never a choice")
-        choices = [
-            choice
-            for algorithm in COLLECTIVES[collective]
-            for protocol in f.PROTOCOLS
-            for choice in self._choice(collective, algorithm, protocol, size_bytes)
-        ]
-        if not choices:
-            raise NotModelled("the stated NVLinks and PCIe links have no ring through the GPUs of each node")
-        return choices
 
     @cached_property
     def graphs(self) -> dict[str, ChannelGraph]:

@@ -18,7 +18,7 @@ import numpy as np
 from synth.baselines.nccl import figures as f
 from synth.baselines.nccl import rccl_figures as r
 from synth.baselines.nccl.communicator import nics_of, nodes_of
-from synth.baselines.nccl.model import LibraryChoice, steps_of
+from synth.baselines.nccl.model import LibraryChoice, LibraryCostModel, steps_of
 from topologies.arrays import Floats, Ints
 from topologies.costs import KINDS
 from topologies.errors import NotModelled
@@ -38,7 +38,7 @@ _POST_US = 2.0  # µs that a step over the network costs AMD's CPUs; three times
 
 
 @dataclass(frozen=True)
-class RcclModel:
+class RcclModel(LibraryCostModel):
     """RCCL's cost model for one communicator: whole nodes that it knows.
 
     Attributes:
@@ -54,6 +54,7 @@ class RcclModel:
     nnodes: int
     machine: r.RcclMachine
     bus_gbs: float
+    library, collectives = "RCCL", COLLECTIVES
 
     def choose(self, collective: str, size_bytes: float) -> LibraryChoice:
         """Return RCCL's choice, the first of equals; see `NcclModel.choose`."""
@@ -61,22 +62,6 @@ class RcclModel:
         if by_files and size_bytes < r.ALL_PAIRS_END:
             return self._all_pairs(size_bytes)
         return min(self.candidates(collective, size_bytes), key=lambda choice: choice.time_us)
-
-    def candidates(self, collective: str, size_bytes: float) -> list[LibraryChoice]:
-        """Return all choices that RCCL would compare.
-
-        Raises:
-            NotModelled: The cost model has no such collective.
-        """
-        if collective not in COLLECTIVES:
-            why = "all-to-all is grouped send and receive calls, " if collective.startswith("alltoall") else ""
-            raise NotModelled(f"RCCL has no cost model for {collective}: {why}it is never a choice")
-        return [
-            choice
-            for algorithm in COLLECTIVES[collective]
-            for protocol in f.PROTOCOLS
-            for choice in self._choice(collective, algorithm, protocol, size_bytes)
-        ]
 
     @cached_property
     def mi300(self) -> bool:
