@@ -6,7 +6,7 @@ A trial is a few passes of the router of the engine `flow`, and a few list sched
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from synth.phases.split import phases
 
 NAME = "route"
 _MET = 1.0005  # time / bound up to which a schedule is not improved
-_QUICKER = 0.2  # part of the interpreter's time that a trial takes, as large trials are compiled
+_QUICKER = 0.05  # part of the interpreter's time that a trial takes, as large trials are compiled
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class RouteTuning:
         few_sources: Number of sources up to which they are few.
         depths: How much a tree counts the whole path from its root, from 0 (only the load counts) to 1.
         passes: Number of times that all chunks are routed.
+        even_passes: The same for loads that are as even as possible, without regard to latency.
+        even_bias: Cost of a byte on an idle link in these passes, as a fraction of its cost on the busiest link.
         orders: Most list schedules of a trial.
     """
 
@@ -40,6 +42,8 @@ class RouteTuning:
     few_sources: int = 2
     depths: tuple[float, ...] = (0.0, 0.5, 1.0)
     passes: int = 3
+    even_passes: int = 12
+    even_bias: float = 0.01
     orders: int = 8
 
 
@@ -67,14 +71,20 @@ def solve(problem: Problem, request: Request, tuning: RouteTuning = RouteTuning(
         spent_s += _QUICKER * interpreted_s(problem_of_chunks, passes, tuning.orders)
         if spent_s > request.work_s and answered:
             continue
-        answer = best_of(
-            problem_of_chunks,
-            size,
-            shape=RouteShape(depth, narrow=False),
-            expected=ExpectedTime.of(request.bound, size, _MET, problem.network.start_us),
-            passes=passes,
-            orders=tuning.orders,
-        )
+        shape = RouteShape(depth, narrow=False)
+        expected = ExpectedTime.of(request.bound, size, _MET, problem.network.start_us)
+        answer = best_of(problem_of_chunks, size, shape=shape, expected=expected, passes=passes, orders=tuning.orders)
+        if chunks > 1 and answer.took_us > expected.enough_us:
+            # Where latency hardly counts, even loads are better than short paths.
+            even_answer = best_of(
+                problem_of_chunks,
+                size,
+                shape=replace(shape, bias=tuning.even_bias),
+                expected=ExpectedTime(enough_us=expected.enough_us),
+                passes=tuning.even_passes,
+                orders=tuning.orders,
+            )
+            answer = min(answer, even_answer, key=lambda flow_schedule: flow_schedule.took_us)
         yield Candidate(problem_of_chunks, answer.schedule, NAME, size)
         answered = True
         yield Progress("routing for few ranks")
