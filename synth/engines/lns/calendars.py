@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from synth.model.collective import Floats, Ints
 from topologies.network import Network
 
 BEFORE = -1e18  # µs, the first breakpoint
@@ -47,21 +46,13 @@ def calendars(net: Network, sends: int) -> Calendars:
         np.empty(shape),
         np.empty(shape),
         np.zeros(len(capacity), dtype=np.int64),
-        _floats(capacity),
-        _ints(uses_ptr),
-        _ints(uses),
-        _floats(net.bandwidth_gbs),
+        np.array(capacity, dtype=np.float64),
+        np.array(uses_ptr, dtype=np.int64),
+        np.array(uses, dtype=np.int64),
+        np.array(net.bandwidth_gbs, dtype=np.float64),
     )
     clear(empty)
     return empty
-
-
-def _ints(column: Ints) -> Ints:
-    return np.array(column, dtype=np.int64)
-
-
-def _floats(column: Floats) -> Floats:
-    return np.array(column, dtype=np.float64)
 
 
 def clear(calendars: Calendars) -> None:
@@ -84,30 +75,27 @@ def book(calendars: Calendars, link: int, start: float, busy: float) -> None:
 
 def earliest(calendars: Calendars, link: int, ready: float, busy: float) -> float:
     """Return the first time in µs, from `ready` on, at which a send of `busy` µs can start over a link."""
-    begin = ready
-    moved = True
-    while moved:
-        moved = False
-        for j in range(calendars.uses_ptr[link], calendars.uses_ptr[link + 1]):
-            r = calendars.uses[j]
-            first_room = _first_room(calendars, r, begin, busy, calendars.rate[link])
-            if first_room > begin:
-                begin = first_room
-                moved = True
-    return begin
+    return _free(calendars, link, ready, busy, False)
 
 
 def latest(calendars: Calendars, link: int, start: float, busy: float) -> float:
     """Return the last time up to `start` at which a send of `busy` µs can start over a link; it may be before 0."""
-    begin = start
+    return _free(calendars, link, start, busy, True)
+
+
+def _free(calendars: Calendars, link: int, begin: float, busy: float, back: bool) -> float:
+    """Return the time nearest to `begin` at which all resources of a link are free; with `back`, before it."""
     moved = True
     while moved:
         moved = False
         for j in range(calendars.uses_ptr[link], calendars.uses_ptr[link + 1]):
             r = calendars.uses[j]
-            last_room = _last_room(calendars, r, begin, busy, calendars.rate[link])
-            if last_room < begin:
-                begin = last_room
+            if back:
+                room = _last_room(calendars, r, begin, busy, calendars.rate[link])
+            else:
+                room = _first_room(calendars, r, begin, busy, calendars.rate[link])
+            if room != begin:
+                begin = room
                 moved = True
     return begin
 
