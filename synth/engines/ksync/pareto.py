@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property, lru_cache
 from itertools import islice
 
 import numpy as np
@@ -25,7 +26,7 @@ from synth.model.problem import Problem
 from synth.solvers.boolean_model import BooleanModel
 from synth.solvers.result import Result
 from synth.solvers.workers import Ticket, Workers
-from synth.symmetry.relabelling import Symmetry, trivial
+from synth.symmetry.relabelling import Symmetry, free_symmetry, trivial
 from synth.timing.rounds import rounds as rounds_of
 
 _ROUND_OFF = 1e-7
@@ -72,7 +73,6 @@ class ShapeSearch:
     Attributes:
         workers: Solver processes.
         stated: Returns the problem (one that copies, or an all-reduce) with a number of chunks a block.
-        symmetry: Returns the symmetry of such a problem.
         deadline: Time on the clock `synth.model.deadline.now`.
         effort: Work for the decision about one shape among many, as `cpsat` counts it.
         solvers: Solvers to call, in this order; the second starts a little later.
@@ -82,12 +82,16 @@ class ShapeSearch:
 
     workers: Workers
     stated: Callable[[int], Problem]
-    symmetry: Callable[[Problem], Symmetry]
     deadline: float
     effort: float = math.inf
     solvers: Sequence[str] = ("cpsat", "smt")
     seed: int = 0
     tuning: ParetoTuning = ParetoTuning()
+
+    @cached_property
+    def symmetry(self) -> Callable[[Problem], Symmetry]:
+        """Return the function that finds the symmetry of a problem and remembers it."""
+        return lru_cache(64)(free_symmetry)
 
     def left_s(self) -> float:
         """Return the seconds to the deadline."""

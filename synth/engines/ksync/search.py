@@ -22,7 +22,7 @@ from synth.model.problem import LARGEST, Problem
 from synth.model.schedule import Schedule
 from synth.phases.reversal import mirror_links
 from synth.phases.split import Phase, join, phases
-from synth.symmetry.relabelling import Symmetry, free_symmetry
+from synth.symmetry.relabelling import free_symmetry
 from synth.timing.rounds import rounds as rounds_of
 from synth.timing.rounds import unit_gbs
 
@@ -122,21 +122,19 @@ class _Exact:
 
     def _shapes_of_phase(self, phase: Phase) -> ShapeSearch:
         """Return the search for shapes of a phase."""
-        return self._shapes(lru_cache(64)(phase.apply), lru_cache(64)(free_symmetry), self.tuning.effort)
+        return self._shapes(phase.apply, self.tuning.effort)
 
-    def _shapes(
-        self, stated: Callable[[int], Problem], symmetry: Callable[[Problem], Symmetry], share: float
-    ) -> ShapeSearch:
-        """Return a search for shapes, with a share of the budget for each decision.
+    def _shapes(self, stated: Callable[[int], Problem], share: float) -> ShapeSearch:
+        """Return a search for shapes of the problem with any number of chunks.
 
         Args:
-            stated: The problem with a number of chunks a block.
-            symmetry: The symmetry of such a problem.
-            share: Part of the budget.
+            stated: Returns the problem with a number of chunks a block.
+            share: Part of the budget for each decision.
         """
-        request, seed, effort = self.request, self.request.options.seed, self.request.options.budget_s * share
+        request, tuning = self.request, self.tuning
+        effort, seed = request.options.budget_s * share, request.options.seed
         return ShapeSearch(
-            request.workers, stated, symmetry, request.deadline, effort, request.solvers, seed, self.tuning
+            request.workers, lru_cache(64)(stated), request.deadline, effort, request.solvers, seed, tuning
         )
 
     def _compose(self, phases_of_problem: list[Phase], decision: Decision) -> Candidate:
@@ -167,7 +165,7 @@ class _Exact:
         """Yield direct all-reduces, in fewer steps than a reduce-scatter and an all-gather need."""
         problem, options, best_so_far = self.problem, self.request.options, self.request.knowledge
         k, diameter = problem.collective.nranks, fewest_steps(problem)
-        search = self._shapes(problem.with_chunks, free_symmetry, self.tuning.direct_effort)
+        search = self._shapes(problem.with_chunks, self.tuning.direct_effort)
         composed = best_so_far.fewest_steps()
         stop = max(diameter + 1, 2 * diameter if composed is None else composed)
         pins = Pins(options.steps, options.chunks, options.rounds)

@@ -26,6 +26,7 @@ from synth.engines.levels.tuning import LevelsTuning
 from synth.model.collective import Bools, Ints
 from synth.model.compiled import choose_runner
 from synth.model.problem import LARGEST, Problem, make_problem
+from synth.model.schedule import Schedule, untimed
 from topologies.arrays import pointers, row_entries, strongly_connected
 from topologies.errors import InputError
 from topologies.network import Network
@@ -48,25 +49,6 @@ class LevelsShape:
     def __str__(self) -> str:
         """Return the text for progress."""
         return f"{self.outer}, {self.exchanged} levels exchanged" if self.exchanged else self.outer
-
-
-@dataclass(frozen=True, eq=False)
-class LevelsPlan:
-    """The columns of a schedule without an order.
-
-    Attributes:
-        problem: The problem with its chunks.
-        chunk: Chunk of each send, int, shape (sends,).
-        link: Link of each send, int, shape (sends,).
-        step: Step of each send, int, shape (sends,).
-        reduces: Whether each send reduces, bool, shape (sends,).
-    """
-
-    problem: Problem
-    chunk: Ints
-    link: Ints
-    step: Ints
-    reduces: Bools
 
 
 class Levels:
@@ -138,8 +120,11 @@ class Levels:
         ranks = self.members.size
         return [1, ranks // len(self.members), *(ranks * power for power in powers)]
 
-    def plan(self, shape: LevelsShape, count: int) -> LevelsPlan | None:
-        """Return the plan of a shape with `count` times as many chunks; None where a send has no link."""
+    def plan(self, shape: LevelsShape, count: int) -> tuple[Problem, Schedule] | None:
+        """Return the problem with `count` times as many chunks, and the sends of a shape for it, in no order.
+
+        None where a send has no link.
+        """
         problem = self.problem.with_chunks(count)
         columns = []
         for (root, exit_rank, rotation), chunks in self._by_tree(problem, shape).items():
@@ -154,7 +139,8 @@ class Levels:
                 np.broadcast_to(arcs.step, shape_of_sends).ravel(),
                 np.broadcast_to(arcs.adds, shape_of_sends).ravel(),
             ))  # fmt: skip
-        return LevelsPlan(problem, *(np.concatenate(column) for column in zip(*columns, strict=True)))
+        chunk, link, step, adds = (np.concatenate(column) for column in zip(*columns, strict=True))
+        return problem, untimed(chunk, link, step, adds)
 
     def _by_tree(self, problem: Problem, shape: LevelsShape) -> dict[tuple[int, int, int], Ints]:
         """Return the chunks by the root of their tree, the rank whose place they take, and their rotation."""

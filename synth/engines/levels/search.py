@@ -19,14 +19,14 @@ from synth.engines.flow.quotients import quotient_of
 from synth.engines.flow.tree_sends import Sends
 from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.levels.composition import CHAIN, SCATTER, STAR
-from synth.engines.levels.plan import Levels, LevelsPlan, LevelsShape
+from synth.engines.levels.plan import Levels, LevelsShape
 from synth.engines.levels.tuning import TUNING, LevelsTuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Ints
 from synth.model.compiled import choose_runner
 from synth.model.deadline import now
 from synth.model.problem import Problem
-from synth.model.schedule import untimed
+from synth.model.schedule import Schedule
 from topologies.errors import InputError
 from topologies.levels.hierarchy import find_levels, nested
 from topologies.topology import Topology
@@ -107,9 +107,9 @@ class _LevelsSearch:
             before_us, idle = np.inf, 0
             for count in counts:
                 plan = self.levels.plan(shape, count)
-                if plan is None or len(plan.chunk) > self.most:
+                if plan is None or len(plan[1]) > self.most:
                     break
-                time_us, candidate = self._schedule_plan(plan)
+                time_us, candidate = self._schedule(*plan)
                 is_enough = time_us <= self.enough_us < self.best_us
                 if is_enough or time_us < self.best_us * (1 - self.tuning.worth / 2):
                     self.best_us = time_us
@@ -141,18 +141,15 @@ class _LevelsSearch:
             return [self.request.options.chunks]
         return self.levels.counts(self.tuning.doublings)
 
-    def _schedule_plan(self, plan: LevelsPlan) -> tuple[float, Candidate]:
-        """Return the time in µs and the candidate of the best list schedule of a plan."""
-        problem = plan.problem
-        network, schedule = problem.network, untimed(plan.chunk, plan.link, plan.step, plan.reduces)
-        kilobytes = problem.collective.chunk_bytes(self.size) * 1e-3
-        load_us = np.bincount(plan.link, kilobytes[plan.chunk], minlength=network.nlinks)[network.link_of_use]
-        busy_us = np.bincount(network.uses_idx, load_us, minlength=network.nresources) / network.capacity_gbs
-        sends = Sends(plan.chunk, plan.link, plan.step, plan.reduces, *waits(problem, schedule))
-        run = choose_runner(1e-5 * len(plan.chunk) * self.tuning.orders)
-        ordered_sends = OrderedSends(problem, self.size, sends, run, self.levels.net, float(busy_us.max(initial=0.0)))
-        starts_us = problem.network.start_us
-        time_us, schedule_in_order = ordered_sends.ordered(
-            self.enough_us - starts_us, self.tuning.orders, self.request.deadline
+    def _schedule(self, problem: Problem, sends: Schedule) -> tuple[float, Candidate]:
+        """Return the time in µs and the candidate of the best list schedule of sends in no order."""
+        net, kilobytes = problem.network, problem.collective.chunk_bytes(self.size) * 1e-3
+        load_us = np.bincount(sends.link, kilobytes[sends.chunk], minlength=net.nlinks)[net.link_of_use]
+        busy_us = np.bincount(net.uses_idx, load_us, minlength=net.nresources) / net.capacity_gbs
+        columns = Sends(sends.chunk, sends.link, sends.step, sends.reduces, *waits(problem, sends))
+        run = choose_runner(1e-5 * len(sends) * self.tuning.orders)
+        ordered_sends = OrderedSends(problem, self.size, columns, run, self.levels.net, float(busy_us.max(initial=0.0)))
+        time_us, schedule = ordered_sends.ordered(
+            self.enough_us - net.start_us, self.tuning.orders, self.request.deadline
         )
-        return time_us + starts_us, Candidate(problem, schedule_in_order, NAME, self.size, supersedes=True)
+        return time_us + net.start_us, Candidate(problem, schedule, NAME, self.size, supersedes=True)

@@ -40,19 +40,6 @@ class TimedTrees:
     waits_us: tuple[float, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Begun:
-    """The trees that the chunks of a demand take in turn.
-
-    Attributes:
-        trees: Number of each chunk's trees in the packing, int, shape (chunks,).
-        at_us: For each chunk the time in µs at which each link of its trees begins.
-    """
-
-    trees: Ints
-    at_us: list[Floats]
-
-
 class OverTime:
     """The linear program of a packing over slots of time.
 
@@ -322,14 +309,18 @@ class OverTime:
             numbers_of_columns, places = zip(*new, strict=True)
             self._add(np.array(numbers_of_columns, dtype=np.int64), np.array(places))
 
-    def begun(self, parts: int) -> list[Begun]:
-        """Return for each demand the trees of its chunks, and when each link of these trees begins.
+    def begun(self, parts: int) -> tuple[list[Ints], list[list[Floats]]]:
+        """Return the trees that the chunks of each demand take in turn, and when their links begin.
 
         Args:
             parts: Parts into which each chunk is cut.
+
+        Returns:
+            For each demand the number of each chunk's trees in the packing, int, shape (chunks,); and for each demand
+            and chunk the time in µs at which each link of its trees begins.
         """
         numbers, begin, width, part = self.best
-        begun_of_demands = []
+        trees_of_demands, starts_of_demands = list[Ints](), list[list[Floats]]()
         owner = np.array([self.timed[i].trees.demand for i in numbers.tolist()], dtype=np.int64)
         for number, demand in enumerate(self.packing.demands):
             columns = np.flatnonzero((owner == number) & (part > _USED))
@@ -342,14 +333,7 @@ class OverTime:
             at_us = begin[columns[row]] + width[columns[row]] * within
             order = np.argsort(at_us, kind="stable")
             numbers_of_chunks = numbers[columns[row[order]]].tolist()
-            trees = np.array([self.packing.add(self.timed[i].trees) for i in numbers_of_chunks])
-            begun_of_demands.append(
-                Begun(
-                    trees,
-                    [
-                        self._offsets[i] + start_us
-                        for i, start_us in zip(numbers_of_chunks, at_us[order].tolist(), strict=True)
-                    ],
-                )
-            )
-        return begun_of_demands
+            trees_of_demands.append(np.array([self.packing.add(self.timed[i].trees) for i in numbers_of_chunks]))
+            starts = zip(numbers_of_chunks, at_us[order].tolist(), strict=True)
+            starts_of_demands.append([self._offsets[i] + start_us for i, start_us in starts])
+        return trees_of_demands, starts_of_demands

@@ -136,11 +136,8 @@ def _over_time(packing: Packing, request: Request, size: int, counts: list[int])
         best_known_us = request.knowledge.best_us(size) - starts_us
         if best_known_us <= _MET * least_us or not over_time.time_us < best_known_us:
             return
-        problem_of_parts, timed_chunks = problem.with_chunks(parts), over_time.begun(parts)
-        tree_sends, begins_us = sends_of(
-            packing, problem_of_parts, parts, size,
-            [begun.trees for begun in timed_chunks], [begun.at_us for begun in timed_chunks],
-        )  # fmt: skip
+        problem_of_parts = problem.with_chunks(parts)
+        tree_sends, begins_us = sends_of(packing, problem_of_parts, parts, size, *over_time.begun(parts))
         schedule_us, schedule = tree_sends.ordered(least_us, tuning.orders, request.deadline, begins_us)
         if schedule_us < best_known_us * (1 - _ROUND_OFF):
             yield Candidate(problem_of_parts, schedule, STEINER, size, True)

@@ -46,7 +46,6 @@ class Combs:
     """Trees of a mesh (`is_mesh`) by formula; see `search.Trees`.
 
     Attributes:
-        nroots: Number of roots, 1.
         least: The bound in µs a byte, rounded.
         nearest: The least of `least_time`, once `counts` was called.
         sets: For each dimension the trees that start with its lines.
@@ -57,7 +56,7 @@ class Combs:
     def __init__(self, problem: Problem, least_us_per_byte: float) -> None:
         net, mirror = problem.network, mirror_links(problem.network)
         assert mirror is not None
-        self.net, self.mirror, self.nroots = net, mirror, 1
+        self.net, self.mirror = net, mirror
         self.extents = grid_extents(problem)
         self.place = _places(self.extents)
         self.least = Fraction(least_us_per_byte).limit_denominator(10**15)

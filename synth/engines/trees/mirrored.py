@@ -16,7 +16,7 @@ from synth.engines.trees.tuning import TreesTuning
 from synth.model.collective import Ints
 from synth.model.compiled import Runner, choose_runner
 from synth.model.deadline import now
-from synth.model.problem import Problem
+from synth.model.problem import Problem, hops
 from synth.phases.reversal import mirror_links
 
 _STEP_S = 2e-6  # seconds a step in the interpreter
@@ -29,7 +29,6 @@ class MirroredTrees:
     A tree sends its part of the message over each of its edges once in each direction.
 
     Attributes:
-        nroots: Number of roots, 1.
         least: The bound in µs a byte, rounded.
         forth: Links from lower to higher ranks, the first direction of each edge.
         back: The reverse of each link of `forth`.
@@ -40,7 +39,7 @@ class MirroredTrees:
     def __init__(self, problem: Problem, least_us_per_byte: float, tuning: TreesTuning) -> None:
         net, mirror = problem.network, mirror_links(problem.network)
         assert mirror is not None
-        self.net, self.mirror, self.n, self.tuning, self.nroots = net, mirror, problem.nranks, tuning, 1
+        self.net, self.mirror, self.n, self.tuning = net, mirror, problem.nranks, tuning
         self.forth = np.flatnonzero(net.src < net.dst)
         self.back = mirror[self.forth]
         self.ends = net.src[self.forth], net.dst[self.forth]
@@ -50,16 +49,7 @@ class MirroredTrees:
         npackings = max(1, tuning.restarts * tuning.restart_ranks // max(tuning.restart_ranks, self.n))
         rng = np.random.default_rng(0)
         self.orders = [(rng.permutation(self.n), rng.permutation(len(self.forth))) for _ in range(npackings)]
-        self.middle = self._middle()
-
-    def _middle(self) -> int:
-        """Return a rank with the smallest distance to the farthest rank."""
-        distance = np.full((self.n, self.n), np.inf)
-        distance[self.ends] = distance[self.ends[::-1]] = 1.0
-        np.fill_diagonal(distance, 0.0)
-        for rank in range(self.n):
-            np.minimum(distance, distance[:, rank, None] + distance[None, rank, :], out=distance)
-        return int(distance.max(axis=1).argmin())
+        self.middle = int(hops(self.n, net.src, net.dst).max(axis=1).argmin())
 
     def counts(self, tuning: TreesTuning) -> list[int]:
         """Return for each loss the fewest trees within it of the least time of all numbers of trees, and one tree.

@@ -50,7 +50,6 @@ class RootedTrees:
     """Out-trees of a copying problem, from each rank that holds chunks to all ranks.
 
     Attributes:
-        nroots: Number of ranks from which chunks go to all others.
         least: The optimum in µs a byte.
         links: The links that trees may use.
         src: Source rank of each of these links.
@@ -74,7 +73,6 @@ class RootedTrees:
         self.n, self.src, self.dst = problem.nranks, net.src[tree_links], net.dst[tree_links]
         self.roots = collective.pre[np.argsort(collective.pre[:, 1]), 0].tolist()
         self.gbs = [decimal_fraction(value) for value in net.bandwidth_gbs[tree_links].tolist()]
-        self.nroots = len(self.roots)
         self.share = decimal_fraction(float(collective.fraction[0]))
         self.run: Runner = choose_runner(2e-5 * len(tree_links) * self.n * len(self.roots))
         ends = np.concatenate([np.full(self.n, self.n), self.src]), np.concatenate([np.arange(self.n), self.dst])
@@ -99,7 +97,7 @@ class RootedTrees:
 
         The limit is needed because a link may be wider than others by more than an integer holds.
         """
-        most = k * self.nroots
+        most = k * len(self.roots)
         capacity_of = {gbs: min(math.floor(self._trees(us_per_byte, gbs) * k), most) for gbs in set(self.gbs)}
         return np.array([capacity_of[gbs] for gbs in self.gbs], dtype=np.int64)
 
@@ -141,7 +139,7 @@ class RootedTrees:
 
     def _counts_between(self, k: int, gbs: Fraction, low: Fraction, high: Fraction) -> range:
         """Return the numbers of trees that a link may be in between two times."""
-        most = min(math.floor(self._trees(high, gbs) * k), k * self.nroots)
+        most = min(math.floor(self._trees(high, gbs) * k), k * len(self.roots))
         return range(math.floor(self._trees(low, gbs) * k), most + 1)
 
     def packed(self, k: int, us_per_byte: Fraction, deadline: float) -> Sends:

@@ -63,11 +63,9 @@ class SpanningTrees(Protocol):
     """Trees that can be packed.
 
     Attributes:
-        nroots: Number of ranks at which chunks begin.
         least: The proved least time in µs a byte.
     """
 
-    nroots: int
     least: Fraction
 
     def counts(self, tuning: TreesTuning) -> list[int]:

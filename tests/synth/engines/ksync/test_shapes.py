@@ -15,7 +15,7 @@ from synth.engines.ksync.step_bounds import check_step_bound
 from synth.engines.request import Shape, StepBound
 from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
-from synth.symmetry.relabelling import free_symmetry, trivial
+from synth.symmetry.relabelling import trivial
 from synth.timing.rounds import rounds as rounds_of
 from tests.oracles.sccl_encoding import refuted_by_sccl
 from topologies.errors import BadWitness
@@ -26,7 +26,7 @@ PLACES = ("ring:4", "ring:5", "line:4", "mesh:2x3", "star:4", "full:3")
 
 
 def _search(problem: Problem, workers: Workers) -> ShapeSearch:
-    return ShapeSearch(workers, problem.with_chunks, free_symmetry, deadline=time.monotonic() + 60)
+    return ShapeSearch(workers, problem.with_chunks, deadline=time.monotonic() + 60)
 
 
 @pytest.mark.parametrize("topo", PLACES)

@@ -64,7 +64,7 @@ def test_more_nodes_become_a_quotient_by_their_symmetry() -> None:
         assert folded is not None
         plan = Levels(folded, levels_search._members(topology, problem.group), TUNING).plan(LevelsShape("star"), 4)
         assert plan is not None
-        assert len(plan.chunk) == 4 * (8 * nodes - 1)  # The chunks of one rank.
+        assert len(plan[1]) == 4 * (8 * nodes - 1)  # The chunks of one rank.
 
 
 @pytest.mark.parametrize("form", ["scatter", "chain"])
@@ -74,10 +74,11 @@ def test_a_root_moves_each_chunk_once_inside_its_node(collective: str, form: str
     levels = Levels(problem, levels_search._members(problem.topology, problem.group), TUNING)
     plan = levels.plan(LevelsShape(form), 16)
     assert plan is not None
+    problem_of_chunks, sends = plan
     net = problem.network
     root_end, other_end = (net.src, net.dst) if collective == "broadcast" else (net.dst, net.src)
-    in_node = (root_end[plan.link] == 11) & (other_end[plan.link] // 8 == 1)
-    assert sorted(plan.chunk[in_node].tolist()) == list(range(plan.problem.collective.nchunks))
+    in_node = (root_end[sends.link] == 11) & (other_end[sends.link] // 8 == 1)
+    assert sorted(sends.chunk[in_node].tolist()) == list(range(problem_of_chunks.collective.nchunks))
 
 
 def test_a_grid_is_refused(workers: Workers) -> None:

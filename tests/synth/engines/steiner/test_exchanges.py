@@ -133,8 +133,8 @@ def test_trees_over_time_exchange_too() -> None:
         over_time = OverTime(packing, size)
         for _ in over_time.steps(packing.least_us(size, 1.0, now() + 60), 0.0, now() + 60):
             pass
-        (begun,) = over_time.begun(32)
-    assert any(packing.trees[number].exchange for number in begun.trees.tolist())
+        (numbers,), _ = over_time.begun(32)
+    assert any(packing.trees[number].exchange for number in numbers.tolist())
 
 
 def test_without_latency_nothing_is_exchanged() -> None:

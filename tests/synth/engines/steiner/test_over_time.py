@@ -100,9 +100,9 @@ def test_trees_over_time_use_slots_that_steady_trees_leave_idle(
     time_us = over_time.time_us
     assert least_us * (1 - COARSE.fits) <= time_us <= steady_us * gains
     busy = np.zeros((net.nlinks, 4))
-    for demand, begun in zip(packing.demands, over_time.begun(parts), strict=True):
-        assert len(begun.trees) == len(demand.chunks) * parts
-        for number, at_us in zip(begun.trees.tolist(), begun.at_us, strict=True):
+    for demand, numbers, starts in zip(packing.demands, *over_time.begun(parts), strict=True):
+        assert len(numbers) == len(demand.chunks) * parts
+        for number, at_us in zip(numbers.tolist(), starts, strict=True):
             trees = packing.trees[number]
             came: dict[int, float] = {}
             for i, (link, at) in enumerate(zip(trees.links, at_us.tolist(), strict=True)):
@@ -111,7 +111,7 @@ def test_trees_over_time_use_slots_that_steady_trees_leave_idle(
                 u, v = int(net.src[link]), int(net.dst[link])
                 assert at >= (rose if link in trees.exchange else came).get(u, 0.0) - 1e-6
                 came[v] = max(came.get(v, 0.0), at + float(net.alpha_us[link]))
-                busy[link, min(3, int(at / time_us * 4))] += demand.amount / len(begun.trees)
+                busy[link, min(3, int(at / time_us * 4))] += demand.amount / len(numbers)
             assert max(came.values()) <= time_us * (1 + 1e-6)
     room = net.bandwidth_gbs * 1e3 * time_us / 4 / size
     assert (busy <= room[:, None] * 1.1).all()
