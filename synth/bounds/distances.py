@@ -33,7 +33,10 @@ class Distances:
         self.nranks = nranks
         self.point = np.arange(nranks)
         if nranks > _SMALL and not (length > 0).all():
-            self.point = self._joined(src[length <= 0], dst[length <= 0])
+            free = length <= 0
+            graph = _sparse(np.ones(int(free.sum())), src[free], dst[free], nranks)
+            labels = _csgraph().connected_components(graph, directed=True, connection="strong")[1]
+            self.point = np.asarray(labels, dtype=np.int64)
         self._points = int(self.point.max()) + 1
         a, b = self.point[src], self.point[dst]
         between = a != b
@@ -43,12 +46,6 @@ class Distances:
         first = np.ones(len(a), dtype=bool)
         first[1:] = (a[1:] != a[:-1]) | (b[1:] != b[:-1])
         self._src, self._dst, self._length = a[first], b[first], length[order][first]
-
-    def _joined(self, src: Ints, dst: Ints) -> Ints:
-        """Return a label for each rank, equal for ranks that these links join in both directions."""
-        free = _sparse(np.ones(len(src)), src, dst, self.nranks)
-        labels = _csgraph().connected_components(free, directed=True, connection="strong")[1]
-        return np.asarray(labels, dtype=np.int64)
 
     @cached_property
     def _table(self) -> Floats:

@@ -320,8 +320,7 @@ def _read_witness(table: Fields) -> Witness:
             if name == "protocol":
                 continue
             table.fail(name, "missing")
-        values[name] = _typed(table, name, hint, table.values[name])
-    for name, value in values.items():
+        values[name] = value = _typed(table, name, hint, table.values[name])
         if isinstance(value, str) and not (value.isprintable() and len(value) <= 1000):
             table.fail(name, "it must be at most 1000 printable characters")
     kind = values.pop("kind")
@@ -351,7 +350,7 @@ def _typed(table: Fields, name: str, hint: Any, value: Any) -> Any:
         # A negative index would mean another rank to Python and none to a reader.
         if type(value) is int and 0 <= value <= _MOST:
             return value
-    elif hint in (str, bool) and type(value) is hint:
+    elif hint is str and type(value) is str:
         return value
     return table.fail(name, f"holds {shown(value)}, which has the wrong type for this field of a witness")
 

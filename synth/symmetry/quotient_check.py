@@ -126,6 +126,12 @@ def _link_classes(images: list[Ints], translations: Sequence[tuple[int, int]], n
     return np.unique(lowest, return_inverse=True)[1].reshape(-1)
 
 
+def _class_uses(net: Network, link_class: Ints, nclasses: int) -> tuple[Ints, Ints, Ints]:
+    """Return each resource with each class of links that use it, and the number of these links."""
+    cell, count = np.unique(net.uses_idx * nclasses + link_class[net.link_of_use], return_counts=True)
+    return cell // nclasses, cell % nclasses, count
+
+
 def _check_resources(quotient: Network, net: Network, link_class: Ints) -> None:
     """Check that the quotient has every capacity of the whole, for whole classes of links, and no other.
 
@@ -134,9 +140,7 @@ def _check_resources(quotient: Network, net: Network, link_class: Ints) -> None:
     nclasses = int(link_class.max()) + 1
     rate = np.zeros(nclasses)
     rate[link_class] = net.bandwidth_gbs
-    user = net.link_of_use
-    cell, count = np.unique(net.uses_idx * nclasses + link_class[user], return_counts=True)
-    owner, members = cell // nclasses, cell % nclasses
+    owner, members, count = _class_uses(net, link_class, nclasses)
     # A resource that m links of a class use carries m copies of a send at the same time.
     most = np.ones(net.nresources, dtype=np.int64)
     np.maximum.at(most, owner, count)
@@ -146,9 +150,7 @@ def _check_resources(quotient: Network, net: Network, link_class: Ints) -> None:
         raise _refused(f"the translates of one send crowd {name}")
     needed = set(_pieces(members, owner, net.capacity_gbs / most))
 
-    user = quotient.link_of_use
-    cell, count = np.unique(quotient.uses_idx * nclasses + link_class[user], return_counts=True)
-    owner, members = cell // nclasses, cell % nclasses
+    owner, members, count = _class_uses(quotient, link_class, nclasses)
     partly = count != (quotient.nlinks // nclasses)
     if partly.any():
         name = quotient.resource_names[int(owner[np.argmax(partly)])]
