@@ -142,10 +142,10 @@ def run_to_end(
 
     Args:
         budget: The time of the search.
-        work: The work, which may be interrupted anywhere.
+        work: The work, which looks at its deadline, and which Ctrl-C may interrupt anywhere.
         conclude: Returns the best answer so far. It receives why the work ended early ("budget", "interrupted" or ""),
             and whether Ctrl-C cut a first conclusion short, so that this one must not take long.
-        interrupt_at: Returns when the work is interrupted, a reading of `now`; it is called again and again.
+        interrupt_at: Returns when the work's time is over, a reading of `now`; it is called again and again.
 
     Returns:
         The conclusion, and why the search ended early, or "".
