@@ -198,6 +198,10 @@ class ActExecution:
         acts = self.acts[block]
         while self.at[block] < len(acts):
             act = acts[self.at[block]]
+            if act.kind == "nop":
+                do([block], act)
+                self.at[block] += 1
+                continue
             need = self._need(act)
             if need is not None:
                 self._waiting.setdefault(need, []).append(block)
@@ -221,30 +225,39 @@ class ActExecution:
     def _need(self, act: Act) -> Need | None:
         """Return the event that must happen before an act can be executed; None for none."""
         if act.kind in _GIVES:
-            needs = Counter((_GIVES[act.kind], number) for number in act.ids)
-            return next((event for event, n in needs.items() if self.counts[event] < n), None)
-        if act.flagged:
-            cells = (cell for move in act.moves for cell in move.packets_read() if cell not in self.flags)
-            return next((("packet", cell) for cell in cells), None)
+            event = _GIVES[act.kind]
+            for number in act.ids:
+                if self.counts[event, number] < act.ids.count(number):
+                    return event, number
+        elif act.flagged:
+            for move in act.moves:
+                for run in move.sources:
+                    if run.packet and not self.flags.issuperset(run.cells(move.length)):
+                        return "packet", next(cell for cell in run.cells(move.length) if cell not in self.flags)
         return None
 
-    def _events(self, act: Act) -> Iterator[Need]:
-        """Count the events that an act consumes and causes; yield the latter."""
+    def _events(self, act: Act) -> list[Need]:
+        """Count the events that an act consumes and causes; return those caused that threadblocks may wait for."""
         if act.kind in _GIVES:
-            self.counts.subtract((_GIVES[act.kind], number) for number in act.ids)
-            return
-        events = [("release", number) for number in act.ids if act.kind == "release"]
-        events += [("signal", self.plan_acts.across[end]) for end in act.signalled]
-        self.counts.update(events)
-        yield from events
+            for number in act.ids:
+                self.counts[_GIVES[act.kind], number] -= 1
+            return []
+        events: list[Need] = []
+        if act.kind == "release":
+            events = [("release", number) for number in act.ids]
+        elif act.ids or act.ports:
+            events = [("signal", self.plan_acts.across[end]) for end in act.signalled]
+        for event in events:
+            self.counts[event] += 1
         for move in act.moves:
             for run in move.targets:
                 if run.packet:
-                    self.flags.update(run.cells(move.length))
+                    self.flags.update(cells := run.cells(move.length))
                     if self._waiting:
-                        yield from (("packet", cell) for cell in run.cells(move.length))
+                        events += [("packet", cell) for cell in cells if ("packet", cell) in self._waiting]
                 elif self.flags:  # Plain data leaves no flag.
                     self.flags.difference_update(run.cells(move.length))
+        return events
 
     def report_stopped(self, stopped: list[int], cell_name: Callable[[int], str], findings: Findings) -> None:
         """Add the cycle of waits in which a launch stopped, or the wait for something that nothing provides.
