@@ -17,7 +17,7 @@ _ROUNDING = 1e-9
 
 
 class MessageLinks(NamedTuple):
-    """What the messages of a program or a plan can use: links, and in plans also switches and signals.
+    """The links that the messages of a program or a plan can use; in plans also switches and signals.
 
     Attributes:
         alpha_us: Latency of each link in µs.

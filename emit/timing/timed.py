@@ -1,4 +1,4 @@
-"""What programs and plans have in common when they are timed: steps with links, run by one clock at any size."""
+"""Time programs and plans: steps with links, which one clock runs at any message size."""
 
 from __future__ import annotations
 
