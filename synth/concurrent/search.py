@@ -143,7 +143,8 @@ def _search_protocols(
         KeyboardInterrupt: Ctrl-C came before there was an answer.
     """
     bounds = {name: prove(union, max_flow=False) for name, union in unions.items()}
-    able = [name for name in unions if executor is None or _has(executor, unions[name], name)]
+    executors = {name: None if executor is None else executor.isolated(union) for name, union in unions.items()}
+    able = [name for name, own in executors.items() if own is None or own.able([name])]
     if not able:
         raise InputError(f"costs: of {' '.join(unions)}; it must be a --target that has one of them")
     sizes = GROUPS.protocols.sizes_of(bounds, able, [next(iter(unions.values())).size_bytes])
@@ -171,12 +172,6 @@ def _search_protocols(
     result, stop_reason = run_to_end(budget, work, conclude)
     stop_reason = stop_reason or next((own.stop_reason for own in results.values() if own.stop_reason), "")
     return replace(result, stop_reason=stop_reason, seconds=now() - budget.begun)
-
-
-def _has(executor: GroupExecutor, union: UnionProblem, name: str) -> bool:
-    """Return whether the executor has a protocol."""
-    able = executor.isolated(union)
-    return able is None or bool(able.able([name]))
 
 
 def _time_us(result: ConcurrentResult, executor: GroupExecutor | None) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -49,24 +49,26 @@ class Estimator:
         topology: The topology.
         hierarchy: Its levels.
         known: Cached estimates, by collective, size in bytes, and groups.
-        net: Network of all ranks in their own order.
-        routes: Fixed routes between all ranks.
-        level_of: The level of every resource, int64 (nresources,): the innermost one between whose parts its links go.
     """
 
     topology: Topology
     hierarchy: Hierarchy
     known: dict[tuple[str, int, bytes], RequestTime] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        net = network(self.topology, range(self.topology.nranks))
-        object.__setattr__(self, "net", net)
-        object.__setattr__(self, "routes", Routes(net, np.arange(net.nranks)))
-        object.__setattr__(self, "level_of", _levels_of_resources(net, self.hierarchy, self.hierarchy.position))
+    @cached_property
+    def net(self) -> Network:
+        """Return the network of all ranks in their own order."""
+        return network(self.topology, range(self.topology.nranks))
 
-    net: Network = field(init=False)
-    routes: Routes = field(init=False)
-    level_of: Ints = field(init=False)
+    @cached_property
+    def routes(self) -> Routes:
+        """Return the fixed routes between all ranks."""
+        return Routes(self.net, np.arange(self.net.nranks))
+
+    @cached_property
+    def level_of(self) -> Ints:
+        """Return the level of every resource, int64 (nresources,): the innermost between whose parts its links go."""
+        return _levels_of_resources(self.net, self.hierarchy, self.hierarchy.position)
 
     def estimate(self, collective: str, groups: Ints, size_bytes: float) -> RequestTime:
         """Estimate the time of a collective in all groups, int64 (groups, ranks of a group), of `size_bytes` each.

@@ -345,7 +345,7 @@ class _Planner:
             return BuildShare([question], task)
         solved_place = None if place is None else 0
         source = sources.setdefault((question.collective, _form(self.topology, ranks), solved_place, targets), task)
-        place_of_rank = index_of(ranks)
+        place_of_rank = {rank: place for place, rank in enumerate(ranks)}
         return BuildShare([question], self._task(question, group, tuple(place_of_rank[rank] for rank in group)), source)
 
     def _task(self, question: BuildQuestion, ranks: tuple[int, ...], order: tuple[int, ...] = ()) -> Task:
@@ -363,8 +363,3 @@ class _Planner:
             net, nodes = network(self.topology, group), self.topology.nodes[list(group)]
             self.order_of[form_and_place] = tuple(canonical_order(net, nodes, place).tolist())
         return self.order_of[form_and_place]
-
-
-def index_of(ranks: Sequence[int]) -> dict[int, int]:
-    """Return the position of each rank."""
-    return {rank: place for place, rank in enumerate(ranks)}
