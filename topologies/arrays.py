@@ -34,7 +34,10 @@ def flags_of(count: int, places: Any) -> Bools:
 
 
 def index_among(count: int, chosen: Any) -> Ints:
-    """Return the index of each of 0..count-1 in the numbers `chosen`, -1 where it is not in them: int64 (count,)."""
+    """Return the index of each of 0..count-1 in `chosen`, which holds each once, -1 where it is absent: int64 (count,).
+
+    `chosen` may be a column or a sequence of numbers below `count`.
+    """
     index = np.full(count, -1, dtype=np.int64)
     index[chosen] = np.arange(len(chosen))
     return index
@@ -77,9 +80,9 @@ def sorted_rows(keys: Ints) -> Ints:
 
 
 def segment_sums(values: NDArray[Any], ptr: Ints) -> NDArray[Any]:
-    """Return the sum of each segment ptr[i]:ptr[i+1], 0 for an empty one.
+    """Return the sum of each segment ptr[i]:ptr[i+1] of whole numbers or flags, 0 for an empty one.
 
-    The sums are int64; for uint64 values they are uint64, modulo 2⁶⁴.
+    The sums are int64 (segments,); for uint64 values they are uint64, modulo 2⁶⁴.
     """
     running = np.zeros(len(values) + 1, dtype=np.uint64 if values.dtype == np.uint64 else np.int64)
     np.cumsum(values, out=running[1:])
@@ -89,6 +92,7 @@ def segment_sums(values: NDArray[Any], ptr: Ints) -> NDArray[Any]:
 def reachable(count: int, src: Ints, dst: Ints, starts: Ints | int, most_edges: int = _MOST_EDGES) -> Bools:
     """Return which of the vertices 0..count-1 can be reached along edges from `starts`, these included: bool (count,).
 
+    `most_edges` decides only how long the search takes, not its result.
     It passes over all edges in NumPy, O(depth · edges), until it has touched about `most_edges`; then it searches
     breadth first in SciPy.
     """

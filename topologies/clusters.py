@@ -53,11 +53,11 @@ class Nics:
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """A node and its NICs.
+    """A topology, and the NICs by which several like it can be joined.
 
     Attributes:
-        topology: The node's topology.
-        nics: The node's NICs; None where it has none.
+        topology: The topology of a node, or of a whole cluster.
+        nics: The node's NICs; None where it has none, or where the topology is a cluster.
         remarks: Sources of the figures, a line each.
     """
 
@@ -72,15 +72,15 @@ def join(machine: Machine, count: int, name: str) -> Topology:
     Ranks are numbered node by node; switches are "nvswitch.0" (of node 0), fabric switches last. Where NICs meet in a
     fabric switch, each rank that a NIC serves has a link to and from the switch with half of the NIC's α. A NIC that
     several ranks share is a limit "nic0.1 out" (NIC 0 of node 1). A "direct" fabric has links from NIC to NIC of other
-    nodes instead, with the same limits.
+    nodes instead, with the same limits. Costs of the node stay, but are off.
 
     Args:
         machine: The node and its NICs.
-        count: Number of nodes.
+        count: Number of nodes, at least 1. For 1 the result is the node's topology as it is, under its own name.
         name: Name of the cluster.
 
     Raises:
-        InputError: The machine has no NICs, or the cluster would be too large.
+        InputError: The machine has no NICs and the count is above 1, or the cluster would be too large.
     """
     node_topology = machine.topology
     if count == 1:

@@ -39,7 +39,11 @@ def without_costs(topology: Topology) -> Topology:
 
 
 def with_protocol(topology: Topology, protocol: str) -> Topology:
-    """Return the topology under one protocol where costs are on, else the topology as it is.
+    """Return the topology under one protocol, whichever it was under, where costs are on, else the topology as it is.
+
+    Args:
+        topology: The topology.
+        protocol: Name of a protocol of its costs; ANY only where it is under ANY already.
 
     Raises:
         InputError: The costs do not state the protocol, or it is not right on the topology's links.
@@ -54,16 +58,20 @@ def with_protocol(topology: Topology, protocol: str) -> Topology:
 
 
 def protocols_of(topology: Topology) -> list[str]:
-    """Return the protocols that are right on the topology's links, or none where costs are off."""
+    """Return the names of all protocols that are right on the topology's links, whichever it is under.
+
+    The list is empty where costs are off.
+    """
     if topology.costs is None or not topology.protocol:
         return []
     return topology.costs.usable(kinds_of(topology))
 
 
 def protocol_costs(topology: Topology) -> Protocol | None:
-    """Return the start and threadblock bandwidth of the topology's protocol, or None where costs are off.
+    """Return the costs of the topology's protocol, of which start and threadblock bandwidth count; None: costs are off.
 
-    Under ANY these are the earliest start and the highest bandwidth of all protocols that are right on the links.
+    Under ANY these two are the earliest start and the highest bandwidth of all protocols that are right on the links,
+    and all other fields have their defaults (for the figures of links see `figures_of`).
     """
     if topology.costs is None or not topology.protocol:
         return None
@@ -86,5 +94,5 @@ def figures_of(topology: Topology) -> Figures | None:
 
 
 def kinds_of(topology: Topology) -> list[str]:
-    """Return the names of the kinds of links that the topology has."""
+    """Return the names of the kinds of links that the topology has, in the order of KINDS."""
     return [KINDS[kind] for kind in np.unique(topology.link_kind).tolist()]

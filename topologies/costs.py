@@ -52,10 +52,12 @@ class Protocol:
     Attributes:
         start_us: Time in µs before the first step, once per call.
         threadblock_gbs: Highest rate in GB/s of one threadblock, per direction.
-        latency_us: Latency of a step in µs, in place of the links' α.
-        efficiency: Bytes of data per byte on the link, relative to the bandwidth that the topology states.
-        gap_us: Time in µs for which a message occupies its link in addition to its bytes.
-        links: Kinds of links on which the protocol is right.
+        latency_us: Latency of a step in µs, in place of the links' α, which a kind that is missing here keeps.
+        efficiency: Bytes of data per byte on the link, relative to the bandwidth that the topology states; 1 for a kind
+            that is missing here.
+        gap_us: Time in µs for which a message occupies its link in addition to its bytes; 0 for a kind that is missing
+            here.
+        links: Kinds of links on which the protocol gives right results and may be used.
         switch_ops: Costs of multicasts and reductions by switches; None: the protocol has no such operations.
         note: Source of the figures where it is not that of the other protocols; without effect.
     """
@@ -121,13 +123,21 @@ class Costs:
         object.__setattr__(self, "protocols", {n: self.protocols[n] for n in PROTOCOLS if n in self.protocols})
 
     def usable(self, kinds: Collection[str]) -> list[str]:
-        """Return the names of the protocols that are right on all of these kinds of links."""
+        """Return the names of the protocols that may be used on all of these kinds of links, in the order of PROTOCOLS.
+
+        The list is empty where there is none.
+        """
         return [name for name, protocol in self.protocols.items() if set(kinds) <= set(protocol.links)]
 
     def figures(self, names: Collection[str]) -> Figures:
         """Return the costs of links under a protocol, or the best of each figure under several protocols.
 
-        The best latency and gap are the smallest, the best efficiency is the largest.
+        The best latency and gap are the smallest, the best efficiency is the largest, for each kind of link and for
+        switches' operations. The latency of a kind is NaN (the links keep their α) where one of the protocols states
+        none for it. `switch_ops` is None where none of the protocols has any.
+
+        Args:
+            names: Names of the protocols, at least one, each of which the costs state.
         """
         protocols = [self.protocols[name] for name in names]
 

@@ -96,6 +96,6 @@ HOSTILE = (SynthError, ValueError, TypeError, LookupError, AttributeError, Arith
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
-    """Return "did you mean A or B?" with the names most similar to `name`, or "" where no name is similar."""
+    """Return "did you mean A or B?" with at most three names similar to `name`, or "" where no name is similar."""
     similar_names = get_close_matches(name[:60], names[:2000], 3, 0.5)
     return f"did you mean {' or '.join(similar_names)}?" if similar_names else ""

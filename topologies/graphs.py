@@ -55,7 +55,7 @@ def is_graph(value: object) -> bool:
 
 
 def is_graph_text(text: str) -> bool:
-    """Return whether a text has one of the three forms."""
+    """Return whether a text looks like one of the three forms; its end may still be wrong."""
     if text.lstrip().startswith("{"):
         return '"nodes"' in text and ('"links"' in text or '"edges"' in text)
     return "<graphml" in text[:4000] or _GML.match(text) is not None
@@ -65,7 +65,8 @@ def read_graph(text: str, origin: str) -> Machine:
     """Return the topology of a file's text as a machine without NICs.
 
     Raises:
-        InputError: The text has none of the three forms, or networkx is not installed; the message is one line.
+        InputError: The text has none of the three forms, its graph is no topology, or networkx is not installed; the
+            message is one line.
     """
     nx = load_networkx()
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
@@ -93,7 +94,11 @@ def read_graph(text: str, origin: str) -> Machine:
 
 
 def from_networkx(graph: Graph[Any], name: str | None = None) -> Topology:
-    """Return the topology of a graph (see the head of this module), under `name` or the graph's own name.
+    """Return the topology of a graph (see the head of this module), which is not changed.
+
+    Args:
+        graph: The graph, directed or not, with parallel edges or without.
+        name: Name of the graph in errors, and of the topology if the graph has no name of its own (up to a last dot).
 
     Raises:
         InputError: The graph is no topology.
@@ -102,7 +107,11 @@ def from_networkx(graph: Graph[Any], name: str | None = None) -> Topology:
 
 
 def graph_text(topology: Topology, form: str) -> str:
-    """Return the text of a topology in one of FORMS."""
+    """Return the text of a topology in one of FORMS, without an executor's costs.
+
+    Raises:
+        InputError: networkx is not installed.
+    """
     nx, graph = load_networkx(), topology.to_networkx()
     if form == "graphml":
         return "\n".join(nx.generate_graphml(graph)) + "\n"
@@ -196,7 +205,10 @@ def _ranks_and_switches(graph: Graph[Any], origin: str) -> tuple[list[Any], list
 def _links(
     graph: Graph[Any], number: Mapping[Any, int], assumed: Mapping[str, float], origin: str
 ) -> tuple[dict[tuple[int, int], list[float]], dict[str, set[tuple[int, int]]]]:
-    """Return GB/s, α and kind of each link by its ends, and by the name of each limit the links in it.
+    """Return [GB/s, α in µs, kind] of each link by its ends, and by the name of each limit the ends of its links.
+
+    Parallel edges become one link with the sum of their GB/s, the largest α and the first one's kind. Edges from a node
+    to itself are ignored.
 
     Args:
         graph: The graph.

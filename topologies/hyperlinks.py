@@ -71,7 +71,7 @@ class Hyperlinks:
         return int(np.argmax(matches)) if matches.any() else -1
 
     def members(self, hyperlink: int) -> Ints:
-        """Return the local ranks that take part in a hyperlink, ascending."""
+        """Return the local ranks that take part in a hyperlink, its hub included, ascending."""
         pairs = slice(self.ptr[hyperlink], self.ptr[hyperlink + 1])
         return np.unique(np.concatenate([self.src[pairs], self.dst[pairs]]))
 
@@ -134,13 +134,14 @@ class _Switch(NamedTuple):
 def crossings(topology: Topology, ranks: Ints, link_gbs: Floats, figures: Figures | None = None) -> Crossing:
     """Return the hyperlinks among `ranks` of a topology, without the limits that their links are in.
 
-    A switch whose ports share a limit has none, and no switch has any where the executor's costs state no operations.
+    A switch has none whose ports share a limit, or that has fewer than FEWEST_MEMBERS or more than MOST_MEMBERS of
+    these ranks on it. No switch has any where the executor's costs state no operations.
 
     Args:
         topology: The topology.
-        ranks: Rank of the topology for each local rank.
-        link_gbs: Rate in GB/s of each physical link.
-        figures: An executor's costs of links, where these are on.
+        ranks: Rank of the topology for each local rank; others are no members.
+        link_gbs: Rate in GB/s of each physical link, an executor's efficiency included.
+        figures: An executor's costs of links; None where these are off.
     """
     crossing = Crossing([], [], [], [], [], [], [], [], [], [], [])
     costs = None if figures is None else figures.switch_ops

@@ -28,20 +28,21 @@ def load(spec: str | Path) -> Topology:
     and µs), "my.toml" a file in the text form, "my.toml:4" four nodes of that file.
 
     Raises:
-        InputError: There is no such topology; the message is one line.
+        InputError: There is no such topology, or its file cannot be read; the message is one line.
     """
     return load_machine(spec).topology
 
 
 def apply_costs(topology: Topology, costs: str | Path | Costs) -> Topology:
-    """Return the topology with an executor's costs on, or off.
+    """Return the topology with an executor's costs on, under the protocol ANY, or off.
 
     Args:
         topology: The topology.
-        costs: OWN_COSTS for the topology's own costs, NO_COSTS for none, a file with [costs], or the costs themselves.
+        costs: OWN_COSTS for the topology's own costs, NO_COSTS to put them off, a file with [costs], or the costs
+            themselves.
 
     Raises:
-        InputError: There are no costs, or they are not right on the topology's links.
+        InputError: There are no costs, they are not right on the topology's links, or the file cannot be read.
     """
     if isinstance(costs, Costs):
         return with_costs(topology, costs)
@@ -65,8 +66,10 @@ def read_costs(costs: str | Path) -> str | Costs:
 def load_machine(spec: str | Path) -> Machine:
     """Return the machine that `spec` names (see `load`), with the NICs that join its nodes where it states any.
 
+    Several nodes ("dgx-a100:4") and formulas have no NICs.
+
     Raises:
-        InputError: There is no such topology; the message is one line.
+        InputError: There is no such topology, or its file cannot be read; the message is one line.
     """
     if isinstance(spec, Path):
         return _read_file(spec)

@@ -149,7 +149,7 @@ class Network:
         return self.nlinks + (0 if self.hyperlinks is None else len(self.hyperlinks))
 
     def uses(self, link: int) -> Ints:
-        """Return the resources of a link, ascending."""
+        """Return the resources of a link (not of a hyperlink), ascending."""
         return self.uses_idx[self.uses_ptr[link] : self.uses_ptr[link + 1]]
 
     @property
@@ -160,10 +160,10 @@ class Network:
     def uses_and_links(self, hyperlinks: bool = False) -> tuple[Ints, Ints, Floats]:
         """Return (uses_ptr, uses_idx, capacity_gbs) with one more resource for each link, numbered nresources + link.
 
-        The capacity of a link's own resource is the rate that the link takes.
+        Only the link uses its own resource, whose capacity is the rate that the link takes.
 
         Args:
-            hyperlinks: Whether hyperlinks follow the links.
+            hyperlinks: Whether hyperlinks follow the links, each with a resource of its own too.
         """
         carriers = self.carriers if hyperlinks else self._links
         numbers = np.arange(len(carriers.uses_ptr))
@@ -222,10 +222,14 @@ def network(topology: Topology, ranks: Sequence[int], members: int | None = None
 
 
 def links_among(net: Network, chosen: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return (link of `net`, source, destination) of the links among some local ranks, renumbered by their order.
+    """Return (link of `net`, source, destination) of the links among some local ranks, each int64 (links,).
 
     The links are sorted as those of a network: by source and destination, and several links of one pair in the order of
     `net`.
+
+    Args:
+        net: The network.
+        chosen: The local ranks, each once; a rank's index here is its number as source and destination.
     """
     number = index_among(net.nranks, chosen)
     begin = np.searchsorted(net.src, chosen)
@@ -238,7 +242,12 @@ def links_among(net: Network, chosen: Ints) -> tuple[Ints, Ints, Ints]:
 def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
     """Build the network of the local ranks `chosen` without hyperlinks, and return the link of `net` behind each link.
 
-    A path between two ranks does not depend on the other ranks, so it can be taken from the larger network.
+    A path between two ranks does not depend on the other ranks, so it can be taken from the larger network. Resources
+    that no link uses any more are left out.
+
+    Args:
+        net: The larger network.
+        chosen: Its local ranks, each once, in the order of the new local ranks.
     """
     links, src, dst = links_among(net, chosen)
     count = net.uses_ptr[links + 1] - net.uses_ptr[links]

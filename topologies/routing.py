@@ -36,6 +36,10 @@ def forwarding_tables(topology: Topology, ranks: Ints) -> Tables:
     """Return each switch's best paths to `ranks`: least α, then most bandwidth, then fewest hops, from the switch on.
 
     α is compared in whole picoseconds, so that the order in which equal figures are summed decides nothing.
+
+    Args:
+        topology: The topology.
+        ranks: Destinations, each once, in the order of the tables' columns: int64 (D,).
     """
     n, nswitches, ncolumns = topology.nranks, len(topology.switches), len(ranks)
     picos = np.rint(topology.alpha_us * 1e6)
@@ -90,10 +94,12 @@ def forwarding_tables(topology: Topology, ranks: Ints) -> Tables:
 def follow(tables: Tables, switch: Ints, column: Ints, spread: Ints) -> list[Ints]:
     """Return the physical links from each `switch` to the rank in `column`, an array per hop, -1 after the path's end.
 
+    Each array is int64 (paths,); the last hop's link leads to the rank.
+
     Args:
         tables: The forwarding tables.
-        switch: Switch at which each path begins: int64 (paths,).
-        column: Column of `tables` of each path's destination: int64 (paths,).
+        switch: Switch at which each path begins, numbered from 0 after the ranks: int64 (paths,).
+        column: Column of `tables` of each path's destination, which the switch must reach: int64 (paths,).
         spread: Number that picks one of several equally best edges: spread mod choices at the first switch that has a
             choice, the quotient at the next, so that the destinations of a fat tree fill all its spines (D-mod-k
             routing): int64 (paths,).

@@ -78,8 +78,8 @@ class SwitchOps:
 class Topology:
     """A graph of ranks 0..nranks-1, switches after them, and directed links between these vertices.
 
-    Links are sorted by (src, dst) in whatever order they come, so that equal machines give equal arrays; `limits` is
-    renumbered to match. All arrays are copies and read-only.
+    There is at most one link from one vertex to another. Links are sorted by (src, dst) in whatever order they come, so
+    that equal machines give equal arrays; `limits` is renumbered to match. All arrays are copies and read-only.
 
     Attributes:
         name: Name of the topology, one line.
@@ -91,17 +91,17 @@ class Topology:
         bandwidth_gbs: Bandwidth of each link in GB/s (10⁹ bytes/s): float64 (nlinks,).
         limits: Capacities that several physical links share.
         alpha_assumed: Whether some α is an assumption that nobody has published.
-        nodes: Chassis of each rank: int64 (nranks,).
+        nodes: Chassis of each rank, a number from 0 to nranks-1: int64 (nranks,). Given empty, it becomes all 0.
         sms: Number of SMs of a device (AMD: compute units), on each of which one threadblock can spin; 0: unknown.
         compute_capability: Compute capability of NVIDIA GPUs without the point (90: Hopper); 0: none or unknown.
         gcn: Architecture of AMD GPUs (gfx942); "": none or unknown.
         platform: A cloud's name of the machine (p5.48xlarge), by which libraries' plug-ins recognise it.
         summary: Short description: "8 GPUs, NVSwitch, 300 GB/s each way".
         source: Where the figures come from.
-        link_kind: Kind of each link, an index into `costs.KINDS`: int64 (nlinks,).
+        link_kind: Kind of each link, an index into `costs.KINDS`: int64 (nlinks,). Given empty, it becomes all "other".
         costs: An executor's costs, as the machine states them.
         protocol: Protocol under which the costs are on (`topologies.costed`); "": they are off.
-        switch_ops: Switches that multicast or reduce, in the order of `switches`.
+        switch_ops: Switches that multicast or reduce, in the order of `switches`; those with both rates 0 are dropped.
 
     Raises:
         InputError: The parts do not make a topology; the message is one line.
@@ -181,8 +181,9 @@ class Topology:
         raise self._error(f"no vertex {vertex}; vertices are 0 to {self.nvertices - 1}")
 
     def to_networkx(self) -> DiGraph[Any]:
-        """Return the topology as a networkx graph whose switches are nodes by name.
+        """Return the topology as a networkx DiGraph whose nodes are ranks by number and switches by name.
 
+        The attributes of its nodes and edges are at the head of `topologies.graphs`.
         `topologies.graphs.from_networkx` turns the graph back into an equal topology, except for an executor's costs,
         which the graph does not hold.
 
@@ -260,7 +261,7 @@ class Topology:
         self._check_differ("switches", self.switches)
 
     def _checked_kinds(self, nlinks: int) -> Ints:
-        """Return the kind of each link in the order of the columns given; "other" where none is stated."""
+        """Return the kind of each link in the order of the columns given; "other" for all where none is stated."""
         kind = _integers("link_kind", self.link_kind)
         if not kind.any():
             return np.zeros(nlinks, dtype=np.int64)

@@ -34,7 +34,7 @@ class Level:
 
     Attributes:
         name: The level's name.
-        size: Number of parts of this level in every part of the level before.
+        size: Number of parts of this level in every part of the level before; of the outermost level, in all.
     """
 
     name: str
@@ -67,7 +67,10 @@ class Hierarchy:
         return np.argsort(self.ranks)
 
     def parts(self, level: int) -> Ints:
-        """Return the ranks of every part of a level, a row per part: int64 (parts, ranks of a part)."""
+        """Return the ranks of every part of `levels[level]`, a row per part: int64 (parts, ranks of a part).
+
+        Parts stand in the order of their positions, and so do the ranks of a part.
+        """
         return self.ranks.reshape(math.prod(self.sizes[: level + 1]), -1)
 
     def __str__(self) -> str:
@@ -79,14 +82,15 @@ def nested(hierarchy: Hierarchy, groups: Ints) -> tuple[Ints, tuple[Level, ...]]
     """Return the members of groups arranged by level.
 
     Each group has c₀ parts of an outer level, c₁ parts of the next level in each of these, and so on. Where the groups
-    do not share one regular arrangement, there is one level with all ranks of a group.
+    do not share one regular arrangement, there is one level, "rank", with all ranks of a group.
 
     Args:
         hierarchy: The levels of the topology.
-        groups: Ranks of each group: int64 (groups, members).
+        groups: Ranks of each group, in any order: int64 (groups, members).
 
     Returns:
-        The ranks, int64 (groups, c₀, c₁, …), and the levels of c₀, c₁, … parts, all of them greater than 1.
+        The ranks by position, int64 (groups, c₀, c₁, …), and the levels of c₀, c₁, … parts, named as in `hierarchy`.
+        Levels with one part are left out, so that groups of one member have no level.
     """
     position = np.sort(hierarchy.position[groups], axis=1)
     part_counts, size, outer_parts, regular = [], len(hierarchy.ranks), 1, True
@@ -145,7 +149,7 @@ def find_levels(topology: Topology) -> Hierarchy:
 def parse_levels(text: str, topology: Topology) -> Hierarchy:
     """Return the levels of a text such as "rack:2,node:4,gpu:8", outermost first.
 
-    Ranks have the order of the topology's own levels where it has any.
+    Ranks have the order of the topology's own levels (see `find_levels`), or ascend where these cannot be found.
 
     Raises:
         InputError: The text has another form, a name is repeated, or the product of the sizes is not the number of

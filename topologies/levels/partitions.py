@@ -70,7 +70,7 @@ def _is_proper(partition: Partition) -> bool:
 
 
 def chassis(topology: Topology) -> Iterator[Partition]:
-    """Yield the partition into nodes, where the topology names several."""
+    """Yield the partition into nodes; nothing where there is one node, or each rank has a node of its own."""
     partition = _partition(topology.nodes, "nodes", is_chassis=True)
     if _is_proper(partition):
         yield partition
@@ -78,6 +78,8 @@ def chassis(topology: Topology) -> Iterator[Partition]:
 
 def connected_parts(topology: Topology, triangles: bool = False) -> Iterator[Partition]:
     """Yield the partitions into connected parts as links are added kind by kind, finest first.
+
+    Each has more than one part and fewer parts than ranks.
 
     The kinds are ordered by: the bandwidth that ranks can reach over a link, highest first; the number of switches
     between its ends and the ranks, fewest first; α, lowest first; and, with `triangles`, links that are in a triangle
@@ -105,6 +107,7 @@ def connected_parts(topology: Topology, triangles: bool = False) -> Iterator[Par
 def grid_blocks(topology: Topology) -> Iterator[Partition]:
     """Yield the blocks of consecutive ranks where the graph is the Cartesian product of a block and a graph of blocks.
 
+    The largest blocks come first; a block of all ranks or of one rank is none.
     Only topologies without switches have them: in a torus or mesh, numbered by coordinates, every dimension gives one.
     """
     n = topology.nranks
@@ -169,7 +172,7 @@ def _reachable_gbs(topology: Topology) -> Floats:
 
 
 def _heights(topology: Topology) -> Ints:
-    """Return the number of hops from every vertex to the nearest rank."""
+    """Return the number of hops from every vertex to the nearest rank: int64 (nvertices,); nvertices for no path."""
     height = np.full(topology.nvertices, topology.nvertices, dtype=np.int64)
     height[: topology.nranks] = 0
     while True:
