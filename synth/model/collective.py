@@ -43,7 +43,7 @@ class Collective:
         post: Rows (rank, chunk) that are wanted after, sorted and without repetition; int, shape (q, 2).
         in_index: Place of each row of `pre` in that rank's input buffer, in chunks; int, shape (p,).
         out_index: Place of each row of `post` in that rank's output buffer, in chunks; int, shape (q,).
-        root: The root's position in the group, or 0.
+        root: The root's position in the group; 0 where there is no root.
     """
 
     name: str
@@ -60,17 +60,23 @@ class Collective:
 
     @cached_property
     def holds(self) -> Bools:
-        """Return a table of the ranks that hold each chunk before, shape (nchunks, nranks).
+        """Return whether each rank holds each chunk before; bool, shape (nchunks, nranks).
 
         It suits small problems only; for large ones see `holders`.
+
+        Raises:
+            InputError: The table would take too much memory.
         """
         return self._dense(self.pre)
 
     @cached_property
     def wants(self) -> Bools:
-        """Return a table of the ranks that must hold each chunk after, shape (nchunks, nranks).
+        """Return whether each rank must hold each chunk after; bool, shape (nchunks, nranks).
 
         It suits small problems only; for large ones see `goals`.
+
+        Raises:
+            InputError: The table would take too much memory.
         """
         return self._dense(self.post)
 
@@ -88,7 +94,7 @@ class Collective:
         return self._by_chunk(self.post)
 
     def _dense(self, rows: Ints) -> Bools:
-        """Return rows (rank, chunk) as a table of shape (nchunks, nranks).
+        """Return rows (rank, chunk) as a table of flags, shape (nchunks, nranks).
 
         Raises:
             InputError: The table would take too much memory.
@@ -122,7 +128,9 @@ class Collective:
         return bool(self.reduces.any())
 
     def equals(self, collective: Collective, places: bool = True) -> bool:
-        """Return whether two collectives state the same conditions.
+        """Return whether two collectives are the same: name, root, numbers of chunks, fractions and conditions.
+
+        Chunks are compared by number: the same conditions under another numbering are not equal.
 
         Args:
             collective: The collective to compare with.
@@ -151,14 +159,14 @@ def make_collective(  # It has a parameter for each field of a collective that c
     reduces: bool | Bools = False,
     root: int = 0,
 ) -> Collective:
-    """Build a collective with one chunk a block from its conditions in any order.
+    """Build a collective with one chunk a block from its conditions in any order; nothing is checked.
 
     Args:
         name: The collective's name.
         nranks: Number of ranks in the process group.
         fraction: Bytes of a chunk / message size: one number for all chunks, or shape (nchunks,).
-        pre: Rows (rank, chunk) that are held before, shape (p, 2).
-        post: Rows (rank, chunk) that are wanted after, shape (q, 2).
+        pre: Rows (rank, chunk) that are held before, without repetition, shape (p, 2).
+        post: Rows (rank, chunk) that are wanted after, without repetition, shape (q, 2).
         in_index: Place of each row of `pre` in the input buffer, in the same order.
         out_index: Place of each row of `post` in the output buffer, in the same order.
         nchunks: Number of chunks in all.
@@ -177,7 +185,13 @@ def make_collective(  # It has a parameter for each field of a collective that c
 def chunks_by_ends(collective: Collective, chunks: Ints) -> list[tuple[Ints, Ints, Ints]]:
     """Return chunks in groups that all reduce or all do not, and have equal holders and goals.
 
-    Each group is (chunks, holders, goals), all ascending.
+    Args:
+        collective: The collective.
+        chunks: Numbers of the chunks to group, each once.
+
+    Returns:
+        (chunks, holders, goals) of each group, in the order in which groups first occur. A group's chunks keep their
+        order; holders and goals are ascending positions, read-only, and may be empty.
     """
     (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
     chunks_of: dict[tuple[bool, bytes, bytes], list[int]] = {}
@@ -192,6 +206,8 @@ def chunks_by_ends(collective: Collective, chunks: Ints) -> list[tuple[Ints, Int
 
 def subdivided(collective: Collective, chunks: int) -> Collective:
     """Return a collective with every chunk cut into `chunks` equal parts, which lie side by side.
+
+    Part p of chunk c is chunk c · chunks + p. With `chunks` 1 the result is the collective itself.
 
     Raises:
         InputError: The conditions would have too many rows for the memory.
@@ -225,8 +241,11 @@ def subdivided(collective: Collective, chunks: int) -> Collective:
 def one_shot(collective: Collective) -> Collective:
     """Return an all-reduce in which every rank that wants the result has its own sum of the same data.
 
-    Chunk g · chunks + c is chunk c as rank g sums it. This order keeps `subdivided` and the cells of the blocks as they
-    are.
+    The result has nranks · nchunks chunks: chunk g · nchunks + c is chunk c as rank g sums it. This order keeps
+    `subdivided` and the cells of the blocks as they are.
+
+    Args:
+        collective: An all-reduce in which each chunk is one sum for all ranks; this is not checked.
     """
     k, first_chunk = collective.nranks, np.arange(collective.nranks)[:, None] * collective.nchunks
     pre_chunk = np.broadcast_to(first_chunk[:, None], (k, len(collective.pre), 1)) + collective.pre[:, 1, None]
@@ -247,13 +266,15 @@ def one_shot(collective: Collective) -> Collective:
 def alltoallv(sizes_bytes: Sequence[Sequence[float]] | Floats) -> Collective:
     """Return an all-to-all whose blocks may each have a different size.
 
+    Each entry above 0 is a chunk, numbered row by row; those of a rank to itself are included.
+
     Args:
         sizes_bytes: Bytes that rank i sends to rank j, shape (k, k). The message size is the largest sum of a row (the
             fullest send buffer); at another message size all blocks scale with it.
 
     Raises:
-        InputError: The matrix is not square, k < 2, an entry is negative or not finite, or no rank sends anything to
-            another rank.
+        InputError: The matrix is not square, k < 2, an entry is negative or not finite, a row's sum is too large for a
+            float, or no rank sends anything to another rank.
     """
     try:
         table = np.asarray(sizes_bytes, dtype=np.float64)
@@ -290,9 +311,15 @@ def _place_within(owner: Ints, k: int) -> Ints:
 def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
     """Return a named collective over `nranks` ranks with `chunks` chunks a block and its root at position `root`.
 
+    Args:
+        name: Any spelling that `parse_name` accepts.
+        nranks: Number of ranks in the group, at least 2.
+        chunks: Number of chunks a block, at least 1.
+        root: The root's position in the group; a collective without a root ignores it once it is checked.
+
     Raises:
-        InputError: The name is unknown, there are fewer than two ranks or no chunks, the root is outside the group, or
-            the collective is too large.
+        InputError: The name is unknown or needs a matrix of sizes (alltoallv), there are fewer than two ranks or no
+            chunks, the root is outside the group, or the collective is too large.
     """
     kind = KINDS[parse_name(name)]
     if kind.by_size:

@@ -46,7 +46,13 @@ def common_chunk(collective: Collective, most_cells: int = MOST_CELLS) -> Common
 
     A cell is the greatest common divisor of the chunks' sizes, if that is coarse enough. Where a rank's buffer would
     have more than `most_cells` such cells, chunks are padded to whole cells. The size of a cell is then the one that
-    pads the fullest buffer the least.
+    pads the fullest buffer the least. Where all chunks have one size, each is one cell and `cells` is the collective
+    itself.
+
+    Args:
+        collective: The collective.
+        most_cells: Number of cells in a rank's fullest buffer above which chunks are padded, more than 64. Chunks of
+            one size, and many chunks far smaller than the others, may exceed it, as each chunk has at least one cell.
     """
     weight = collective.fraction / float(collective.fraction.min())
     if float(weight.max()) <= 1 + _EQUAL:
@@ -65,9 +71,13 @@ def common_chunk(collective: Collective, most_cells: int = MOST_CELLS) -> Common
 
 
 def cut_blocks(collective: Collective, widths: Sequence[int]) -> CommonChunk:
-    """Cut every block into sum(widths) cells; its p-th chunk gets widths[p] cells.
+    """Cut every block into sum(widths) cells of one size; its p-th chunk gets widths[p] cells, without padding.
 
-    The collective must have chunks of one size. Chunks become a little longer or shorter; a block keeps its length.
+    Chunks become a little longer or shorter; a block keeps its length.
+
+    Args:
+        collective: A collective with chunks of one size; this is not checked.
+        widths: Number of cells of each chunk of a block, one for each of `collective.chunks`.
     """
     count = np.tile(np.asarray(widths, dtype=np.int64), collective.nchunks // collective.chunks)
     ncells = int(count.sum())

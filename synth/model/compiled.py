@@ -93,9 +93,10 @@ class Runner:
     interpreted: bool
 
     def columns(self, *arrays: NDArray[Any]) -> list[Any]:
-        """Return arrays of any shape as loops take them: lists, or contiguous writable arrays.
+        """Return arrays of any shape as loops take them: (nested) lists, or contiguous writable arrays.
 
-        An array is copied only where it must be.
+        Read what a loop writes from the result. A list is always a copy; an array is copied only where it must be, so
+        that the loop may write into the caller's own array.
         """
         if self.interpreted:
             return [array.tolist() for array in arrays]
@@ -103,7 +104,7 @@ class Runner:
         return [array if array.flags.writeable else array.copy() for array in plain]
 
     def table(self, values: Table) -> Table:
-        """Return a NamedTuple of arrays and numbers with its arrays as loops take them."""
+        """Return a NamedTuple of arrays and numbers with its arrays as loops take them; see `columns`."""
         return type(values)(*(self.columns(value)[0] if isinstance(value, np.ndarray) else value for value in values))
 
     def __call__(self, loop: Callable[..., Any], *arguments: Any) -> Any:
@@ -117,10 +118,11 @@ _interpreted_s = 0.0  # About what this process has spent in the interpreter by 
 
 
 def choose_runner(seconds: float) -> Runner:
-    """Choose the interpreter until its total time in this process exceeds the time to load compiled loops.
+    """Choose the interpreter as long as its total time in this process, with this work, is below that of loading loops.
 
     Args:
-        seconds: About what the interpreter would take.
+        seconds: About what the interpreter would take for this work; it counts from now on if the interpreter is
+            chosen.
     """
     global _interpreted_s
     if _interpreted_s + seconds > _LOADING_S:

@@ -55,6 +55,9 @@ def restart() -> None:
 def uncounted(work: Callable[[], Answer], counts: Callable[[], bool] = lambda: False) -> Answer:
     """Run `work` and return its result; its time counts against no budget unless `counts` returns True at the end.
 
+    The clock of `now` stands still meanwhile. Inside another `uncounted`, the outer one alone decides, and `counts` is
+    not called. Also the time of work that raises is taken off.
+
     This is no context manager: Ctrl-C while one is entered would skip its end, and the clock would stand still.
     """
     if _Uncounted.since:
@@ -105,6 +108,9 @@ _in_force: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 def limited(until: Callable[[], float] | float, work: Callable[[], Answer]) -> Answer:
     """Run `work` and return its result, or raise TimeUp at its first look at the clock after its time.
 
+    The deadline of the work around this call holds too: the earlier one counts. If the time is over already, `work` is
+    not started.
+
     Args:
         until: A reading of `now`, or a function that returns one and is called again and again.
         work: What to run; it looks at the clock by `check_deadline`.
@@ -131,17 +137,20 @@ def check_deadline() -> None:
 
 
 def remaining_s() -> float:
-    """Return the seconds that are left to the work around this call; inf if nothing limits it."""
+    """Return the seconds that are left to the work around this call: 0 or less once it is over, inf without a limit."""
     deadline = _in_force.get()
     return float("inf") if deadline is None else deadline.remaining_s()
 
 
 def checking_deadline(items: Iterable[Item], every: int = 1) -> Iterator[Item]:
-    """Yield items, and raise TimeUp if the time of the work around is over.
+    """Yield items in order, and look at the clock before the first and then before every `every`-th one.
 
     Args:
         items: The items.
         every: Number of items from one look at the clock to the next: 1, or more where an item takes microseconds.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     remaining = iter(items)
     for item in remaining:

@@ -39,7 +39,11 @@ _collected: ContextVar[dict[str, Defect] | None] = ContextVar("defects", default
 
 @contextmanager
 def collected() -> Iterator[dict[str, Defect]]:
-    """Collect the defects that are contained inside, each line once; an enclosing collector gets them too."""
+    """Collect the defects that are contained inside, each line once; an enclosing collector gets them at the end too.
+
+    Yields:
+        The defects by their lines: an empty dictionary that fills while the context is open.
+    """
     enclosing, defects = _collected.get(), dict[str, Defect]()
     token = _collected.set(defects)
     try:
@@ -53,8 +57,8 @@ def collected() -> Iterator[dict[str, Defect]]:
 def contained(part: str, work: Callable[[], Answer], otherwise: Answer) -> Answer:
     """Return the result of `work`, or `otherwise` where it fails by a defect, which is collected.
 
-    InputError, interrupts and the end of a pipe are raised. Where no collector is open, as in the test of one engine,
-    every error is raised.
+    InputError, TimeUp, interrupts and the end of a pipe are raised. Where no collector is open, as in the test of one
+    engine, every error is raised.
 
     Args:
         part: The part that may fail, in words that begin a line ("engine flow").
@@ -79,7 +83,9 @@ def contained(part: str, work: Callable[[], Answer], otherwise: Answer) -> Answe
 
 
 def raise_first_defect() -> None:
-    """Raise the first collected defect, where an answer is missing because of it.
+    """Raise the first defect of the innermost open collector; do nothing if it has none or no collector is open.
+
+    Call it where an answer is missing, which a defect would explain.
 
     Raises:
         DefectError: A defect was collected.
@@ -98,7 +104,7 @@ class DefectError(RuntimeError):
 
 
 def describe_defect(part: str, error: BaseException) -> Defect:
-    """Return an error that was raised in a part as a defect."""
+    """Return an error that was raised in a part as a defect; `part` begins its line, as in `contained`."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     message = str(error)[:_MOST_CHARACTERS]

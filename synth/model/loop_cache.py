@@ -107,8 +107,8 @@ def holding() -> Iterator[bool]:
     """Keep other processes from the folder, and yield whether it may be read and written.
 
     If two processes stored a loop at once, one could load the other's code. The folder counts as held where its file
-    system knows no locks. It is not held if another process holds it for longer than this process waits (half a second
-    in all); then nothing may be read or written there.
+    system knows no locks, or where there is no folder. It is not held if another process holds it for longer than this
+    process waits (half a second in all); then nothing may be read or written there.
     """
     root, handle, is_held = loops_folder(), -1, True
     if root is not None:

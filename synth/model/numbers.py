@@ -23,7 +23,7 @@ def parse_seconds(text: str, label: str) -> float:
     """Return the seconds of a text such as `30s`, `500ms`, `5m`, `1h` or `30`.
 
     Raises:
-        InputError: The text is no time, or not between 0 and 10⁷ seconds; the message begins with `label`.
+        InputError: The text is no time, or not more than 0 and less than 10⁷ seconds; the message begins with `label`.
     """
     for unit, factor in _UNITS:
         if text.endswith(unit):
@@ -46,10 +46,10 @@ def format_seconds(seconds: float) -> str:
 
 
 def whole(value: Any, label: str) -> int:
-    """Return a whole number as an int.
+    """Return a whole number, Python's or NumPy's, as an int.
 
     Raises:
-        InputError: The value is no whole number, or a bool; the message begins with `label`.
+        InputError: The value is anything else, such as 4.0, "4" or a bool; the message begins with `label`.
     """
     if not isinstance(value, bool):
         try:
@@ -60,7 +60,7 @@ def whole(value: Any, label: str) -> int:
 
 
 def whole_numbers(values: Any, label: str) -> tuple[int, ...]:
-    """Return a list of whole numbers as a tuple of ints.
+    """Return a list, or any other iterable, of whole numbers (see `whole`) as a tuple of ints; it may be empty.
 
     Raises:
         InputError: The value is no list of whole numbers; the message begins with `label`.
@@ -73,7 +73,12 @@ def whole_numbers(values: Any, label: str) -> tuple[int, ...]:
 
 
 def as_seconds(value: Any, label: str) -> float:
-    """Return the seconds of a number, or of a text such as `30s`."""
+    """Return the seconds of a number, or of a text such as `30s`.
+
+    Raises:
+        InputError: The value is neither, or is a text that `parse_seconds` refuses; the message begins with `label`.
+            A number may have any value: callers check its range.
+    """
     if isinstance(value, str):
         return parse_seconds(value, label)
     try:
@@ -85,14 +90,22 @@ def as_seconds(value: Any, label: str) -> float:
 
 
 def as_text(value: Any, label: str) -> str:
-    """Return the value if it is a text."""
+    """Return the value if it is a text.
+
+    Raises:
+        InputError: The value is no text; the message begins with `label`.
+    """
     if not isinstance(value, str):
         raise InputError(f"{label}: {_shown_value(value)} is no text; it must be a name")
     return value
 
 
 def as_texts(values: Any, label: str) -> tuple[str, ...]:
-    """Return a list of texts, or a single text, as a tuple."""
+    """Return a list of texts, or a single text, as a tuple.
+
+    Raises:
+        InputError: The value is no text and no iterable of texts; the message begins with `label`.
+    """
     values = [values] if isinstance(values, str) else values
     if not isinstance(values, Iterable):
         raise InputError(
@@ -102,14 +115,22 @@ def as_texts(values: Any, label: str) -> tuple[str, ...]:
 
 
 def as_flag(value: Any, label: str) -> bool:
-    """Return the value as a bool if it is True or False."""
+    """Return the value as a bool if it is True or False, Python's or NumPy's.
+
+    Raises:
+        InputError: The value is anything else; the message begins with `label`.
+    """
     if type(value).__name__ not in ("bool", "bool_"):  # The second is NumPy's, which commands load only later.
         raise InputError(f"{label}: {_shown_value(value)} is no flag; it must be True or False")
     return bool(value)
 
 
 def as_folder(value: Any, label: str) -> Path:
-    """Return the name of a folder, a text or a Path, as a Path."""
+    """Return the name of a folder, a text or a Path, as a Path; the folder need not exist.
+
+    Raises:
+        InputError: The value is no text or Path, is empty, or holds a zero byte; the message begins with `label`.
+    """
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise InputError(f"{label}: {_shown_value(value)} is no name of a folder; it must be text or a Path")
     return Path(value)

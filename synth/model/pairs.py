@@ -10,12 +10,19 @@ from topologies.network import Network
 
 
 def ordinary(net: Network, link: Ints) -> bool:
-    """Return whether no row goes over a hyperlink."""
+    """Return whether no row goes over a hyperlink.
+
+    Args:
+        net: The network.
+        link: The link or hyperlink of every row, shape (rows,); it may be empty.
+    """
     return net.hyperlinks is None or not len(link) or int(link.max()) < net.nlinks
 
 
 def pairs_of_rows(net: Network, link: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the arrays (row, source, destination) of every pair of ranks, row by row.
+    """Return the arrays (row, source, destination) of every pair of ranks, row by row, shape (pairs,) each.
+
+    Rows are indices of `link`; a row over a link has one pair. Ranks are local.
 
     Args:
         net: The network.

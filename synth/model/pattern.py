@@ -66,8 +66,12 @@ def collective_of(name: str, file: str | None) -> str | Collective:
     """Return a collective's name, or the Collective in its file: a pattern, or the sizes of an alltoallv.
 
     Args:
-        name: A collective's name, or "pattern".
+        name: A collective's name, or "pattern". Without a file it is returned as it is; with a file, every name but
+            "pattern" means alltoallv.
         file: The pattern's or the sizes' file; None where the name is enough.
+
+    Raises:
+        InputError: The file cannot be read or states no such collective.
     """
     if file is None:
         return name
@@ -111,7 +115,7 @@ def read_pattern(path: str | Path) -> Collective:
 
 
 def _read_name(top: Fields) -> str:
-    """Read the pattern's name, which must not be the name of a known collective."""
+    """Read the pattern's name; raise InputError if it is the name of a known collective or no short plain word."""
     name = top.string("name")
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name):
         top.fail("name", f"{shown(name)} is no short plain word; it must be 1 to 40 letters, digits, _ or -")
@@ -124,7 +128,7 @@ def _read_name(top: Fields) -> str:
 
 
 def _read_entry(table: Fields, nranks: int) -> _PatternEntry:
-    """Read one [[chunk]] table."""
+    """Read one [[chunk]] table of a pattern over `nranks` positions; raise InputError for a field that is not right."""
     table.only(_CHUNK)
     table.string("name", "")
     holders, goals = _read_positions(table, "from", nranks), _read_positions(table, "to", nranks)
@@ -146,7 +150,11 @@ def _read_entry(table: Fields, nranks: int) -> _PatternEntry:
 
 
 def _read_positions(table: Fields, key: str, nranks: int) -> Ints:
-    """Read the positions of "all", "0-3,6" or [0, 1], ascending."""
+    """Read the positions that a field states as "all", "0-3,6" or [0, 1], ascending.
+
+    Raises:
+        InputError: The field is missing or empty, has another form, or names a position outside 0..nranks-1 or twice.
+    """
     form = 'it must be a range such as "0-3,6", a list such as [0, 1] or "all"'
     if key not in table.values:
         table.fail(key, f"missing; {form}")
@@ -187,7 +195,7 @@ def _read_positions(table: Fields, key: str, nranks: int) -> Ints:
 
 
 def _check_data(entries: list[_PatternEntry]) -> None:
-    """Check that entries of the same data agree, and that no two entries state the same value or sum."""
+    """Raise InputError if entries of the same data differ in weight or count, or state the same value or sum."""
     first: dict[str, _PatternEntry] = {}
     values: set[tuple[str, int]] = set()
     sums: set[tuple[str, bytes]] = set()

@@ -98,7 +98,11 @@ class Problem:
         return self.group + self.relays
 
     def with_chunks(self, chunks: int) -> Problem:
-        """Return the problem with every chunk cut into `chunks` equal parts."""
+        """Return the problem with every chunk cut into `chunks` equal parts, as `subdivided` does.
+
+        Raises:
+            InputError: The collective would not fit in memory.
+        """
         allowed = self.allowed_holders
         if allowed is not None:
             allowed = AllowedHolders(np.repeat(allowed.family, chunks), allowed.ranks)
@@ -142,7 +146,12 @@ class Problem:
 
 
 def question(problem: Problem) -> dict[str, Any]:
-    """Return the collective, topology, group (topology ranks in order), relays, and the root's rank or None."""
+    """Return what a problem asks, as values for JSON.
+
+    Returns:
+        `collective` and `topology` (their names), `group` (topology ranks in order), `relays` (topology ranks), and
+        `root` (a topology rank; None where the collective has no root).
+    """
     collective = problem.collective
     return {
         "collective": collective.name,
@@ -170,7 +179,16 @@ def describe_alpha(problem: Problem) -> str:
 
 
 def hops(nranks: int, src: Ints, dst: Ints) -> Ints:
-    """Return the fewest links between all pairs, shape (nranks, nranks); nranks where there is no path."""
+    """Return the fewest links on a path between all pairs, shape (nranks, nranks).
+
+    Args:
+        nranks: Number of ranks.
+        src: Source of each link, shape (links,).
+        dst: Destination of each link, shape (links,).
+
+    Returns:
+        The number for each [from, to]: 0 from a rank to itself, nranks where there is no path.
+    """
     reach = np.zeros((nranks, nranks), dtype=bool)
     reach[src, dst] = True
     is_reached = np.eye(nranks, dtype=bool)
@@ -185,7 +203,17 @@ def hops(nranks: int, src: Ints, dst: Ints) -> Ints:
 
 
 def least_latency(nranks: int, src: Ints, dst: Ints, alpha_us: Floats) -> Floats:
-    """Return the least sum of α between all pairs in µs, shape (nranks, nranks); inf where there is no path."""
+    """Return the least sum of α on a path between all pairs, in µs, shape (nranks, nranks).
+
+    Args:
+        nranks: Number of ranks.
+        src: Source of each link, shape (links,).
+        dst: Destination of each link, shape (links,).
+        alpha_us: α of each link in µs, ≥ 0, or another length; of parallel links the shortest counts.
+
+    Returns:
+        The sum for each [from, to]: 0 from a rank to itself, inf where there is no path.
+    """
     best = np.full((nranks, nranks), np.inf)
     np.minimum.at(best, (src, dst), alpha_us)
     np.fill_diagonal(best, 0.0)
@@ -258,14 +286,14 @@ def make_problem(
         topology: The machine or cluster.
         collective: A name, or a Collective over len(group) ranks.
         group: Topology ranks in order; all when None.
-        relays: Ranks outside the group that may forward and add.
-        chunks: Chunks a block, for a name.
-        root: A topology rank of the group, for a name; the first of the group when None.
+        relays: Topology ranks outside the group that may forward and add, in any order.
+        chunks: Chunks a block, for a name; a Collective has its own.
+        root: A topology rank of the group, for a name; the first of the group when None. A Collective has its own.
 
     Raises:
         InputError: Ranks do not exist or repeat, the group has fewer than two ranks, a relay is inside the group, the
-            root is outside, the collective is for another number of ranks, or chunks cannot get to where they are
-            wanted.
+            root is outside, the collective is unknown, too large or for another number of ranks, or chunks cannot get
+            to where they are wanted.
     """
     members = check_group(group, topology.nranks)
     outsiders = tuple(sorted(int(r) for r in relays))
@@ -288,7 +316,7 @@ def make_problem(
 
 
 def _reaches(net: Network) -> Bools:
-    """Return whether there is a path from each rank to each, shape (nranks, nranks).
+    """Return whether there is a path [from, to] between any two ranks, shape (nranks, nranks); True on the diagonal.
 
     Each round doubles the length of the paths.
     """
@@ -353,7 +381,12 @@ def _is_disconnected(problem: Problem) -> bool:
 
 
 def _few_relays(problem: Problem, outsiders: list[int]) -> list[int]:
-    """Return relays that join the group, none of which could be left out."""
+    """Return those of `outsiders`, ascending, that join the group and of which none could be left out.
+
+    Args:
+        problem: The problem; its own relays stay.
+        outsiders: Topology ranks, ascending, that join the group if all of them relay.
+    """
     relays = list(outsiders)
     for rank in reversed(outsiders):
         trial = [r for r in relays if r != rank]

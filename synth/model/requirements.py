@@ -18,13 +18,13 @@ class Requirements:
     """The sends that any schedule of a collective must have.
 
     Attributes:
-        hold_chunk: Chunk of every holder's entry.
-        goal_chunk: Chunk of every goal's entry.
+        hold_chunk: Chunk of every holder's entry, shape (holders' entries,).
+        goal_chunk: Chunk of every goal's entry, shape (goals' entries,).
         nhold: Number of ranks that hold each chunk, shape (nchunks,).
         ngoal: Number of ranks that want each chunk, shape (nchunks,).
-        goal_is_holder: Whether each goal's rank holds the chunk before.
-        arrive: Whether at least one send of the chunk must come to each goal's rank.
-        depart: Whether at least one send of the chunk must leave each holder's rank.
+        goal_is_holder: Whether each goal's rank holds the chunk before, shape (goals' entries,).
+        arrive: Whether at least one send of the chunk must come to each goal's rank, shape (goals' entries,).
+        depart: Whether at least one send of the chunk must leave each holder's rank, shape (holders' entries,).
     """
 
     hold_chunk: Ints
@@ -66,5 +66,11 @@ def find_requirements(collective: Collective) -> Requirements:
 
 
 def sum_by(where: Ints, amount: Floats, count: int) -> Floats:
-    """Return the sums of the amounts that have the same index `where` in 0..count-1, shape (count,)."""
+    """Return the sums of the amounts that have the same index, shape (count,); 0 for an index without any.
+
+    Args:
+        where: Index of each amount, 0..count-1, shape (n,).
+        amount: The amounts, shape (n,).
+        count: Number of sums.
+    """
     return np.bincount(where, weights=amount, minlength=count).astype(np.float64, copy=False)

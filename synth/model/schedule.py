@@ -45,13 +45,19 @@ class Schedule:
         return int(self.step.max()) + 1 if len(self.step) else 0
 
     def take(self, rows: Ints | Bools) -> Schedule:
-        """Return the schedule of some rows, in the order of `rows`."""
+        """Return the schedule of some rows, with their times and for the same message size.
+
+        Args:
+            rows: Indices of the rows, in the order in which they shall stand; or a flag for every row.
+        """
         columns = ("chunk", "link", "step", "reduces", "start_us", "end_us")
         return replace(self, **{name: getattr(self, name)[rows] for name in columns})
 
 
 def untimed(chunk: Ints, link: Ints, step: Ints, reduces: Bools | None = None) -> Schedule:
-    """Build a schedule without times; `simulate.timed` sets them.
+    """Build a schedule whose times and message size are all 0; `simulate.timed` sets them.
+
+    It shares arrays that have the right type already with the caller.
 
     Args:
         chunk: Chunk of each send.

@@ -37,7 +37,7 @@ def parse_size(text: str, label: str) -> int:
 
 
 def _parse_bytes(text: str, label: str) -> int:
-    """Return the bytes of a size, which may be 0."""
+    """Return the bytes of a size, which may be 0; raise InputError for a text that is no size or over 2**60 bytes."""
     plain = text.strip()
     size = _SIZE.fullmatch(plain.upper()) if plain.isascii() else None
     if size is None:
@@ -50,13 +50,14 @@ def _parse_bytes(text: str, label: str) -> int:
 
 
 def read_sizes(path: str | Path) -> Ints:
-    """Read the bytes that position i sends to position j: int64, shape (k, k), 2 ≤ k ≤ 4096.
+    """Read the bytes [i, j] that position i sends to position j: int64, shape (k, k), 2 ≤ k ≤ 4096.
 
     The file is text, k rows of k sizes with commas or blanks between them and `#` before comments; or JSON,
     an array of k arrays. Sizes are as in `parse_size`, and may be 0.
 
     Raises:
-        InputError: The file cannot be read, an entry is no size, or the rows do not make a square.
+        InputError: The file cannot be read or is too large, an entry is no size, more than 5 million sizes are above 0,
+            or the rows do not make a square.
     """
     text, origin = read_text(path, "a file with the size matrix", MAX_FILE_BYTES), origin_of(path)
     rows = _json_rows(text, origin) if text.lstrip().startswith(("[", "{")) else _text_rows(text, origin)
@@ -82,7 +83,7 @@ def _check_count(count: int, noun: str, place: str) -> None:
 
 
 def _text_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
-    """Read the rows of a text file, each with its place in the file."""
+    """Read the rows of a text file's content, each as (`origin`:line, sizes); raise InputError for a wrong size."""
     rows: list[tuple[str, list[int]]] = []
     for number, line in enumerate(text.split("\n"), start=1):
         content = line.split("#")[0].strip()
@@ -97,7 +98,7 @@ def _text_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
 
 
 def _json_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
-    """Read the rows of a JSON file, each with its place in the file."""
+    """Read the rows of a JSON file's content, each as (`origin`: row i, sizes); raise InputError for another form."""
     if nested_too_deeply(text):
         raise InputError(f"{origin}: nested too deeply; {_TABLE_FORM}")
     try:

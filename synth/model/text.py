@@ -9,7 +9,7 @@ def format_table(rows: Sequence[Sequence[str]], left_aligned: Sequence[int]) -> 
     """Return rows with equally many cells as lines of aligned columns.
 
     Args:
-        rows: The cells of each row.
+        rows: The cells of each row; at least one row.
         left_aligned: Indices of the columns that are flush left (-1 is the last); all others are flush right.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -40,7 +40,7 @@ def format_number(number: int) -> str:
 
 
 def format_time(microseconds: float) -> str:
-    """Return a time as `1.30 µs`, `5.37 ms` or `1.2 s`."""
+    """Return a time in three significant digits as `1.3 µs`, `5.37 ms` or `12 s`; seconds are the largest unit."""
     for unit, name in ((1e6, "s"), (1e3, "ms")):
         if microseconds >= unit:
             return f"{microseconds / unit:.3g} {name}"
@@ -65,7 +65,7 @@ def format_served(low: int, high: int | None) -> str:
     """Return a range of message sizes as text, such as `64 KiB`, `1 KiB to 1 MiB`, `from 1 KiB` or `all sizes`.
 
     Args:
-        low: Smallest size in bytes.
+        low: Smallest size in bytes; 0 where there is none.
         high: Largest size in bytes, inclusive; None where there is no end.
     """
     if high is None:
@@ -81,7 +81,7 @@ def format_listed(ranks: Sequence[int]) -> str:
 
 
 def format_ranks(ranks: Sequence[int], most: int = 16) -> str:
-    """Return ranks as `0 2 4 6`; of more than `most` ranks only the first ones and the last."""
+    """Return ranks as `0 2 4 6`; of more than `most` ranks only the first `most` - 1, `…` and the last."""
     if len(ranks) <= most:
         return " ".join(map(str, ranks))
     return " ".join(map(str, ranks[: most - 1])) + f" … {ranks[-1]}"
