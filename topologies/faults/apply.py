@@ -34,8 +34,9 @@ _LONG_NAME = 80  # Most characters of a list of faults in a topology's name, and
 def apply_faults(topology: Topology, without: Sequence[str], degrade: Sequence[str]) -> Topology:
     """Return the topology without some parts and with others slower, and with a name that says so.
 
-    Ranks keep their numbers, and a removed rank has no link (see `notation.dead_ranks`). A removed switch is gone.
-    Latencies stay. A limit stays over its remaining links; a limit without links goes.
+    Ranks keep their numbers, and a removed rank has no link (see `notation.dead_ranks`). A removed switch is gone, so
+    that later switches have smaller vertices. Latencies stay. A limit stays over its remaining links; a limit without
+    links goes. Without any fault the result is the topology itself.
 
     Args:
         topology: The healthy topology.

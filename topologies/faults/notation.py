@@ -30,8 +30,8 @@ class Fault:
     Attributes:
         kind: "link", "rank", "switch" or "limit".
         where: Text after the kind: "3-5", "3>5", "17", "8-15", or a switch's or limit's name.
-        percent: Remaining percentage of the bandwidth, above 0 and below 100.
-        gbs: Remaining bandwidth in GB/s.
+        percent: Remaining percentage of the bandwidth, above 0 and below 100; None where none is written.
+        gbs: Remaining bandwidth in GB/s, above 0; None where none is written. With neither, the part is removed.
     """
 
     kind: str
@@ -58,10 +58,10 @@ def parse_fault(text: str, option: str) -> Fault:
 
     Args:
         text: The text.
-        option: Name of the option in error messages.
+        option: Name of the option in error messages; any fault is taken, whether it fits the option or not.
 
     Raises:
-        InputError: The text is no fault.
+        InputError: The text is no fault, or what remains is out of range. Whether the part exists is not checked.
     """
     kind, _, body = text.strip().partition(":")
     kind = kind.strip()
@@ -106,7 +106,10 @@ def _parsed(texts: Sequence[str], option: str) -> list[Fault]:
 
 
 def removals(texts: Sequence[str]) -> list[Fault]:
-    """Return all faults of --without.
+    """Return all faults of --without in their order.
+
+    Args:
+        texts: The option's values, each a list with commas.
 
     Raises:
         InputError: A text is no fault, or the fault does not remove a part.
@@ -124,10 +127,14 @@ def removals(texts: Sequence[str]) -> list[Fault]:
 
 
 def slowdowns(texts: Sequence[str]) -> list[Fault]:
-    """Return all faults of --degrade.
+    """Return all faults of --degrade in their order.
+
+    Args:
+        texts: The option's values, each a list with commas.
 
     Raises:
-        InputError: A text is no fault, or the fault does not say how much bandwidth remains.
+        InputError: A text is no fault, or the fault does not say how much bandwidth remains, or says it in GB/s for a
+            rank or switch, which have several links.
     """
     faults = _parsed(texts, "--degrade")
     for fault in faults:
@@ -144,7 +151,9 @@ def slowdowns(texts: Sequence[str]) -> list[Fault]:
 
 
 def touched_links(topology: Topology, fault: Fault) -> Ints:
-    """Return the physical links that a --degrade of a link, rank or switch slows down.
+    """Return the indices of the physical links that a --degrade of a link, rank or switch slows down: int64 (links,).
+
+    Of a rank or switch these are all links from it and to it.
 
     Raises:
         InputError: The topology has no such part.
@@ -218,6 +227,8 @@ def _vertex(topology: Topology, name: str) -> int | None:
 def links_at(topology: Topology, fault: Fault, option: str) -> Ints:
     """Return the physical links that a fault link:3-5 (both directions, at least one must exist) or link:3>5 names.
 
+    The result has their indices, int64 (1 or 2,). `option` names the option in error messages.
+
     Raises:
         InputError: The text names no two vertices, can be read in two ways, or there is no such link.
     """
@@ -279,10 +290,14 @@ def _no_link(topology: Topology, a: int, b: int, directed: bool) -> str:
 
 
 def dead_ranks(topology: Topology, without: Sequence[str]) -> tuple[int, ...]:
-    """Return the ranks that `--without rank:…` removes, ascending.
+    """Return the ranks that `--without rank:…` removes, ascending, each once.
+
+    Args:
+        topology: The topology.
+        without: The option's values, each a list with commas; faults of links and switches remove no rank.
 
     Raises:
-        InputError: A text is no fault or names no part, as in `apply.apply_faults`.
+        InputError: A text is no fault of --without, or names no rank of the topology.
     """
     ranks: set[int] = set()
     for fault in removals(without):
@@ -292,12 +307,12 @@ def dead_ranks(topology: Topology, without: Sequence[str]) -> tuple[int, ...]:
 
 
 def live_ranks(topology: Topology, dead: Sequence[int], group: Sequence[int] | None, option: str) -> tuple[int, ...]:
-    """Return the group, or all live ranks where there is no group.
+    """Return the group in its order, or all live ranks, ascending, where there is no group.
 
     Args:
         topology: The topology.
         dead: Ranks that faults remove.
-        group: Ranks that take part; None for all live ranks.
+        group: Ranks that take part, which are only compared with the dead ones; None for all live ranks.
         option: Name of the group's option in error messages ("--group").
 
     Raises:
@@ -317,7 +332,7 @@ def live_ranks(topology: Topology, dead: Sequence[int], group: Sequence[int] | N
 def relay_ranks(
     topology: Topology, dead: Sequence[int], relay: Sequence[int] | str, members: Iterable[int]
 ) -> list[int]:
-    """Return the ranks that may forward without taking part in the collective.
+    """Return the ranks that may forward without taking part in the collective: ascending, or in the order of `relay`.
 
     Args:
         topology: The topology.

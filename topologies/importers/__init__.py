@@ -47,6 +47,10 @@ class TopologyFormat:
     def machine(self, text: str, origin: str) -> Machine:
         """Return the machine of a text, a fabric as one with a rank for each port of each host.
 
+        Args:
+            text: The text, which should be of this format.
+            origin: Name of the text in errors, usually its path, whose stem names a node or fabric.
+
         Raises:
             InputError: The text states no machine; the message is one line that names `origin`.
         """
@@ -73,5 +77,5 @@ FORMATS: list[TopologyFormat] = [
 
 
 def format_of(text: str) -> TopologyFormat:
-    """Return the format of a file's text."""
+    """Return the format of a file's text; TOML, whose reader reports the error, where no format matches."""
     return next(row for row in FORMATS if row.matches(text))

@@ -26,15 +26,17 @@ def import_files(paths: Sequence[str | Path], name: str | None = None, node: Mac
 
     A status of NVLinks belongs to the matrix that is given with it. With a fabric's file and one node's file, or
     `node`, each host of the fabric is that node. With a fabric's file and several nodes' files, each NIC is on its own
-    port.
+    port. A single file gives its own machine, with its NICs; every other result has none. Several nodes without a
+    fabric are joined as `clusters.join` does where they are alike, else by one assumed switch.
 
     Args:
-        paths: The files.
-        name: Name of the machine; None for the first file's.
-        node: The node that each host of a fabric is.
+        paths: The files, at least one.
+        name: Name of the machine; None: the fabric's file, or the first node (with the number of nodes after a colon).
+        node: The node that each host of a fabric is, given with the fabric's file only; None: no such node.
 
     Raises:
-        InputError: A file cannot be read, a node has no NICs, or the fabric does not have a node's NICs; one line.
+        InputError: A file cannot be read or has no known format, the files do not go together, a node has no NICs, or
+            the fabric does not have a node's NICs; one line.
     """
     if not 1 <= len(paths) <= _MOST_FILES:
         raise InputError(f"{len(paths)} files; it must be 1 to {_MOST_FILES}")

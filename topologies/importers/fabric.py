@@ -115,15 +115,19 @@ class Fabric:
     assumed_gbs: float = 0.0
 
     def add_link(self, first: str, second: str, gbs: float) -> None:
-        """Add the bandwidth of one more link between two switches, per direction."""
+        """Add the bandwidth of one more link between two switches, per direction; their order does not matter."""
         pair = (min(first, second), max(first, second))
         self.links[pair] = self.links.get(pair, 0.0) + gbs
 
     def machine(self, name: str, source: str) -> Machine:
-        """Return the machine with a rank for each port of each host, which is a chassis.
+        """Return the machine, without NICs, with a rank for each port of each host, which is a chassis.
+
+        Args:
+            name: Name of the machine.
+            source: Name of the fabric's file, as the topology's source and in errors.
 
         Raises:
-            InputError: There are no ports, or too many.
+            InputError: There are no ports, or too many, or a switch's name is not allowed.
         """
         no_vertices, no_figures = np.zeros(0, dtype=np.int64), np.zeros(0)
         port_topology = Topology("host", 1, (), no_vertices, no_vertices, no_figures, no_figures, summary="a port each")
@@ -139,7 +143,8 @@ class Fabric:
         """Return the cluster in which each host is a given machine.
 
         The machine's NICs are the host's ports, by name or in order. Hosts without ports of these names, and without as
-        many ports, are left out.
+        many ports, are left out. The result has no NICs. The fabric's remarks and assumed rates change, so only one
+        machine is made of a fabric.
 
         Args:
             machine: The machine that each host is.
@@ -175,7 +180,8 @@ class Fabric:
         """Return the cluster of dumped nodes, in order, with each NIC on the port that has its GUID.
 
         Where the GUID is unknown, the NIC is on the port of its name at the dump's host. Nodes without a dump are left
-        out.
+        out, and NICs that the fabric does not have. The result has no NICs. The fabric's remarks and assumed rates
+        change, so only one machine is made of a fabric.
 
         Args:
             nodes: The dumps.

@@ -22,8 +22,9 @@ def place_pcie(node: Node, nearness: Mapping[tuple[Vertex, Vertex], int], gbs: f
     link that joins them.
 
     Args:
-        node: The node.
-        nearness: Index in LEVELS of the level at which two devices or NICs meet.
+        node: The node, whose `pcie` gets the links; links of NICs, which are named in `nearness`, are left out.
+        nearness: Index in LEVELS of the level at which two devices (by rank) or NICs (by name) meet; one order of a
+            pair is enough.
         gbs: Bandwidth of a device's link in GB/s, per direction.
     """
     members: dict[Vertex, Vertex] = {rank: rank for rank in range(node.devices)}

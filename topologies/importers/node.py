@@ -49,7 +49,8 @@ class Node:
     Attributes:
         devices: Number of devices, which are the ranks.
         fast: GB/s from one vertex to another over NVLink or xGMI; switches are vertices by name.
-        pcie: GB/s between two vertices over PCIe and between sockets, per direction.
+        pcie: GB/s between two vertices over PCIe and between sockets, per direction; each link stands once, in either
+            order.
         nics: The NICs.
         hosts: Chassis of each device, from 0; empty for one chassis.
         kind: Kind of the fast links, for the summary.
@@ -73,7 +74,14 @@ class Node:
     pcie_remarks: list[str] = field(default_factory=list)
 
     def machine(self, name: str, source: str) -> Machine:
-        """Return the node as a machine.
+        """Return the node as a machine, whose every α is assumed.
+
+        It adds to the node's remarks, so it is called once. The machine has no NICs where none has a known rate, or
+        where the node has several chassis.
+
+        Args:
+            name: Name of the topology.
+            source: Source of its figures, which also begins the error.
 
         Raises:
             InputError: No path joins the devices.
@@ -197,6 +205,10 @@ def distances(pcie: Iterable[tuple[Vertex, Vertex]], devices: int) -> Callable[[
     """Return a function that computes the number of links from a vertex to each device on the shortest path.
 
     The number is larger than any path's where no path exists.
+
+    Args:
+        pcie: Ends of the links, which count in both directions.
+        devices: Number of devices, which are the vertices 0..devices-1.
     """
     neighbours: dict[Vertex, list[Vertex]] = defaultdict(list)
     for a, b in pcie:

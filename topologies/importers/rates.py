@@ -45,7 +45,10 @@ def pcie_gbs(speed: str, width: str) -> float | None:
 
 
 def xgmi_gbs(gcn: str) -> float | None:
-    """Return the GB/s of one xGMI link per direction by the device's `gcn`, or None where that is unknown."""
+    """Return the GB/s of one xGMI link per direction by the device's `gcn`, or None where that is unknown.
+
+    `gcn` is as tools print it: gfx942, 942 or gfx942:sramecc+.
+    """
     return XGMI_GBS.get(gcn.removeprefix("gfx").split(":")[0])
 
 
@@ -53,7 +56,7 @@ def smp_gbs(cpu: Mapping[str, str]) -> float:
     """Return the GB/s between two NUMA nodes per direction, as NCCL assumes it (graph/topo.h).
 
     Args:
-        cpu: Attributes arch, vendor and modelid of a <cpu> element.
+        cpu: Attributes arch, vendor and modelid of a <cpu> element; without any, a usual rate is returned.
     """
     vendor, model = cpu.get("vendor", ""), cpu.get("modelid", "")
     if cpu.get("arch") == "ppc64":

@@ -51,10 +51,10 @@ def is_topograph(text: str) -> bool:
 
 
 def read_topograph(text: str, origin: str) -> Fabric:
-    """Return the fabric of a text.
+    """Return the fabric of a text, whose rates are assumed.
 
     Raises:
-        InputError: The text states no fabric; the message is one line.
+        InputError: The text states no fabric, or it is YAML and PyYAML is not installed; the message is one line.
     """
     document = _loaded(text, origin)
     if isinstance(document, Mapping) and isinstance(document.get("data"), Mapping):  # This is a ConfigMap.

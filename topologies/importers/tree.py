@@ -36,7 +36,7 @@ class FabricTree:
     remarks: list[str] = field(default_factory=list)
 
     def add(self, name: str, place: str) -> None:
-        """Add a switch.
+        """Add a switch, which stands at `place` in the file, as errors say.
 
         Raises:
             InputError: The switch has been added before.
@@ -52,7 +52,7 @@ class FabricTree:
             below: Names of the nodes or switches.
             on: Name of the switch.
             place: Place in the file, for errors.
-            nodes: Whether the names are nodes.
+            nodes: Whether the names are nodes, else switches, which need not have been added yet.
 
         Raises:
             InputError: One of them hangs on another switch already, has no name, or there are too many.
@@ -67,7 +67,9 @@ class FabricTree:
                 raise InputError(f"{place}: {name[:40]} hangs on {switch_of[name][:40]} too; it must be on one")
 
     def fabric(self, expected: str) -> Fabric:
-        """Return the fabric with assumed rates; errors describe a right file as `expected`.
+        """Return a new fabric with assumed rates; errors describe a right file as `expected`.
+
+        Switches without nodes below them are left out.
 
         Raises:
             InputError: There are no nodes, a switch has no line of its own, or the switches form a ring.

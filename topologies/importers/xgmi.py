@@ -72,7 +72,7 @@ class XgmiPairs:
             self.gbs[pair] = int(rate[2]) / 1000  # The cell is MIN-MAX in MB/s; the maximum is that of all links.
 
     def node(self) -> Node:
-        """Return the node of these pairs.
+        """Return the node of these pairs, with as many devices as the largest number in `kind` says, and no NICs.
 
         Raises:
             InputError: A pair is missing, or its two directions differ.

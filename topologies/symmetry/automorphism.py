@@ -64,11 +64,12 @@ def automorphisms(net: Network, fixed: Sequence[Sequence[int]], limit: int = 200
     Args:
         net: The network.
         fixed: Sets of local ranks.
-        limit: Most automorphisms.
-        budget_s: Rough time in seconds, counted as work, so that every machine gives the same list.
+        limit: Most automorphisms, the identity included.
+        budget_s: Rough time in seconds, counted as work, so that every machine gives the same list. When it is spent,
+            the list is built from the generators found so far.
 
     Returns:
-        int64 arrays (nranks,), each with the image of every rank.
+        Different int64 arrays (nranks,), each with the image of every rank. They need not be all automorphisms.
 
     Raises:
         InputError: A set holds a rank outside the network, or the limit is below 1.
@@ -278,7 +279,8 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
 
     Args:
         perms: Automorphisms, int64 (n,) each.
-        members: Ranks that take part.
+        members: Ranks that take part, which the automorphisms map onto each other. Without any, or where no larger
+            group is found, the result is the identity alone.
 
     Raises:
         InputError: There are no permutations.

@@ -131,7 +131,14 @@ class Structure:
     def refine(
         self, ranks: Hashes, links: Hashes | None = None, resources: Hashes | None = None, rounds: int = 0
     ) -> Colours:
-        """Return the colours refined until no cell splits, or for exactly `rounds` rounds where that is not 0."""
+        """Return the colours refined until no cell splits, or for exactly `rounds` rounds where that is not 0.
+
+        Args:
+            ranks: First colour of each rank: uint64 (nranks,).
+            links: First colour of each link: uint64 (nlinks,); None: by its figures.
+            resources: First colour of each resource: uint64 (nresources,); None: by its capacity.
+            rounds: Number of rounds, or 0.
+        """
         links, resources = self.links if links is None else links, self.resources if resources is None else resources
         colours = Colours(ranks, links, resources, 0)
         if rounds:
@@ -158,7 +165,7 @@ class Structure:
 
 
 def link_image(net: Network, p: Ints) -> Ints:
-    """Return the permutation of links that a permutation of ranks induces: link l goes to link image[l].
+    """Return the permutation of links that a permutation of ranks induces, int64 (nlinks,): link l goes to image[l].
 
     Args:
         net: The network.

@@ -68,7 +68,7 @@ def translate(translations: Translations, ranks: Ints, counts: Sequence[int | In
 
 
 def digits(translations: Translations, ranks: Ints) -> list[Ints]:
-    """Return the digit of every rank to which each translation adds."""
+    """Return the digit of every rank to which each translation adds: an int64 array (ranks,) per translation."""
     ranks = np.asarray(ranks, dtype=np.int64)
     return [ranks // stride % extent for stride, extent in translations]
 
@@ -91,7 +91,13 @@ def representatives(translations: Translations, nranks: int) -> Ints:
 
 
 def translate_links(net: Network, translations: Translations, links: Ints, counts: Sequence[int]) -> Ints:
-    """Return the images of links under translations of the network (see `translate`).
+    """Return the images of links under translations of the network (see `translate`): int64 (links,).
+
+    Args:
+        net: The network.
+        translations: The translations.
+        links: The links to map.
+        counts: Number of times that each translation is applied, any sign.
 
     Raises:
         InputError: The translations map a link to no link.

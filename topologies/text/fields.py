@@ -61,7 +61,12 @@ class Fields:
         self.values, self.text, self.origin, self.table, self.index = values, text, origin, table, index
 
     def fail(self, key: str, problem: str) -> NoReturn:
-        """Raise InputError with the place, the field and the problem, which ends with what would be right."""
+        """Raise InputError with the place, the field and the problem.
+
+        Args:
+            key: The field; "" for the table as a whole.
+            problem: What is wrong, and after "; it must be" what would be right.
+        """
         place = self.origin
         line = self._line(key)
         if line:
@@ -131,6 +136,8 @@ class Fields:
     def number(self, key: str, low: float, high: float, unit: str, default: float | None = None) -> float:
         """Return the number of `key`, from `low` to `high`; the default, if there is one, where it is missing.
 
+        `unit` is the number's unit in errors. The default need not lie in the range.
+
         Raises:
             InputError: The value is no such number (NaN is none), or it is missing and there is no default.
         """
@@ -144,7 +151,11 @@ class Fields:
         return float(value)
 
     def strings(self, key: str, default: Sequence[str] | None = None) -> list[str]:
-        """Return the array of texts of `key`."""
+        """Return the array of texts of `key` as a new list, the default where it is missing.
+
+        Raises:
+            InputError: The value is no array of texts, or it is missing and there is no default.
+        """
         value = self._get(key, default, 'an array of texts, such as ["a", "b"]')
         if not isinstance(value, (list, tuple)):
             self.fail(key, f'{shown(value)} is no array; it must be an array of texts, such as ["a", "b"]')
@@ -154,14 +165,22 @@ class Fields:
         return list(value)
 
     def tables(self, key: str) -> list[Fields]:
-        """Return the [[key]] tables in their order."""
+        """Return the [[key]] tables in their order, none where the key is missing.
+
+        Raises:
+            InputError: The value is no array of tables.
+        """
         value = self.values.get(key, [])
         if not isinstance(value, list) or any(not isinstance(item, dict) for item in value):
             self.fail(key, f"{shown(value)} is no array of tables; it must be one, each begun by a line [[{key}]]")
         return [Fields(item, self.text, self.origin, key, i) for i, item in enumerate(value)]
 
     def sub(self, key: str) -> Fields | None:
-        """Return the table [key], or None where there is none."""
+        """Return the table [key], or None where there is none.
+
+        Raises:
+            InputError: The value is no table.
+        """
         if key not in self.values:
             return None
         value = self.values[key]

@@ -64,8 +64,13 @@ def open_regular_file(path: str | Path, expected: str, inside: str | Path | None
 def check_below(folder: str | Path, path: str | Path) -> None:
     """Check that no existing part of a path below a folder is a symbolic link.
 
+    Args:
+        folder: The library's folder, which may be a link itself.
+        path: The path, which begins with `folder` and need not exist. After it, up to two ".." are allowed, as in the
+            folder of a failure, which names files of the healthy library.
+
     Raises:
-        InputError: One part is a link, or the path is not below the folder.
+        InputError: One part is a link, or the path is elsewhere.
     """
     base, parts = _base_and_parts(Path(folder), Path(path))
     for count in range(1, len(parts) + 1):
@@ -83,6 +88,12 @@ def check_below(folder: str | Path, path: str | Path) -> None:
 
 def read_bytes(path: str | Path, expected: str, most_bytes: int, inside: str | Path | None = None) -> bytes:
     """Return the bytes of a regular file.
+
+    Args:
+        path: The file.
+        expected: What the file must be, as errors say.
+        most_bytes: Size limit in bytes, itself allowed.
+        inside: The library's folder that the file must be in (see `open_regular_file`).
 
     Raises:
         InputError: The file cannot be opened (see `open_regular_file`), or it is larger than `most_bytes`.

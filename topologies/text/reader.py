@@ -60,7 +60,9 @@ def from_toml(text: str, origin: str) -> Topology:
 
 
 def read_machine(text: str, origin: str) -> Machine:
-    """Return the machine that a text form (TOML) describes; `origin` names the text in errors.
+    """Return the machine that a text form (TOML) describes, its `base` included; `origin` names the text in errors.
+
+    Its remarks are the comments at the head of the text.
 
     Raises:
         InputError: The text describes no machine; the message is one line.

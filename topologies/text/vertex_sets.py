@@ -17,11 +17,15 @@ _NUMBERED = re.compile(rf"({SWITCH_NAME}?)(0|[1-9][0-9]{{0,8}})")
 
 
 def expand_names(item: str, most: int) -> list[str]:
-    """Return the switch names of "nvswitch" or of a series "leaf[0-3]", which may have `most` names.
+    """Return the switch names of "nvswitch" or of a series "leaf[0-3]" (both ends included).
+
+    Args:
+        item: The name or series.
+        most: Most names that a series may stand for.
 
     Raises:
-        InputError: The item is no name or series. As in all functions of this module, the caller adds the place of the
-            text.
+        InputError: The item is no name or series, or the series counts down or is too long. As in all functions of this
+            module, the caller adds the place of the text.
     """
     series = _SERIES.fullmatch(item)
     if series is not None:
@@ -40,10 +44,15 @@ def expand_names(item: str, most: int) -> list[str]:
 
 
 def parse_set(text: str, nranks: int, switch_vertex: Mapping[str, int]) -> NDArray[np.int64]:
-    """Return the vertices of "0-7,12,nvswitch" in the order of the text: int64 (vertices,).
+    """Return the vertices of "0-7,12,nvswitch,leaf[0-3]" in the order of the text: int64 (vertices,), at least one.
+
+    Args:
+        text: Ranks, ranges of ranks (both ends included), switches and series of switches, with commas.
+        nranks: Number of ranks.
+        switch_vertex: Vertex of each switch by name.
 
     Raises:
-        InputError: A vertex does not exist or is repeated.
+        InputError: A part is nothing of that kind (an empty text too), does not exist, counts down, or is repeated.
     """
     if text.isdecimal() and len(text) < 10 and int(text) < nranks:  # A fast path for a million single ranks.
         return np.array([int(text)], dtype=np.int64)
@@ -108,7 +117,15 @@ def format_names(names: Sequence[str]) -> list[str]:
 
 
 def format_set(vertices: Sequence[int], nranks: int, switches: Sequence[str]) -> str:
-    """Return the text of a sorted sequence of vertices, from which `parse_set` restores the same vertices."""
+    """Return the text of an ascending sequence of vertices, from which `parse_set` restores the same vertices.
+
+    It is "" for no vertices, which `parse_set` refuses.
+
+    Args:
+        vertices: Ranks, then switches by vertex (nranks + j for `switches[j]`).
+        nranks: Number of ranks.
+        switches: Names of all switches.
+    """
     if len(vertices) == 1 and vertices[0] < nranks:
         return str(vertices[0])
     ranks = _runs(("", v) for v in vertices if v < nranks)
