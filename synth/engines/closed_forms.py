@@ -30,7 +30,10 @@ class ClosedForms:
     form: str
 
     def accepts(self, problem: Problem, options: Options) -> str:
-        """Return why the form does not suit a problem, empty for a whole problem that it suits."""
+        """Return why the form does not suit a problem, empty for a whole problem that it suits.
+
+        A form with too many sends is accepted, but `solve` leaves it out.
+        """
         refused = is_whole(problem, options)
         if refused or not self.form:
             return refused
@@ -40,7 +43,10 @@ class ClosedForms:
         return ""
 
     def solve(self, problem: Problem, request: Request) -> Iterator[Outcome]:
-        """Yield the algorithms of the form, or of all closed forms and double binary trees, while time is left."""
+        """Yield the algorithms of the form, or of all closed forms and double binary trees.
+
+        A form with more sends than the remaining time allows is left out.
+        """
         for name in (self.form,) if self.form else (*CLOSED_FORMS, TREE):
             most = int(min(_MOST_SENDS, _SENDS_A_SECOND * max(0.0, request.deadline - now())))
             try:  # Not `suppress`: an interrupt while its `with` block ends on a closed generator would be lost.

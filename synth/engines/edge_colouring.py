@@ -16,7 +16,10 @@ from synth.model.schedule import Schedule
 
 
 def slotted(problem: Problem, schedule: Schedule) -> Schedule:
-    """Return the same sends, with those of each step in an order in which ports wait as little as possible."""
+    """Return the same sends step by step, with those of each step in an order in which ports wait little.
+
+    The order is optimal where each send has at most two ports, as through a switch; otherwise it is a greedy one.
+    """
     slot = np.zeros(len(schedule), dtype=np.int64)
     order = np.argsort(schedule.step, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(schedule.step[order])) + 1):
@@ -27,9 +30,14 @@ def slotted(problem: Problem, schedule: Schedule) -> Schedule:
 
 
 def _ports(problem: Problem, schedule: Schedule, rows: np.ndarray) -> list[list[int]]:
-    """Return for every send of a step its ports: the resources that it shares with other sends.
+    """Return for every send of a step its ports: numbers of the resources that it shares with other sends.
 
-    Resources that the same sends use count as one port.
+    Resources that the same sends use count as one port. A send that shares nothing has no port.
+
+    Args:
+        problem: The problem.
+        schedule: The schedule.
+        rows: Rows of the step's sends in the schedule.
     """
     net = problem.network
     users: dict[int, list[int]] = defaultdict(list)
@@ -45,7 +53,7 @@ def _ports(problem: Problem, schedule: Schedule, rows: np.ndarray) -> list[list[
 
 
 def _is_bipartite(ports: list[list[int]]) -> bool:
-    """Return True if the ports have a two-colouring in which every send joins two colours."""
+    """Return True if no send has over two ports, and the ports have a two-colouring that differs at its two ports."""
     neighbours: dict[int, list[int]] = defaultdict(list)
     for pair in ports:
         if len(pair) > 2:
@@ -85,7 +93,13 @@ def _first_free(ports: list[list[int]]) -> list[int]:
 
 
 def _edge_colours(ports: list[list[int]]) -> list[int]:
-    """Return an edge colouring of a bipartite multigraph by alternating paths; its colours are the largest degree."""
+    """Return a slot for each send so that no two sends with a common port share a slot, by alternating paths.
+
+    The slots are 0, 1, …, as many as the busiest port has sends.
+
+    Args:
+        ports: At most two ports of each send, which `_is_bipartite` accepts.
+    """
     send_at: dict[int, dict[int, int]] = defaultdict(dict)  # port → slot → send
     slots = [-1] * len(ports)
 

@@ -67,7 +67,9 @@ def _sends(problem: Problem) -> int:
 
 
 def _route_sizes(problem: Problem, problem_of_sums: Problem, request: Request) -> Iterator[Outcome]:
-    """Yield for each size the best trees of more and more parts.
+    """Yield for each size a schedule of 1, 2, 4, … parts of the message, where it is faster than all before.
+
+    A size ends when more parts gain too little, the bound is met or the deadline has passed.
 
     Args:
         problem: The all-reduce.
@@ -93,7 +95,7 @@ def _route_sizes(problem: Problem, problem_of_sums: Problem, request: Request) -
 
 
 def _best(shares: Problem, size: int, request: Request) -> tuple[float, Schedule]:
-    """Return the time in µs and the schedule of all chunks for the best trees at a message size.
+    """Return the time in µs, with the start of a call, and the schedule of all chunks for the best trees at a size.
 
     Args:
         shares: Reduce-scatter whose shares are whole messages, or its quotient.

@@ -167,7 +167,7 @@ ENGINES: dict[str, EngineRow] = {
 
 
 def register(row: EngineRow) -> EngineRow:
-    """Add a row to the registry, in place of a row of the same name."""
+    """Add a row to the registry, in place of a row of the same name, and return it."""
     ENGINES[row.name] = row
     return row
 
@@ -183,7 +183,7 @@ def summaries() -> str:
 
 
 def engines_named(name: str) -> list[EngineRow]:
-    """Return the engines that a value of `--engine` stands for.
+    """Return the engines that a value of `--engine` stands for, in the order of the registry.
 
     Raises:
         InputError: If the name is unknown; the message shows the nearest names.

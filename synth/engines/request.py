@@ -68,7 +68,7 @@ class Options:
 
     @property
     def shape(self) -> str:
-        """Return the pinned shape as text, such as `3 steps, 1 chunk`."""
+        """Return the pinned shape as text, such as `3 steps, 1 chunk`; empty where nothing is pinned."""
         pinned = (("step", self.steps), ("round", self.rounds), ("chunk", self.chunks))
         return ", ".join(f"{value} {name}{'s' * (value > 1)}" for name, value in pinned if value is not None)
 
@@ -86,7 +86,10 @@ class SearchKnowledge(Protocol):
         """Return the fewest steps of any algorithm so far; None where there is no algorithm."""
 
     def shown_bytes(self) -> list[int]:
-        """Return the message sizes in bytes at which the answers so far would be shown."""
+        """Return the message sizes in bytes that the question is about, or at which the answers so far would be shown.
+
+        There is at least one.
+        """
 
 
 @dataclass(frozen=True)
@@ -246,4 +249,7 @@ class Engine(Protocol):
         """
 
     def solve(self, problem: Problem, request: Request, /) -> Iterator[Outcome]:
-        """Return an iterator over candidates, claims and progress, which ends when nothing is left to try."""
+        """Return an iterator over candidates, claims and progress.
+
+        It ends when nothing is left to try, or with the first look at the clock after the deadline.
+        """

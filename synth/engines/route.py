@@ -91,12 +91,15 @@ def solve(problem: Problem, request: Request, tuning: RouteTuning = RouteTuning(
 
 
 def quick_schedule(problem: Problem, size_bytes: float, depth: float = 0.5) -> Schedule:
-    """Return a right schedule of a problem for messages of `size_bytes`, without a look at the bound.
+    """Return an untimed schedule that is good for messages of `size_bytes`, without a look at the bound.
 
     Args:
         problem: The problem.
         size_bytes: Message size in bytes.
         depth: 0 for trees that only follow the load, 1 for trees that also count the whole path from the root.
+
+    Raises:
+        InputError: If a chunk cannot reach a goal.
     """
     shape = RouteShape(depth, narrow=False)
     return best_of(problem, size_bytes, shape=shape, passes=RouteTuning.passes, orders=RouteTuning.orders).schedule

@@ -139,9 +139,9 @@ def solve(problem: Problem, request: Request, tuning: SwitchTuning = SwitchTunin
 def _by_waves(
     problem: Problem, groups: _Groups, form: _SwitchForm, request: Request, tuning: SwitchTuning
 ) -> Iterator[tuple[int, dict[int, _TimedSchedule]]]:
-    """Yield schedules with more and more waves as long as that is worth it.
+    """Yield schedules with more and more waves as long as that is worth it; of pinned chunks only, if they fit.
 
-    Returns:
+    Yields:
         For each number of waves the pairs of ranks over all sends, and by message size the schedule with its time.
     """
     least = _chunks(problem.collective.kind, groups.at.shape, 1)
@@ -180,9 +180,15 @@ def _needs(kind: CollectiveKind) -> list[str]:
 
 
 def _chunks(kind: CollectiveKind, shape: tuple[int, ...], waves: int) -> int:
-    """Return the chunks in one block.
+    """Return the number of chunks in one block.
 
-    These are the waves for each rank's share of a sum that all ranks want, or for each rail of a root's buffer.
+    That is `waves` where a block is one rank's share. It is `waves` times the ranks where all ranks want the sum of a
+    buffer, and `waves` times the rails for a root's buffer (one rail if there is one group).
+
+    Args:
+        kind: The kind of the collective.
+        shape: Number of groups and number of places in each.
+        waves: Chunks that follow each other in each place.
     """
     if kind.unit == SHARE:
         return waves
@@ -202,7 +208,10 @@ def _able_switches(problem: Problem, groups: _Groups) -> tuple[bool, bool]:
 
 
 def _groups(problem: Problem) -> _Groups | None:
-    """Return all positions in groups of one size, the largest groups first; None where that is impossible."""
+    """Return groups of one size that hold each position once; None where there are none.
+
+    Larger groups of the network are taken first, each if none of its positions is taken yet.
+    """
     h = problem.network.hyperlinks
     if h is None:
         return None
@@ -242,12 +251,21 @@ class _Rows:
         self._link = dict(zip(ends, order.tolist(), strict=True))
 
     def switch(self, chunk: int, group: int, rank: int, step: int, distance: int, *, sums: bool) -> None:
-        """Add a row in which the group's switch reduces a chunk into the rank, or multicasts the rank's chunk."""
+        """Add a row in which a group's switch reduces a chunk into a rank of it, or multicasts the rank's chunk.
+
+        Args:
+            chunk: The chunk.
+            group: Index of the group in `groups`.
+            rank: The rank.
+            step: Step of the send.
+            distance: How many groups after the chunk's home group the group is.
+            sums: True to reduce, False to multicast.
+        """
         link = self._switch[not sums, self.groups.number[group], rank]
         self.rows.append((chunk, link, step, sums, distance))
 
     def send(self, chunk: int, source: int, goal: int, step: int, distance: int, *, sums: bool) -> None:
-        """Add a row for one chunk from rank to rank."""
+        """Add a row for one chunk from rank to rank over their widest link; set `missing` if they have none."""
         link = self._link.get((source, goal), -1)
         self.missing |= link < 0
         self.rows.append((chunk, link, step, sums, distance))
@@ -308,7 +326,10 @@ def _gather(rows: _Rows, chunk: int, home: int, rail: list[int], goal: int, chai
 
 
 def _spread(rows: _Rows, chunk: int, home: int, rail: list[int], source: int, step: int, chain: bool) -> None:
-    """Add the rows that bring a chunk from `source`, a rank of the home group, to all ranks."""
+    """Add the rows that bring a chunk from `source`, a rank of the home group, to all ranks, from `step` on.
+
+    The other arguments are those of `_gather`.
+    """
     count = len(rail)
     rows.switch(chunk, home, source, step, 0, sums=False)
     first = (

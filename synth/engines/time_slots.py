@@ -76,7 +76,11 @@ def accepts(problem: Problem, options: Options) -> str:
 
 
 def solve(problem: Problem, request: Request, tuning: TimeSlotTuning = TimeSlotTuning()) -> Iterator[Outcome]:
-    """Yield a schedule and a claim for every size that answers are shown at and that is not at its bound yet."""
+    """Yield a schedule and a claim for each size that answers are shown at, and each number of chunks.
+
+    Nothing but progress comes of a program that is too large or that the solver does not finish. A size at its bound
+    is left out, unless the engine is named.
+    """
     options, best_so_far = request.options, request.knowledge
     is_named = options.engine == "milp"
     (phase,) = phases(problem)
@@ -99,6 +103,14 @@ def _in_slots(
     phase: Phase, chunks: int, size: int, request: Request, budget_s: float, tuning: TimeSlotTuning
 ) -> tuple[Schedule, SlotClaim] | None:
     """Return the best schedule found for the question's problem (through its phase), and the claim for all schedules.
+
+    Args:
+        phase: The only phase of the question's problem.
+        chunks: Chunks a block of the phase.
+        size: Message size in bytes.
+        request: The request.
+        budget_s: Time for the solver in seconds.
+        tuning: Settings of the engine.
 
     Returns:
         None where the program is too large, or the solver failed or had no time.
@@ -149,10 +161,13 @@ def slot_model(
 ) -> SlotModel | None:
     """Return the program for messages of `size_bytes`; None where it would have more than `most` sends.
 
+    Its optimum in µs is at most the time of every schedule that ends within `ceiling_us`. It is infeasible where there
+    is no such schedule.
+
     Args:
         problem: A copying problem.
         size_bytes: Message size in bytes.
-        ceiling_us: A time that can be reached, in µs.
+        ceiling_us: A time that can be reached, in µs, more than 0; the slots divide it.
         slots: The least number of time slots.
         most: The most sends (chunk, link, slot), counted before any is built; None for any number.
     """
@@ -202,6 +217,8 @@ def _add_row(
 
 def _starts(problem: Problem, chunk: int, takes_us: Floats, slot: float, ceiling_us: float) -> tuple[Floats, Floats]:
     """Return for each link the first slot in which a chunk may be sent, and the number of slots from there on.
+
+    Both have the shape (links,). The number is 0 where the chunk cannot come over the link in time, or is held already.
 
     Args:
         problem: A copying problem.
@@ -269,7 +286,15 @@ def _add_windows(program: ProgramBuilder, problem: Problem, sends: Ints, hold: F
 
 
 def read_schedule(problem: Problem, model: SlotModel, chosen: Ints) -> Schedule:
-    """Return the chosen sends in the order of their slots; the step of a send is its depth in its chunk's tree."""
+    """Return the untimed schedule of the chosen sends in the order of their slots, without those that nobody needs.
+
+    The step of a send is its depth in its chunk's tree.
+
+    Args:
+        problem: The copying problem of the program.
+        model: The program.
+        chosen: Rows of `model.sends`, int, shape (sends,).
+    """
     rows = model.sends[chosen]
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0], rows[:, 2]))]
     chunks, links = rows[:, :2].T

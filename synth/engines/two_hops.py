@@ -72,7 +72,7 @@ def _links(problem: Problem) -> Ints:
 
 
 def _schedule(problem: Problem, size_bytes: float) -> Schedule:
-    """Return the sends in the order of their slots.
+    """Return the untimed sends in the order of their slots, for a problem with one chunk a piece.
 
     In slot t the root sends to peer a = t mod m. Meanwhile peer a + 2d sends to peer a + d, for d = 1, …, m - 1, a
     piece that it got from the root before: m is odd, so these peers all differ, and in m slots every peer meets every

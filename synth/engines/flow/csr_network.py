@@ -93,14 +93,14 @@ def csr_network(net: Network) -> CsrNetwork:
 
 
 def reverse_network(net: CsrNetwork) -> CsrNetwork:
-    """Return the network with every link reversed, in the same bundles."""
+    """Return the network with every link reversed, in the same bundles; it shares its arrays with `net`."""
     return net._replace(
         src=net.dst, dst=net.src, out_ptr=net.in_ptr, out_link=net.in_link, in_ptr=net.out_ptr, in_link=net.out_link
     )
 
 
 def _bundles(net: Network) -> tuple[Ints, Ints]:
-    """Return the bundle of every link, and a link of every bundle."""
+    """Return the bundle of every link, shape (links,), and the first link of every bundle, ascending."""
     counts = np.diff(net.uses_ptr)
     width = int(counts.max(initial=0))
     table = np.full((net.nlinks, width + 2), -1.0)

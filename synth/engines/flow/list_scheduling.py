@@ -118,7 +118,7 @@ def list_schedule(
     run: Runner, net: CsrNetwork, bundle: Ints, hold_us: Floats, urgency: Floats, before: Ints, after: Ints,
     tuning: FlowTuning = TUNING,
 ) -> tuple[Ints, Floats]:  # fmt: skip
-    """Return the sends in order of start, and the start of each in µs.
+    """Return the rows of the sends in order of start, and their starts in µs in the same order; both of shape (n,).
 
     It takes O(sends) time, except for shared resources and many different times.
 
@@ -127,7 +127,8 @@ def list_schedule(
         net: The network as the loops need it.
         bundle: Bundle of each send, shape (n,).
         hold_us: Time that each send holds its bundle in µs, shape (n,).
-        urgency: Urgency of each send, shape (n,); equally urgent sends go in the order in which they are ready.
+        urgency: Urgency of each send, shape (n,), the largest first; it is rounded to some thousand levels, and sends
+            of one level go in the order in which they are ready.
         before: Earlier send of each dependency, shape (d,): send after[i] carries data that send before[i] brings.
         after: Later send of each dependency, shape (d,).
         tuning: Settings of the engine.
@@ -165,7 +166,7 @@ def list_schedule(
 
 
 def urgencies(run: Runner, lasts_us: Floats, before: Ints, after: Ints, step: Ints) -> Floats:
-    """Return the length of the longest chain of sends that starts with each send, in µs.
+    """Return the length in µs of the longest chain of sends that starts with each send, itself included; shape (n,).
 
     Args:
         run: Runner of the compiled loops.
@@ -306,7 +307,7 @@ def _mark(bundles: _Bundles, bundle: int, count: int) -> int:
 def _start_sends(  # One loop over events of over 60 lines, as its state is too large to pass on.
     net: CsrNetwork, sends: _ListedSends, chained: bool, eps: float, ready: _Ready, events: _Events, bundles: _Bundles
 ) -> int:
-    """Write the rows in order of start, and their starts, and return their number.
+    """Write the rows in order of start, and their starts, and return their number, less than all if sends wait forever.
 
     Items are rows, or whole paths if `chained`. Events count as one that differ by up to `eps` µs.
     """

@@ -65,21 +65,25 @@ class OrderedSends:
     def ordered(
         self, enough_us: float, most: int = 10**9, deadline: float = np.inf, planned_us: Floats | None = None
     ) -> tuple[float, Schedule]:
-        """Return the time in µs and the sends in the order of the best list schedule.
+        """Return the time in µs from the first send on, and the untimed sends in the order of the best list schedule.
 
         Args:
             enough_us: A time that need not be improved.
-            most: Most list schedules.
-            deadline: Time on the clock `synth.model.deadline.now`.
+            most: List schedules after which the best one is the answer.
+            deadline: Time on the clock `synth.model.deadline.now` at which the best so far is the answer; one list
+                schedule is made even after it.
             planned_us: Time in µs at which each send is to begin, shape (sends,), which the list schedules follow; None
                 without a plan.
+
+        Raises:
+            ScheduleError: If sends wait for each other.
         """
         orders = self._by_parts() if planned_us is None else iter([-planned_us])
         best, rows, _ = self.listed(orders, enough_us, most, deadline)
         return best, self.schedule(rows)
 
     def schedule(self, rows: Ints) -> Schedule:
-        """Return the schedule of the sends in an order."""
+        """Return the untimed schedule of the sends in an order, given as row numbers of `sends`."""
         sends = self.sends
         return untimed(sends.chunk[rows], sends.link[rows], sends.step[rows], sends.reduces[rows])
 
@@ -90,14 +94,20 @@ class OrderedSends:
     def listed(
         self, urgent: Iterable[Floats], enough_us: float, most: int = 10**9, deadline: float = np.inf
     ) -> tuple[float, Ints, Floats]:
-        """Return the time in µs, the sends in order of start, and the starts in µs of the best list schedule.
+        """Return the time in µs, the rows of the sends in order of start, and their starts in µs, of the best schedule.
+
+        Without any order to try, the time is inf and there are no rows.
 
         Args:
             urgent: Urgency of each send, shape (sends,), for each order to try. Each order is improved by swings:
                 backwards with the last send first, then forwards again (Li and Willis, 1992).
             enough_us: A time that need not be improved.
-            most: Most list schedules.
-            deadline: Time on the clock `synth.model.deadline.now`.
+            most: List schedules after which the best one is the answer; a swing counts as two.
+            deadline: Time on the clock `synth.model.deadline.now` at which the best so far is the answer; one list
+                schedule is made even after it.
+
+        Raises:
+            ScheduleError: If sends wait for each other.
         """
         best_us, best_rows, best_start = np.inf, np.zeros(0, dtype=np.int64), np.zeros(0)
         nschedules, is_over = 0, False

@@ -17,7 +17,18 @@ from topologies.topology import Topology, without_switch_ops
 def quotient_question(
     topology: Topology, name: str, group: Sequence[int], relays: Sequence[int], chunks: int | None
 ) -> Problem | None:
-    """Return a named collective's quotient, where the whole is too large to expand its schedule; else None."""
+    """Return a named collective's quotient, where the whole is too large to expand its schedule; else None.
+
+    Args:
+        topology: The whole machine or cluster.
+        name: The collective's name.
+        group: Topology ranks in order.
+        relays: Relays; with relays there is no quotient.
+        chunks: Pinned chunks a block, which the quotient must be able to have; None for any number.
+
+    Raises:
+        InputError: If the name is unknown, or the group's ranks do not exist or repeat.
+    """
     k = len(group)
     if relays or not find_kind(name).translatable or k * k <= SEARCH.expanded // 4:
         return None
@@ -36,7 +47,10 @@ def quotient_question(
 
 
 def quotient_of(problem: Problem) -> Problem | None:
-    """Return a problem's quotient by the network's symmetry; None where there is no useful one."""
+    """Return a problem's quotient by the network's symmetry, with one chunk a block or share; None if it is of no use.
+
+    A quotient is useful if it is smaller by a factor of 4 or more, and its links have the problem's numbers.
+    """
     if (
         problem.quotient is not None
         or problem.allowed_holders is not None

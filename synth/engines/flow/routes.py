@@ -66,7 +66,7 @@ class RouteShape:
 
 @dataclass(frozen=True)
 class ExpectedTime:
-    """What is known of a schedule's time in advance, without the time of a call before its first send.
+    """What is known of a schedule's time in advance, without the time of a call before its first send; 0 if unknown.
 
     Attributes:
         likely_us: Likely time in µs that the busiest resource will be busy.
@@ -172,7 +172,7 @@ class FlowRouter:
             self.sources = merged(self.owned, only(holders, ~sums))
 
     def improve(self) -> Routing:
-        """Route every chunk once more, and return all routes.
+        """Route every chunk once more, at prices from the loads so far, and return all routes.
 
         Raises:
             InputError: If a chunk cannot reach a goal.
@@ -226,7 +226,14 @@ def in_time(net: CsrNetwork, whole_us: float) -> Floats:
     """Return the part of a time in which the sends of each resource still arrive, relative to that of least latency.
 
     A send that leaves less than a latency before the end comes too late, so that slow links can carry less than their
-    bandwidth. The shape is (resources,); 1 where all latencies are equal, or no time is given.
+    bandwidth.
+
+    Args:
+        net: The network.
+        whole_us: Time of the whole schedule in µs; 0 where it is not known.
+
+    Returns:
+        Numbers from 0.25 to 1, shape (resources,): 1 at the resources of least latency, or where no time is known.
     """
     alpha_us = np.full(len(net.capacity_gbs), np.inf)
     np.minimum.at(alpha_us, net.uses_idx, net.alpha_us[row_of_entry(net.uses_ptr)])
@@ -268,7 +275,7 @@ def route_shortest(
         net: The network as the loops need it.
         congestion: Loads and prices, which change.
         chunks: The chunks as the loops need them.
-        path: Links of all chunks in the present loads.
+        path: Links of all chunks in the present loads, by chunk as `chunks.ptr` says; it does not change.
         fresh: Whether the loads contain no links yet.
     """
     links = np.asarray(net.in_link)
@@ -374,13 +381,13 @@ def _count_hops(net: CsrNetwork, sources: Any, table: Any, queue: Any) -> None:
 
 
 def only(table: Csr, which: Bools) -> Csr:
-    """Return the rows of the chunks marked in `which`."""
+    """Return a table with the entries of the chunks marked in `which`, shape (chunks,), and none for other chunks."""
     count = np.diff(table[0])
     return pointers(np.where(which, count, 0)), table[1][np.repeat(which, count)]
 
 
 def merged(first: Csr, second: Csr) -> Csr:
-    """Return the union of two tables of which each chunk has rows in one only."""
+    """Return the union of two tables by chunk, of which each chunk has entries in one at most."""
     ptr = pointers(np.diff(first[0]) + np.diff(second[0]))
     ranks = np.empty(ptr[-1], dtype=np.int64)
     for begin, column in (first, second):
@@ -391,7 +398,10 @@ def merged(first: Csr, second: Csr) -> Csr:
 def owners(problem: Problem) -> Ints:
     """Return the rank at which each sum comes together, in turn among the ranks that want it; shape (chunks,).
 
-    It is 0 for a sum that no rank wants.
+    It is 0 or any other rank for a sum that no rank wants, and means nothing for a chunk that is no sum.
+
+    Raises:
+        InputError: If a sum has no rank that all its contributors reach and that reaches all its goals.
     """
     collective = problem.collective
     if not strongly_connected(problem.nranks, problem.network.src, problem.network.dst):

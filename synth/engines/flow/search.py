@@ -107,7 +107,10 @@ class _FlowSearch:
                 best_us = min(best_us, (yield from self._try(trial, best_us)))
 
     def _trials(self, size: int) -> Iterator[Trial]:
-        """Yield trials from a likely number of chunks to more, then to fewer while that gains; then repeat the best."""
+        """Yield trials from a likely number of chunks to more, then to fewer while that gains; then repeat the best.
+
+        The caller runs each trial by `_try`, which sets `took_us`, before it takes the next one.
+        """
         tuning = self.tuning
         variants = self._variants(size)
         best_us, best_chunks = np.inf, 1
@@ -152,7 +155,7 @@ class _FlowSearch:
         return passes, 4 if sends <= tuning.sends_of_all_variants else 2
 
     def _variants(self, size: int) -> list[Trial]:
-        """Return the variants of routing, the most promising first."""
+        """Return the variants of routing, the most promising first; the caller replaces their chunks and passes."""
         collective = self.problem.collective
         is_path = len(collective.post) == collective.nchunks and not collective.reducing
         if is_path:
@@ -164,7 +167,11 @@ class _FlowSearch:
         return [Trial(size, 1, 1, RouteShape(*kind)) for kind in kinds]
 
     def _counts(self, size: int) -> list[list[int]]:
-        """Return lists of numbers of chunks to try, each list as long as it gains."""
+        """Return lists of numbers of chunks to try (in units of `unit`), each list as long as it gains.
+
+        The first list rises from a likely number, the second falls from it. There is no list where the chunks that are
+        pinned are no multiple of the problem's.
+        """
         tuning = self.tuning
         if self.chunks is not None:
             multiple, remainder = divmod(self.chunks, self.problem.collective.chunks)
@@ -187,7 +194,11 @@ class _FlowSearch:
         return float(self.problem.collective.fraction.max()) * size / self.unit
 
     def _try(self, trial: Trial, best_us: float) -> Generator[Outcome, None, float]:
-        """Run one trial, yield its candidate if it is better, and return its time in µs."""
+        """Run one trial, and yield its candidate if it takes less than `best_us`, then progress.
+
+        Returns:
+            Its time in µs with the start of a call, also as `took_us`; inf if the search has no use for the candidate.
+        """
         tuning = self.tuning
         problem = self.problem.with_chunks(trial.chunks * self.unit)
         sends = self.sends * trial.chunks
@@ -226,16 +237,19 @@ def best_of(
     run: Runner | None = None,
     tuning: FlowTuning = TUNING,
 ) -> FlowSchedule:
-    """Return the best schedule of a few passes, for messages of `size_bytes`.
+    """Return the best schedule of a few passes, for messages of `size_bytes`, untimed.
+
+    Its time leaves out the time of a call before its first send.
 
     Args:
         problem: The problem.
         size_bytes: Message size in bytes.
         shape: The shape of routes to prefer.
         expected: What is known of the time; the search ends at a time that need not be improved.
-        passes: Number of times that all chunks are routed.
+        passes: Most times that all chunks are routed.
         orders: Most list schedules for the best routes.
-        deadline: Time on the clock `synth.model.deadline.now` at which the best schedule so far is the answer.
+        deadline: Time on the clock `synth.model.deadline.now` at which the best schedule so far is the answer; one pass
+            and one list schedule are made even after it.
         run: Runner of the loops; None to interpret them while that takes less time than to load the compiled ones. The
             answers are the same.
         tuning: Settings of routing.

@@ -92,9 +92,9 @@ class FlowSchedule:
     """A schedule and its costs.
 
     Attributes:
-        took_us: Time of the schedule in µs.
+        took_us: Time of the schedule in µs at the message size that it is for.
         schedule: The schedule.
-        load_us: Time in µs that it keeps each resource busy (for bounds).
+        load_us: Time in µs that it keeps each resource busy (for bounds), float, shape (resources,).
     """
 
     took_us: float
@@ -103,7 +103,10 @@ class FlowSchedule:
 
 
 def is_matchable(problem: Problem, tuning: FlowTuning = TUNING) -> bool:
-    """Return True if most ranks want every chunk, or add to it, so that matching in time is worth a try."""
+    """Return True if most ranks want every chunk, or add to it, so that matching in time is worth a try.
+
+    Sums must be reversible, and the problem small enough for a table of chunks by ranks.
+    """
     collective = problem.collective
     if collective.reducing and not reversible(collective):
         return False
@@ -113,7 +116,9 @@ def is_matchable(problem: Problem, tuning: FlowTuning = TUNING) -> bool:
 
 
 def match_schedule(problem: Problem, size_bytes: float, run: Runner) -> FlowSchedule | None:
-    """Return a schedule by matching in time; None where some goal is reached only through ranks that want nothing.
+    """Return an untimed schedule by matching in time, for a problem that `is_matchable`.
+
+    It is None where some goal is reached only through ranks that do not want the chunk.
 
     A sum that one rank wants is matched from there over the reversed links, and the result is reversed.
     """
@@ -157,8 +162,9 @@ def match_in_time(
     Args:
         run: Runner of the compiled loops.
         net: The network as the loops need it.
-        is_goal: Goals that do not hold the chunk yet, bool, shape (chunks, ranks); no other rank takes a chunk.
-        holders: Holders by chunk.
+        is_goal: Goals that do not hold the chunk yet, bool, shape (chunks, ranks); no other rank takes a chunk. A goal
+            that cannot be reached over goals gets no send.
+        holders: Holders by chunk, (ptr, ranks).
         work: Size of every chunk in kilobytes.
         eps: Time in µs by which events may differ and count as one.
     """

@@ -89,7 +89,8 @@ def route_trees(
         trees: Trees in the present loads (empty at first); chunks that are not in the order keep theirs.
 
     Returns:
-        Trees by chunk, links in the order in which they grew, and the number of chunks that miss a goal.
+        Trees by chunk, links in the order in which they grew, and the number of chunks that miss a goal; the trees of
+        these lead to the goals that can be reached.
     """
     nranks = net.nranks
     size = 4 * len(net.src) + nranks + 16
@@ -200,7 +201,7 @@ def _route_trees(  # One search of over 60 lines, as its state is too large to p
 
 
 def find_parents(run: Runner, net: CsrNetwork, trees: Csr) -> tuple[Ints, Ints]:
-    """Return for every row of trees the row that brings its chunk (-1: held from the start), and its depth.
+    """Return for every row of trees the row that brings its chunk (-1: held from the start), and its depth from 0.
 
     The rows of a chunk must be in an order in which each comes after its parent.
     """
@@ -211,7 +212,7 @@ def find_parents(run: Runner, net: CsrNetwork, trees: Csr) -> tuple[Ints, Ints]:
 
 
 def _find_parents(net: CsrNetwork, ptr: Any, links: Any, row_of_rank: Any, parent: Any, depth: Any) -> None:
-    """Set the parent and the depth of every row."""
+    """Set the parent and the depth of every row that has a parent; they start as -1 and 0."""
     for chunk in range(len(ptr) - 1):
         for row in range(ptr[chunk], ptr[chunk + 1]):
             parent_row = row_of_rank[net.src[links[row]]]
