@@ -15,7 +15,7 @@ def prune_copies(problem: Problem, schedule: Schedule) -> Schedule:
     """Remove the sends of a copying schedule that nobody needs.
 
     Of several arrivals of a chunk at a rank, the one of the earliest step (then row) stays, and only if a wanted copy
-    depends on it. What remains is a tree for every chunk.
+    depends on it. What remains is a tree for every chunk. The rows that stay keep their order and times.
     """
     source, goal, filled, live = _cells(problem, schedule)
     first_arrivals, needed = [], []
@@ -31,7 +31,10 @@ def prune_copies(problem: Problem, schedule: Schedule) -> Schedule:
 
 
 def prune_sums(problem: Problem, schedule: Schedule) -> Schedule:
-    """Remove the sends of a reducing schedule that carry nothing or whose effect reaches no output."""
+    """Remove the sends of a reducing schedule that carry nothing or whose effect reaches no output.
+
+    The rows that stay keep their order and times.
+    """
     source, goal, filled, live = _cells(problem, schedule)
     steps = [np.flatnonzero(schedule.step == step).tolist() for step in range(schedule.nsteps)]
     for rows in steps:

@@ -27,7 +27,8 @@ def reversible(collective: Collective) -> bool:
 def reverse(problem: Problem) -> Problem:
     """Return the copying problem whose schedules, read backwards, solve a problem in which one rank wants each chunk.
 
-    Switches only forward in it.
+    Links keep their numbers, with source and destination exchanged; holders and goals are exchanged too. Switches only
+    forward in it.
     """
     collective, net = problem.collective, problem.network
     mirrored = replace(
@@ -43,12 +44,23 @@ def reverse(problem: Problem) -> Problem:
 
 
 def unreverse(original: Problem, schedule: Schedule) -> Schedule:
-    """Return the schedule of `original` from one of `reverse(original)`; plain values stay copies."""
+    """Return the schedule of `original` from one of `reverse(original)`, without times and without superfluous sends.
+
+    Plain values stay copies.
+    """
     return backwards(original, prune_copies(reverse(original), schedule))
 
 
 def backwards(original: Problem, copies: Schedule) -> Schedule:
-    """Return the schedule that sends copies in reverse order and direction; chunks that `original` sums are added."""
+    """Return the schedule that sends copies in reverse order and direction; chunks that `original` sums are added.
+
+    Args:
+        original: The problem that the result is for.
+        copies: A schedule of `reverse(original)` in which every copy has one source (see `prune_copies`).
+
+    Returns:
+        A schedule without times: the last step of `copies` is its step 0.
+    """
     reversed_sends = copies.take(np.arange(len(copies))[::-1])
     return untimed(
         reversed_sends.chunk,
@@ -59,7 +71,12 @@ def backwards(original: Problem, copies: Schedule) -> Schedule:
 
 
 def mirror_links(net: Network) -> Ints | None:
-    """Return the link of `net` that matches each link of the reversed network; None if the networks differ."""
+    """Return for every link one that leads back between the same ranks, such that this maps the network onto itself.
+
+    Returns:
+        Links, each once, shape (nlinks,); None where the network with all links reversed has other links, latencies,
+        bandwidths or shared resources.
+    """
     n = net.nranks
     forward, backward = net.src * n + net.dst, net.dst * n + net.src
     order, backward_order = (np.argsort(pair, kind="stable") for pair in (forward, backward))

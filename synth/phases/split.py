@@ -19,8 +19,13 @@ from topologies.errors import InputError
 def sum_owners(problem: Problem) -> Ints:
     """Return for every chunk a rank that can gather its contributions, spread over the ranks that want it.
 
+    Returns:
+        A position in the group for each chunk, shape (nchunks,). A plain value, or a sum that nobody wants, has its
+        first holder.
+
     Raises:
-        InputError: No rank of the group can be reached by all contributors and reach all ranks that want the chunk.
+        InputError: No rank of the group can be reached by all contributors and reach all ranks that want the chunk; or
+            the tables of the collective take too much memory.
     """
     collective, net = problem.collective, problem.network
     k = collective.nranks
@@ -51,6 +56,12 @@ def split(problem: Problem) -> tuple[Problem, Problem]:
     """Split a problem into a phase that gathers each chunk's sum at its owner and a phase that copies it from there.
 
     Between the phases every chunk has its own place in the buffer.
+
+    Returns:
+        The reducing phase and the copying phase, with the chunks of the problem under the same numbers.
+
+    Raises:
+        InputError: A chunk has no owner; see `sum_owners`.
     """
     collective = problem.collective
     owner = sum_owners(problem)
@@ -81,7 +92,10 @@ def split(problem: Problem) -> tuple[Problem, Problem]:
 
 
 def join(first: Schedule, second: Schedule) -> Schedule:
-    """Return the schedule of `second` after `first`; timing overlaps them as far as the data allow."""
+    """Return the schedule of `second` after `first`, without times; timing overlaps them as far as the data allow.
+
+    Rows of `first` come first, and the steps of `second` follow its last step.
+    """
     return untimed(
         np.concatenate([first.chunk, second.chunk]),
         np.concatenate([first.link, second.link]),
@@ -111,12 +125,20 @@ class Phase:
         return chunks * self.share
 
     def apply(self, chunks: int) -> Problem:
-        """Return the copying problem with `chunks` chunks a block."""
+        """Return the copying problem that this phase is, with `chunks` chunks a block of the phase.
+
+        Raises:
+            InputError: The problem does not fit in memory, or cannot be split.
+        """
         problem = self._forwards(chunks)
         return reverse(problem) if self.is_reversed else problem
 
     def invert(self, chunks: int, schedule: Schedule) -> Schedule:
-        """Return the part of the whole problem's schedule that corresponds to a schedule of `apply(chunks)`."""
+        """Return the part of the whole problem's schedule that corresponds to a schedule of `apply(chunks)`.
+
+        It is the schedule itself, or without times where the phase is solved backwards. The parts of two phases are
+        joined by `join`.
+        """
         return unreverse(self._forwards(chunks), schedule) if self.is_reversed else schedule
 
     def _forwards(self, chunks: int) -> Problem:
@@ -126,7 +148,11 @@ class Phase:
 
 
 def phases(problem: Problem) -> list[Phase]:
-    """Return the phases to solve, one after the other: one, or two for a collective that reduces and then spreads."""
+    """Return the phases to solve, one after the other: one, or two for a collective that reduces and then spreads.
+
+    Args:
+        problem: The problem, with one chunk a block.
+    """
     if not problem.collective.reducing:
         return [Phase(problem)]
     if reversible(problem.collective):

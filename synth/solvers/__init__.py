@@ -27,5 +27,5 @@ SOLVERS = {
 
 
 def is_available(name: str) -> bool:
-    """Return whether the library of a solver is installed; it is not loaded."""
+    """Return whether the library of a solver, named as in `SOLVERS`, is installed; it is not loaded."""
     return find_spec(SOLVERS[name].library) is not None

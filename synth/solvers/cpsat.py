@@ -25,6 +25,10 @@ def solve(model: BooleanModel, budget_s: float, seed: int, effort: float = math.
         budget_s: Budget in seconds by the clock.
         seed: The same model, seed and effort give the same answer, unless the budget ends first.
         effort: Limit of the work in CP-SAT's deterministic seconds (about three by the clock each).
+
+    Returns:
+        `feasible` with the values of the first `nasked` variables, `infeasible`, or `unknown` where budget or effort
+        ended.
     """
     start_s = time.monotonic()
     if model.most_rounds < 1:

@@ -20,6 +20,10 @@ def solve(program: LinearProgram, budget_s: float, interior: bool = False) -> Re
         program: The linear program, without binary variables.
         budget_s: Budget in seconds.
         interior: Use an interior-point method. It ends only near a solution, but large programs take far less time.
+
+    Returns:
+        `optimal` with values, dual prices and the objective as `dual_bound` (near them for `interior`); `infeasible`;
+        or `unknown` without a solution, also where the budget ended or the program is unbounded.
     """
     order = np.lexsort((program.row, program.column))
     starts = np.searchsorted(program.column[order], np.arange(len(program.cost) + 1))

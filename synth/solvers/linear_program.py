@@ -15,14 +15,14 @@ class LinearProgram:
 
     Attributes:
         cost: Cost of each variable, shape (nvars,).
-        low: Lower limit of each variable, shape (nvars,).
-        high: Upper limit of each variable, shape (nvars,).
+        low: Lower limit of each variable, shape (nvars,); may be infinite.
+        high: Upper limit of each variable, shape (nvars,); may be infinite.
         least: Lower limit of each row, shape (nrows,); may be infinite.
         most: Upper limit of each row, shape (nrows,); may be infinite.
         row: Row of each entry of `rows`, shape (nentries,).
         column: Variable of each entry of `rows`, shape (nentries,).
         value: Value of each entry of `rows`, shape (nentries,).
-        binary: Whether each variable is 0 or 1, shape (nvars,).
+        binary: Whether each variable is 0 or 1, whatever its limits say, shape (nvars,).
     """
 
     cost: Floats
@@ -48,7 +48,15 @@ class ProgramBuilder:
     def add_variables(
         self, count: int, high: Floats | float, low: Floats | float = 0.0, cost: float = 0.0, binary: bool = False
     ) -> Ints:
-        """Add `count` variables and return their columns."""
+        """Add `count` variables and return their columns, shape (count,).
+
+        Args:
+            count: Number of variables.
+            high: Upper limit of each variable, or of all of them; may be infinite.
+            low: Lower limit of each variable, or of all of them.
+            cost: Cost of each variable.
+            binary: Whether each variable must be 0 or 1.
+        """
         self._variables.append(
             (np.full(count, cost), np.full(count, low), np.full(count, high), np.full(count, binary))
         )
@@ -56,11 +64,12 @@ class ProgramBuilder:
         return np.arange(self._nvars - count, self._nvars)
 
     def add_rows(self, least: Floats, *terms: tuple[Ints, Ints, float | Floats], most: float = np.inf) -> int:
-        """Add rows least ≤ Σ value·x ≤ most and return the first row.
+        """Add rows least ≤ Σ value·x ≤ most and return the number of the first one; the others follow it.
 
         Args:
-            least: Lower limit of each row.
-            *terms: Each term is (rows within this call, columns, values).
+            least: Lower limit of each row, shape (new rows,).
+            *terms: Each term is (rows within this call, columns, values) of as many entries; values may be one number
+                for all. Entries of one row add up.
             most: Upper limit of all rows.
         """
         for row, column, value in terms:
@@ -70,7 +79,7 @@ class ProgramBuilder:
         return self._nrows - len(least)
 
     def build(self) -> LinearProgram:
-        """Build the program."""
+        """Build the program of all variables and rows so far; it needs at least one variable, but no row."""
         cost, low, high, binary = (np.concatenate(part) for part in zip(*self._variables, strict=True))
         no_indices, no_values = np.zeros(0, dtype=np.int64), np.zeros(0)  # for a program without rows
         least, most = (np.concatenate(part) for part in zip((no_values, no_values), *self._limits, strict=True))

@@ -24,7 +24,12 @@ def solve(program: LinearProgram, budget_s: float, seed: int, solver: str = "") 
         program: A program with binary variables; HiGHS states no dual bound without them.
         budget_s: Budget in seconds.
         seed: The same program and seed give the same answer, unless the budget ends first.
-        solver: HiGHS or CBC; "" for HiGHS if it is installed, else CBC.
+        solver: HiGHS or CBC; "" for HiGHS. CBC also stands in where HiGHS is not installed.
+
+    Returns:
+        `feasible` with the best solution, which may be optimal (compare its cost with `dual_bound`), `infeasible`, or
+        `unknown` without a solution. There are no dual prices. `solver` is the one that ran. The dual bound is 0 where
+        CBC logs none, which is true only of objectives that cannot be negative.
     """
     model, variables = _build_model(program)
     if (solver or HIGHS) == HIGHS and pulp.HiGHS().available():

@@ -16,8 +16,10 @@ class Solution:
     """A point that meets all constraints.
 
     Attributes:
-        values: Value of each variable, shape (nvars,): bool for a BooleanModel, float for a LinearProgram.
-        dual_prices: Dual price of each row, ≥ 0, shape (nrows,); empty where the solver has none.
+        values: Value of each variable of a LinearProgram, float, shape (nvars,); of the first variables of a
+            BooleanModel, bool, shape (nasked,).
+        dual_prices: Dual price of each row, shape (nrows,): ≥ 0 for a lower limit, ≤ 0 for an upper one, up to
+            rounding; empty where the solver has none.
     """
 
     values: NDArray[Any]

@@ -23,6 +23,10 @@ def solve(model: BooleanModel, budget_s: float, seed: int, effort: float = math.
         budget_s: Budget in seconds by the clock.
         seed: Seed of Z3's random choices.
         effort: Limit of the work in the unit of `synth.solvers.cpsat`, so that the answer does not depend on the clock.
+
+    Returns:
+        `feasible` with the values of the first `nasked` variables, `infeasible`, or `unknown` where budget or effort
+        ended.
     """
     most = model.most_rounds
     if most < 1:

@@ -68,7 +68,8 @@ class _Child:
 class Workers:
     """A pool of child processes, with at most two idle ones a solver; use it as a context manager.
 
-    Two are enough because bounds run next to engines.
+    Two are enough because bounds run next to engines. Leaving the context kills all children. The constructor starts
+    one child for each of the solvers `warm` ahead (names of `SOLVERS`).
     """
 
     def __init__(self, warm: Sequence[str] = ()) -> None:
@@ -84,7 +85,11 @@ class Workers:
         self._idle, self._busy = {}, {}
 
     def ask(self, solver: str, *arguments: Any) -> Ticket:
-        """Start `solve(*arguments)` of a row of `SOLVERS` in a child process."""
+        """Start `solve(*arguments)` of a row of `SOLVERS` in a child process, and return its ticket at once.
+
+        Where the solver's library is not installed, or the child cannot be reached, the ticket has ended with a
+        failure.
+        """
         ticket = Ticket()
         if not is_available(solver):
             self._fail(ticket, f"{SOLVERS[solver].library} is not installed")
@@ -99,7 +104,14 @@ class Workers:
         return ticket
 
     def first(self, tickets: Sequence[Ticket], until: float) -> Ticket | None:
-        """Return the first of the tickets that is done, or None when `now` passes `until`.
+        """Wait for the first of the tickets that has ended, with a reply or a failure, and return it.
+
+        Args:
+            tickets: Tickets of `ask`; those that ended before count too, the earliest in this order first.
+            until: A reading of `now` at which the wait ends.
+
+        Returns:
+            The ticket; None when `until` has passed, or when no ticket is left that could end (all were dropped).
 
         Raises:
             TimeUp: The time of the work around ends before.
@@ -117,7 +129,13 @@ class Workers:
                 self._take(pipes[pipe])  # type: ignore[index]
 
     def answer(self, until: float, solver: str, *arguments: Any) -> Result | None:
-        """Run a call and return its result; None when the time passed or the child failed."""
+        """Run a call of `ask` and return its result; None when `now` passed `until` or the call failed.
+
+        The child is killed if it is still busy at `until`.
+
+        Raises:
+            TimeUp: The time of the work around ends before; the child then works on.
+        """
         ticket = self.ask(solver, *arguments)
         finished = self.first([ticket], until)
         if finished is None or finished.failure:
@@ -126,7 +144,10 @@ class Workers:
         return finished.reply
 
     def drop(self, ticket: Ticket) -> None:
-        """Stop the work on a ticket; its child is killed if it is still busy with it."""
+        """Stop the work on a ticket; its child is killed if it is still busy with it, and the ticket never ends then.
+
+        A ticket that has ended stays as it is.
+        """
         child = self._busy.pop(ticket, None)
         if child is not None:
             child.kill()

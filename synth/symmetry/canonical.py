@@ -25,6 +25,10 @@ def network_form(net: Network, nodes: Ints) -> bytes:
     """Return a digest of the network between local ranks in their order, and of which ranks share a node.
 
     It is the same for networks that differ only in the topology's ranks and in the numbers of resources and nodes.
+
+    Args:
+        net: The network.
+        nodes: Node of each local rank, shape (nranks,).
     """
     order, carriers = resource_order(net), net.carriers
     used = index_among(net.nresources, order)[carriers.uses_idx]
@@ -63,12 +67,16 @@ def canonical_order(net: Network, nodes: Ints, first: int | None = None) -> Ints
     """Return the local ranks in an order that depends on the network only, as far as refinement distinguishes them.
 
     Two networks that differ only in the order of their ranks are mostly equal once each is in this order. Where they
-    are not, one problem is treated as two. The ranks' own order is returned where it is as good.
+    are not, one problem is treated as two. The ranks' own order (with `first` moved to the front) is returned where it
+    is as good, where the network has hyperlinks, and where the search would take too long.
 
     Args:
         net: The network.
-        nodes: Node of each local rank.
-        first: A local rank (a root) that comes first.
+        nodes: Node of each local rank, shape (nranks,).
+        first: A local rank (a root) that comes first; None without one.
+
+    Returns:
+        A permutation: the local rank at each place, shape (nranks,).
     """
     ranks = np.arange(net.nranks)
     own = ranks if first is None else np.concatenate([[first], ranks[ranks != first]])
@@ -104,7 +112,10 @@ def _completed(structure: Structure, colours: Colours, start: int) -> Ints:
 
 
 def reordered(net: Network, nodes: Ints, order: Ints) -> tuple[Network, Ints]:
-    """Return the network with local rank order[i] at place i, and its ranks' nodes; resources keep their numbers."""
+    """Return the network with local rank order[i] at place i, and the node of each place.
+
+    Links are in the order of `links_in_order`. Resources keep their numbers, and hyperlinks stay as they are.
+    """
     place, links = index_among(net.nranks, order), links_in_order(net, order)
     return replace(
         net,
@@ -120,6 +131,9 @@ def reordered(net: Network, nodes: Ints, order: Ints) -> tuple[Network, Ints]:
 
 
 def links_in_order(net: Network, order: Ints) -> Ints:
-    """Return the links in their order with local rank order[i] at place i: by source and destination there."""
+    """Return the links, shape (nlinks,), in their order with local rank order[i] at place i.
+
+    They are sorted by the places of source and destination; parallel links keep their order.
+    """
     place = index_among(net.nranks, order)
     return np.lexsort((place[net.dst], place[net.src]))

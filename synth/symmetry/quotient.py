@@ -44,6 +44,9 @@ def quotient_problem(
 ) -> Problem | None:
     """Return the quotient problem of a named collective; None where it has none.
 
+    There is none for collectives that translations of the ranks do not map onto themselves, with relays, where the
+    group's network has no translations or is not connected, and where it would not fit in memory.
+
     It holds the chunks that belong to the representative ranks: for allgather those that they hold before, for
     alltoall those that they send, for reducescatter those that they want. For allreduce it holds their shares, one a
     rank and numbered like the ranks, of `chunks` chunks each (so that the whole problem has k · chunks chunks a
@@ -59,6 +62,7 @@ def quotient_problem(
     Raises:
         InputError: Ranks do not exist or repeat, the group has fewer than two ranks, there are no chunks, or the name
             is unknown.
+        TimeUp: The time of the work around is over before the translations are found.
     """
     name, members = parse_name(name), check_group(group, topology.nranks)
     if not find_kind(name).translatable or len(relays):
@@ -76,6 +80,13 @@ def quotient_by(
     topology: Topology, name: str, chunks: int, group: Sequence[int], translations: Translations
 ) -> Problem:
     """Return the quotient problem by stated translations, checked in full.
+
+    Args:
+        topology: The machine or cluster.
+        name: The collective's name.
+        chunks: Chunks a block; for allreduce, chunks in a rank's share.
+        group: Topology ranks in order.
+        translations: (stride, extent) pairs over positions of the group, with ascending strides.
 
     Raises:
         QuotientRefused: The translations are no symmetries of this network, or crowd a resource, or the collective has
@@ -126,10 +137,10 @@ def representative_chunks(name: str, k: int, chunks: int, owners: Ints) -> Colle
     i·chunks + p; for alltoall it is (i·k + destination)·chunks + p. Places are those of the whole problem.
 
     Args:
-        name: The collective's name.
+        name: The name of a translatable collective, as `parse_name` returns it.
         k: Number of ranks.
-        chunks: Chunks a block or share.
-        owners: The ranks whose chunks are taken, ascending.
+        chunks: Chunks a block; for allreduce, chunks in a rank's share.
+        owners: The positions whose chunks are taken, ascending.
     """
     kind, part = find_kind(name), np.arange(chunks)
     if kind.unit == PAIR:
@@ -205,7 +216,7 @@ def expand(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
     next to each other. Times do not change.
 
     Raises:
-        InputError: The whole problem does not fit in memory.
+        InputError: The whole problem does not fit in memory, or the problem is no quotient.
     """
     full, (quotient, chunks) = whole_problem(problem), _find_quotient(problem)
     schedule = schedule.take(np.lexsort((schedule.step, schedule.start_us)))

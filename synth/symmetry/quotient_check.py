@@ -48,7 +48,11 @@ def check_quotient(problem: Problem) -> None:
 
 
 def _check_networks(problem: Problem, net: Network) -> None:
-    """Check that the quotient's networks have the ranks, links and resources of its topology."""
+    """Check that the quotient's networks have the ranks, links and resources of its topology.
+
+    Raises:
+        QuotientRefused: A column of one of the networks differs.
+    """
     real = network(problem.topology, problem.group)
     columns = ("ranks", "src", "dst", "alpha_us", "bandwidth_gbs")
     for name in (*columns, "uses_ptr", "uses_idx", "capacity_gbs"):
@@ -75,7 +79,11 @@ def check_translations(translations: Sequence[tuple[int, int]], nranks: int) -> 
 
 
 def _link_images(net: Network, translations: Sequence[tuple[int, int]]) -> list[Ints]:
-    """Return the links' image under every translation, checked to keep links, figures and resources."""
+    """Return the links' image under every translation, shape (nlinks,) each.
+
+    Raises:
+        QuotientRefused: A translation does not keep the links, their figures or the resources that they share.
+    """
     figures = (np.diff(net.uses_ptr), net.bandwidth_gbs, net.alpha_us)
     pair = net.src * net.nranks + net.dst
     b = np.lexsort((*figures, pair))
@@ -136,6 +144,15 @@ def _check_resources(quotient: Network, net: Network, link_class: Ints) -> None:
     """Check that the quotient has every capacity of the whole, for whole classes of links, and no other.
 
     This also keeps copies of two sends from meeting on one link: one of its resources is as narrow as the link.
+
+    Args:
+        quotient: The network of the quotient problem.
+        net: The whole network.
+        link_class: Class of each link, as `_link_classes` returns it.
+
+    Raises:
+        QuotientRefused: A capacity is missing, superfluous or for a part of a class only, or one send's translates
+            need more than a resource has.
     """
     nclasses = int(link_class.max()) + 1
     rate = np.zeros(nclasses)
@@ -165,7 +182,11 @@ def _check_resources(quotient: Network, net: Network, link_class: Ints) -> None:
 
 
 def _check_collective(collective: Collective, quotient: Quotient) -> None:
-    """Check that the chunks are those of the representatives in the named collective, at their places in the whole."""
+    """Check that the chunks are those of the representatives in the named collective, at their places in the whole.
+
+    Raises:
+        QuotientRefused: A number, chunk, condition or place differs.
+    """
     name, kind, k = collective.name, collective.kind, collective.nranks
     if not kind.translatable or k != quotient.whole.nranks:
         raise _refused(f"{name} over {k} ranks does not fit the translations of {quotient.whole.nranks} ranks")

@@ -27,8 +27,10 @@ class Symmetry:
     Attributes:
         ranks: Image of every rank, shape (g, local ranks).
         links: Image of every link, shape (g, links).
-        chunks: Image of every chunk, shape (g, chunks).
-        orbits: One chunk of every orbit, ascending; engines schedule these chunks and translate the result.
+        chunks: Image of every chunk, shape (g, chunks); the chunk itself everywhere where some relabelling would leave
+            a chunk in its place (an all-reduce).
+        orbits: One chunk of every orbit under `chunks`, the lowest, ascending; engines schedule these chunks and
+            translate the result.
     """
 
     ranks: Ints
@@ -52,7 +54,13 @@ def free_symmetry(problem: Problem) -> Symmetry:
     """Find a group of relabellings in which only the identity leaves a member of the process group in its place.
 
     Under it every chunk's orbit is as large as the group of relabellings, so that a schedule for one chunk of every
-    orbit, translated, is a schedule for all.
+    orbit, translated, is a schedule for all. Where a relabelling would leave a chunk in its place, chunks do not move
+    at all, and every chunk is an orbit. For collectives with a root, and where there is no such group, the result is
+    the identity only.
+
+    Raises:
+        TimeUp: The time of the work around is over.
+        InputError: The tables of the collective take too much memory.
     """
     collective, net = problem.collective, problem.network
     k = collective.nranks
@@ -81,8 +89,14 @@ def chunk_image(collective: Collective, perm: Ints, onto: Collective | None = No
 
     Args:
         collective: The collective.
-        perm: Image of every rank.
+        perm: Image of every local rank; only those of the group's positions count, which must stay in the group.
         onto: The collective that the image must equal, such as the same one with another root; None for itself.
+
+    Returns:
+        Chunks of `onto`, shape (nchunks,); chunks that nothing distinguishes keep their order.
+
+    Raises:
+        InputError: The tables of the collective take too much memory.
     """
     target = onto or collective
     target_signatures, moved_signatures = _signatures(target), _signatures(collective, perm[: collective.nranks])
@@ -130,7 +144,11 @@ class IsomorphicGroups:
         return find_translations(self.whole)
 
     def find_translation(self, source: Problem, target: Problem) -> tuple[int, ...] | None:
-        """Return how often to apply each translation to bring `source` onto `target`; None where none does."""
+        """Return how often to apply each translation to bring `source` onto `target`; None where none does.
+
+        Both are problems on the finder's topology. The group's ranks must come onto each other in order, relays in any
+        order, and the collectives must be equal but for places in buffers.
+        """
         same = source.nranks == target.nranks and source.collective.equals(target.collective, places=False)
         if not (self.translations and same):
             return None
@@ -143,7 +161,14 @@ class IsomorphicGroups:
         return by if same else None
 
     def translate_schedule(self, source: Problem, schedule: Schedule, target: Problem, by: Sequence[int]) -> Schedule:
-        """Return the schedule of `source` as one of `target`; times do not change."""
+        """Return the schedule of `source` as one of `target`; times do not change.
+
+        Args:
+            source: The problem of the schedule.
+            schedule: The schedule.
+            target: The problem of the result.
+            by: What `find_translation(source, target)` returned, not None.
+        """
         whole = self._links(source)[schedule.link]
         onto = translate_links(self.whole, self.translations, whole, by)
         return replace(schedule, link=index_among(self.whole.nlinks, self._links(target))[onto])

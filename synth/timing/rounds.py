@@ -23,7 +23,10 @@ def unit_gbs(problem: Problem) -> float:
 
 
 def rounds(problem: Problem, schedule: Schedule) -> int:
-    """Return R of the k-synchronous model: whole rounds of all steps, at least one a step, even without sends."""
+    """Return R of the k-synchronous model: whole rounds of all steps, in sum.
+
+    A step counts at least one round, even if it has no sends. A schedule without sends has 0.
+    """
     if not len(schedule):
         return 0
     peaks = step_peaks(problem, schedule)
@@ -34,6 +37,9 @@ def step_peaks(problem: Problem, schedule: Schedule, tuning: ClockTuning = TUNIN
     """Return the rounds that the busiest resource or link needs in every step that has sends, steps ascending.
 
     A round moves a chunk of the smallest size over the slowest link. Takes O(sends · resources a link uses) time.
+
+    Returns:
+        Fractions of rounds, not rounded, shape (steps with sends,).
     """
     net, collective = problem.network, problem.collective
     step, unit = schedule.step, unit_gbs(problem)

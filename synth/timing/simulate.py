@@ -68,14 +68,14 @@ _interpreted = 0  # number of sends that this process has timed by the interpret
 
 
 def timed(problem: Problem, schedule: Schedule, size_bytes: float, tuning: ClockTuning = TUNING) -> Schedule:
-    """Return the schedule with every send as early as its place in the order allows, at a message size.
+    """Return the schedule with every send as early as its place in the order allows, at a message size in bytes.
 
     Rows are served in their order: a send starts when what it carries has arrived and its link and shared
-    resources are free of the rows before it.
+    resources are free of the rows before it. The schedule's own times are ignored, and rows keep their places.
 
     Raises:
-        ScheduleError: The chunk of a send is not at its source, or comes only in a later row; or the problem lacks the
-            chunk or the link.
+        ScheduleError: The chunk of a send is not at its source, or comes only in a later row; the problem lacks the
+            chunk or the link; or there are more than about 2³¹ sends.
     """
     return Clock(problem, schedule, tuning).timed(size_bytes)
 
@@ -117,7 +117,7 @@ class Clock:
             )
 
     def timed(self, size_bytes: float) -> Schedule:
-        """Return the schedule with its times at a message size."""
+        """Return the schedule with its times at a message size in bytes."""
         global _interpreted
         run, fixed = self._fixed
         count = len(fixed[0])
@@ -159,19 +159,26 @@ def _checked_step(problem: Problem, schedule: Schedule) -> Ints:
 
 
 def time_us(problem: Problem, schedule: Schedule) -> float:
-    """Return the time in µs when the last chunk of a timed schedule has arrived."""
+    """Return the time in µs when the last chunk of a timed schedule has arrived; 0 without sends."""
     if not len(schedule):
         return 0.0
     return float((schedule.end_us + problem.network.carriers.alpha_us[schedule.link]).max())
 
 
 def predict_us(problem: Problem, schedule: Schedule, size_bytes: float) -> float:
-    """Return the time of a schedule at a message size, in µs."""
+    """Return the time of a schedule at a message size in bytes, in µs; the schedule's own times are ignored.
+
+    Raises:
+        ScheduleError: The schedule cannot be timed; see `timed`.
+    """
     return time_us(problem, timed(problem, schedule, size_bytes))
 
 
 def resource_loads_us(problem: Problem, schedule: Schedule) -> Floats:
-    """Return how long a timed schedule keeps each resource busy, in µs, shape (nresources,)."""
+    """Return how long a schedule's bytes would take each resource at its full capacity, in µs, shape (nresources,).
+
+    They are the bytes at the size that the schedule is timed for. Gaps after sends do not count.
+    """
     net = problem.network
     _, rate, uses_ptr, uses_idx, _, takes = net.carriers
     count = np.diff(uses_ptr)[schedule.link]

@@ -14,7 +14,9 @@ from synth.verify.replay import TUNING, replay
 
 @dataclass(frozen=True, eq=False)
 class Algorithm:
-    """A schedule that was replayed and is right; a wrong one raises `ScheduleRefused` at construction.
+    """A schedule that was replayed and is right; its times are computed at construction, whatever times it came with.
+
+    A wrong schedule raises `ScheduleRefused` at construction, one that cannot be timed raises `ScheduleError`.
 
     Attributes:
         problem: The problem, with the number of chunks that the schedule has.
@@ -48,7 +50,7 @@ class Algorithm:
 
     @cached_property
     def steps(self) -> int:
-        """Return the number of steps."""
+        """Return the number of steps: one more than the last step that has a send."""
         return self.schedule.nsteps
 
     @cached_property
@@ -57,13 +59,13 @@ class Algorithm:
         return rounds(self.problem, self.schedule)
 
     def time_us(self, size_bytes: float) -> float:
-        """Return the predicted time at a message size in µs, by `simulate`."""
+        """Return the predicted time in µs at a message size in bytes, by `simulate`; 0 for a schedule without sends."""
         if size_bytes not in self._times_us:
             self._times_us[size_bytes] = time_us(self.problem, self._clock.timed(size_bytes))
         return self._times_us[size_bytes]
 
     def timed(self, size_bytes: float) -> Schedule:
-        """Return the schedule with its times at a message size in bytes."""
+        """Return the schedule with its times at a message size in bytes; it is not replayed at this size."""
         return self._clock.timed(size_bytes)
 
     @cached_property

@@ -84,7 +84,18 @@ class _RankTable(NamedTuple):
 
 
 class Contents:
-    """The sends of a timed schedule by chunk, step and row, with its chunks; takes O(sends · log sends) time."""
+    """The sends of a timed schedule by chunk, step and row, with its chunks; takes O(sends · log sends) time.
+
+    Every chunk and link of the schedule must exist (`replay` checks that before).
+
+    Attributes:
+        run: The runner of the loops.
+        nranks: Number of local ranks, with relays.
+        positions: Number of positions in the group.
+        tolerance: Time in µs by which a send may be too early, for rounding.
+        nchunks: Number of chunks of the collective.
+        pairs: Row of the schedule, source and destination of each pair of ranks, as `pairs_of_rows` returns them.
+    """
 
     def __init__(self, problem: Problem, schedule: Schedule, run: Runner, tolerance: float) -> None:
         net, collective = problem.network, problem.collective
@@ -111,11 +122,19 @@ class Contents:
         self._chunks = _ChunkTable(*run.columns(collective.reduces, *collective.holders, *collective.goals))
 
     def check_plain_values(self) -> ReplayFault:
-        """Check that every plain value is at a send's source in time, and in the end where it is wanted."""
+        """Check that every plain value is at a send's source in time, and in the end where it is wanted.
+
+        Returns:
+            The first fault by chunk and step; with the code OK if there is none.
+        """
         return ReplayFault(*self.run(_plain_values, self._sends, self._chunks, self.nranks, self.tolerance))
 
     def check_sums(self) -> ReplayFault:
-        """Check that every wanted sum has each contribution exactly once, and leaves only when its parts have come."""
+        """Check that every wanted sum has each contribution exactly once, and leaves only when its parts have come.
+
+        Returns:
+            The first fault by chunk and step; with the code OK if there is none.
+        """
         words = -(-self.positions // _WORD)
         no_bits = bits = np.empty(0, dtype=np.int64)
         first, batch, exact = 0, 1, False
@@ -272,7 +291,10 @@ def _clear(c: int, exact: bool, at: int, bits: Any, words: int, ranks: _RankTabl
 
 
 def _add_sizes(i: int, j: int, src: Any, dst: Any, adds: Any, ncontributions: int, has: Any, size: Any) -> bool:
-    """Apply a step's sends to the sizes of the ranks' sums; return False where sizes do not determine the result."""
+    """Apply a step's sends, the entries i..j-1, to `has` and `size` of the ranks' sums.
+
+    It returns False where sizes do not determine the result; `has` and `size` are then of no use.
+    """
     for k in range(i, j):
         if has[src[k]] == _GIVEN_AWAY:
             return False
@@ -293,7 +315,10 @@ def _add_sizes(i: int, j: int, src: Any, dst: Any, adds: Any, ncontributions: in
 
 
 def _add_bits(i: int, j: int, sends: _SendTable, bits: Any, words: int, ranks: _RankTable) -> None:
-    """Apply a step's sends to the ranks' bits: first combine all arrivals at a rank, then add them to what it had."""
+    """Apply a step's sends, the entries i..j-1, to `bits` and `ranks`.
+
+    All arrivals at a rank are combined first, and then added to what it had.
+    """
     src, dst, adds, has, changes = sends.src, sends.dst, sends.adds, ranks.has, ranks.changes
     table = len(has) * words
     for k in range(i, j):

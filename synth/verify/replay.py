@@ -79,7 +79,7 @@ def replay(problem: Problem, schedule: Schedule, tuning: ReplayTuning = TUNING) 
 
 
 def _check_lengths(schedule: Schedule) -> None:
-    """Check that all columns have the same length and the message size is a number."""
+    """Raise ScheduleRefused if columns have different lengths or the message size is negative or not finite."""
     columns = ("chunk", "link", "step", "reduces", "start_us", "end_us")
     lengths = {len(getattr(schedule, name)) for name in columns}
     if len(lengths) != 1:
@@ -89,7 +89,11 @@ def _check_lengths(schedule: Schedule) -> None:
 
 
 def _check_rows(problem: Problem, schedule: Schedule, slack: float) -> None:
-    """Check every row by itself: its numbers, its kind, and its duration on the link."""
+    """Check every row by itself: its numbers, its kind, and its duration on the link.
+
+    Raises:
+        ScheduleRefused: A row is wrong; the line names the first such row.
+    """
     net, collective = problem.network, problem.collective
     if not len(schedule):
         return
@@ -131,10 +135,18 @@ def _check_rows(problem: Problem, schedule: Schedule, slack: float) -> None:
 def _first_overlap(
     problem: Problem, schedule: Schedule, run: Runner, tolerance: float, capacity_slack: float
 ) -> tuple[int, int, int, float]:
-    """Find the first link that carries two sends at once, or the first resource over its capacity.
+    """Find the first link that carries two sends at once, or else the first resource over its capacity.
+
+    Args:
+        problem: The problem.
+        schedule: The timed schedule.
+        run: Runner of the loop.
+        tolerance: Overlap in µs that counts as rounding.
+        capacity_slack: Share of a resource's capacity by which it may be exceeded.
 
     Returns:
-        (_ON_LINK, row, row, 0), (_OVER, resource, row, GB/s), or (0, …) if there is none.
+        (_ON_LINK, row, later row, 0), (_OVER, resource, row with whose start it is over, GB/s then), or (0, …) if there
+        is none.
     """
     net = problem.network
     _, _, uses_ptr, uses, gap, takes = net.carriers
