@@ -101,8 +101,8 @@ def matrices(axes: Sequence[Axis], hierarchy: Hierarchy, alike: Sequence[Sequenc
     Args:
         axes: The axes; their sizes multiply to the number of devices.
         hierarchy: Levels of the network.
-        alike: Sets of levels that a symmetry of the network exchanges. Of the matrices that differ only in the order of
-            the columns of such a set, only the one with descending columns is yielded.
+        alike: Disjoint sets of levels (0: the outermost) that a symmetry of the network exchanges. Of the matrices that
+            differ only in the order of the columns of such a set, only the one with descending columns is yielded.
     """
     sizes = hierarchy.sizes
     before = {level: group[i - 1] for group in map(sorted, alike) for i, level in enumerate(group) if i}
@@ -143,8 +143,8 @@ def mesh(hierarchy: Hierarchy, matrix: Matrix, orders: Sequence[Sequence[int]] |
 
     Args:
         hierarchy: Levels of the network.
-        matrix: The parallelism matrix.
-        orders: For each level the axes, first the one whose digit varies slowest in that level; None: all in their
+        matrix: The parallelism matrix of these levels.
+        orders: For each level all axes, first the one whose digit varies slowest in that level; None: all in their
             order.
     """
     naxes, nlevels = len(matrix), len(hierarchy.levels)

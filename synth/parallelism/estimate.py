@@ -67,14 +67,26 @@ class Estimator:
 
     @cached_property
     def level_of(self) -> Ints:
-        """Return the level of every resource, int64 (nresources,): the innermost between whose parts its links go."""
+        """Return the level of every resource, 0 for the outermost: int64 (nresources,).
+
+        A link belongs to the outermost level in whose parts its ends differ, and a resource to the innermost level of
+        the links that use it.
+        """
         return _levels_of_resources(self.net, self.hierarchy, self.hierarchy.position)
 
     def estimate(self, collective: str, groups: Ints, size_bytes: float) -> RequestTime:
-        """Estimate the time of a collective in all groups, int64 (groups, ranks of a group), of `size_bytes` each.
+        """Estimate the time of a collective that all groups run at the same time.
+
+        The result is cached and must not be changed.
+
+        Args:
+            collective: Name of the collective.
+            groups: Ranks of each group: int64 (groups, ranks of a group).
+            size_bytes: Message size of each group in bytes.
 
         Raises:
             NoRoute: A rank cannot be reached.
+            InputError: `named` refuses the collective for groups of this size.
         """
         key = (collective, int(size_bytes), groups.tobytes() + groups.shape[1].to_bytes(4, "little"))
         if key not in self.known:

@@ -16,7 +16,7 @@ from topologies.topology import Topology
 
 
 def slots(topology: Topology) -> Ints:
-    """Return the position of every rank on its node: int64 (ranks,)."""
+    """Return the position of every rank among the ranks of its node, from 0 and in ascending order: int64 (ranks,)."""
     order = np.argsort(topology.nodes, kind="stable")
     first = np.searchsorted(topology.nodes[order], topology.nodes[order])
     place = np.empty(topology.nranks, dtype=np.int64)
@@ -25,7 +25,12 @@ def slots(topology: Topology) -> Ints:
 
 
 def rankfile(topology: Topology, order: Sequence[int]) -> str:
-    """Write a rankfile of Open MPI: rank p runs on slot s of the n-th host of the allocation ("+n2 slot=5")."""
+    """Write a rankfile of Open MPI: rank p runs on slot s of the n-th host of the allocation ("+n2 slot=5").
+
+    Args:
+        topology: The topology; it says on which node (n, from 0) and slot each of its ranks is.
+        order: The topology's rank at every position p of the placement.
+    """
     place = slots(topology)
     lines = (f"rank {p}=+n{topology.nodes[rank]} slot={place[rank]}" for p, rank in enumerate(order))
     return "\n".join(lines) + "\n"
@@ -36,8 +41,8 @@ def host_order(topology: Topology, order: Sequence[int], hosts: Sequence[str] = 
 
     Args:
         topology: The topology.
-        order: The rank at every position.
-        hosts: Names of the hosts, by node; a node without a name is "node0", "node1", …
+        order: The topology's rank at every position of the placement.
+        hosts: Names of the hosts, by node; a node without a name gets "node" and its number, as in "node0".
     """
     names = [hosts[node] if node < len(hosts) else f"node{node}" for node in topology.nodes.tolist()]
     return "\n".join(names[rank] for rank in order) + "\n"
@@ -49,7 +54,10 @@ def is_ascending(ranks: Ints) -> bool:
 
 
 def torch_module(ranks: Ints, axes: Sequence[Axis], source: str) -> str:
-    """Write a Python module that makes the placement a DeviceMesh where global ranks are the topology's ranks.
+    """Return the text of a Python module that makes the placement a DeviceMesh of the topology's ranks.
+
+    The module has NAMES and SHAPE of the axes, ORDER (the rank at every position), and `device_mesh(device)`, which
+    every rank of a job calls whose global ranks are the topology's ranks.
 
     Where the ranks of a group do not ascend in the mesh, torch would sort them (`new_group`), and a member's place in
     the group would not be its coordinate. The module then creates the groups first, unsorted (torch 2.13 or newer).

@@ -63,10 +63,12 @@ class Ranking:
         hierarchy: Its levels.
         axes: The axes.
         workload: The calls of the step.
-        placements: All placements, the fastest first.
-        default: Position among them of the default order: the ranks in their own order, the last axis fastest.
+        placements: All placements, the fastest first; of equal ones the default order first.
+        default: Position among them of the default order (the ranks in their own order, the last axis fastest), or of
+            a placement that a symmetry of the network makes equal to it.
         bound_us: Lower bound on the time of a step under any placement, in µs.
-        plans: Searched results, by the call's position and the bytes of the placement's mesh.
+        plans: Searched results, by the call's position in the workload and the bytes of the placement's mesh; only
+            for placements whose `step.searched` is True.
         stop_reason: "", or "interrupted" (Ctrl-C): then fewer placements were searched.
     """
 
@@ -92,6 +94,9 @@ def find_interchangeable_levels(net: Network, hierarchy: Hierarchy) -> list[list
     Args:
         net: Network of all ranks in their own order.
         hierarchy: Levels of the network.
+
+    Returns:
+        Disjoint sets of at least two levels (0: the outermost), each ascending; levels of one part are in none.
     """
     sizes = hierarchy.sizes
     structure = Structure(net)
@@ -135,11 +140,12 @@ def rank_placements(
             0: none does.
         exhaustive: Also rank orders that have no matrix: all permutations of the ranks, symmetric ones once.
         seed: Seed of the searches.
-        progress: Function that gets a text about each search.
+        progress: Function that gets a text before each search.
 
     Raises:
-        InputError: There are too many matrices, or too many ranks for `exhaustive`.
+        InputError: There are too many matrices, or too many ranks for `exhaustive`, or a call cannot be searched.
         NoRoute: Ranks cannot reach each other.
+        KeyboardInterrupt: Ctrl-C came outside of a search, or before it had an answer; otherwise see `stop_reason`.
     """
     estimator = Estimator(topology, hierarchy)
     placements, default = _candidates(estimator, axes, workload, exhaustive)
@@ -169,7 +175,7 @@ def rank_placements(
 def _candidates(
     estimator: Estimator, axes: Sequence[Axis], workload: Workload, exhaustive: bool
 ) -> tuple[list[Placement], int]:
-    """Return all placements with estimated times, and the position of the default order among them."""
+    """Return all placements with estimated times, and the position of the default order or its image among them."""
     net, hierarchy = estimator.net, estimator.hierarchy
     rigid = find_rigid_levels(net, hierarchy)
     placements = [
@@ -202,11 +208,16 @@ def _rounded(time_us: float) -> float:
 
 
 def find_rigid_levels(net: Network, hierarchy: Hierarchy) -> list[int]:
-    """Find levels whose parts no symmetry permutes freely, as in a ring; there the order of the axes matters.
+    """Find levels whose parts the network's symmetries do not permute freely, as in a ring.
+
+    In these levels the order of the axes matters.
 
     Args:
         net: Network of all ranks in their own order.
         hierarchy: Levels of the network.
+
+    Returns:
+        The levels (0: the outermost), ascending; a level of one part is never among them.
     """
     structure = Structure(net)
     grid = hierarchy.ranks.reshape(hierarchy.sizes)
@@ -223,7 +234,10 @@ def find_rigid_levels(net: Network, hierarchy: Hierarchy) -> list[int]:
 
 
 def _meshes(hierarchy: Hierarchy, matrix: Matrix, rigid: Sequence[int]) -> Iterator[Ints]:
-    """Yield the mesh with the axes in their own order in every level, then with other orders in rigid levels."""
+    """Yield the mesh with the axes in their own order in every level, then with other orders in rigid levels.
+
+    At most `MOST_ORDERS` meshes are yielded.
+    """
     naxes, nlevels = len(matrix), len(hierarchy.levels)
     choices = []
     for level in range(nlevels):
@@ -258,7 +272,10 @@ def _like_default(placements: Sequence[Placement], default_mesh: Ints, net: Netw
 
 
 def placement_key(ranks: Ints) -> bytes:
-    """Return a key that is equal for meshes with the same groups: the order of an axis's coordinates does not count."""
+    """Return a key that is equal for meshes of one shape whose groups over every axis have the same ranks.
+
+    The order of an axis's coordinates does not count.
+    """
     for axis in range(ranks.ndim):
         # The smallest rank of every slice orders the slices.
         first = ranks.min(axis=tuple(a for a in range(ranks.ndim) if a != axis)) if ranks.ndim > 1 else ranks
@@ -267,12 +284,15 @@ def placement_key(ranks: Ints) -> bytes:
 
 
 def all_orders(net: Network, shape: tuple[int, ...], placements: Sequence[Placement]) -> Iterator[Ints]:
-    """Yield every assignment of all ranks to the axes' coordinates, symmetric ones once.
+    """Yield meshes for every assignment of all ranks to the axes' coordinates, shaped as `shape`.
+
+    Assignments that a symmetry of the network exchanges, or that only number an axis's coordinates differently, are
+    yielded once.
 
     Args:
         net: Network of all ranks in their own order.
-        shape: Sizes of the axes.
-        placements: Placements to leave out.
+        shape: Sizes of the axes; their product is the number of ranks.
+        placements: Placements to leave out, with all their images under symmetries.
 
     Raises:
         InputError: There are more than `MOST_EXHAUSTIVE` ranks.

@@ -37,7 +37,8 @@ MOST_AXES = 4  # Axes up to which all orders are tried.
 def step_bound(net: Network, hierarchy: Hierarchy, axes: Sequence[Axis], workload: Workload) -> float:
     """Compute a lower bound in µs on the time of a step under any placement of the axes.
 
-    It considers one rank, and one part of every level.
+    It considers the bytes that cross the border of the first part of each level; α does not count. It is 0 if no call
+    needs to send any.
 
     Args:
         net: Network of all ranks in their own order.
@@ -80,9 +81,12 @@ def least_crossing_of_all(calls: Sequence[Call], sizes: Sequence[int], part: int
     """Return the bytes that must at least enter and leave a part of the ranks, under the best placement for all calls.
 
     Args:
-        calls: The calls.
+        calls: The calls; each counts with all its runs.
         sizes: Sizes of the axes.
         part: Number of ranks in the part.
+
+    Returns:
+        The bytes into the part and out of it: float64 (2,). The best placement may be another for each of them.
     """
     separate_bytes = np.zeros(2)
     for call in calls:
@@ -103,9 +107,9 @@ def least_of_all(calls: Sequence[Call], sizes: Sequence[int], order: Sequence[in
     if each had its own.
 
     Args:
-        calls: The calls.
+        calls: The calls; each counts with all its runs.
         sizes: Sizes of the axes.
-        order: The axes of more than one rank; the first one is added last.
+        order: All axes of more than one rank; the first one is added last. Every order gives a true bound.
         part: Number of ranks in the part.
         side: 0: bytes into the part; 1: bytes out of it.
     """
@@ -137,7 +141,7 @@ def _wide(call: Call, sizes: Sequence[int]) -> set[int]:
 
 
 def _crossing(calls: Sequence[Call], k: int, side: int) -> Floats:
-    """Return the bytes of all calls in a group of k ranks with m ranks in the part, for m = 0..k."""
+    """Return the bytes of all calls in a group of k ranks with m ranks in the part, for m = 0..k: float64 (k + 1,)."""
     crossing_bytes = np.zeros(k + 1)
     for call in calls:
         crossing_bytes += call.times * np.array([least_crossing(call, k, m)[side] for m in range(k + 1)])
@@ -167,7 +171,15 @@ def _stacked(row: Floats, column: Floats, most: int) -> Floats:
 
 
 def least_crossing(call: Call, k: int, part: int) -> tuple[float, float]:
-    """Return the bytes that must at least enter and leave a part of `part` ranks, for groups of k in any placement."""
+    """Return the bytes that one run of a call must at least carry into and out of a part, in any placement.
+
+    Both are 0 if the part can consist of whole groups, and for collectives without a known limit, such as broadcast.
+
+    Args:
+        call: The call.
+        k: Number of ranks of each of its groups.
+        part: Number of ranks in the part.
+    """
     inside, size = part % k, float(call.size_bytes)
     if not inside:
         return 0.0, 0.0
@@ -185,6 +197,10 @@ def crossing_gbs(net: Network, links: Bools) -> float:
 
     Every link is covered by one of its resources, the one with the least capacity for each link of the set that uses
     it.
+
+    Args:
+        net: The network.
+        links: True for the links of the set: bool (nlinks,). The rate of an empty set is 0.
     """
     chosen = np.flatnonzero(links)
     if not len(chosen):

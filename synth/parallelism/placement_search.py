@@ -48,9 +48,19 @@ class Searches:
         self.number = {name: i for i, name in enumerate(estimator.net.resource_names)}
 
     def run(self, meshes: Sequence[Ints], progress: Callable[[str], None] | None) -> list[StepTime | None]:
-        """Return a step's time under each mesh by the best plans for its calls, or None if the time was over.
+        """Search the calls under each mesh, in turn, and return the step's time under each.
 
-        The first two meshes of up to `MOST_ALWAYS` ranks are searched even then.
+        A time is None if the budget ended before all calls of the mesh had a plan. The first two meshes of up to
+        `MOST_ALWAYS` ranks are searched even after the budget, unless Ctrl-C came. `known`, `plans` and `interrupted`
+        are updated.
+
+        Args:
+            meshes: The rank at each coordinate of the axes, for each placement.
+            progress: Function that gets a text before each search.
+
+        Raises:
+            InputError: A call cannot be planned for its groups.
+            KeyboardInterrupt: Ctrl-C came outside of a search, or before it had an answer.
         """
         calls = self.workload.calls
         request_keys = [[_request_key(call, ranks) for call in calls] for ranks in meshes]
@@ -104,16 +114,21 @@ def plan_groups(
 ) -> ConcurrentResult:
     """Find a plan for a call's groups at the same time, with relays only where a group needs them.
 
-    See `concurrent.plan`. All-reduces over more than one level may be reduction programs.
+    See `concurrent.plan`. All-reduces over more than one level may be reduction programs. The plan is for one run of
+    the call; its `relay` is "none", or "all" if some group's ranks do not reach each other without relays.
 
     Args:
         topology: The topology.
         call: The call.
         groups: Ranks, int64 (groups, ranks of a group).
-        budget: Seconds for the search.
+        budget: Seconds for the search, more than 0; the search with relays has as many again.
         seed: Seed of the search.
-        workers: Solver processes to use.
+        workers: Solver processes to use; None: new ones.
         hierarchy: Levels of the topology; None: the levels that are found in it.
+
+    Raises:
+        InputError: The ranks of a group cannot reach each other even with relays, or the question is wrong otherwise.
+        KeyboardInterrupt: Ctrl-C came before there was a plan; later it is the plan's `stop_reason`.
     """
     collective, begun = named(call.collective, groups.shape[1], 1), now()
     members = [Member(tuple(map(int, group)), collective, float(call.size_bytes)) for group in groups]

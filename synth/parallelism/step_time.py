@@ -32,8 +32,8 @@ class StepTime:
         time_us: Time of the whole step in µs, with all runs of every call.
         call_us: Time in µs of one run of each call, in the workload's order, in all its groups at the same time.
         bottleneck: Name of the resource that is busy longest, or "latency" if none is busy for half of the time.
-        busy_us: Busy time of that resource in µs.
-        level_us: Busy time in µs of the busiest resource of each level.
+        busy_us: Busy time in µs of the busiest resource in the whole step, also if `bottleneck` is "latency".
+        level_us: Busy time in µs of the busiest resource of each level in the whole step, the outermost level first.
         searched: True if the times are those of replayed schedules. Otherwise they are estimates, scaled by the median
             error of the estimates of the searched placements where there are any.
     """
@@ -46,7 +46,7 @@ class StepTime:
     searched: bool = False
 
     def scaled(self, factor: float) -> StepTime:
-        """Return the same step with all times multiplied by a factor."""
+        """Return a copy with all times multiplied by a factor; `bottleneck` and `searched` stay."""
         calls, levels = (tuple(factor * time for time in times) for times in (self.call_us, self.level_us))
         return replace(
             self, time_us=factor * self.time_us, call_us=calls, busy_us=factor * self.busy_us, level_us=levels
@@ -63,9 +63,9 @@ def step_time(
 
     Args:
         workload: The calls.
-        times: Time of each call; the busy times are of the resources of the estimator's network.
-        estimator: Estimates on the topology.
-        plans: Searched result of each call; empty: the times are estimates.
+        times: Time of one run of each call; the busy times are of the resources of the estimator's network.
+        estimator: The estimator of the topology, for its network and levels; it estimates nothing here.
+        plans: Searched result of each call, by which calls that overlap are timed; empty: the times are estimates.
     """
     net, total = estimator.net, 0.0
     busy = np.zeros(net.nresources)
@@ -89,11 +89,14 @@ def step_time(
 
 
 def overlapped_us(plans: Sequence[ConcurrentResult], times: Sequence[float]) -> float | None:
-    """Compute the time in µs of plans that begin at the same time on one topology; None if they have too many sends.
+    """Compute the time in µs until plans that begin at the same time on one topology are all done.
 
     Args:
-        plans: The plans.
-        times: Number of runs of each plan; all its sends move as many times their bytes.
+        plans: One or more plans on the same topology.
+        times: Number of runs of each plan, which may be a fraction; each send moves as many times its bytes at once.
+
+    Returns:
+        The time, or None if the plans have more than `MOST_SENDS` sends in all.
     """
     if sum(len(result.algorithm.schedule) for result in plans) > MOST_SENDS:
         return None

@@ -43,10 +43,10 @@ class Call:
     Attributes:
         name: The name by which `overlaps` of other calls refers to it.
         collective: Name of the collective.
-        over: Positions of the axes, ascending; their groups have more than one rank.
-        size_bytes: Message size of one group in bytes, as the collective's command takes it.
-        times: Number of runs in a step.
-        overlaps: Names of calls that may run at the same time.
+        over: Positions of the axes, ascending; the product of their sizes is more than 1.
+        size_bytes: Message size of one group in bytes, as the collective's command takes it, for one run.
+        times: Number of runs in a step, which may be a fraction.
+        overlaps: Names of calls that may run at the same time; one of two calls need name the other.
     """
 
     name: str
@@ -69,9 +69,10 @@ class Workload:
 
     @cached_property
     def phases(self) -> tuple[tuple[int, ...], ...]:
-        """Return the positions of the calls that run at the same time, phase after phase.
+        """Return the phases in order: for each the positions in `calls` of those that run at the same time.
 
-        A call joins the first phase before it whose calls may all overlap with it.
+        A call joins the first phase before it whose calls may all overlap with it; else it begins a phase. Every call
+        is in one phase.
         """
         phases: list[list[int]] = []
         for i, call in enumerate(self.calls):
@@ -89,7 +90,7 @@ class Workload:
 
 
 def ready() -> dict[str, str]:
-    """Return the ready descriptions: a summary for each name."""
+    """Return the summary of each ready description of the package, by name in alphabetical order."""
     folder = files("synth.parallelism") / "workloads"
     names = sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
     return {name: str(tomllib.loads((folder / f"{name}.toml").read_text()).get("summary", "")) for name in names}
@@ -98,9 +99,16 @@ def ready() -> dict[str, str]:
 def read_workload(name: str, axes: Sequence[Axis]) -> Workload:
     """Read the workload of a ready description or a file, for the given axes.
 
+    Calls whose axes have only one rank in all are left out. `over` of the other calls is positions in `axes`.
+
+    Args:
+        name: Name of a ready description (see `ready`), or path of a TOML file.
+        axes: Axes of the placement; formulas of the description may use their sizes by name.
+
     Raises:
-        InputError: The file cannot be read; a field, collective or axis is unknown; a size is below 1 byte; an overlap
-            names no call; or no call is left. The message names the file, the call and the field.
+        InputError: The file cannot be read; a field, collective or axis is unknown; a formula is wrong; a size or a
+            number of runs is not positive or too large; two calls have one name; an overlap names no call; or no call
+            is left. The message names the file, the call and the field.
     """
     document, origin = _document(name, None, ())
     axis_names = {axis.name for axis in axes}
@@ -142,6 +150,8 @@ def _among(call: Call, count: int) -> Call:
 
 def _document(name: str, beside: Path | None, parents: tuple[str, ...]) -> tuple[dict[str, Any], str]:
     """Read a description merged with its bases; return it with its origin for messages.
+
+    Only the names of the tables and the chain of bases are checked.
 
     Args:
         name: Name of a ready description, or a file.

@@ -33,7 +33,14 @@ class ConcreteStep:
 
 
 def concrete(sequence: Sequence, hierarchy: SynthesisHierarchy) -> list[ConcreteStep]:
-    """Return the steps with their groups and pieces for all devices of the hierarchy and its real numbers of parts."""
+    """Return the steps with their groups and pieces for all devices of the hierarchy and its real numbers of parts.
+
+    Groups whose devices hold no data when their step begins are left out.
+
+    Args:
+        sequence: A sequence that `sequences` returns for the hierarchy; an illegal one is an AssertionError.
+        hierarchy: The hierarchy, whose devices the groups name.
+    """
     state, concrete_steps = start(hierarchy), []
     for step in sequence:
         groups = step.slice.groups(hierarchy)
@@ -53,7 +60,12 @@ def concrete(sequence: Sequence, hierarchy: SynthesisHierarchy) -> list[Concrete
 def shares(sequence: Sequence, factors: tuple[int, ...]) -> list[float]:
     """Return for every step the share of the message on which its collective works (nccl-tests' size / message size).
 
-    A reduce-scatter within levels leaves a device one of as many parts; an all-gather joins these parts again.
+    A reduce-scatter within levels leaves a device one of as many parts; an all-gather joins these parts again, and its
+    share is that of its result.
+
+    Args:
+        sequence: The steps.
+        factors: Number of parts of each level of their hierarchy.
     """
     scattered: set[int] = set()
     step_shares = []

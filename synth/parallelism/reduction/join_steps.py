@@ -55,16 +55,24 @@ class Reduction:
         return len(self.groups[0])
 
     def problem(self, parts: int = 1) -> UnionProblem:
-        """Return the all-reduce of all groups with `parts` chunks a piece."""
+        """Return the all-reduce of all groups with `parts` chunks a piece.
+
+        Raises:
+            InputError: The ranks of a group do not reach each other by the rule for relays, or the problem is too large
+                for the memory.
+        """
         return union_problem(self.topology, self.members(self.pieces * parts), self.relays)
 
     def members(self, chunks: int) -> list[Member]:
-        """Return the groups with their all-reduces of `chunks` chunks."""
+        """Return the groups with their all-reduces of `chunks` chunks a message."""
         collective = named(ALLREDUCE, self.pieces, chunks)
         return [Member(group, collective, self.size_bytes) for group in self.groups]
 
     def step_members(self, step: ConcreteStep) -> list[Member]:
-        """Return the groups of a step as concurrent groups with a chunk a block, by reduction group."""
+        """Return the groups of a step as concurrent groups with a chunk a block.
+
+        The groups of the first reduction group come first, in the order of `step.groups`, then those of the second one.
+        """
         cached_collective = cache(named)
         return [
             Member(
@@ -99,9 +107,17 @@ def join_steps(
 ) -> Algorithm:
     """Build the program as a verified algorithm, with the order and number of chunks that are fastest at its size.
 
+    Args:
+        request: The request.
+        steps: The program's steps.
+        schedules: A schedule of each step, whose groups are `request.step_members(step)`.
+        most_sends: Most sends of the program.
+
     Raises:
-        InputError: The program has more than `most_sends` sends with the coarsest chunks.
+        InputError: The program has more than `most_sends` sends with the coarsest chunks that the schedules allow, or
+            see `Reduction.problem`.
         ScheduleError: Schedules of different steps do not fit (a relay of one holds sums of another).
+        ScheduleRefused: As for ScheduleError, where only the replay sees it.
     """
     least_parts = math.lcm(*map(partial(_least_parts, request), steps, schedules))
     sends = sum(

@@ -43,15 +43,17 @@ def program_plans(
 ) -> Iterator[ConcurrentPlan]:
     """Yield the best programs of at least two steps by the formula, with baseline schedules for their steps.
 
-    There is none unless the groups all-reduce messages of one size and lie equally over at least two levels.
+    There is none unless the groups all-reduce messages of one size and lie equally over at least two levels. There is
+    none either, without an error, if no levels are found or ranks do not reach each other. The best program by the
+    formula comes first; the plans' times may have another order.
 
     Args:
         topology: The topology.
-        members: The groups.
+        members: One or more groups.
         relays: Ranks that may forward besides a group's own ranks: "none" or "all".
         hierarchy: Levels of the topology; None: the levels that are found in it.
-        until: Time of `synth.model.deadline.now` after which no program is built.
-        most: Largest number of programs.
+        until: Time of `synth.model.deadline.now` at which the generator ends, even while it builds a program.
+        most: Number of sequences, the best, that are tried; those whose steps do not fit give no plan.
         executor: The executor that will run the programs; None: any number of sends is allowed.
     """
     if any(m.collective.name != ALLREDUCE or m.size_bytes != members[0].size_bytes for m in members):

@@ -114,7 +114,7 @@ class ReductionPrograms:
         return min([self.searched_us, *(program.time_us for program in self.programs[:1])])
 
     def written_as(self, program: ReductionProgram) -> ConcurrentResult:
-        """Return the search's result with a program in the place of its plan, so that the program can be written."""
+        """Return a copy of `searched` with a program in the place of its plan, so that the program can be written."""
         plan = as_plan(program)
         return replace(self.searched, problem=plan.problem, algorithm=plan.algorithm, method=plan.method)
 
@@ -136,15 +136,17 @@ def reduction(
 ) -> Reduction:
     """Build the request of an all-reduce in groups at the same time, of `size_bytes` bytes each.
 
+    `relays` of the request is "all" also where "none" was given but the groups need relays.
+
     Args:
         topology: The topology.
-        groups: Ranks of each group.
+        groups: Ranks of each group, all of one size, in the order of their coordinates in the synthesis hierarchy.
         size_bytes: Size of each group's message in bytes.
         relays: "all": every rank may forward for every group; "none": only where the ranks of a group do not reach each
             other without relays.
 
     Raises:
-        InputError: Ranks cannot reach each other at all.
+        InputError: Ranks cannot reach each other at all, or `union_problem` refuses the groups otherwise.
     """
     members = tuple(tuple(int(rank) for rank in group) for group in groups)
     within = Reduction(topology, members, size_bytes, relays)
@@ -169,7 +171,7 @@ class ProgramSearch:
         request: The request.
         hierarchy: Synthesis hierarchy of one of its groups.
         count: Number of sequences.
-        ranked: The sequences, the best by the formula first.
+        ranked: The sequences, the best by the formula first, without those for which there are no routes.
         most_sends: Largest number of sends of a program.
     """
 
@@ -186,7 +188,10 @@ class ProgramSearch:
             request: The request.
             hierarchy: Synthesis hierarchy of one of its groups.
             all_sequences: The sequences over this hierarchy.
-            executor: The executor that will run the programs; None: only the schedules count.
+            executor: The executor that will run the programs, by which `most_sends` is smaller; None: `MOST_SENDS`.
+
+        Raises:
+            InputError: Ranks of a group do not reach each other.
         """
         self.request, self.hierarchy, self.count = request, hierarchy, len(all_sequences)
         self.ranked = ranked(all_sequences, StepCosts(request, hierarchy))
@@ -197,19 +202,25 @@ class ProgramSearch:
         self._searched: dict[ConcreteStep, StepSchedule] = {}
 
     def single(self, names: Sequence[str] = LIBRARY) -> StepSchedule | None:
-        """Return the single all-reduce as a library would run it, or None if there is no such schedule."""
+        """Return the fastest of the baselines `names` for the single all-reduce, or None if there is none."""
         (step,) = concrete(single_step(self.hierarchy), self.hierarchy)
         return next(iter(self.library(step, names)), None)
 
     def library(self, step: ConcreteStep, names: Sequence[str]) -> list[StepSchedule]:
-        """Return the baseline schedules of a step, the fastest first."""
+        """Return the schedules of a step by the baselines `names`, the fastest first; empty if none has the step."""
         key = step, tuple(names)
         if key not in self._library:
             self._library[key] = library_schedules(self.request, step, names)
         return self._library[key]
 
     def searched(self, step: ConcreteStep, budget_s: float, workers: Workers) -> StepSchedule:
-        """Return the faster of a step's best baseline schedule and its searched schedule."""
+        """Return the faster of a step's best baseline schedule and its searched schedule.
+
+        A step is searched once, for `budget_s` seconds (more than 0); later calls return the same schedule.
+
+        Raises:
+            InputError: The ranks of a group of the step do not reach each other.
+        """
         if step not in self._searched:
             searched_result = searched_schedule(self.request, step, budget_s, workers)
             self._searched[step] = min(
@@ -218,7 +229,16 @@ class ProgramSearch:
         return self._searched[step]
 
     def made(self, steps: Steps, schedule_of: Callable[[ConcreteStep], StepSchedule | None]) -> ReductionProgram | None:
-        """Build a program from schedules of its steps, or return None if a step has none or they do not fit."""
+        """Build a program from schedules of its steps.
+
+        Args:
+            steps: Its steps.
+            schedule_of: Function that returns the schedule of a step, or None if it has none.
+
+        Returns:
+            The program, or None if a step has no schedule, the schedules do not fit each other, or the program has more
+            than `most_sends` sends.
+        """
         concrete_steps = concrete(steps, self.hierarchy)
         schedules = [schedule for schedule in map(schedule_of, concrete_steps) if schedule is not None]
         if len(schedules) < len(concrete_steps):
@@ -229,7 +249,7 @@ class ProgramSearch:
         return None
 
     def by_library(self, steps: Steps, names: Sequence[str]) -> ReductionProgram | None:
-        """Build a program from the fastest baseline schedule of each step, or return None if a step has none."""
+        """Build a program from the fastest schedule of each step by the baselines `names`; None as for `made`."""
         return self.made(steps, lambda step: next(iter(self.library(step, names)), None))
 
 
@@ -247,6 +267,9 @@ def reduce_programs(
 ) -> ReductionPrograms:
     """Find the best programs of a request, their rivals and the bound.
 
+    If a program is faster than the searched schedule, `searched` of the result is that program. After Ctrl-C the result
+    holds what was found before.
+
     Args:
         request: The request.
         hierarchy: Synthesis hierarchy of one of its groups.
@@ -257,6 +280,9 @@ def reduce_programs(
         progress: Function that gets a text about each part of the search.
         executor: The executor that will run the plans; None: only the schedules count.
         tuning: Settings of the search.
+
+    Raises:
+        InputError: The ranks of a group do not reach each other.
     """
     begun = now() if begun is None else begun
     search, ended = ProgramSearch(request, hierarchy, all_sequences, executor), ""
@@ -307,7 +333,11 @@ def _searched(
     executor: GroupExecutor | None,
     progress: Callable[[str], None],
 ) -> ConcurrentResult:
-    """Find a plan for all groups; repeat with more time if a busy machine gives no answer."""
+    """Find a plan for all groups; repeat with more time if a busy machine gives no answer.
+
+    Raises:
+        InputError: There is no answer with the most time either.
+    """
     members = request.members(1)
     for factor in _MORE:
         try:
@@ -329,7 +359,10 @@ def _join_best(
     workers: Workers,
     progress: Callable[[str], None],
 ) -> None:
-    """Add the best sequences' programs: with baseline schedules, then the best of them with searched schedules."""
+    """Add the best sequences' programs: with baseline schedules, then the best of them with searched schedules.
+
+    `programs` is changed in place; a searched program replaces its baseline version if it is faster.
+    """
     for number, steps in enumerate(search.ranked[: _TRIED * tuning.joined]):
         has_steps = any(len(program.steps) > 1 for program in programs)
         # Where the steps of many sequences do not fit (see `join_steps`), later sequences replace them.
@@ -366,15 +399,17 @@ class Written(Protocol):
 def statement(result: ReductionPrograms, written: Sequence[Written | None] = ()) -> dict[str, Any]:
     """Return the result of a search in plain values; times are in µs.
 
-    Keys: topology, groups, hierarchy (level → parts, of one group), size_bytes, relay, sequences (how many there are);
-    programs, best first: steps (collective, slice, form), time_us, vs_single (the single all-reduce's time / its own),
-    file (an executor's or else the schedule's; None without), files; single and searched: time_us, engine, the latter
-    with by (how it was planned; it may be a program), file and files; bound_us, proof (what proves it); gap (best time
-    / bound); best (program or searched); ended, seconds.
+    Keys: topology (its name), groups, hierarchy (level → parts, of one group), size_bytes, relay, sequences (how many
+    there are); programs, best first: steps (collective, slice, form), time_us, vs_single (the single all-reduce's time
+    / its own; None without single), engine, file (an executor's or else the schedule's; None without), files; single
+    (None if there is none) and searched: time_us, engine, the latter with by (how it was planned; it may be a program),
+    file and files; bound_us, proof (what proves it); gap (best time / bound); best ("program" or "searched"; of equal
+    times the program); ended ("", "budget" or "interrupted"), seconds.
 
     Args:
         result: The result.
-        written: Files of the searched schedule, then of each program.
+        written: Files of the searched schedule, then of each program in order; None, or an entry that is missing at the
+            end, for what was not written.
     """
     single_us = None if result.single is None else result.single.time_us
     files = [_files(entry) for entry in written] + [_files(None)] * (1 + len(result.programs) - len(written))

@@ -21,7 +21,7 @@ _MOST_FACTORS = 3  # If the axes have more factors, those of a level are joined.
 
 
 def reduction_groups(hierarchy: Hierarchy, matrix: Matrix, over: Sequence[int]) -> Ints:
-    """Return the groups that reduce over some axes: ranks, int64 (groups, ranks of a group).
+    """Return the groups that reduce over the axes at the positions `over`: ranks, int64 (groups, ranks of a group).
 
     Every rank is in exactly one group. Groups and ranks are ordered by their coordinates: the levels from the outermost
     to the innermost, and within a level the axes in their order.
@@ -41,8 +41,9 @@ def synthesis_hierarchy(
     """Return the hierarchy over which the programs of a request are synthesised.
 
     Args:
-        kind: "reduction": the factors of the reduction's axes, for one group; "axes": the factors of all axes;
-            "levels": the levels of the network.
+        kind: "reduction": the factors of the reduction's axes, with the devices of one group; "axes": the factors of
+            all axes, with all devices and their groups; "levels": the levels of the network, with all devices and their
+            groups.
         hierarchy: Levels of the network.
         axes: The axes of parallelism.
         matrix: The parallelism matrix.
@@ -72,8 +73,8 @@ def synthesis_hierarchy(
 def translated(wide_sequences: Iterable[Steps], wide: SynthesisHierarchy, narrow: SynthesisHierarchy) -> list[Steps]:
     """Return sequences over a hierarchy of all devices as sequences over the hierarchy of one reduction group.
 
-    A sequence with groups that `narrow` cannot form is left out. This happens only where `narrow` joins the factors of
-    several axes in one level.
+    The order stays. A sequence with groups that `narrow` cannot form is left out. This happens only where `narrow`
+    joins the factors of several axes in one level.
     """
     members = [device for device, group in enumerate(wide.group) if group == wide.group[0]]
     place = {device: position for position, device in enumerate(members)}
@@ -114,7 +115,12 @@ def _one_group_hierarchy(
 def group_hierarchy(names: Sequence[str], factors: Sequence[int], most: int = MOST_LEVELS) -> SynthesisHierarchy:
     """Build the hierarchy of one reduction group with at most `most` levels.
 
-    The innermost levels beyond that are joined, as in "package.gpu".
+    The innermost levels beyond that are joined, as in "package.gpu"; levels of one part are left out.
+
+    Args:
+        names: Names of the levels, the outermost first.
+        factors: Number of parts of each level.
+        most: Most levels of the result.
 
     Raises:
         InputError: No level has more than one part.

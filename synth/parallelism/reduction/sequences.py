@@ -43,8 +43,12 @@ Sequence = tuple[ReductionStep, ...]
 def sequences(hierarchy: SynthesisHierarchy, most: int = MOST_STEPS) -> list[Sequence]:
     """Return all sequences of at most `most` steps from the start to the goal, the shortest first.
 
+    Every step changes the state and no state occurs twice in a sequence. The list is empty if so few steps do not reach
+    the goal.
+
     Raises:
-        InputError: The hierarchy is too large for the synthesis.
+        InputError: The hierarchy is too large for the synthesis: one group with more than `MOST_LEVELS` levels, or
+            several groups with too many devices.
     """
     return list(_search_sequences(_smallest(hierarchy), most))
 

@@ -81,18 +81,27 @@ class Slice:
     form: str
 
     def vertex(self, hierarchy: SynthesisHierarchy) -> str:
-        """Return P²'s slice: the level whose vertices are grouped, or whose devices are grouped (form "inside")."""
+        """Return P²'s slice: the level whose vertices are grouped, or whose devices are grouped (form "inside").
+
+        It is a name of the hierarchy, or "all" for the vertex above all levels.
+        """
         depth = self.low if self.form == INSIDE else self.high
         return hierarchy.names[depth - 1] if depth else WHOLE
 
     def described(self, hierarchy: SynthesisHierarchy) -> str:
-        """Return the form, with the level above the vertices where there is one: `parallel(rack)`."""
+        """Return the form as text: "inside", or the form with the level within whose parts it groups: "parallel(rack)".
+
+        The level is "all" where the groups are formed over the whole hierarchy.
+        """
         if self.form == INSIDE:
             return INSIDE
         return f"{self.form}({hierarchy.names[self.low - 1] if self.low else WHOLE})"
 
     def groups(self, hierarchy: SynthesisHierarchy) -> Groups:
-        """Return the groups of devices, each in the order of coordinates; the first device of a group is its root."""
+        """Return the groups of devices, each in the order of coordinates; the first device of a group is its root.
+
+        Each group has the same number of devices and no device is in two; with "master" some devices are in none.
+        """
         factors = hierarchy.factors
         below = math.prod(factors[self.high :])
         size = math.prod(factors[self.low : self.high])
@@ -128,7 +137,13 @@ def goal(hierarchy: SynthesisHierarchy) -> State:
 def apply(collective: str, groups: Groups, state: State) -> State | None:
     """Return the state after a collective in all groups, or None if it is illegal or changes nothing.
 
-    A group whose devices hold nothing stays as it is.
+    `state` itself stays unchanged. A group whose devices hold nothing stays as it is; a step that is illegal in one
+    other group is illegal.
+
+    Args:
+        collective: One of `COLLECTIVES`.
+        groups: Devices of each group, the root first; no device is in two groups.
+        state: The state before.
     """
     after = list(state)
     for group in groups:

@@ -66,7 +66,10 @@ class StepCosts:
         return sum(us for us, _, _ in self._steps(sequence))
 
     def overlapped_us(self, sequence: Sequence) -> float:
-        """Return the busy time in µs of the busiest resource in all steps; no overlap of the steps takes less."""
+        """Return the busy time in µs of the busiest resource in all steps; no overlap of the steps takes less.
+
+        It is inf if a step has no routes.
+        """
         total: Floats | float = 0.0
         for _, size, traffic in self._steps(sequence):
             if traffic is None:
@@ -165,7 +168,7 @@ def _time(step: tuple[float, float, _StepTraffic | None]) -> float:
 
 
 def ranked(sequences: Ordered[Sequence], costs: StepCosts) -> list[Sequence]:
-    """Sort sequences by their estimated times, then by length; sequences without routes are left out.
+    """Sort sequences by their estimated times, the fastest first, then by length; leave out those without routes.
 
     The best by the times without and with overlap of the steps take turns, since it depends on the resources that the
     steps share which of the two times a program comes near.

@@ -24,6 +24,11 @@ def library_schedules(request: Reduction, step: ConcreteStep, names: Iterable[st
 
     Equal groups run the same algorithm. The list is empty if no baseline has this collective in these groups, or if the
     ranks of a group do not reach each other.
+
+    Args:
+        request: The request.
+        step: One of its steps.
+        names: Names of `synth.baselines.BASELINES`; one that not every group can run gives no schedule.
     """
     try:
         union = union_problem(request.topology, request.step_members(step), request.relays)
@@ -68,7 +73,11 @@ def _merged_schedule(
 
 
 def searched_schedule(request: Reduction, step: ConcreteStep, budget_s: float, workers: Workers | None) -> StepSchedule:
-    """Return the best schedule for the step's groups that a search of `budget_s` seconds finds."""
+    """Return the best schedule for the step's groups that a search of `budget_s` seconds (more than 0) finds.
+
+    Raises:
+        InputError: The ranks of a group do not reach each other, or the groups cannot be searched otherwise.
+    """
     result = plan(
         request.topology,
         request.step_members(step),
