@@ -68,7 +68,7 @@ class Columns:
         return int(self.rank[block]), int(self.tb[block]), step - int(self.start[block])
 
     def cell(self, step: int, chunk: int, is_dst: bool) -> tuple[str, int]:
-        """Return (buffer, index) of one chunk of a step's destination or source."""
+        """Return (buffer, index) of chunk number `chunk` of a step's destination (`is_dst`) or source."""
         code, at = (self.dst, self.dst_at) if is_dst else (self.src, self.src_at)
         return BUFFERS[int(code[step])], int(at[step]) + chunk
 
@@ -238,6 +238,9 @@ def link_connections(c: Columns, nranks: int, blocks: list[tuple[int, int, int, 
         nranks: Number of ranks.
         blocks: Per block (rank, tb, rank it sends to, rank it receives from, channel); -1 for no peer.
         findings: Where the faults are added.
+
+    Raises:
+        InputError: If a rank or a channel is no whole number, or is too large.
     """
     number_of: dict[tuple[int, int, int], int] = {}
     ends: tuple[list[int], list[int]] = (c.sender, c.receiver)

@@ -63,7 +63,10 @@ class Findings:
         cell: tuple[str, int] | None = None,
         cycle: tuple[tuple[int, int, int], ...] = (),
     ) -> None:
-        """Record a finding, and put its place before `message` unless it is a cycle, which names its own places."""
+        """Record a finding, and put its place before `message` unless it is a cycle, which names its own places.
+
+        The arguments are the attributes of `Finding`. If its kind is full, the finding is only counted.
+        """
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if self.counts[kind] > MAX_OF_A_KIND:
             return
@@ -99,7 +102,7 @@ class Findings:
 
 
 def first_of(findings: Sequence[Finding], hint: str = "") -> str:
-    """Return the first finding in one line with the number of further ones; `hint` says where these can be seen."""
+    """Return the first of one or more findings in one line with the number of others; `hint` says where they are."""
     more = f" (and {len(findings) - 1} more{hint})" if len(findings) > 1 else ""
     return f"{findings[0].kind}: {findings[0].message}{more}"
 
@@ -169,7 +172,10 @@ class Verdict:
         return first_of(self.findings, ": synth verify") if self.findings else ""
 
     def with_findings(self, further: Findings) -> Verdict:
-        """Return the verdict with further findings, and with the status that follows from all of them."""
+        """Return the verdict with further findings, and with the status that follows from all of them.
+
+        Without further findings nothing changes, "not readable" included; with some it becomes "wrong" or "deadlock".
+        """
         findings = (*self.findings, *further.reported)
         status = _status_of(findings) if further.reported else self.status
         head, *lines = self.lines

@@ -180,14 +180,18 @@ class Format:
         return self.load()
 
     def verify(self, path: Path, goal: Goal | None, fifo_depth: int | None, target: str | None = None) -> Verdict:
-        """Read and check a file as `Reader.verify` does."""
+        """Read and check a file as `Reader.verify` does; a schedule (.synth) is "not readable" here."""
         load: Callable[[], Reader] | None = self.load or self.load_trace
         if load is None:
             return Verdict("not readable", (f"{origin_of(path)}: is a schedule; synth prove checks it",))
         return load().verify(path, goal, fifo_depth, target)
 
     def threadblocks(self, program: Program | None, text: str | Path) -> list[int]:
-        """Return the number of threadblocks of each rank, from a program and the text or the file that holds it."""
+        """Return the number of threadblocks of each rank, from a program and the text or the file that holds it.
+
+        Which of the two counts depends on the format: execution plans have their own threadblocks, other files those of
+        `program`. The list is empty if that is None.
+        """
         if self.load is not None:
             return self.load().threadblocks(program, text)
         return [] if program is None else [len(gpu.threadblocks) for gpu in program.gpus]
@@ -216,6 +220,15 @@ class Format:
         """Return the predictor of the time of a file (see `Predictor`).
 
         Formats with a converter time the file, given as its text or its path; others time the program that it holds.
+
+        Args:
+            file: Text or path of the file.
+            program: The program of the file.
+            topology: Topology to run on.
+            group: The topology's rank of each rank of the program; None for 0, 1, ….
+
+        Raises:
+            InputError: If the program does not fit the topology, or cannot be timed.
         """
         if self.load_converter is None:
             return Predictor(program, topology, group)
@@ -277,7 +290,10 @@ def verify_file(
 
 
 def verify_program(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
-    """Read and check a file as a Program; the verdict is "not readable" for formats that give no Program."""
+    """Read and check a file as a Program; the verdict is "not readable" for formats that give no Program.
+
+    Arguments are those of `verify_file`; this too never raises for bad input.
+    """
     file_format = format_of(Path(path))
     if file_format.load_converter is not None:
         return file_format.load_converter().verify_program(Path(path), goal)
@@ -338,10 +354,11 @@ def write_program(
 def write_trace(program: Program, form: Format, size_bytes: int) -> list[tuple[str, bytes]]:
     """Return (end of the name, content) of each file of a simulator's trace of a message of `size_bytes`.
 
-    The program must have passed its check.
+    The program must have passed its check. The size is that of nccl-tests.
 
     Raises:
-        InputError: If a chunk would not be a whole number of bytes.
+        InputError: If no simulator loads the format, a chunk would not be a whole number of bytes, or there would be
+            too many operations.
     """
     if form.load_trace is None:
         raise InputError(f"no simulator loads {form.what}; it must be a format of traces")
@@ -359,7 +376,7 @@ def restate_program(text: str, name: str, least: int, most: int | None, target: 
         target: Executor for which the text was written.
 
     Raises:
-        InputError: If the program takes no message of such a size.
+        InputError: If the program takes no message of such a size, or the text cannot be read.
     """
     base = plain_name(name)
     return _stamped(FORMATS[target.format].writer.restate(text, base, least, most, target), base)
@@ -372,7 +389,7 @@ def _stamped(text: str, base: str) -> str:
 
 
 def name_in(path: Path) -> str:
-    """Return the name of the program in a file; empty if the first 4 KiB hold none."""
+    """Return the name of the program in a file; empty if the first 4 KiB hold none or the file cannot be read."""
     with suppress(InputError, OSError), open_regular_file(path, "a file") as file:
         match = re.search(r'\bname"?(?:=|: )"([^"]*)"', file.read(1 << 12).decode(errors="replace"))
         return match[1] if match is not None else ""

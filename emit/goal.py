@@ -70,7 +70,8 @@ class Goal:
     def from_arrays(cls, nranks: int, initial: Rows, required: Rows) -> Goal:
         """Build a goal from rows (rank, buffer "i" "o" "s", index, source, chunk), given as columns of equal length.
 
-        A required cell has one row for each of its contributions; no cell is named twice in `initial`.
+        A required cell has one row for each of its contributions; no cell is named twice in `initial`. The buffers of
+        all ranks are apart (`o_in_i` is None).
 
         Raises:
             InputError: If columns differ in length, a buffer is unknown, a number is negative, a rank is not in
@@ -150,7 +151,13 @@ def sizes_of(program: Program, rank: int) -> tuple[int, int]:
 
 
 def goals_of(program: Program) -> list[tuple[bool, Goal | None]]:
-    """Return (in place or not, goal) for each kind of call that the program serves; None where no goal is implied."""
+    """Return (in place or not, goal) for each kind of call that the program serves, in place first.
+
+    A goal is None if the collective's name implies none.
+
+    Raises:
+        InputError: As `goal_for` raises it.
+    """
     p = program
     calls = [True] * p.inplace + [False] * p.outofplace
     return [(call, goal_for(p.collective, p.nranks, p.nchunks_per_loop, call, p.root)) for call in calls]
@@ -158,6 +165,15 @@ def goals_of(program: Program) -> list[tuple[bool, Goal | None]]:
 
 def buffer_sizes(collective: str, nranks: int, nchunks: int, rank: int, root: int) -> tuple[int, int]:
     """Return the sizes (i, o) in chunks that `rank` has out of place.
+
+    A rank other than the root has 0 chunks where only the root of a gather or scatter has a buffer.
+
+    Args:
+        collective: Name of the collective.
+        nranks: Number of ranks.
+        nchunks: Chunks in a loop, counted as `Program.nchunks_per_loop`.
+        rank: Rank whose buffers are meant.
+        root: Root of a rooted collective.
 
     Raises:
         InputError: If `nchunks` is not a multiple of `nranks` and the collective has blocks for each rank.
@@ -174,7 +190,10 @@ def buffer_sizes(collective: str, nranks: int, nchunks: int, rank: int, root: in
 
 
 def most_chunks(collective: str, nranks: int) -> int:
-    """Return the largest number of chunks in a loop for which a goal of the collective stays within MAX_CELLS."""
+    """Return the largest number of chunks in a loop for which a goal of the collective stays within MAX_CELLS.
+
+    The number need not be a multiple of `nranks`. It is MAX_CELLS for a collective whose name implies no goal.
+    """
     if not find_kind(collective).unit:
         return MAX_CELLS
     # All sizes are proportional to nchunks, and nranks chunks can always be divided.
@@ -185,7 +204,8 @@ def most_chunks(collective: str, nranks: int) -> int:
 def _blocks(kind: CollectiveKind, holder: str, nranks: int, is_root: bool) -> int:
     """Return the number of blocks in a rank's buffer.
 
-    Where a block is the whole buffer, readers give both buffers to every rank.
+    Where a block is the whole buffer, readers give both buffers to every rank. `holder` is who has data in that buffer:
+    EVERY, ROOT or OWN.
     """
     if kind.unit == PAIR or (kind.unit == SHARE and holder == EVERY):
         return nranks
@@ -195,7 +215,7 @@ def _blocks(kind: CollectiveKind, holder: str, nranks: int, is_root: bool) -> in
 
 
 def _o_in_i(kind: CollectiveKind, nchunks: int, nranks: int, rank: int, root: int) -> int | None:
-    """Return the position of o[0] in i when in place.
+    """Return the position of o[0] in i when in place, in chunks, or None if one of the buffers is empty.
 
     The smaller buffer is the rank's block (in a rooted collective, the root's block) of the larger buffer.
     """

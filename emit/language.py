@@ -70,7 +70,7 @@ class Chunk:
         sendtb: int | None = None,
         recvtb: int | None = None,
     ) -> Chunk:
-        """Return a copy of the chunk in `rank`'s buffer, in the cells from `index` on.
+        """Return a copy of the chunk in `rank`'s buffer, in the cells from `index` on; itself if it is there already.
 
         Args:
             rank: Rank that receives the copy.
@@ -83,17 +83,21 @@ class Chunk:
             recvtb: Number of the threadblock that receives; None leaves it to the compiler.
 
         Raises:
-            InputError: If the chunk was overwritten since, or the cells do not exist or overlap.
+            InputError: If the chunk was overwritten since, the cells do not exist or overlap it in part, a number of an
+                option is not in 0..32767, or `recvtb` is given for a copy that stays on its rank.
         """
         return self.script._move(self, rank, buffer, index, False, (channel, sendtb, recvtb))
 
     def reduce(
         self, other: Chunk, *, channel: int | None = None, sendtb: int | None = None, recvtb: int | None = None
     ) -> Chunk:
-        """Reduce a chunk of any rank into this one, and return the result; the options are those of `copy`.
+        """Reduce a chunk of any rank into this one's cells, and return a reference to the result.
+
+        This chunk must not be used any more; `other` may. The options are those of `copy`.
 
         Raises:
-            InputError: If the chunks differ in size, or one of them was overwritten since.
+            InputError: If the chunks differ in size, overlap on one rank or belong to different scripts, one of them
+                was overwritten since, or an option is wrong as in `copy`.
         """
         if other.count != self.count:
             raise self.script._error(f"reduces {other.count} chunks into {self.count}; the numbers must be equal")
@@ -101,7 +105,11 @@ class Chunk:
         return self.script._move(other, self.rank, self.buffer, self.index, True, (channel, sendtb, recvtb))
 
     def part(self, first: int, count: int = 1) -> Chunk:
-        """Return a part of the chunk: `count` of its cells, starting with cell `first`."""
+        """Return a part of the chunk: `count` of its cells, starting with its cell number `first`, counted from 0.
+
+        Raises:
+            InputError: If the part does not lie within the chunk, or is empty.
+        """
         if first < 0 or count < 1 or first + count > self.count:
             raise self.script._error(f"part({first}, {count}) of {self.count} chunks; it must lie within")
         return replace(self, index=self.index + first, count=count, versions=self.versions[first : first + count])
@@ -229,7 +237,13 @@ class Script:
 
     @contextmanager
     def parallelize(self, instances: int) -> Iterator[None]:
-        """Cut every move inside the `with` block into `instances` parts, each on a channel of its own."""
+        """Cut every move inside the `with` block into `instances` parts, each on a channel of its own.
+
+        Inside another such block the numbers multiply.
+
+        Raises:
+            InputError: If the number is no whole number of 1 or more.
+        """
         (instances,) = self._whole(instances=instances)
         if instances < 1:
             raise self._error(f"parallelize({instances}); it must be 1 or more")
@@ -240,7 +254,9 @@ class Script:
             self._parallel = outer
 
     def instructions(self) -> Instructions:
-        """Return the moves made so far, as instructions for the compiler.
+        """Return the moves made so far, as instructions for the compiler, which later moves do not change.
+
+        They are cut into the parts of `parallelize`, and ordered by depth.
 
         Raises:
             InputError: If the script moves nothing.
@@ -341,7 +357,11 @@ class Script:
 
 
 def load_script(path: str | Path, settings: Sequence[str] = ()) -> Script:
-    """Return the only script of a file; raise InputError if the file returns several (see `load_scripts`)."""
+    """Return the only script of a file, which is executed; arguments and errors are those of `load_scripts`.
+
+    Raises:
+        InputError: Also if the file returns several scripts.
+    """
     scripts = load_scripts(path, settings)
     if len(scripts) > 1:
         raise InputError(f"{path}: {_FUNCTION}() returned {len(scripts)} scripts; it must be one")

@@ -30,7 +30,7 @@ class Operation:
         peer: Rank at the other end of a message; -1 for a calculation.
         tag: Tag of a message; messages of one sender, receiver and tag are received in the order in which they are
             sent.
-        bytes: Size of a message.
+        bytes: Size of a message; 0 for a calculation.
         block: Threadblock that the operation is part of; -1 if that is not known.
         step: Position in the threadblock of the step that the operation is part of; -1 if that is not known.
     """
@@ -48,12 +48,18 @@ Operations = Sequence[Sequence[Operation]]  # of each rank
 
 
 def chunks_of(program: Program) -> int:
-    """Return the number of chunks in a message of the program; the message is measured as in nccl-tests."""
+    """Return the number of equal chunks that a message consists of, if its size is counted as in nccl-tests.
+
+    In gather and scatter the message is the root's buffer of a block for each rank.
+    """
     return program.nchunks_per_loop * (program.nranks if find_kind(program.collective).blocks_at_root else 1)
 
 
 def whole_size(program: Program, most_bytes: int) -> int:
-    """Return the largest message of at most `most_bytes` whose chunks are whole bytes, or else the smallest one."""
+    """Return the size of the largest message of at most `most_bytes` whose chunks are whole bytes, in bytes.
+
+    If `most_bytes` is too small for that, return the size with chunks of one byte, which is larger.
+    """
     chunks = chunks_of(program)
     return max(1, most_bytes // chunks) * chunks
 
@@ -61,7 +67,11 @@ def whole_size(program: Program, most_bytes: int) -> int:
 def operations_of(program: Program, size_bytes: int) -> list[list[Operation]]:
     """Build the operations of each rank for a message of `size_bytes`, in order of threadblocks and steps.
 
-    The program must have passed its check. The size is that of nccl-tests.
+    The program must have passed its check. The size is that of nccl-tests. A nop becomes no operation, and a rank
+    without operations gets one calculation. The tag of a message is its channel.
+
+    Returns:
+        One list of operations for each rank, whose `after` counts in that list.
 
     Raises:
         InputError: If a chunk is no whole number of bytes, or there would be more than MOST_OPERATIONS operations.

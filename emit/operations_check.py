@@ -16,7 +16,11 @@ from topologies.errors import InputError
 
 
 def text_of(program: Program) -> str:
-    """Return a program as MSCCL XML, as files of operations hold it, so that they can be checked and read back."""
+    """Return a program as MSCCL XML, as files of operations hold it, so that they can be checked and read back.
+
+    Raises:
+        InputError: If no call of a gather or scatter has the sizes that the program serves.
+    """
     states_redop = [row for row in TARGETS.values() if row.states_redop and program.collective in row.collectives]
     if program.redop != "sum" and states_redop:
         return xml_text(program, states_redop[0])
@@ -31,8 +35,8 @@ def judge(
 ) -> Verdict:
     """Return the verdict on a file's operations and on the program that they claim to be; never raise for bad input.
 
-    Operations state which messages there are and what waits for what, but not what they compute. Without a program they
-    can be wrong, but not right.
+    Operations state which messages there are and what waits for what, but not what they compute. Without a program the
+    verdict is never "right": it is "wrong" or "deadlock" if there is a finding, else "not readable".
 
     Args:
         read_file: Returns the operations and the program's MSCCL XML, or None if the file holds no program.
@@ -73,7 +77,7 @@ def judge(
 
 
 def _size(ranks: Operations, program: Program) -> int:
-    """Return the size in bytes of the message that most of a file's operations are for."""
+    """Return the bytes of the message that most of a file's operations are for; of 1-byte chunks if none tells."""
     chunks = chunks_of(program)
     sizes: Counter[int] = Counter()
     for operations, unit_operations in zip(ranks, operations_of(program, chunks), strict=True):
@@ -86,7 +90,8 @@ def _size(ranks: Operations, program: Program) -> int:
 def check_operations(ranks: Operations, names: Mapping[str, str], findings: Findings) -> None:
     """Add a finding for each fault that does not depend on what the operations are to compute.
 
-    That is a message without its other end, with two sizes or to a missing rank, and operations that never start.
+    That is a message without its other end, with two sizes or to a missing rank, and operations that never start; the
+    latter are looked for only if every message has another existing rank at its other end.
 
     Args:
         ranks: Operations of each rank.
@@ -159,11 +164,11 @@ def _report_stopped(
 
 
 def compare_operations(ranks: Operations, expected: Operations, names: Mapping[str, str], findings: Findings) -> None:
-    """Add a finding for each operation that differs from the program's.
+    """Add a finding for each operation that differs from the program's, and for each rank with too many or too few.
 
     Args:
         ranks: Operations of each rank in the file.
-        expected: Operations of each rank by the program (see `operations_of`).
+        expected: Operations of each rank by the program (see `operations_of`), for as many ranks.
         names: The file's names of SEND, RECV and CALC.
         findings: Where the faults are added.
     """

@@ -29,7 +29,7 @@ LL_MOST_BYTES = 256 << 10  # message size up to which LL's flags cost less than 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a reader and its kernel.
+    """The limits of a reader and its kernel; each number is the largest that they take, unless it says otherwise.
 
     Attributes:
         name: Name of the target.
@@ -243,7 +243,7 @@ def choose_target(collective: str, target_name: str = AUTO) -> Target:
     """Return the target of a name, or for AUTO the first that can do a program's collective.
 
     Raises:
-        InputError: If the target cannot do the collective, or none can.
+        InputError: If the name is unknown, the target cannot do the collective, or none can.
     """
     return _first([t for t in TARGETS.values() if collective in t.collectives], target_name, collective)
 
@@ -254,7 +254,7 @@ def target_for(problem: Problem, target_name: str = AUTO) -> Target:
     With relays, and where no reader names the collective, the problem's algorithms are written as "custom".
 
     Raises:
-        InputError: If the target cannot express the problem, or none can.
+        InputError: If the name is unknown, the target cannot express the problem, or none can.
     """
     collective = problem.collective
     collectives_of_targets = {name for target in TARGETS.values() for name in target.collectives}
@@ -279,7 +279,7 @@ def _first(capable: Sequence[Target], target_name: str, description: str, hint: 
 
 
 def check_overlap(name: str) -> None:
-    """Raise InputError for a target whose packets do not count launches by process."""
+    """Raise InputError unless a target's packets count launches by process; also for AUTO and for unknown names."""
     if name not in TARGETS or not TARGETS[name].flags_by_process:
         names = " or ".join(name for name, target in TARGETS.items() if target.flags_by_process)
         raise InputError(f"--groups-overlap: concerns only the packets of {names}; use it with --target {names}")
@@ -288,13 +288,15 @@ def check_overlap(name: str) -> None:
 def on_devices(target: Target, sms: int, settings: TargetSettings) -> Target:
     """Return the target limited by the settings, and to the threadblocks of a rank that run at once on a device.
 
+    If neither the settings nor `sms` state a number of SMs, threadblocks are not limited any further.
+
     Args:
         target: Target to limit.
         sms: SMs of the device; 0 if not known.
         settings: The user's settings; their name is not read.
 
     Raises:
-        InputError: If the settings give a rank more SMs than the device has.
+        InputError: If the settings give a rank no SM, or more SMs than the device has.
     """
     if settings.groups_overlap:
         packetless = {name: spelt for name, spelt in target.protocols.items() if name != "LL"}
@@ -320,7 +322,11 @@ def most_bytes(program: Program, limits: Limits) -> int | None:
 
 
 def within_scratch(program: Program, limits: Limits) -> Program:
-    """Return the program limited to the sizes whose scratch the reader may allocate; raise InputError if none is."""
+    """Return the program limited to the sizes whose scratch the reader may allocate; itself if all its sizes are such.
+
+    Raises:
+        InputError: If no size that the program serves is such.
+    """
     most = most_bytes(program, limits)
     if most is None or 0 < program.max_bytes <= most:
         return program
@@ -333,7 +339,10 @@ def within_scratch(program: Program, limits: Limits) -> Program:
 
 
 def check_between_nodes(program: Program, nodes: Sequence[int], target: Target, findings: Findings) -> None:
-    """Add a finding if a rank sends to another node with a protocol that the target cannot use there."""
+    """Add a finding if a rank sends to another node with a protocol that the target cannot use there.
+
+    Only the first such send is reported. `nodes` holds the node of each rank of the program.
+    """
     if program.protocol != "Simple" or program.collective not in target.only_ll_between_nodes:
         return
     for rank, gpu in enumerate(program.gpus):
@@ -352,7 +361,8 @@ def check_between_nodes(program: Program, nodes: Sequence[int], target: Target, 
 def check_resident(threadblocks: Sequence[int], sms: int, findings: Findings) -> None:
     """Add a finding if a rank has more threadblocks than run at once on its device (sms 0: not known).
 
-    Threadblocks wait for each other, and one that is not resident never starts, so the kernel hangs.
+    Threadblocks wait for each other, and one that is not resident never starts, so the kernel hangs. Only the rank with
+    most threadblocks is reported. `threadblocks` holds the number of threadblocks of each rank.
     """
     most = max(threadblocks, default=0)
     if 0 < sms < most:
@@ -380,7 +390,7 @@ def choose_protocol(
         largest_bytes: Largest message; None if there is no limit.
         target: Executor; None for any.
         collective: The program's collective.
-        nodes: Node of each rank.
+        nodes: Node of each rank; empty if all share one.
     """
     only_ll = target is not None and collective in target.only_ll_between_nodes and len(set(nodes)) > 1
     small = largest_bytes is not None and largest_bytes <= LL_MOST_BYTES

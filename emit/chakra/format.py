@@ -51,7 +51,14 @@ def write(program: Program, size_bytes: int, reduce_us: int = 0) -> Iterator[tup
 def encode(
     ranks: Operations, collective: str, text: str | None = None, reduce_us: int = 0
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield the file of each rank's operations; rank 0 keeps `text`, the program as MSCCL XML."""
+    """Yield (end of the file's name, content) of each rank's operations, ranks in order.
+
+    Args:
+        ranks: Operations of each rank.
+        collective: Name of the collective, for the metadata of each file.
+        text: The program as MSCCL XML, which rank 0's file keeps; None to keep none.
+        reduce_us: Time of a calculation in whole µs; ASTRA-sim takes 0 as one ns.
+    """
     for rank, operations in enumerate(ranks):
         attributes = {"schema": SCHEMA}
         if rank == 0 and text is not None:

@@ -48,8 +48,8 @@ class Move(NamedTuple):
 
     Attributes:
         length: Number of elements.
-        sources: Runs that are read.
-        targets: Runs that are written.
+        sources: Runs that are read, each of `length` elements.
+        targets: Runs that are written, each of `length` elements.
     """
 
     length: int
@@ -179,10 +179,10 @@ class ActExecution:
         self._waiting: dict[Need, list[int]] = {}
 
     def launch(self, acts: Sequence[Sequence[Act]], do: Callable[[Sequence[int], Act], None]) -> list[int]:
-        """Run all threadblocks once; return the ones that stopped before their end.
+        """Run all threadblocks once; return the ones that stopped before their end, none if the launch completed.
 
         Args:
-            acts: Acts of each threadblock.
+            acts: Acts of each threadblock in this launch: those of the plan, or the same ones on other cells.
             do: Called for each act in the order of execution, with its threadblock; for a barrier once, with all.
         """
         self.acts, self.at = acts, [0] * len(acts)
@@ -263,7 +263,7 @@ class ActExecution:
         """Add the cycle of waits in which a launch stopped, or the wait for something that nothing provides.
 
         Args:
-            stopped: Threadblocks that stopped.
+            stopped: Threadblocks that stopped, as `launch` returned them; at least one.
             cell_name: Returns the name of a cell with packets.
             findings: Where the deadlock is added.
         """
@@ -328,7 +328,10 @@ def execution_order(plan_acts: Acts) -> list[tuple[int, Act]]:
 
 
 def check_counts(plan_acts: Acts, findings: Findings) -> None:
-    """Check that signals and waits match, that semaphores end at their initial value, and that barriers are full."""
+    """Add a finding where signals and waits do not match, or a semaphore does not end at its initial value.
+
+    Add one too for a barrier that is not reached by as many threadblocks as it needs, all equally often.
+    """
     times: dict[str, Counter[int]] = defaultdict(Counter)
     last_use: dict[tuple[str, int], tuple[int, int]] = {}
     at_barrier: dict[int, Counter[int]] = defaultdict(Counter)
@@ -368,7 +371,10 @@ def check_counts(plan_acts: Acts, findings: Findings) -> None:
 
 
 def _check_barriers(plan_acts: Acts, at_barrier: dict[int, Counter[int]], findings: Findings) -> None:
-    """Check that every barrier is reached by as many threadblocks as it needs, equally often (`at_barrier`)."""
+    """Add a finding for each barrier that is not reached by as many threadblocks as it needs, all equally often.
+
+    `at_barrier` holds, by barrier, how often each threadblock reaches it.
+    """
     used: dict[tuple[int, int], int] = {}
     for barrier, counts in at_barrier.items():
         rank, number, size = plan_acts.barriers[barrier]

@@ -38,7 +38,7 @@ def cells_of(program: Program, c: Columns, goal: Goal | None, aliased: bool) -> 
     Args:
         program: The program.
         c: Its steps.
-        goal: Says where o lies in i; None if there is no goal.
+        goal: Says where o lies in i; None if there is no goal. Its cells are numbered even if they exceed a buffer.
         aliased: Whether o[x] and i[x] are one cell if there is no goal.
 
     Raises:

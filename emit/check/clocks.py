@@ -75,6 +75,9 @@ class ThreadClocks:
         shown: Knowledge of memory.
         heard: Messages that each actor has heard since its last nop.
         first: First actor of each rank.
+
+    Raises:
+        InputError: If there are too many actors.
     """
 
     def __init__(self, rank: list[int], merged: bool) -> None:
@@ -111,12 +114,20 @@ class ThreadClocks:
         self.seen.row(actor)[actor] = self.shown.row(actor)[actor] = self.tick[actor] + 1
 
     def message(self, actor: int, relaxed: bool = False) -> Message:
-        """Return the message of a signal that one thread of the actor sends: the knowledge at the actor's last nop."""
+        """Return the message of a signal that one thread of the actor sends: the knowledge at the actor's last nop.
+
+        Raises:
+            InputError: If too many messages are in flight.
+        """
         orders_memory = not (relaxed or self.merged)
         return self._counted(self.seen.row(actor).copy(), self.shown.row(actor).copy() if orders_memory else None)
 
     def packet(self, actor: int) -> Message:
-        """Return the message of a packet that the actor writes: the writer's progress, this operation included."""
+        """Return the message of a packet that the actor writes: the writer's progress, this operation included.
+
+        Raises:
+            InputError: If too many messages are in flight.
+        """
         row = self.seen.row(actor).copy()
         row[actor] = self.tick[actor] + 2
         return self._counted(row, None)

@@ -24,7 +24,8 @@ _SPECIAL = 3
 class ProgramContents:
     """The multisets of contributions that occur in a replay, each known by a number; a sum keeps every repetition.
 
-    A sum of more than `most` contributions becomes TOO_MANY: reductions only add, so such a sum never meets a goal
+    Number 0 (NOTHING) is an empty cell, 1 (GARBAGE) uninitialised memory that was used.
+    A sum of more than `most` contributions becomes 2 (TOO_MANY): reductions only add, so such a sum never meets a goal
     again.
 
     Attributes:
@@ -47,7 +48,11 @@ class ProgramContents:
         self.ncontributions = 0
 
     def of(self, contributions: tuple[int, ...]) -> int:
-        """Return the number of a multiset, given as a sorted tuple of contributions (source · nchunks + chunk)."""
+        """Return the number of a multiset, given as a sorted tuple of contributions (source · nchunks + chunk).
+
+        Raises:
+            InputError: If all multisets have more than CAPACITY.contributions contributions.
+        """
         number = self.number.get(contributions)
         if number is None:
             number = self.number[contributions] = len(self.contributions)
@@ -60,12 +65,22 @@ class ProgramContents:
         return number
 
     def initial(self) -> list[int]:
-        """Return the multiset that each row of the goal's `initial` holds at the start."""
+        """Return the number of the multiset that each row of the goal's `initial` holds at the start.
+
+        Raises:
+            InputError: As `of` raises it.
+        """
         _, _, _, source, chunk = self.goal.initial
         return [self.of((x,)) for x in (source * self.nchunks + chunk).tolist()]
 
     def add(self, a: int, b: int) -> int:
-        """Return the number of the sum of multisets `a` and `b`."""
+        """Return the number of the sum of the multisets with the numbers `a` and `b`.
+
+        The sum is GARBAGE if one of them is NOTHING or GARBAGE, else TOO_MANY if it has more than `most` contributions.
+
+        Raises:
+            InputError: If all multisets have more than CAPACITY.contributions contributions.
+        """
         if a > b:
             a, b = b, a
         if a < _SPECIAL:
@@ -132,7 +147,10 @@ class ProgramContents:
             findings.add("wrong result", message, writer_rank, tb, step, (name, at))
 
     def describe(self, number: int, required: int = NOTHING) -> str:
-        """Describe a multiset in words, for a comparison with the multiset `required`."""
+        """Describe the multiset with a number in words, for a comparison with that of number `required`.
+
+        With NOTHING for `required`, the words name no difference.
+        """
         if number < _SPECIAL:
             return ("nothing", "uninitialised memory", f"more than {self.most} contributions")[number]
         pairs = [divmod(x, self.nchunks) for x in self.contributions[number]]

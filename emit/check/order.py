@@ -19,7 +19,8 @@ class OrderedRun:
 
     Attributes:
         order: Step of each transmission, in the order of execution.
-        at: Step at which each threadblock stopped (the end of the threadblock if it completed).
+        at: Number (of all ranks' steps) of the step at which each threadblock stopped; one past its last step if it
+            completed.
         sent: Number of transmissions that were sent, by connection.
         received: Number of transmissions that were received, by connection.
         complete: Whether all threadblocks completed.
@@ -42,10 +43,10 @@ def run(c: Columns, depth: int | None, split: bool = True) -> OrderedRun:
         split: If True, a step of `count` chunks is `count` transmissions, as for large messages; if False, it is one.
 
     Returns:
-        The execution, which may have stopped before its end.
+        The execution, which may have stopped before its end: then `complete` is False.
 
     Raises:
-        InputError: The steps move more than CAPACITY.moves chunks in all.
+        InputError: The chunks of all steps and the steps are more than CAPACITY.moves in all.
     """
     moves = int(c.count.sum()) + len(c.count)
     if moves > CAPACITY.moves:

@@ -166,7 +166,11 @@ def _replay(c: Columns, order: list[int], cells: Cells, goal: Goal, findings: Fi
 
 
 def _goals(program: Program, findings: Findings) -> list[tuple[str, Goal | None, bool]]:
-    """Return (prefix of messages, goal, in place) for each form of call that the program serves."""
+    """Return (prefix of messages, goal, in place) for each form of call that the program serves.
+
+    A goal is None if the collective's name implies none. If the collective cannot have the program's number of chunks,
+    the list is empty and a finding is added; findings are added too for buffers of wrong sizes.
+    """
     try:
         sizes_of(program, program.root)
     except InputError as error:
@@ -210,5 +214,5 @@ def _check_sizes(program: Program, inplace: bool, findings: Findings) -> None:
 
 
 def root_of(program: Program) -> range:
-    """Return the roots that a program file of this collective may mean, because the file does not name its root."""
+    """Return the roots that a program's file may mean, as it names none: all ranks, or only 0 if none is needed."""
     return range(program.nranks) if program.collective in ROOTED else range(1)

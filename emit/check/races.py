@@ -45,7 +45,9 @@ class Query(NamedTuple):
 
 
 def find_races(c: Columns, order: list[int], cells: Cells, findings: Findings, prefix: str = "") -> None:
-    """Add a finding for every pair of conflicting accesses that is unordered.
+    """Add a finding for each pair of steps with unordered accesses of one cell, one of which writes.
+
+    A step that overlaps itself is a finding too. Beyond MAX_OF_A_KIND the number of findings may be incomplete.
 
     Args:
         c: Steps of the program.

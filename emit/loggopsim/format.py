@@ -49,7 +49,7 @@ def encode(ranks: Operations, text: str = "") -> bytes:
 
     Args:
         ranks: Operations of each rank.
-        text: The program as MSCCL XML, which stands at the head as comments.
+        text: The program as MSCCL XML, which stands at the head as comments; empty for none.
     """
     lines = [f"num_ranks {len(ranks)}", *(f"// {line}" for line in text.splitlines())]
     for rank, operations in enumerate(ranks):

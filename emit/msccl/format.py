@@ -87,7 +87,22 @@ def verify(
 
 
 def best_root(program: Program, goal: Goal | None, fifo_depth: int | None) -> tuple[ProgramReport, Program]:
-    """Return the report and the program for the first root that is right, else for root 0; files do not name a root."""
+    """Return the report and the program for the first root for which it is not wrong, else for the program's own root.
+
+    Files do not name a root. Other roots are tried only without `goal`, only if another root could make a difference,
+    and only so many as are checked in reasonable time.
+
+    Args:
+        program: The program.
+        goal: What it must achieve; None for the goal of its collective.
+        fifo_depth: Slots of a FIFO; None for those of its protocol.
+
+    Returns:
+        The report, and the program with the root of the report.
+
+    Raises:
+        InputError: As `emit.check.program.check` raises it.
+    """
     first = check(program, goal, fifo_depth, target=None, split=False)
     if goal is not None or all(
         f.kind not in ("wrong result", "read before write", "inconsistent") for f in first.findings
@@ -155,7 +170,8 @@ def write_msccl(program: Program, goal: Goal | None = None, target: str | Target
 
     Raises:
         InputError: If the check has a finding, no goal is known, or the target has no name for the collective, its
-            in-place or out-of-place form, the reduction or the program's own name.
+            in-place or out-of-place form, the reduction or the program's own name; or if the reader allocates too much
+            scratch even for its smallest message.
     """
     row = target_named(target) if isinstance(target, str) else target
     choose_target(program.collective, row.name)
@@ -199,16 +215,20 @@ def padded(program: Program) -> Program:
 
 
 def restate(text: str, name: str, least: int, most: int | None, target: Target) -> str:
-    """Return a program's text with another name and other message sizes.
+    """Return a program's text with another name, for messages of `least` to `most` bytes (None: no limit), unchecked.
 
     Raises:
-        InputError: If no message has such a size.
+        InputError: If no message has such a size, or the text cannot be read.
     """
     return xml_text(replace(read(text).program, name=name, min_bytes=least, max_bytes=most or 0), target)
 
 
 def xml_text(program: Program, target: Target) -> str:
-    """Return the program in the target's dialect, unchecked."""
+    """Return the program in the target's dialect, unchecked; the target must have a name for its collective.
+
+    Raises:
+        InputError: If no gather or scatter of equal blocks has the sizes that the program serves.
+    """
     return "\n".join(_lines(program, target)) + "\n"
 
 

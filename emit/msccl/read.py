@@ -183,7 +183,7 @@ class _MscclReader:
         return True
 
     def integer(self, tag: Tag, name: str, low: int = -_INT, high: int = _INT - 1) -> int:
-        """Return an attribute's number, as C's strtol with base 0 reads it; raise InputError if it is out of range."""
+        """Return an attribute's number, as C's strtol with base 0 reads it; raise InputError if not in low..high."""
         text = tag.attributes[name]
         value = self.numbers.get(text)
         if value is None:

@@ -45,9 +45,9 @@ class ProgramClock:
             by_tie: Steps in the order in which requests of the same age are served.
             link: Link of every connection.
             links: The links.
-            rate_gbs: Rate at which a transmission occupies every link.
+            rate_gbs: Rate in GB/s at which a transmission occupies each link.
             slots: Transmissions in flight on a connection before the sender waits.
-            start_us: Time at which the run begins.
+            start_us: Time in µs at which the run begins.
             most_turns: Largest number of turns (up to MOST_TURNS) in which a transmission takes its link. If a
                 threadblock moves less than a link carries, the transmissions that want the link share it about evenly,
                 whatever their number.
@@ -68,12 +68,13 @@ class ProgramClock:
         """Run all steps once.
 
         Args:
-            lasts_us: How long the transmission of every step occupies its link.
+            lasts_us: How long the transmission of each step occupies its link, in µs, shape (steps,).
             ahead: Number of transmissions that are about to be executed for further sizes.
 
         Returns:
-            The time when the last step ended, in µs; whether all steps ended (if not, they wait for each other); the
-            time when each step took its link, and the time when it had received (0 if it does not send or receive).
+            The time when the last step ended and its data arrived, in µs; whether all steps ended (if not, they wait
+            for each other); the time when each step took its link, and the time when it had received (0 if it does not
+            send or receive).
         """
         global _executed
         turns = int(min(max(lasts_us.max(initial=0.0) / TURN_US, 1), self._most_turns))

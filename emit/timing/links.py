@@ -40,10 +40,10 @@ def links_of(net: Network) -> MessageLinks:
 
 
 def place_ranks(n: int, topology: Topology, group: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the topology's rank of each of a program's `n` ranks.
+    """Return the topology's rank of each of a program's `n` ranks: those of the group, or 0, 1, … if that is None.
 
     Raises:
-        InputError: The topology or the group has another number of ranks.
+        InputError: The topology has too few ranks, or the group has another number of ranks.
     """
     if group is None and n > topology.nranks:
         raise InputError(f"program has {n} ranks, {topology.name} has {topology.nranks}; it must be at most as many")
@@ -69,7 +69,7 @@ def assign_links(net: Network, ends: Ints, topology: Topology) -> Ints:
 
     Args:
         net: The network.
-        ends: Connections, one row (source, destination, channel) each.
+        ends: Connections, one row (source, destination, channel) each, with the network's local ranks.
         topology: The topology, for messages.
 
     Raises:

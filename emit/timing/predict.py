@@ -203,7 +203,7 @@ class Predictor(TimedProgram):
         return cls(all_ranks, topology, ranks, slots, weight=weight).time_us(1.0)
 
     def transfers(self, size_bytes: float) -> Transfers:
-        """Return all transmissions at this size.
+        """Return all transmissions for a message of `size_bytes`; with slices, each slice of a chunk is one.
 
         Raises:
             InputError: The program deadlocks.

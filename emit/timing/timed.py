@@ -122,13 +122,16 @@ class TimedProgram(ABC):
         Args:
             timed: The programs; no two use the same rank.
             positions: Positions of the ranks of each program in `ranks`.
-            chunk_bytes: Bytes of a chunk of each program.
+            chunk_bytes: Bytes of a chunk of each program (see `chunk_bytes`).
             topology: The topology.
             ranks: Ranks of the topology that the programs use.
+
+        Raises:
+            InputError: Two ranks send without a link, or a program deadlocks.
         """
 
     def time_us(self, size_bytes: float) -> float:
-        """Return the time when everything has ended and arrived, in µs.
+        """Return the time when everything has ended and arrived, in µs, for a message of `size_bytes` as in nccl-tests.
 
         Raises:
             InputError: The program deadlocks.
@@ -136,7 +139,11 @@ class TimedProgram(ABC):
         return self._run(size_bytes)[0]
 
     def times_us(self, sizes: Iterable[float]) -> Floats:
-        """Return `time_us` of each size."""
+        """Return `time_us` of each size, shape (sizes,).
+
+        Raises:
+            InputError: The program deadlocks.
+        """
         size_list = list(sizes)
         return np.array([self._run(size, len(size_list))[0] for size in size_list], dtype=np.float64)
 
@@ -165,7 +172,14 @@ class TimedProgram(ABC):
         return self._runs[slices]
 
     def _run(self, size_bytes: float, sizes: int = 0) -> tuple[float, Floats, Floats]:
-        """Run the steps at one size, as `ProgramClock.run` does; `sizes` is how many sizes are about to be run."""
+        """Run the steps at one size, as `ProgramClock.run` does; `sizes` is how many sizes are about to be run.
+
+        Returns:
+            The time in µs, then the start and the receipt of each repeated step.
+
+        Raises:
+            InputError: The program deadlocks.
+        """
         slices = self._slices(size_bytes)
         repeated, clock = self._prepared(slices)
         lasts_us = self._hold_us[repeated.step] * self.chunk_bytes(size_bytes) / slices

@@ -38,7 +38,7 @@ class Recorded:
 
 
 def chrome_trace(predictor: Predictor, size_bytes: float) -> str:
-    """Return the trace of one predicted run for messages of `size_bytes`.
+    """Return the trace, as the text of a JSON file, of one predicted run for messages of `size_bytes`.
 
     Raises:
         InputError: The program deadlocks.
@@ -48,6 +48,8 @@ def chrome_trace(predictor: Predictor, size_bytes: float) -> str:
 
 def measured_trace(program: Program, measured: Recorded, predictor: Predictor | None, size_bytes: float) -> str:
     """Return the trace of a measured run, with the predicted run next to it if a predictor is given; both begin at 0.
+
+    The trace is the text of a JSON file. `size_bytes` is the message size of the predicted run.
 
     A threadblock has one thread for each run; the threads of the measured run follow all threads of the predicted run.
 
