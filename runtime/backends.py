@@ -65,7 +65,12 @@ class Backend:
     def open(self, request: BenchRequest) -> Session:
         """Open a session that measures while its context lasts.
 
-        A back end that needs a job starts its ranks if this process is not one of them, and exits when they end.
+        Where each rank is a process and this process is none of a job, it runs its own command line again as
+        `request.nranks` ranks, and ends with their exit code when they end.
+
+        Raises:
+            SystemExit: This process has started the ranks; they have ended.
+            InputError: The request does not fit this machine or job; it may be raised only when the context begins.
         """
         if self.in_job and not is_rank_of_job():
             raise SystemExit(launch_ranks(request.nranks, sys.argv[1:]))
@@ -100,7 +105,12 @@ BACKENDS = {
 
 
 def choose_backend(name: str | None, options: Collection[str]) -> Backend:
-    """Return the back end of this name, or the first available one that takes these options of `synth bench`.
+    """Return the back end of this name, or a default one that takes these options of `synth bench`.
+
+    Args:
+        name: Name of the back end; None for a default one: without options the first that is available here, with
+            options the first that takes them all, whether it is available or not.
+        options: Options that are given and that not every back end takes, as in `Backend.options`.
 
     Raises:
         InputError: The back end is unknown or not available here, or does not take an option; or this process is one of

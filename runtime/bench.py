@@ -59,21 +59,21 @@ class BenchExecutor(Protocol):
 
     @property
     def recorded(self) -> Recorded | None:
-        """Return the begin and end of the steps of the last run, or None if they are not recorded."""
+        """Return the begin and end in µs of the steps of the last run, or None if they are not recorded."""
 
     def at(self, rank: int) -> AbstractContextManager[Any]:
         """Return a context in which the rank's buffers are created."""
         ...
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
-        """Run the program once.
+        """Run the program once; the result is in the outputs afterwards, and the inputs may be overwritten.
 
         Args:
-            inputs: Input of each rank, one-dimensional, of the type `kind`.
+            inputs: Input of each rank, one-dimensional, of the type `kind`; of bfloat16 as uint16 (`dtypes.TYPES`).
             outputs: Output of each rank; in place the same arrays as the inputs, or one a part of the other. The inputs
                 of a program that works only in place are copied if they are apart.
             kind: Data type, by nccl-tests' name.
-            op: Reduction, by nccl-tests' name.
+            op: Reduction, by nccl-tests' name: sum, prod, max, min or avg.
 
         Raises:
             InputError: Buffers do not fit, or the program stops before its end.
@@ -127,11 +127,11 @@ class BenchRow:
     recorded: Recorded | None = None
 
     def algbw(self, timing: Timing) -> float:
-        """Return the algorithm bandwidth in GB/s (10⁹ bytes/s)."""
+        """Return the algorithm bandwidth in GB/s (10⁹ bytes/s); 0 for a time of 0."""
         return self.size_bytes / timing.time_us / 1e3 if timing.time_us else 0.0
 
     def busbw(self, timing: Timing) -> float:
-        """Return the bus bandwidth in GB/s (10⁹ bytes/s)."""
+        """Return the bus bandwidth in GB/s (10⁹ bytes/s); that of the algorithm if the collective has no factor."""
         return self.algbw(timing) * (self.factor if self.factor is not None else 1.0)
 
     @property
@@ -229,8 +229,14 @@ def in_process(
 def message_sizes(low: int, high: int, factor: float, step: int = 0) -> Iterator[int]:
     """Yield message sizes as nccl-tests does: from `low` to `high` bytes, each times `factor` or plus `step`.
 
+    Args:
+        low: First size.
+        high: Largest allowed size, which is only yielded if the steps meet it.
+        factor: Factor between two sizes, above 1; ignored with a `step`. Sizes are rounded down, so two may be equal.
+        step: Bytes between two sizes; 0 for a factor.
+
     Raises:
-        InputError: The range has no end.
+        InputError: The range has no end, or `low` is above `high`; raised when the first size is asked for.
     """
     if low < 0 or high < low or (step <= 0 and (factor <= 1 or low < 1)):
         raise InputError(
@@ -248,10 +254,17 @@ def measure(
 ) -> BenchRow:
     """Measure a program at one message size on fresh data, out of place and in place where it can.
 
-    Warmup runs come first in each case. The size is rounded down, see `elements_of`.
+    Warmup runs come first in each case. The size is rounded down, see `elements_of`; the row has the rounded size.
+
+    Args:
+        program: The program.
+        goal: Goal of a custom collective; None for the one that the collective's name implies.
+        size_bytes: Size of the message in bytes, as nccl-tests counts it.
+        executor: The executor of this program.
+        settings: Settings of the measurement.
 
     Raises:
-        InputError: As for `BenchExecutor.run`.
+        InputError: As for `BenchExecutor.run`; the data type is unknown; or a custom program comes without a goal.
     """
     kind = parse_type(settings.kind)
     layout = Layout.of(program, elements_of(program, size_bytes, kind))
@@ -267,8 +280,9 @@ def measure(
 def elements_of(program: Program, size_bytes: int, kind: str) -> int:
     """Return the elements of a block of a message of `size_bytes`, as executors take it.
 
-    For a custom program the number is rounded down to whole chunks. In other collectives chunks that trade places have
-    the same position in their blocks, so that their lengths agree.
+    For a custom program the number is rounded down to whole chunks, but not to 0. In other collectives chunks that
+    trade places have the same position in their blocks, so that their lengths agree. The result is 0 for a size that
+    has less than an element a block. `kind` is a key of TYPES.
     """
     elements = size_bytes // TYPES[kind].itemsize // count_blocks(program.collective, program.nranks)
     whole = elements - elements % program.nchunks_per_loop
@@ -276,7 +290,10 @@ def elements_of(program: Program, size_bytes: int, kind: str) -> int:
 
 
 def count_blocks(collective: str, ranks: int) -> int:
-    """Return the number of blocks in a message's size."""
+    """Return the number of blocks in a message's size: `ranks` if a block is of or for a single rank, else 1.
+
+    So it is the number of ranks for an allgather or alltoall, and 1 for an allreduce or a custom collective.
+    """
     return ranks if find_kind(collective).unit in (SHARE, PAIR) else 1
 
 
@@ -356,7 +373,10 @@ def _make_buffers(
 
 
 def make_input(layout: Layout, rank: int, kind: str, op: str, seed: int = 0) -> Array:
-    """Build an input buffer of small numbers whose reductions are exact in every type."""
+    """Build a rank's input buffer, out of place, of small whole numbers whose reductions are exact in every type.
+
+    The same `seed` and `rank` give the same numbers: 1 to 4, or 1 and 2 for prod.
+    """
     rng = np.random.default_rng([seed, rank])
     values = rng.integers(1, 3 if op == "prod" else 5, layout.sizes(rank)[0])
     return narrow(values.astype(np.float32), kind)
@@ -371,12 +391,12 @@ def count_wrong(
     kind: str,
     op: str,
 ) -> int:
-    """Count the elements of the results that are wrong; averages may differ by a rounding error.
+    """Count the elements of all ranks' results that are wrong; averages may differ by a rounding error.
 
     Args:
-        goal: What the results must contain.
+        goal: What the results must contain; results may lie in input buffers, too.
         layout: Position of the chunks in the buffers.
-        original_inputs: Input of every rank before the run.
+        original_inputs: Input of every rank before the run, in memory of its own.
         inputs: Input buffer of every rank after the run.
         outputs: Output buffer of every rank after the run.
         kind: Data type.

@@ -98,6 +98,11 @@ def executable_columns(program: Program) -> Columns:
 def goal_of(program: Program, goal: Goal | None, inplace: bool) -> Goal:
     """Return the goal of a program: `goal`, or the one that its collective's name implies.
 
+    Args:
+        program: The program.
+        goal: Goal of a custom collective, which is returned as it is; None to look at the name.
+        inplace: Whether the program runs in place, if the goal follows from the name.
+
     Raises:
         InputError: There is neither.
     """
@@ -109,7 +114,13 @@ def goal_of(program: Program, goal: Goal | None, inplace: bool) -> Goal:
 
 
 def describe_wait(c: Columns, step: int, reason: str) -> str:
-    """Describe which threadblock waits at which step for what; `reason` is dependency, data, room or start."""
+    """Describe which threadblock waits at which step for what.
+
+    Args:
+        c: The program's columns.
+        step: Number of the step in the columns.
+        reason: "dependency", "data", "room" (in a FIFO), or anything else, such as "start", for the others' begin.
+    """
     rank, tb, position = c.place(step)
     awaited = "for the others to begin"
     if reason == "dependency":
@@ -129,7 +140,7 @@ def only_in_place(program: Program) -> bool:
 
 
 def summed_cells(program: Program, goal: Goal | None) -> tuple[Column, Column, Column]:
-    """Return rank, buffer and cell of all chunks that must hold sums at the end.
+    """Return the columns (rank, buffer, cell) of all chunks that must hold sums at the end; buffer 0 input, 1 output.
 
     Raises:
         InputError: As for `goal_of`.
@@ -165,7 +176,17 @@ def prepare_buffers(
 ) -> tuple[Layout, Sequence[Array], str]:
     """Check the buffers of a run; return the layout, the inputs as the program expects them, and the type's name.
 
-    The inputs of a program that works only in place are copied into the outputs if they are apart.
+    The inputs of a program that works only in place are copied into the outputs if they are apart; the returned inputs
+    are then views of the outputs. Otherwise they are the inputs themselves.
+
+    Args:
+        program: The program.
+        goal: Goal of a custom collective, or None.
+        inputs: Input of each rank, one-dimensional; its length gives the elements of a block (0 if all are empty).
+        outputs: Output of each rank.
+        kind: Data type in any spelling that `parse_type` takes.
+        op: Reduction.
+        shares_memory: Function that tells whether two arrays share memory.
 
     Raises:
         InputError: The type or reduction is unknown, buffers do not fit the program, or there is no room to work in

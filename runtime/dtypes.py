@@ -73,7 +73,7 @@ def reducer(op: str, kind: str) -> Callable[..., Any]:
 
 
 def average(values: Array, kind: str, ranks: int) -> None:
-    """Replace sums by their averages, in place; whole numbers are rounded towards zero, as in NCCL."""
+    """Divide sums by the number of ranks, in place; whole numbers are rounded towards zero, as in NCCL."""
     if kind.startswith("int"):
         values[:] = np.sign(values) * (np.abs(values) // ranks)
     else:

@@ -136,12 +136,18 @@ def _rows(collective: str, ranks: int) -> dict[str, BuiltIn]:
 
 
 def names(collective: str, ranks: int) -> tuple[str, ...]:
-    """Return the names of the algorithms for a collective on so many ranks; empty for an unknown collective."""
+    """Return the names of the algorithms for a collective on so many ranks, that for large messages first.
+
+    It is empty for an unknown collective, for fewer than 2 ranks and for more than MOST_RANKS.
+    """
     return tuple(_rows(collective, ranks))
 
 
 def usual(collective: str, ranks: int, size_bytes: int) -> str | None:
-    """Return the algorithm to use without measurements: few messages for small sizes, a ring for large ones."""
+    """Return the name of the algorithm to use without measurements: few messages for small sizes, else a ring.
+
+    It is None where `names` is empty. `size_bytes` is the size of the message as nccl-tests counts it.
+    """
     available = names(collective, ranks)
     if not available:
         return None
@@ -155,11 +161,11 @@ def built_in(collective: str, name: str, ranks: int, root: int = 0) -> Program:
     Args:
         collective: The collective.
         name: Name of the algorithm.
-        ranks: Number of ranks.
-        root: Root of the collective, if it has one.
+        ranks: Number of ranks, 2 to MOST_RANKS.
+        root: Root of the collective, if it has one; otherwise it is ignored.
 
     Raises:
-        InputError: There is no such algorithm.
+        InputError: There is no such algorithm for this collective and number of ranks.
     """
     available = _rows(collective, ranks)
     if name not in available:

@@ -73,7 +73,7 @@ def threads_that_fit(blocks: int, processors: int, per_processor: dict[int, int]
     Args:
         blocks: Number of blocks.
         processors: Number of multiprocessors.
-        per_processor: Number of blocks that one multiprocessor holds, by threads a block.
+        per_processor: Number of blocks that one multiprocessor holds, by threads a block; not empty.
 
     Raises:
         InputError: The blocks fit with no number of threads.
@@ -89,7 +89,11 @@ def threads_that_fit(blocks: int, processors: int, per_processor: dict[int, int]
 
 
 def connect(cp: Any, devices: Sequence[int]) -> None:
-    """Set up peer access between all GPUs, so that each can write to the others' memory.
+    """Set up peer access between all GPUs, so that each can write to the others' memory; it stays for the process.
+
+    Args:
+        cp: The module CuPy.
+        devices: Numbers of the GPUs; of a single one only the number is checked.
 
     Raises:
         InputError: A GPU does not exist or is named twice, or two GPUs have no peer access.

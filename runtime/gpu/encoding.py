@@ -188,6 +188,8 @@ class Encoded:
     def groups(self, devices: int) -> list[int]:
         """Return the first rank of each device, with ranks spread as evenly as possible, and at the end their number.
 
+        The list has devices + 1 numbers; `devices` is the number of devices.
+
         Raises:
             InputError: There are more devices than ranks, or none.
         """
@@ -197,7 +199,11 @@ class Encoded:
         return [number * ranks // devices for number in range(devices + 1)]
 
     def first_blocks(self, devices: int) -> list[int]:
-        """Return the first threadblock of each device, and at the end the number of threadblocks."""
+        """Return the first threadblock of each device, and at the end the number of threadblocks.
+
+        Raises:
+            InputError: As for `groups`.
+        """
         return [int(first) for first in np.searchsorted(self.columns.rank, self.groups(devices))]
 
     def chunk_bytes(self, layout: Layout, kind: str) -> float:
@@ -205,7 +211,11 @@ class Encoded:
         return layout.elements * TYPES[kind].itemsize / layout.chunks
 
     def sheet(self, layout: Layout, kind: str) -> NDArray[np.int64]:
-        """Return the tables of the emulated network for the kernel; zeros without one."""
+        """Return the tables of the emulated network for the kernel; zeros without one.
+
+        Raises:
+            InputError: As for `Pace.sheet`.
+        """
         if self.pace is None:
             return np.zeros(len(SHEET), dtype=np.int64)
         return self.pace.sheet(self.columns, self.chunk_bytes(layout, kind))

@@ -114,10 +114,11 @@ class Launch:
                     self.average((averages,), (self.threads,), (job,))
 
     def check(self) -> None:
-        """Wait for the GPUs and read their reports.
+        """Wait for the GPUs and read their reports; with an emulated network, set the executor's `emulated`.
 
         Raises:
-            InputError: A block gave up; the message says which threadblock waited for what.
+            InputError: A block gave up; the message says which threadblock waited for what. Launches that were prepared
+                before cannot be used any more; the executor can.
         """
         reports = []
         for share, state_part in zip(self.executor.shares, self.state.parts, strict=True):
@@ -239,10 +240,13 @@ class GpuExecutor:
         return self.on(next(share for share in self.shares if share.first <= rank < share.end))
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
-        """Run the program once; see `BenchExecutor.run`.
+        """Run the program once and wait for its end; see `BenchExecutor.run`. It sets `kernel_us`.
+
+        The buffers of all ranks are NumPy's, or all are CuPy's, each on its rank's GPU (see `at`).
 
         Raises:
-            InputError: As for `BenchExecutor.run`, or the GPU does not hold all blocks at once.
+            InputError: As for `BenchExecutor.run`; a buffer is not contiguous or on another GPU; or the GPU does not
+                hold all blocks at once or has no room.
         """
         host_buffers: list[tuple[Array, Array]] = []
         gpu_buffers: list[list[Any]] = []
@@ -262,9 +266,13 @@ class GpuExecutor:
     def prepare(
         self, inputs: Sequence[Any], outputs: Sequence[Any], *, kind: str = "float", op: str = "sum"
     ) -> Launch | None:
-        """Return the launch for CuPy arrays, or None if there is nothing to do.
+        """Return the launch for CuPy arrays, or None if there is nothing to do: no elements, or no steps.
 
-        The inputs of a program that works only in place are moved once, now.
+        The inputs of a program that works only in place are moved once, now. Until `go` nothing runs. The arrays must
+        live as long as the launch. The same buffers give the same launch again, unless others were prepared meanwhile.
+
+        Raises:
+            InputError: As for `run`, except for what only an execution shows.
         """
         # Buffers have no gaps, so their bounds decide; CuPy's exact test reads every element.
         shares_memory = self.cupy.may_share_memory
@@ -291,7 +299,11 @@ class GpuExecutor:
         return self.launches[key]
 
     def kernels(self, kind: str, op: str) -> tuple[Any, Any, int]:
-        """Return the interpreter, the averaging kernel, and their threads a block."""
+        """Return the interpreter, the averaging kernel, and their threads a block, compiled once for each type and op.
+
+        Raises:
+            InputError: The GPU does not hold all blocks at once.
+        """
         key = (kind, REDUCTION_NAMES[op])
         if key not in self.compiled:
             self.compiled[key] = self._compile(kind, op)
@@ -360,7 +372,11 @@ class GpuExecutor:
 
 
 def measuring(request: BenchRequest) -> Session:
-    """Open a session that measures on this machine's GPUs; see `runtime.backends.Backend`."""
+    """Open a session that measures on this machine's GPUs; see `runtime.backends.Backend`.
+
+    Raises:
+        InputError: `request.devices` is no list of this machine's GPUs, or CuPy is not installed.
+    """
     devices = None
     if request.devices is not None:
         devices = parse_ranks(request.devices, "--devices", int(cupy().cuda.runtime.getDeviceCount()))

@@ -48,6 +48,12 @@ class Pace:
     ) -> None:
         """Build the tables that do not depend on the message size.
 
+        Args:
+            program: The program.
+            topology: The network to emulate.
+            group: The topology's rank of each rank of the program; None: as for Predictor.
+            slower: As in the class.
+
         Raises:
             InputError: As for Predictor, or the factor is not above 0.
         """
@@ -112,15 +118,19 @@ class Pace:
         return len(self._users)
 
     def predicted_us(self, chunk_bytes: float) -> float:
-        """Return the predicted time in µs for chunks of `chunk_bytes` bytes."""
+        """Return the predicted time in µs for chunks of `chunk_bytes` bytes, on the network as it is (not slowed)."""
         return self.predictor.time_us(chunk_bytes / self.predictor.chunk_bytes(1.0))
 
     def limit_ns(self, chunk_bytes: float) -> int:
-        """Return a limit in ns that no wait should reach."""
+        """Return a limit in ns, on the slowed network, that no wait should reach: 4 times the predicted time."""
         return int(4e3 * self.slower * self.predicted_us(chunk_bytes))
 
     def sheet(self, columns: Columns, chunk_bytes: float) -> Numbers:
-        """Build all numbers for one size, in the layout of pace.h.
+        """Build all numbers for one size, in the layout of pace.h, as a new column.
+
+        Args:
+            columns: The columns of the program.
+            chunk_bytes: Mean size of a chunk in bytes.
 
         Raises:
             InputError: The emulation would take more than a day.
@@ -148,7 +158,7 @@ class Pace:
         return np.concatenate([head, *parts]).astype(np.int64)
 
     def read_times(self, sheet: Sequence[int] | Numbers) -> EmulatedTime:
-        """Read the times that the kernel wrote to a sheet."""
+        """Read the times that the kernel wrote to a sheet, and return them for the network as it is (not slowed)."""
         ended, due = (int(sheet[SHEET.index(name)]) / _PS / self.slower for name in ("ended", "due"))
         return EmulatedTime(ended, due)
 

@@ -114,7 +114,7 @@ class HostExecutor:
         return nullcontext()
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
-        """Run the program once; see `BenchExecutor.run`."""
+        """Run the program once on NumPy arrays; see `BenchExecutor.run`, whose errors it raises."""
         layout, inputs, kind = prepare_buffers(self.program, self.goal, inputs, outputs, kind, op)
         run = self._run(self, layout, inputs, outputs, kind, op)
         run.run_to_end()

@@ -82,7 +82,11 @@ def measure_program(program: Program, name: str, size_bytes: int, settings: Sett
         program: The program.
         name: Its name in the library.
         size_bytes: Size of the message in bytes.
-        settings: Settings of the measurement.
+        settings: Settings of the measurement; the seed is not used.
+
+    Returns:
+        The row, the same on all ranks, with one measurement: in place if torch's call works in place, else out of
+        place.
 
     Raises:
         InputError: torch has no call for the program, or it cannot run at this size.
@@ -109,7 +113,8 @@ def measure_program(program: Program, name: str, size_bytes: int, settings: Sett
 def measure_custom(part: RankProgram, goal: Goal, size_bytes: int, settings: Settings) -> BenchRow:
     """Measure a custom collective's program at one size; this rank runs its part and checks its own results.
 
-    The times are those of the slowest rank, over runs in a row.
+    The times are those of the slowest rank, over runs in a row. The row, which is the same on all ranks, has one
+    measurement, out of place, with the wrong elements of all ranks. The warmup of the settings is not used.
 
     Raises:
         InputError: As for `RankProgram.check_fits`.

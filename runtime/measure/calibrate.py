@@ -237,15 +237,18 @@ def _pairs_by_kind(topology: Topology) -> dict[str, list[tuple[int, int]]]:
 
 
 def executor_costs(calibration: Calibration, stated_costs: Costs | None, source: str) -> Costs:
-    """Return the measured costs; other costs, the links of a protocol and its switch operations stay as stated.
+    """Return the measured costs, of the measured protocols only; their links and switch operations stay as stated.
 
     A protocol's efficiency is its share of the fastest protocol's rate on that kind of link. A threadblock's bandwidth
     is the most that one moved on any kind of link; there is none if one threadblock fills every link.
 
     Args:
         calibration: The measurements.
-        stated_costs: The topology's own costs.
+        stated_costs: The topology's own costs, which must state all measured protocols; None if it has none.
         source: Source of the new costs.
+
+    Raises:
+        InputError: A measured figure is out of range, or no protocol was measured.
     """
     best: dict[str, float] = {}  # GB/s of the fastest protocol by kind of link.
     for by_kind in calibration.costs.values():
@@ -307,7 +310,10 @@ def linked_pairs(topology: Topology) -> list[tuple[int, int]]:
 
 
 def pairs_by_limit(topology: Topology) -> dict[str, list[tuple[int, int]]]:
-    """Return the pairs of ranks whose links share each limit, by the limit's name."""
+    """Return the pairs of ranks whose links share each limit, by the limit's name, both sorted.
+
+    A pair counts if its path crosses a link of the limit. Limits that no pair crosses are missing.
+    """
     limits = {limit.name for limit in topology.limits}
     pairs_of_limit: dict[str, set[tuple[int, int]]] = {}
     for pair, names in _links(topology):
@@ -317,7 +323,7 @@ def pairs_by_limit(topology: Topology) -> dict[str, list[tuple[int, int]]]:
 
 
 def calibrate(topology: Topology, calibration: Calibration, source: str) -> Topology:
-    """Return the same topology with measured figures.
+    """Return a topology with the same ranks, switches and links, but measured figures.
 
     A link through switches is measured as a whole. Each physical link on it gets the largest bandwidth that was
     measured through it, since other links may have limited a measurement, and its share of α in the topology's own
@@ -329,7 +335,7 @@ def calibrate(topology: Topology, calibration: Calibration, source: str) -> Topo
         source: Source of the new topology and of its costs.
 
     Raises:
-        InputError: A figure is not positive.
+        InputError: A link's bandwidth is not positive, or a figure is not finite or out of range.
     """
     for (a, b), link in calibration.links.items():
         if not (link.gbs > 0 and np.isfinite(link.gbs) and np.isfinite(link.alpha_us)):

@@ -114,7 +114,7 @@ def repeated_least(measure: Callable[[], float], times: list[float], enough: flo
 
     Args:
         measure: Function that measures the time in µs.
-        times: Measurements in µs; new ones are appended.
+        times: Measurements in µs so far, which may be none; new ones are appended in place.
         enough: Relative distance that is small enough.
     """
     until = len(times) + MOST
@@ -183,7 +183,9 @@ class Meter:
         self._sizes: dict[Probe, int] = {}  # Bytes of the shorter of two large messages.
 
     def latency_and_start(self, pair: tuple[int, int], protocol: str, gbs: float) -> tuple[Measured, Measured]:
-        """Measure the latency of a step between two ranks and the start of a call, in µs.
+        """Measure (latency of a step between two ranks, start of a call before its first step), in µs.
+
+        A figure that the times do not show, or that would be negative, is 0 with the spread inf.
 
         Args:
             pair: The ranks.
@@ -214,6 +216,12 @@ class Meter:
         """Measure the time in µs for which a message occupies its part of the link besides its bytes; 0 if none shows.
 
         The part is what a threadblock can move, so that as many messages as fill the link go at the same time.
+
+        Args:
+            pair: The ranks.
+            protocol: The protocol.
+            rates: Rates of the pair under this protocol.
+            latency_us: Latency of the pair in µs; a gap below SEEN of it counts as none.
         """
         single = self._probe((pair,), protocol), SMALL_BYTES
         burst = self._probe((pair,), protocol, BURST_BLOCKS, BURST_MESSAGES), SMALL_BYTES
@@ -224,7 +232,13 @@ class Meter:
         return Measured.open_by(gap if is_visible else 0.0, per_message.value * per_message.spread, per_message.unrest)
 
     def rates(self, pair: tuple[int, int], protocol: str) -> Rates:
-        """Measure the rates of a pair with more and more threadblocks, while these increase the rate."""
+        """Measure the rates of a pair with more and more threadblocks, while these increase the rate.
+
+        The numbers of threadblocks are 1, 2, 4, … up to MOST_BLOCKS.
+
+        Raises:
+            InputError: The noise policy refuses the times.
+        """
         rate_of_blocks = {1: self.rate((pair,), protocol, 1)}
         while (blocks := 2 * next(reversed(rate_of_blocks))) <= MOST_BLOCKS:
             more = self.rate((pair,), protocol, blocks)

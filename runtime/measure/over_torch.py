@@ -45,6 +45,12 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 def joined(timeout_s: float = 300.0) -> Iterator[tuple[int, int]]:
     """Join the job that the environment names, as torchrun sets it; yield this process's rank and the number of ranks.
 
+    The job's group is destroyed at the end. A RuntimeError within the context, as of a lost rank, is printed as one
+    line and ends the process at once with exit code 1; other errors leave the group as it is.
+
+    Args:
+        timeout_s: Time-out of each call of the group, in seconds.
+
     Raises:
         InputError: The environment does not name a rank of a job, or the ranks do not find each other.
     """
@@ -85,7 +91,11 @@ def _number(name: str, most: int = 1 << 30) -> int:
 
 
 def make_groups(groups: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], Any]]:
-    """Yield each group with torch's object for it; the next one comes when all ranks are done with the last."""
+    """Yield each group with torch's object for it; the next one comes when all ranks are done with the last.
+
+    All ranks of the job go through all groups; on ranks outside a group the object is `GroupMember.NON_GROUP_MEMBER`.
+    `groups` has the members by their numbers in the job, ascending.
+    """
     for members in groups:
         is_whole_job = members == tuple(range(dist.get_world_size()))
         yield members, dist.group.WORLD if is_whole_job else dist.new_group(list(members))
@@ -93,7 +103,10 @@ def make_groups(groups: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, 
 
 
 def gather_all(own_measurements: Sequence[Measurement]) -> list[Measurement]:
-    """Collect the measurements of all ranks, once each."""
+    """Return the measurements of all ranks, the same list on every rank.
+
+    Of measurements of one call and method, as all members of a group make, only the last rank's stays.
+    """
     gathered: list[Any] = [None] * dist.get_world_size()
     with ours.using("gloo"):
         dist.all_gather_object(gathered, list(own_measurements))
@@ -192,7 +205,12 @@ class Case:
         return total.to(self.dtype)
 
     def prepare(self, me: int, group: Any) -> tuple[Callable[[], Any], Tensor, Tensor]:
-        """Build the call of torch's group, its input and its output (one tensor where it works in place)."""
+        """Build the call of torch's group, its input and its output (one tensor where it works in place).
+
+        Args:
+            me: Place of this rank in the group.
+            group: torch's group.
+        """
         n, root = len(self.ranks), self.ranks[self.root]
         op = getattr(dist.ReduceOp, {"prod": "PRODUCT"}.get(self.op, self.op.upper()))
         input_tensor = output_tensor = self.input_of(me)
@@ -263,7 +281,7 @@ class Bench:
         input_tensor.zero_()
 
     def measure_once(self, methods: Sequence[Method] | None = None) -> None:
-        """Measure each method, or each of `methods`, once more, one after the other."""
+        """Measure each method, or each of `methods`, once more, one after the other, and add to its `seconds`."""
         for method_times in self.measured:
             if methods is not None and method_times.method not in methods:
                 continue
@@ -292,11 +310,15 @@ def measure_methods(
 
     Args:
         case: The case.
-        methods: The methods.
-        group: torch's group.
-        pairs: Number of pairs of runs.
-        preferred: Our method to compare if it is about as good as the best.
-        budget_s: Seconds for the comparison.
+        methods: The methods, that of the wrapped back end among them.
+        group: torch's group; None: the whole job.
+        pairs: Most pairs of runs.
+        preferred: Our method to compare if it is about as good as the best; None for none.
+        budget_s: Seconds that the runs of the comparison may take.
+
+    Returns:
+        A measurement for each method that ran, the wrong ones too; only the compared one has gains. Methods that cannot
+        run at this size are missing.
     """
     bench = Bench(case, methods, group)
     for _ in range(_LOOKS):

@@ -21,7 +21,7 @@ class Probe:
 
     Attributes:
         nranks: Number of ranks.
-        pairs: Pairs of ranks (a, b).
+        pairs: Pairs of ranks (a, b), of two different ranks each.
         protocol: Protocol of the messages.
         blocks: Threadblocks of a pair.
         messages: Chunks from a to b in a round.

@@ -58,7 +58,7 @@ class Measurement:
 
     @property
     def sure_gain(self) -> float:
-        """Return a lower limit of the gain, with CONFIDENCE; 0 if there are too few comparisons."""
+        """Return a lower limit of the median gain, with CONFIDENCE; 0 if there are too few comparisons."""
         return lower_limit(self.gains)
 
     def as_object(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Measurement:
 
 
 def parse_collectives(text: str) -> list[str]:
-    """Parse a comma-separated list of collectives, in torch's or NCCL's spelling, or `all`.
+    """Return our names, once each, of a list with commas of collectives in torch's or NCCL's spelling, or of `all`.
 
     Raises:
         InputError: A collective is unknown.
@@ -106,7 +106,9 @@ def parse_types(text: str) -> list[str]:
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Parse sizes: `FROM:TO` (each four times the one before), `FROM:TO:FACTOR`, or a comma-separated list; ascending.
+    """Parse sizes: `FROM:TO` (each four times the one before), `FROM:TO:FACTOR`, or a comma-separated list.
+
+    The sizes are in bytes, ascending, once each; TO is among them only if the factor meets it.
 
     Raises:
         InputError: The text has another form.
@@ -153,6 +155,8 @@ def lower_limit(gains: Sequence[float]) -> float:
 def choose(of_one_size: Sequence[Measurement]) -> Measurement:
     """Select the fastest of our methods whose gain is surely GAIN or more, or else the wrapped back end.
 
+    Methods that were wrong are left out. `of_one_size` has the measurements of one call, at least one.
+
     Raises:
         InputError: The wrapped back end was wrong, and none of our methods surely gains.
     """
@@ -168,7 +172,15 @@ def choose(of_one_size: Sequence[Measurement]) -> Measurement:
 def describe_choice(measurement: Measurement, of_one_size: Sequence[Measurement]) -> str:
     """Describe why `choose` chose a method of a size or not: its gain, and why it was not chosen if it is faster.
 
-    The text is "" for a method that is slower than the chosen one and was not compared with the wrapped back end.
+    The text is "" for a method that is slower than the chosen one and was not compared with the wrapped back end, and
+    for the wrapped back end if it was chosen.
+
+    Args:
+        measurement: The method's measurement, one of `of_one_size`.
+        of_one_size: Measurements of all methods for one call.
+
+    Raises:
+        InputError: As for `choose`.
     """
     chosen = choose(of_one_size)
     if measurement.wrong:
@@ -201,7 +213,12 @@ def select_methods(methods: Sequence[Method], smaller: Sequence[Measurement]) ->
 
     A method is left out if it took more than twice as long as the fastest at both of the last two sizes, and lost more
     time from one to the other: it falls further behind with every byte. A method that is measured within CHEAP_US
-    stays, since noise would decide and nothing would be saved. The wrapped back end stays.
+    stays, since noise would decide and nothing would be saved. The wrapped back end stays. A method that was left out
+    before stays out; with fewer than two smaller sizes all methods stay.
+
+    Args:
+        methods: Methods that can serve the next size; the selected ones keep their order.
+        smaller: Measurements of the same call at smaller sizes.
     """
     sizes = sorted({m.size_bytes for m in smaller})[-2:]
     if len(sizes) < 2:
@@ -228,7 +245,10 @@ def table_rows(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
     Our method has the sizes from one where it was chosen to the next. Sizes between a choice of ours and one of the
     wrapped back end belong to the back end; between two of ours the border is the geometric mean. A type that is the
     only measured one stands for all types, and so does the only group of its size. `gain` states how sure a choice of
-    ours is.
+    ours is. Sizes below the smallest and above the largest measured one have no row.
+
+    Raises:
+        InputError: As for `choose`.
     """
     rows = []
 
@@ -270,11 +290,14 @@ def _evidence(chosen: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def format_choices(measurements: Sequence[Measurement], machine: Mapping[str, Any] | None = None) -> str:
-    """Format the table's file.
+    """Format the table's file; measurements with wrong elements are left out of "measured".
 
     Args:
         measurements: The measurements.
-        machine: More entries about the machine.
+        machine: More entries of the file about the machine, which may replace "machine", its name; None for no more.
+
+    Raises:
+        InputError: As for `choose`.
     """
     document = {
         "format": FORMAT,

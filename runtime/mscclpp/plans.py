@@ -172,9 +172,15 @@ class Plans:
     def register(self, *, only_sums: bool = False) -> int:
         """Register the plans that NCCL's calls can use, and the selector; return the number of plans.
 
+        The selector takes the place of any that MSCCL++ had. Plans of an earlier call of this method that are not
+        registered now are no longer selected.
+
         Args:
             only_sums: True if all reductions of the communicator are sums. Otherwise plans that reduce are left out,
                 because a request does not state its reduction and plans always sum.
+
+        Raises:
+            InputError: A part of MSCCL++'s Python package is missing.
         """
         builder = _package("mscclpp.ext").AlgorithmCollectionBuilder()
         self._registered = {
@@ -235,7 +241,9 @@ class Plans:
         root: int | None = None,
         stream: int = 0,
     ) -> bool:
-        """Run the plan for a call; return False if the library has none.
+        """Run the plan for a call; return False, with nothing done, if the library has none that serves it.
+
+        A plan that sums serves only `op` "sum". Where the plan runs, this only starts it on the stream.
 
         Args:
             executor: mscclpp.Executor of the communicator.
