@@ -28,7 +28,12 @@ _NAME = re.compile(rf"{_PART}(/{_PART})?")
 
 
 def pack(content: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
-    """Return a JSON object and files as one string of bytes, which is the same for the same content."""
+    """Return a JSON object and files as one string of bytes, which is the same for the same content.
+
+    Args:
+        content: The JSON object, without a key `files`.
+        files: The bytes of each file by its name, NAME or FOLDER/NAME; nothing is checked here but by `unpack`.
+    """
     lengths = {name: len(data) for name, data in sorted(files.items())}
     head = json.dumps({**content, _FILES: lengths}, ensure_ascii=False).encode()
     bundle = BytesIO()
@@ -39,11 +44,14 @@ def pack(content: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(data: bytes, origin: str) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the JSON object and the files of a bundle.
+    """Return the JSON object and the files of a bundle, as `pack` got them.
 
     Args:
         data: The bundle.
         origin: The bundle's name in error messages.
+
+    Returns:
+        The object, without the key `files`, and the bytes of each file by its name.
 
     Raises:
         InputError: The bytes are no bundle, a name could lead out of a folder, or the content is larger than a bundle
@@ -64,7 +72,12 @@ def unpack(data: bytes, origin: str) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def _lengths(stated: Any, most_bytes: int, origin: str) -> dict[str, int]:
-    """Check the stated lengths of a bundle's files, by name, and return them."""
+    """Check the stated lengths of a bundle's files, by name, and return them.
+
+    Raises:
+        InputError: They are no object of names and lengths, a name could lead out of a folder, or the files would have
+            more than `most_bytes` in all.
+    """
     if not isinstance(stated, dict) or not all(type(length) is int and length >= 0 for length in stated.values()):
         raise InputError(f"{origin}: {_FILES}: must be an object of names and lengths in bytes")
     for name in stated:

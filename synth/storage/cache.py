@@ -47,7 +47,11 @@ class Cache:
     folder: Path | None
 
     def get(self, key: str) -> bytes | None:
-        """Return the answer under a key (hexadecimal); None if there is none. A damaged file is removed."""
+        """Return the answer under a key; None if there is none or it cannot be read. A damaged file is removed.
+
+        Raises:
+            InputError: The key is not 16 to 64 hexadecimal digits.
+        """
         path = self._path(key)
         try:
             data = b"" if path is None else read_bytes(path, "an answer of the cache", MOST_BYTES)
@@ -60,21 +64,32 @@ class Cache:
         return None
 
     def remove(self, key: str) -> None:
-        """Remove the answer under a key, if it can be removed."""
+        """Remove the answer under a key, if there is one and it can be removed.
+
+        Raises:
+            InputError: The key is not 16 to 64 hexadecimal digits.
+        """
         if (path := self._path(key)) is not None:
             with suppress(OSError):
                 path.unlink()
 
     def has(self, key: str) -> bool:
-        """Return whether there is a file for a key, complete or damaged."""
+        """Return whether there is a file for a key, complete or damaged.
+
+        Raises:
+            InputError: The key is not 16 to 64 hexadecimal digits.
+        """
         path = self._path(key)
         return path is not None and path.is_file()
 
     def put(self, key: str, answer: bytes) -> None:
-        """Write an answer under a key.
+        """Write an answer under a key, in place of an earlier one; do nothing without a folder.
+
+        The folder is made if it does not exist.
 
         Raises:
-            OSError: It cannot be written; then no part of it is left.
+            InputError: The key is not 16 to 64 hexadecimal digits.
+            OSError: It cannot be written; then no part of it is left, and an earlier answer stays.
         """
         path = self._path(key)
         if path is None:
@@ -93,17 +108,17 @@ class Cache:
             raise
 
     def files(self) -> Iterator[Path]:
-        """Yield the files of all answers, and those that killed writers left behind."""
+        """Yield the paths of all answers' files, and of those that killed writers left behind, in a fixed order."""
         if self.folder is not None and self.folder.is_dir():
             for folder in sorted(self.folder.iterdir()):
                 if folder.is_dir() and re.fullmatch("[0-9a-f]{2}", folder.name):
                     yield from sorted(folder.iterdir())
 
     def clear(self) -> tuple[int, int]:
-        """Remove all answers; return the number of files and their bytes.
+        """Remove all files that `files` yields; return their number and their bytes.
 
         Raises:
-            InputError: A file cannot be removed.
+            InputError: A file cannot be removed; those before it are gone.
         """
         count = size = 0
         for path in self.files():
@@ -116,7 +131,10 @@ class Cache:
         return count, size
 
     def exposed(self) -> str:
-        """Return who else can change the answers, as a clause; empty where nobody can."""
+        """Return who else can change the answers, as a clause of a message; empty where nobody can.
+
+        It is also empty where there is no folder, or where the system has no owners of files.
+        """
         try:
             status = None if self.folder is None else self.folder.stat()
         except OSError:
@@ -133,7 +151,7 @@ class Cache:
         """Return the path of a key's file; None without a folder.
 
         Raises:
-            InputError: The key is not hexadecimal.
+            InputError: The key is not 16 to 64 hexadecimal digits.
         """
         if not _KEY.fullmatch(key):
             raise InputError(f"cache: {key[:40]!r} is no key; it must be hexadecimal digits")
@@ -142,6 +160,8 @@ class Cache:
 
 def open_cache(folder: str | None = None) -> Cache:
     """Return the cache in a named folder, else in $SYNTH_CACHE, else the user's cache; "none" means no cache.
+
+    The folder need not exist and is not made here.
 
     Raises:
         InputError: The name is empty, or it is a file and no folder.
@@ -161,7 +181,7 @@ def open_cache(folder: str | None = None) -> Cache:
 
 @cache
 def engines_version() -> str:
-    """Return a digest of the sources and libraries that make answers; under another digest, answers may differ."""
+    """Return 16 hexadecimal digits for the sources and libraries that make answers; with others, answers may differ."""
     digest = hashlib.sha256()
     root = Path(__file__).resolve().parents[2]
     for package in _PACKAGES:

@@ -23,9 +23,9 @@ class ScheduleCheck:
     Attributes:
         wrong: Why the schedule or its proof is refused; empty where both are right.
         proof: The proof as its file states it; None without one.
-        bound_us: The bound in µs that is proved at the file's size; None without a proof.
-        witness: The witness that proves this bound; None without a proof.
-        limits: All witnesses of the proof, each recomputed; they hold at every size.
+        bound_us: The bound in µs that is proved at the file's size; None without a proof, or where `wrong` is set.
+        witness: The witness that proves this bound; None as for `bound_us`.
+        limits: All witnesses of the proof, each recomputed; they hold at every size. Empty where `bound_us` is None.
     """
 
     wrong: str = ""
@@ -35,7 +35,7 @@ class ScheduleCheck:
     limits: tuple[Witness, ...] = ()
 
     def bound_at(self, size_bytes: float) -> float | None:
-        """Return the bound in µs at another message size; None without a proof."""
+        """Return the bound in µs at another message size in bytes; None without a proof that is right."""
         return decisive(self.limits, size_bytes).at(size_bytes) if self.limits else None
 
 
@@ -44,16 +44,18 @@ def check_stored(
 ) -> ScheduleCheck:
     """Check a schedule by replaying it, and recompute its proof if there is one.
 
-    A quotient was checked when the file was read.
+    What is wrong with the schedule or the proof is in the result and not raised. A quotient was checked when the file
+    was read.
 
     Args:
         path: The schedule file.
         stored: The content of that file, as `load_schedule` returns it.
         proof: The proof's file; None for the one next to the schedule's file, if there is one.
-        proof_name: The proof's name in the refusal.
+        proof_name: The proof's name in the refusal; the name of its file when empty.
 
     Raises:
-        InputError: The proof cannot be read.
+        InputError: The proof or, with a proof, the schedule's file cannot be read, or the whole problem does not fit in
+            memory.
     """
     proof_file = proof_path(path) if proof is None else Path(proof)
     stated = load_proof(proof_file) if proof is not None or os.path.exists(proof_file) else None

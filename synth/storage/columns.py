@@ -48,10 +48,14 @@ _WRONG = (
 def replaced(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a file to write that replaces `path` only once it is complete; the old file stays until then.
 
-    A link is followed and stays one.
+    If the context is left by an error, the old file stays for good. A link is followed and stays one.
+
+    Yields:
+        The new file, open to write and read bytes.
 
     Raises:
-        InputError: The file cannot be written, or the path is a device or the like.
+        InputError: The file cannot be written, or the path is a folder, a device or the like; also for an OSError that
+            is raised inside the context.
     """
     target, temporary, lock = Path(path), "", -1
     place = _place(target)
@@ -79,7 +83,8 @@ def replace_all(files: Iterable[tuple[str | Path, bytes]]) -> None:
     """Write several files (path, content) completely; none is at its path before all are written.
 
     Raises:
-        InputError: A file cannot be written; as for `replaced`.
+        InputError: A file cannot be written; as for `replaced`. If one cannot be moved to its path, those before it
+            have been replaced, and the others have not.
     """
     with ExitStack() as stack:
         ready: list[tuple[str, Path, Path]] = []
@@ -141,8 +146,14 @@ def _not_written(target: Path, reason: object) -> InputError:
 def write_columns(path: str | Path, header: Mapping[str, Any], columns: Mapping[str, NDArray[np.generic]]) -> None:
     """Write the header and the columns, integers in the fewest bytes that hold them.
 
+    Args:
+        path: The file, which is replaced if it exists.
+        header: The content of header.json.
+        columns: Arrays of integers, floats or bools by name, in the order of the file.
+
     Raises:
         InputError: The file cannot be written.
+        ValueError: The header holds a number that is not finite.
     """
     with replaced(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         text = json.dumps(header, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
@@ -212,7 +223,7 @@ class ColumnFile:
         self._file.close()
 
     def rows(self, name: str) -> int:
-        """Return the length that a column claims.
+        """Return the number of rows that a column claims to have; the column itself is not read.
 
         Raises:
             InputError: The column is missing or damaged.
@@ -251,7 +262,13 @@ class ColumnFile:
         return column
 
     def within(self, name: str, column: NDArray[Any], low: float, high: float) -> None:
-        """Check that all values of a column are in low..high; NaN is not.
+        """Check that all values of a column are in low..high, both included; NaN is not.
+
+        Args:
+            name: The column's name, for the message.
+            column: The column, as `column` returned it, or a part of it.
+            low: Least value.
+            high: Largest value.
 
         Raises:
             InputError: A value is outside.
@@ -273,7 +290,7 @@ class ColumnFile:
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a column's member for reading; errors become one line about it."""
+        """Open a column's member for reading; whatever goes wrong inside becomes an InputError of one line about it."""
         member = f"{name}.npy"
         self._columns_read.add(name)
         if member not in self._members:
@@ -296,7 +313,7 @@ class ColumnFile:
             raise InputError(f"{self.origin}: {part}: cannot be read ({message})") from None
 
     def _check_end(self) -> int:
-        """Check that the file ends as a zip of a few members without a comment does, and return its size."""
+        """Return the file's size; raise InputError if it does not end as a zip of few members without comment does."""
         with self._speaking("its last bytes"):
             size = self._file.seek(0, os.SEEK_END)
             self._file.seek(max(0, size - _END.size))
@@ -310,7 +327,7 @@ class ColumnFile:
         return size
 
     def _checked_members(self) -> dict[str, zipfile.ZipInfo]:
-        """Check the members' names, lengths and places, and return them by name."""
+        """Return the members by name; raise InputError if a name, length or place is not as the writer writes it."""
         members: dict[str, zipfile.ZipInfo] = {}
         for info in self._archive.infolist():
             name = shown(info.filename)
@@ -340,7 +357,7 @@ class ColumnFile:
             end = info.header_offset + _LOCAL_HEAD_BYTES + len(info.filename.encode()) + info.compress_size
 
     def _read_header(self) -> dict[str, Any]:
-        """Read header.json."""
+        """Read header.json; raise InputError if it is missing, too large or no JSON object."""
         if HEADER not in self._members:
             raise InputError(f"{self.origin}: {HEADER}: missing; a schedule file must have it")
         if self._members[HEADER].file_size > MAX_HEADER_BYTES:
@@ -351,7 +368,7 @@ class ColumnFile:
 
 
 def _npy_head(stream: IO[bytes]) -> tuple[str, tuple[int, ...], int]:
-    """Read the (dtype, shape, bytes before the data) of a .npy stream.
+    """Read the (dtype, shape, bytes before the data) of a .npy stream; the shape has one or two lengths.
 
     Raises:
         ValueError: The head is not as numpy writes it.

@@ -22,7 +22,14 @@ _MOST = 100_000  # entries of one folder that are examined
 
 @contextmanager
 def staging_folder(inside: Path) -> Iterator[str]:
-    """Yield a new folder to write in, which is locked while it is used and removed afterwards."""
+    """Yield a new folder to write in, which is locked while it is used and removed afterwards.
+
+    Args:
+        inside: The existing folder in which it is made.
+
+    Raises:
+        OSError: No folder can be made there.
+    """
     while True:
         path = tempfile.mkdtemp(prefix=PREFIX, dir=inside)
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -39,7 +46,14 @@ def staging_folder(inside: Path) -> Iterator[str]:
 
 
 def lock_file(handle: int) -> int:
-    """Return a handle that locks a file being written next to its place; close it once the file is in its place."""
+    """Lock a file that is being written next to its place.
+
+    Args:
+        handle: The file's open descriptor, which may be closed before the lock.
+
+    Returns:
+        Another descriptor of the file, which holds the lock; close it once the file is in its place.
+    """
     lock = os.dup(handle)
     with suppress(OSError):
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -47,7 +61,10 @@ def lock_file(handle: int) -> int:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed writers of this user left in a folder; files that are locked or cannot be removed stay."""
+    """Remove what killed writers of this user left in a folder: files and folders whose names begin with `PREFIX`.
+
+    Those that are locked or cannot be removed stay; no error is raised.
+    """
     with suppress(OSError):
         with os.scandir(folder) as entries:
             names = [entry.name for entry in islice(entries, _MOST) if entry.name.startswith(PREFIX)]

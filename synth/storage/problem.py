@@ -43,7 +43,8 @@ def describe_problem(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArra
     """Return a problem's part of the header (`KEYS`), and columns for its collective if its name does not define it.
 
     Raises:
-        InputError: The topology's text form does not hold it, or the quotient does not follow from its translations.
+        InputError: The topology's text form does not hold it, or this is a quotient problem of another collective than
+            a named one.
     """
     collective = problem.collective
     in_columns = not _is_defined_by_name(problem)
@@ -80,6 +81,9 @@ def _text(topology: Topology) -> str:
     """Return the topology's text form, checked to give the same topology back.
 
     Its costs are included only where they are on.
+
+    Raises:
+        InputError: The topology is another one when its text form is read.
     """
     topology = topology if topology.protocol else without_costs(topology)
     text = to_toml(topology)
@@ -114,15 +118,17 @@ def _is_defined_by_name(problem: Problem) -> bool:
 
 
 def _share(name: str, k: int, chunks: int) -> int:
-    """Return the chunks as a quotient counts them; an allreduce's block is cut into one share for each rank."""
+    """Return the chunks as a quotient counts them: those of a block, or for an allreduce those of a rank's share."""
     return chunks // k if find_kind(name).in_shares else chunks
 
 
 def rebuild_problem(file: ColumnFile) -> Problem:
-    """Build the problem that a file states.
+    """Build the problem that a file states; a quotient problem is checked in full.
 
     Raises:
-        InputError: A field or column is missing or cannot be part of a problem; the line names the file and the field.
+        InputError: A field or column is missing or cannot be part of a problem, or the problem would need far more
+            memory than a file of its size may, or the stated translations are no symmetries of the network; the line
+            names the file and the field.
     """
     top = Fields(file.header, "", f"{file.origin}: header.json")
     inner = file.header.get("collective")
@@ -154,7 +160,11 @@ def rebuild_problem(file: ColumnFile) -> Problem:
 
 
 def _rebuild_topology(top: Fields, origin: str) -> Topology:
-    """Build the stated topology, with its stated costs on where there is a protocol."""
+    """Build the stated topology, with its stated costs on where there is a protocol.
+
+    Raises:
+        InputError: The topology is not right, or its costs do not allow the protocol.
+    """
     topology = from_toml(top.string("topology"), origin)
     protocol = top.string("protocol", "")
     if not protocol:
@@ -233,7 +243,7 @@ def _rebuild_quotient(
 
 
 def _read_ranks(top: Fields, key: str) -> tuple[int, ...]:
-    """Read an array of ranks."""
+    """Read an array of ranks; raise InputError for another value. Whether the ranks exist is not checked here."""
     value = top.values.get(key)
     if not isinstance(value, list) or len(value) > MAX_RANKS or any(type(rank) is not int for rank in value):
         top.fail(key, f"it must be an array of at most {MAX_RANKS} ranks")
@@ -243,7 +253,11 @@ def _read_ranks(top: Fields, key: str) -> tuple[int, ...]:
 
 
 def _read_translations(top: Fields) -> Translations | None:
-    """Read the translations of a quotient problem; None for a whole problem."""
+    """Read the translations of a quotient problem; None for a whole problem.
+
+    Raises:
+        InputError: The field is missing, or its value is neither null nor digits of the group's ranks.
+    """
     value = top.values.get("fold", 0)
     if value is None:
         return None
@@ -261,7 +275,11 @@ def _read_translations(top: Fields) -> Translations | None:
 
 
 def _rebuild_collective(file: ColumnFile, table: Fields, nranks: int) -> Collective:
-    """Build the stated collective, from its name or from its columns."""
+    """Build the stated collective over `nranks` ranks, from its name or from its columns.
+
+    Raises:
+        InputError: A field or column is missing or wrong, or the collective does not fit in memory.
+    """
     name, chunks = table.string("name"), table.integer("chunks", 1, MAX_CHUNKS)
     root = table.integer("root", 0, MAX_RANKS)
     nchunks = table.integer("nchunks", 1, MAX_CHUNKS)
@@ -297,7 +315,7 @@ def _rebuild_collective(file: ColumnFile, table: Fields, nranks: int) -> Collect
 def means_its_name(stated: Collective) -> bool:
     """Return whether a collective moves the data that its name promises between the same ranks.
 
-    Its chunks may have any size.
+    Its chunks may have any number, order and size. A name that promises nothing (a pattern, alltoallv) is always true.
     """
     if stated.name not in KINDS or not find_kind(stated.name).by_name:
         return True
@@ -318,7 +336,11 @@ def _amounts(collective: Collective) -> dict[tuple[bool, bytes, bytes], float]:
 
 
 def _read_cells(file: ColumnFile, cells: str, places: str, nranks: int, nchunks: int) -> tuple[Ints, Ints]:
-    """Read rows (rank, chunk), sorted and each once, and the place of each in its rank's buffer."""
+    """Read rows (rank, chunk), sorted and each once, and the place of each in its rank's buffer.
+
+    Raises:
+        InputError: A column is missing or damaged, or the rows are not so.
+    """
     member = f"collective/{cells}"
     rows = file.rows(member)
     table: Ints = file.column(member, "int", (rows, 2)).astype(np.int64)

@@ -74,7 +74,7 @@ class Proof:
         schedule: SHA-256 of the schedule file.
         time_us: Time of the schedule in µs.
         bound_us: Bound in µs.
-        gap: Time / bound.
+        gap: Time / bound; 0 where the bound is 0.
         witnesses: The witnesses of the bound.
         names: For each witness, the name of every resource in it.
     """
@@ -122,9 +122,13 @@ def save_proof(
         time_us: The schedule's time, as its file claims it.
         path: Where to write; `proof_path(schedule)` when None.
 
+    Returns:
+        The path of the proof.
+
     Raises:
         InputError: The schedule file cannot be read or the proof not written.
-        ProofRefused: A witness claims more than it proves, or none proves anything at this size.
+        ProofRefused: A witness claims more than it proves, there is none or none for one of the problem's protocols,
+            or none proves anything at this size.
     """
     if not witnesses:
         raise ProofRefused("witnesses: there is none")
@@ -146,6 +150,11 @@ def save_proof(
 
 def check_beside(proof: Proof, schedule_digest: str, time_us: float) -> None:
     """Check that a proof belongs to a schedule file.
+
+    Args:
+        proof: The proof.
+        schedule_digest: SHA-256 of the schedule file, as `digest` returns it.
+        time_us: The schedule's time in µs.
 
     Raises:
         ProofRefused: The proof was made for another file, or for another time.
@@ -200,7 +209,17 @@ def check_proof(problem: Problem, proof: Proof, size_bytes: float) -> tuple[floa
 
 
 def _check_witness(problem: Problem, witness: Witness, names: dict[int, str], label: str) -> None:
-    """Check that a witness proves all that it claims."""
+    """Check that a witness proves all that it claims.
+
+    Args:
+        problem: The problem.
+        witness: The witness.
+        names: Stated name of every resource in the witness.
+        label: The witness in messages.
+
+    Raises:
+        ProofRefused: It does not, or a resource does not exist or has another name.
+    """
     try:
         expected_names = _names(problem, witness)
         wrong_resource = next(
@@ -223,7 +242,7 @@ def _check_witness(problem: Problem, witness: Witness, names: dict[int, str], la
 
 
 def state_question(problem: Problem, size_bytes: float) -> dict[str, Any]:
-    """Return the question of a problem and a size as files state it.
+    """Return the question of a problem and a size in bytes as files state it: the fields that the module's head lists.
 
     Ranks are the topology's; root is None where there is none.
     """
@@ -236,7 +255,12 @@ def state_question(problem: Problem, size_bytes: float) -> dict[str, Any]:
 
 
 def state_costs(problem: Problem) -> dict[str, Any]:
-    """Return the executor's costs in the bound's model, as files state them; empty where no costs are on."""
+    """Return the executor's costs in the bound's model, as files state them.
+
+    Returns:
+        {"costs": {"protocols": names over which the bound holds, "source": of their figures}}; empty where no costs are
+        on.
+    """
     topology = problem.topology
     if not topology.protocol or topology.costs is None:
         return {}
@@ -312,7 +336,7 @@ def load_proof(path: str | Path) -> Proof:
 
 
 def _read_witness(table: Fields) -> Witness:
-    """Read one witness."""
+    """Read one witness; raise InputError if a field is missing, has a wrong type or does not belong to the kind."""
     table.only((*_FORM, _NAMES))
     values = {}
     for name, hint in _FORM.items():
@@ -334,7 +358,14 @@ def _read_witness(table: Fields) -> Witness:
 
 
 def _typed(table: Fields, name: str, hint: Any, value: Any) -> Any:
-    """Return a JSON value as the type that `_FORM` states for a field."""
+    """Return a JSON value as the type that `_FORM` states for a field; raise InputError if it has another type.
+
+    Args:
+        table: The witness, for the message.
+        name: Name of the field.
+        hint: The type: str, int ≥ 0, float, or a tuple of these.
+        value: The value; null stands for inf in the field cap_us.
+    """
     if get_origin(hint) is tuple:
         inner = get_args(hint)
         if isinstance(value, list) and inner[1:] == (Ellipsis,):
@@ -356,7 +387,7 @@ def _typed(table: Fields, name: str, hint: Any, value: Any) -> Any:
 
 
 def _read_names(table: Fields) -> dict[int, str]:
-    """Read the names of a witness's resources, by number."""
+    """Read the names of a witness's resources, by number; raise InputError if they are no object of such names."""
     value = table.values.get(_NAMES)
     if not isinstance(value, dict) or not all(
         k.isascii() and k.isdigit() and len(k) < 16 and isinstance(name, str) for k, name in value.items()

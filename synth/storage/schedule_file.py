@@ -108,6 +108,7 @@ class StoredSchedule:
         Raises:
             InputError: The file is for another collective, another group, or chunks of other sizes.
             ScheduleRefused: The schedule is not right for this problem.
+            ScheduleError: The schedule cannot be timed for this problem.
         """
         own, target = self.problem, problem.under(self.problem.topology.protocol) if problem.protocols else problem
         if own.collective.is_one_shot and not target.collective.is_one_shot:
@@ -140,7 +141,7 @@ class StoredSchedule:
 
 
 def save_schedule(path: str | Path, algorithm: Algorithm, size_bytes: float) -> Path:
-    """Write an algorithm with its times at a message size, replayed at that size first.
+    """Write an algorithm with its times at a message size in bytes, replayed at that size first; return the path.
 
     Raises:
         InputError: The size is no message size, a file cannot hold the problem, or the file cannot be written.
@@ -154,7 +155,9 @@ def save_schedule(path: str | Path, algorithm: Algorithm, size_bytes: float) -> 
 
 
 def write_schedule(path: str | Path, problem: Problem, schedule: Schedule, engine: str) -> Path:
-    """Write a timed schedule that was replayed at the size that it is timed for.
+    """Write a timed schedule that was replayed at the size that it is timed for, and return the path.
+
+    An existing file is replaced. The schedule is not replayed here.
 
     Raises:
         InputError: The size is no message size, a file cannot hold the problem, or the file cannot be written.
@@ -203,7 +206,7 @@ def load_schedule(path: str | Path) -> StoredSchedule:
 
 
 def _check_header(file: ColumnFile) -> None:
-    """Check the fields of the header that do not belong to the problem."""
+    """Raise InputError if a field of the header that does not belong to the problem is missing or wrong."""
     top = Fields(file.header, "", f"{file.origin}: header.json")
     if top.string("format") != FORMAT:
         top.fail("format", f"{shown(file.header['format'])} is not known; it must be {FORMAT}")
@@ -217,7 +220,11 @@ def _check_header(file: ColumnFile) -> None:
 
 
 def _read_schedule(file: ColumnFile, problem: Problem) -> Schedule:
-    """Read the columns of the schedule."""
+    """Read the columns of the schedule; the ends of its sends follow from their starts.
+
+    Raises:
+        InputError: A column is missing, damaged or superfluous, or holds a value that is out of range.
+    """
     net, collective, sends = problem.network, problem.collective, file.header["sends"]
     columns: dict[str, Any] = {}
     for name, end in (("chunk", collective.nchunks), ("link", net.ncarriers), ("step", MAX_STEP + 1)):
