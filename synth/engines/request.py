@@ -188,7 +188,14 @@ class Decision:
 
 @dataclass(frozen=True)
 class StepBound:
-    """A lower bound on the rounds a chunk in a number of steps, for any number of chunks, and the prices behind it."""
+    """A lower bound on the rounds a chunk in a number of steps, for any number of chunks, and the prices behind it.
+
+    Attributes:
+        steps: The number of steps.
+        ratio: Lower bound on rounds a chunk; inf where no schedule has so few steps.
+        prices: For each step the dual price of each resource with one; link i is resource nresources + i. It is empty
+            where the ratio is inf.
+    """
 
     steps: int
     ratio: float

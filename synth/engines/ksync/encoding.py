@@ -50,7 +50,7 @@ class StepModel:
 
 
 def fewest_steps(problem: Problem) -> int:
-    """Return the most links that a chunk, or a contribution to a sum, must go over one after the other."""
+    """Return the most links that a chunk, or a contribution to a sum, must go over one after the other; 0 for none."""
     net, collective = problem.network, problem.collective
     distance = hops(net.nranks, net.src, net.dst)[: collective.nranks, : collective.nranks]
     needed = 0
@@ -63,7 +63,10 @@ def fewest_steps(problem: Problem) -> int:
 
 
 def step_model(problem: Problem, nsteps: int, nrounds: int, symmetry: Symmetry) -> StepModel:
-    """Return the constraints of a copying problem, or of an all-reduce, in `nsteps` steps and `nrounds` rounds."""
+    """Return the constraints of a copying problem, or of an all-reduce, in `nsteps` steps and `nrounds` rounds.
+
+    Where `impossible` says why no schedule exists, the constraints are incomplete.
+    """
     model = StepModel(BooleanModel(nsteps, nrounds))
     if problem.collective.reducing:
         _state_sums(model, problem, symmetry)
@@ -73,7 +76,7 @@ def step_model(problem: Problem, nsteps: int, nrounds: int, symmetry: Symmetry) 
 
 
 def read_schedule(problem: Problem, model: StepModel, chosen: Ints, symmetry: Symmetry) -> Schedule:
-    """Return the schedule of the chosen sends and all their images, without useless sends."""
+    """Return the untimed schedule of the chosen rows of `model.sends` and all their images, without useless sends."""
     rows = model.sends[chosen]
     images = (_chunk_images(problem, symmetry)[:, rows[:, 0]], symmetry.links[:, rows[:, 1]])
     step, adds = (np.tile(column, symmetry.order) for column in (rows[:, 2], model.adds[chosen]))

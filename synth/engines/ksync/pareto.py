@@ -98,7 +98,10 @@ class ShapeSearch:
         return self.deadline - now()
 
     def bound(self, steps: int) -> StepBound | None:
-        """Return the relaxation's bound for a number of steps; None where it is too large or the time is up."""
+        """Return the relaxation's bound for a number of steps; None where it is too large or the time is up.
+
+        Its ratio is inf where some chunk has a longer path than the number of steps.
+        """
         problem = self.stated(1)
         symmetry = self.symmetry(problem)
         if variables(problem, steps, symmetry) > DEFAULT.program_variables:
@@ -116,7 +119,8 @@ class ShapeSearch:
     def decide(self, shape: Shape, effort: float) -> Decision:
         """Return a schedule of this shape, or a proof that none exists, or neither after `effort` work (see `cpsat`).
 
-        A schedule that keeps the symmetry is searched for first. Only without it does `unsat` mean that none exists.
+        A schedule that keeps the symmetry is searched for first; a proof holds for all schedules. A schedule may have
+        more rounds than the shape, where a bandwidth was rounded for the solver; then the decision's shape has them.
         """
         problem = self.stated(shape.chunks)
         symmetries = [self.symmetry(problem)]

@@ -149,7 +149,10 @@ class _Exact:
         return Candidate(problem, slotted(problem, whole), decision.by)
 
     def _second(self, phases_of_problem: list[Phase], shape: Shape, schedule: Schedule) -> Schedule:
-        """Return the second phase's schedule, from that of the first where both phases are mirror images."""
+        """Return the second phase's schedule, from that of the first where both phases are mirror images.
+
+        Otherwise it has the same shape, or if no solver finds that, up to `steps` more rounds, or any routed shape.
+        """
         mirror = mirror_links(self.problem.network)
         first, second = (phase.apply(shape.chunks).collective for phase in phases_of_problem)
         if mirror is not None and np.array_equal(first.pre, second.pre) and np.array_equal(first.post, second.post):
@@ -186,7 +189,11 @@ class _Exact:
                     yield Refusal(_refusal(claim, options))
 
     def _recheck(self, problem: Problem, claim: StepClaim) -> None:
-        """Check a step bound again, from its prices alone; raise if it does not hold, as that is a defect."""
+        """Check a step bound again, from its prices alone, for few ranks and before the deadline.
+
+        Raises:
+            BadWitness: If it does not hold, which is a defect.
+        """
         few = problem.collective.nranks <= MOST_GOALS + 1 and now() < self.request.deadline
         if few and claim.bound is not None and np.isfinite(claim.bound.ratio):
             check_step_bound(problem, claim.bound)

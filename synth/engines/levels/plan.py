@@ -56,7 +56,8 @@ class Levels:
 
     Attributes:
         problem: The problem, with one chunk a block.
-        members: Local ranks by level, int64, shape (c₀, c₁, …).
+        members: Local ranks by level, int64, shape (c₀, c₁, …): those given, with inner levels merged where not all
+            ranks along them are linked, and with two levels, in an order of each part that suits the links.
         place: Place of every member along each level, int64, shape (ranks, levels).
 
     Raises:
@@ -112,7 +113,10 @@ class Levels:
         self.members = np.stack(rows)
 
     def counts(self, doublings: int) -> list[int]:
-        """Return numbers of chunks a block to try, ascending: an all-reduce has one share a place, or one a rank."""
+        """Return numbers of chunks a block to try: `doublings` powers of two from 1 on.
+
+        An all-reduce that is no quotient has 1 chunk, one a place of a part, and these powers times its ranks.
+        """
         collective = self.problem.collective
         powers = [1 << e for e in range(doublings)]
         if not collective.kind.in_shares or self.problem.quotient is not None:
@@ -197,7 +201,10 @@ class Levels:
         return tree.backwards() if collective.reducing else tree
 
     def _links(self, arcs: Arcs) -> tuple[Ints, Ints]:
-        """Return for each send the first of its links in `_order`, and the number of its links."""
+        """Return for each send the place in `_order` of the best link of its ranks, and the number of equal links.
+
+        The equal links follow in `_order`. The number is 0 where the ranks are not linked.
+        """
         pair = arcs.tail * self.problem.nranks + arcs.head
         row = np.minimum(np.searchsorted(self._pairs, pair), len(self._pairs) - 1)
         return self._first[row], np.where(self._pairs[row] == pair, self._count[row], 0)
@@ -231,7 +238,11 @@ class Levels:
         return bool((self._are_linked(tail, head, level) | (tail == head)).all())
 
     def _route_level(self, level: int) -> list[list[Hops]]:
-        """Return trees along a level by root and variant, routed so that they load its links evenly."""
+        """Return trees along a level by root and variant, routed so that they load its links evenly.
+
+        Raises:
+            InputError: If the ranks along the level do not reach each other over its own links.
+        """
         group = [self.problem.ranks[rank] for rank in self._along_first(level).tolist()]
         sub = make_problem(self.problem.topology, "allgather", group=group).with_chunks(self.tuning.variants)
         net = _sub_network(sub.network, self._is_inside(sub.network, level))

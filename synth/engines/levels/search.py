@@ -69,7 +69,10 @@ def _members(topology: Topology, group: tuple[int, ...]) -> Ints:
 
 
 def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> Iterator[Outcome]:
-    """Yield for each size the best shape and number of chunks, of the quotient problem where there is one."""
+    """Yield for each size better and better schedules, of the quotient problem where there is one.
+
+    Where no level has all its ranks linked, or ranks do not reach each other, it only yields progress that says so.
+    """
     planned_problem = quotient_of(problem) or problem
     order = 1 if planned_problem.quotient is None else planned_problem.quotient.order
     most_sends = FLOW.expanded // order if problem.quotient is None else tuning.most_sends
@@ -142,7 +145,7 @@ class _LevelsSearch:
         return self.levels.counts(self.tuning.doublings)
 
     def _schedule(self, problem: Problem, sends: Schedule) -> tuple[float, Candidate]:
-        """Return the time in µs and the candidate of the best list schedule of sends in no order."""
+        """Return the time in µs, with the start of a call, and the candidate of the best list schedule of the sends."""
         net, kilobytes = problem.network, problem.collective.chunk_bytes(self.size) * 1e-3
         load_us = np.bincount(sends.link, kilobytes[sends.chunk], minlength=net.nlinks)[net.link_of_use]
         busy_us = np.bincount(net.uses_idx, load_us, minlength=net.nresources) / net.capacity_gbs

@@ -15,6 +15,8 @@ _LATENESS = 0.05  # weight of the mean arrival of the chunks in the cost, beside
 def place_all(tables: LnsTables, plan: LnsPlan, end_us: Any) -> float:
     """Set every send of the plan to its earliest start, in the order of their starts, and return the plan's cost.
 
+    The cost in µs is the last arrival of all, and a small part of the mean of the chunks' last arrivals.
+
     Args:
         tables: The problem, whose calendars are cleared and booked again.
         plan: The plan, whose starts change.
@@ -88,9 +90,9 @@ def improve(  # One loop of over 60 lines, as its state is too large to pass on.
         now: The present plan, which changes.
         trial: Room for another plan.
         best: The best plan so far, which changes.
-        end_us: Last arrival of each chunk of `now`, float, shape (chunks,).
+        end_us: Last arrival of each chunk of `now`, float, shape (chunks,), which changes.
         trial_end_us: Room for the same of `trial`.
-        costs: Costs of `now` and `best`, float, shape (2,).
+        costs: Costs of `now` and `best`, float, shape (2,), which change.
         work: Number of links to look at.
         limits: A cost that need not be improved; how much worse, as a fraction, a plan may be and still become the
             present plan.
@@ -161,7 +163,7 @@ def improve(  # One loop of over 60 lines, as its state is too large to pass on.
 def construct(
     tables: LnsTables, plan: LnsPlan, end_us: Any, order: Any, likely_us: float, prices: LnsPrices, roots: int
 ) -> float:
-    """Build a plan chunk by chunk and return its cost, negative where a chunk cannot reach a goal.
+    """Build a plan chunk by chunk and return its cost (see `place_all`), negative where a chunk cannot reach a goal.
 
     Args:
         tables: The problem, whose calendars are cleared and booked again.

@@ -147,7 +147,7 @@ class LnsPrices(NamedTuple):
 
 
 def draw(scratch: LnsScratch) -> float:
-    """Return a random number from 0 to 1."""
+    """Return a random number from 0 to less than 1, and move the state of the random numbers on."""
     scratch.drawn[0] = (scratch.drawn[0] * 1103515245 + 12345) & 0x7FFFFFFF
     return float(scratch.drawn[0] >> 7) / 16777216.0
 
@@ -156,6 +156,7 @@ def insert(tables: LnsTables, plan: LnsPlan, chunk: int, end_us: float, prices: 
     """Add a chunk's sends to the calendars and the plan.
 
     The sends of a sum may begin before time 0; `place_all` then moves them, and the sends in their way, to later times.
+    Where a rank cannot be reached, the chunk's `count` becomes -1, and the plan and the calendars are of no more use.
 
     Args:
         tables: The problem, whose calendars change.
@@ -198,7 +199,7 @@ def insert(tables: LnsTables, plan: LnsPlan, chunk: int, end_us: float, prices: 
 
 
 def draw_roots(tables: LnsTables, plan: LnsPlan, chunk: int, most: int) -> None:
-    """Choose the roots of a sum at random: a rank that can be one, and up to `most` ranks, all linked both ways."""
+    """Choose 1 to `most` roots of a sum at random, all linked both ways, and write them to the plan."""
     graph, chunks, scratch = tables.graph, tables.chunks, tables.scratch
     begin, after = chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]
     first = int(draw(scratch) * len(scratch.at))
@@ -299,7 +300,10 @@ def _want(ptr: Any, ranks: Any, scratch: LnsScratch, chunk: int) -> int:
 
 
 def _grow(tables: LnsTables, plan: LnsPlan, chunk: int, missing: int, back: bool, prices: LnsPrices) -> None:
-    """Build a tree to the marked goals; with `back`, from the goals to the tree, backwards in time."""
+    """Build a tree to the `missing` marked goals; with `back`, from the goals to the tree, backwards in time.
+
+    It adds the sends to the plan and the calendars. Where a goal cannot be reached, the chunk's `count` becomes -1.
+    """
     graph, calendars, chunks, scratch = tables.graph, tables.calendars, tables.chunks, tables.scratch
     while missing > 0:
         goal = _reach(tables, chunk, missing, back, prices)

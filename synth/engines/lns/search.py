@@ -84,7 +84,14 @@ def accepts(problem: Problem, options: Options) -> str:
 def solve(
     problem: Problem, request: Request, tuning: LnsTuning = TUNING, run: Runner | None = None
 ) -> Iterator[Outcome]:
-    """Yield better and better schedules for each size, the most important size first; then race on with more work."""
+    """Yield better and better schedules for each size, the largest gap first; then race on with more work.
+
+    Args:
+        problem: The problem.
+        request: The request.
+        tuning: Settings of the engine.
+        run: Runner of the loops; None to compile them.
+    """
     run = run or Runner(interpreted=False)
     best_us = dict.fromkeys(request.sizes, np.inf)
     open_sizes = list(request.sizes)
@@ -143,7 +150,7 @@ def _run_race(
 
 
 def _starting_plans(problem: Problem, size: int, request: Request, tuning: LnsTuning, run: Runner) -> list[_PlanSearch]:
-    """Return a plan for every number of chunks that is worth it."""
+    """Return a plan for every number of chunks that is worth it; none where a goal cannot be reached."""
     single = reversible(problem.collective)
     (phase, *_) = phases(problem) if single else [Phase(problem)]
     net, collective = problem.network, problem.collective
@@ -250,7 +257,13 @@ class _PlanSearch:
             plan.roots[chunk[reduces][is_root], 0] = net.dst[gathered][is_root]
 
     def improve(self, work: int, enough_us: float, heat: float) -> None:
-        """Improve the best plan with `work` more looks at links."""
+        """Improve the best plan with `work` more looks at links.
+
+        Args:
+            work: Number of links to look at.
+            enough_us: A time in µs, without the start of a call, that need not be improved.
+            heat: How much worse, as a fraction, a plan may be and still be improved further.
+        """
         self._run(
             improve, self._tables, self._now, self._trial, self._best, self._last, self._ends, self._costs, work,
             (enough_us, heat),

@@ -27,7 +27,16 @@ class Arborescences:
     """
 
     def __init__(self, nranks: int, src: Ints, dst: Ints, level: Ints, ends: list[int], levels: int) -> None:
-        """Build an empty table for links src→dst that take `level` levels each, 1 or more."""
+        """Build an empty table; `find` fills it.
+
+        Args:
+            nranks: Number of ranks.
+            src: Source rank of each link.
+            dst: Destination rank of each link.
+            level: Levels of latency that each link takes, 1 or more.
+            ends: Ranks that trees may have to reach, each once.
+            levels: Number of levels of the table.
+        """
         self.src, self.dst, self.level = (np.array(column, dtype=np.int64) for column in (src, dst, level))
         self._own = np.zeros(nranks, dtype=np.int64)
         self._own[ends] = 1 << np.arange(len(ends))
@@ -39,18 +48,20 @@ class Arborescences:
 
         Args:
             run: Runner of the compiled loops.
-            length: Length of each link, or of each link in every level, shape (levels, links).
+            length: Length of each link, shape (links,), or of each link in every level, shape (levels, links).
             endless: Whether the last level has no limit.
         """
         length = np.ascontiguousarray(np.broadcast_to(length, (len(self.cost), len(self.src))), dtype=np.float64)
         run(_fill, self.src, self.dst, self.level, length, self._own, self.cost, self._how, endless)
 
     def set_of(self, ranks: Ints | list[int]) -> int:
-        """Return a set of ends as a number."""
+        """Return the set of these ranks, each one of the ends and named once, as a number: bit i for ends[i]."""
         return int(self._own[np.asarray(ranks, dtype=np.int64)].sum())
 
     def tree(self, roots: dict[int, int], within: int) -> tuple[int, ...]:
         """Return the links of a cheapest tree within a level, each after the link that leads to it, all of them needed.
+
+        There must be a tree: `cost` is below BEYOND.
 
         Args:
             roots: Each root with the set of ends that it must reach; the trees of several roots have no rank in common.
@@ -61,7 +72,8 @@ class Arborescences:
     def timed(self, roots: dict[int, int], within: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the links of a cheapest tree within a level, and the levels that a chunk waits before each.
 
-        Waiting may pay where lengths differ by level. Use it only for a table whose last level has a limit.
+        The links are in the order of their starts. Waiting may pay where lengths differ by level. Use it only for a
+        table whose last level has a limit. The arguments are those of `tree`.
         """
         level_of_link, ends = self._links_of_trees(roots, within), sum(roots.values())
         reached_at, wait_of_link = dict.fromkeys(roots, within), dict[int, int]()

@@ -46,7 +46,10 @@ class Exchanges:
         return np.asarray(np.maximum(level[self.forth], level[self.back]))
 
     def least(self, table: Arborescences, ends: int) -> Floats:
-        """Return the least cost of trees from both ranks that share out some ends, shape (levels, exchanges)."""
+        """Return the least cost of trees from both ranks that share out a set of ends, shape (levels, exchanges).
+
+        Each rank must get at least one end; the cost is BEYOND or more where that is impossible.
+        """
         u, v = self._ends
         least = np.full((len(table.cost), len(self)), 2 * BEYOND)
         for subset in _parts(ends):
@@ -54,7 +57,14 @@ class Exchanges:
         return least
 
     def shares(self, table: Arborescences, ends: int, number: int, level: int) -> dict[int, int]:
-        """Return the two ranks of an exchange, each with its ends in the cheapest trees within a level."""
+        """Return the two ranks of an exchange, each with its ends in the cheapest trees within a level.
+
+        Args:
+            table: The table of the trees.
+            ends: The set of ends to share out, two or more.
+            number: Index of the exchange.
+            level: The level.
+        """
         u, v = (int(side[number]) for side in self._ends)
         parts = np.array(_parts(ends))
         best_subset = int(parts[(table.cost[level, parts, u] + table.cost[level, ends ^ parts, v]).argmin()])
@@ -98,6 +108,8 @@ def _parts(ends: int) -> list[int]:
 def sums_within(rise: Floats, fall: Floats, between: Ints | int = 0) -> tuple[Floats, Ints]:
     """Return the least cost within each level of trees up and then trees down, and the level of the trees up.
 
+    Both have the shape of `rise`.
+
     Args:
         rise: Least costs of trees up within each level, the last without limit; shape (levels, meetings).
         fall: The same of trees down.
@@ -114,7 +126,7 @@ def sums_within(rise: Floats, fall: Floats, between: Ints | int = 0) -> tuple[Fl
 
 
 def at_levels(cost: Floats, level: Ints) -> Floats:
-    """Return the least costs within a level of each meeting, BEYOND where the level is below 0.
+    """Return the least costs within a level of each meeting, more than BEYOND where the level is below 0.
 
     Args:
         cost: Least costs within each level, shape (levels, meetings).

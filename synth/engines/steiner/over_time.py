@@ -65,10 +65,10 @@ class OverTime:
     def steps(self, time_us: float, enough_us: float, deadline: float) -> Iterator[None]:
         """Find the least time by linear programs one after another, and yield between them.
 
-        The trees of the packing that are in use are columns too.
+        It sets `time_us`, to inf until a time is found. The trees of the packing that are in use are columns too.
 
         Args:
-            time_us: A time in µs in which the message fits.
+            time_us: The first time to try, in µs, in which the message fits.
             enough_us: A time that need not be improved.
             deadline: Time on the clock `synth.model.deadline.now`.
         """
@@ -138,7 +138,10 @@ class OverTime:
         self._spans = np.append(self._spans[:first], before + after)
 
     def _solve(self, time_us: float, deadline: float) -> bool:
-        """Find the least load of the fullest slot for a time; return False if there is none."""
+        """Find the least load of the fullest slot for a time; return False if some demand has no column, or on failure.
+
+        It sets `filled`, the fractions and the prices, and drops columns that were unused for long.
+        """
         packing, slot_us = self.packing, time_us / self.slots
         in_use = self._unused < self.tuning.unused
         self._tree_of_column, self._place, self._unused = (
@@ -201,7 +204,7 @@ class OverTime:
         return True
 
     def _price(self, time_us: float) -> tuple[float, int]:
-        """Return an estimate of the least load of the fullest slot by the prices, and the number of new columns."""
+        """Add columns that the prices favour; return an estimate of the fullest slot's least load, and their number."""
         packing, net, finer = self.packing, self.packing.net, self.finer
         slot_us = time_us / self.slots
         unit_us = slot_us / finer
@@ -312,12 +315,14 @@ class OverTime:
     def begun(self, parts: int) -> tuple[list[Ints], list[list[Floats]]]:
         """Return the trees that the chunks of each demand take in turn, and when their links begin.
 
+        `steps` must have found a time. Trees that are new to the packing become columns of it.
+
         Args:
             parts: Parts into which each chunk is cut.
 
         Returns:
-            For each demand the number of each chunk's trees in the packing, int, shape (chunks,); and for each demand
-            and chunk the time in µs at which each link of its trees begins.
+            For each demand the number of each chunk's trees in the packing, int, shape (chunks × parts,), the earliest
+            first; and for each demand and chunk the time in µs at which each link of its trees begins.
         """
         numbers, begin, width, part = self.best
         trees_of_demands, starts_of_demands = list[Ints](), list[list[Floats]]()

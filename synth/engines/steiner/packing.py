@@ -82,7 +82,7 @@ class TreeDemand:
 
 
 def demands(problem: Problem) -> list[TreeDemand]:
-    """Return the demands of a problem."""
+    """Return the demands of a problem; chunks that need no send are in none, and holders are no goals of a copy."""
     demands_of_problem = []
     for chunk_set in alike_chunks(problem):
         sums = chunk_set.reduces and len(chunk_set.holders) > 1  # With one contribution the sum is a copy.
@@ -111,7 +111,7 @@ class Packing:
     def __init__(
         self, problem: Problem, run: Runner, workers: Workers, tuning: SteinerTuning, bulk: bool = False
     ) -> None:
-        """Build the program without columns.
+        """Build the program without columns; `retime` must follow before it is solved.
 
         Args:
             problem: The problem.
@@ -162,12 +162,22 @@ class Packing:
         return self._number_of[trees]
 
     def rates(self, used: Ints) -> Floats:
-        """Return µs a byte of some trees on each resource, more where latency leaves less time; shape as `loads`."""
+        """Return µs a byte of some trees on each resource, more where latency leaves less time.
+
+        Args:
+            used: Numbers of the trees.
+
+        Returns:
+            float, shape (used trees, resources).
+        """
         time_share = np.ones(len(used)) if self.bulk else 1 - self.latency_us[used] / self.time_us
         return np.asarray(self.loads[used] / np.maximum(time_share, _LEAST)[:, None])
 
     def retime(self, lasts_us: Floats) -> None:
-        """Set new latencies: for every link the µs from a chunk's start to its arrival."""
+        """Set new latencies: for every link the µs from a chunk's start to its arrival, shape (links,).
+
+        A bulk program that is solved stays as it is.
+        """
         if self.bulk and np.isfinite(self.filled):
             return  # The trees stay the same.
         net, tuning, self.lasts_us = self.net, self.tuning, lasts_us
@@ -181,7 +191,15 @@ class Packing:
         self._ties = 1e-6 * float(self._prices.mean()) * (1 + lasts_us / max(float(lasts_us.mean()), 1e-9))
 
     def least_us(self, size_bytes: float, from_us: float, deadline: float) -> float:
-        """Return about the least time in µs in which the message fits, and set `part` for it; inf without trees."""
+        """Return about the least time in µs in which the message fits, and set `part` for it; inf without trees.
+
+        A bulk program is solved once; later calls return `from_us`.
+
+        Args:
+            size_bytes: Message size in bytes.
+            from_us: The first time to try, in µs.
+            deadline: Time on the clock `synth.model.deadline.now` at which the latest time is the answer.
+        """
         if self.bulk and np.isfinite(self.filled):
             return from_us
         time_us = max(from_us, 1e-6)
@@ -198,7 +216,10 @@ class Packing:
         return time_us if np.isfinite(self.filled) else np.inf
 
     def solve(self, size_bytes: float, time_us: float, deadline: float) -> bool:
-        """Find the best fractions of trees for a time; return False if some goal cannot be reached in it."""
+        """Find the best fractions of trees for a time; return False if some goal cannot be reached in it.
+
+        It sets `part`, `filled` and `time_us`, and adds columns. It also returns False if the solver never answered.
+        """
         best, least = self._prices, 0.0
         prices, dual = best, best
         smooth, fills = False, list[float]()
@@ -251,7 +272,10 @@ class Packing:
                         fractions.pop()
 
     def _cheapest(self, prices: Floats, size_bytes: float, time_us: float) -> tuple[float, int]:
-        """Return the proved load of the busiest resource from the prices, and the number of new trees."""
+        """Return the load that the prices prove for the busiest resource, and the number of new trees, which it adds.
+
+        The load is inf where some demand has no tree in the time.
+        """
         length = self.uses @ prices + self._ties
         if any(d.falls for d in self.demands):
             self.down.find(self.run, length)
@@ -368,7 +392,7 @@ class Packing:
         return float((begins + self.lasts_us[list(trees.links)]).max(initial=0.0) - begins.min(initial=0.0))
 
     def _solve_program(self, size_bytes: float, time_us: float, deadline: float) -> Floats | None:
-        """Solve the program with the present trees and return its prices, None if that fails.
+        """Solve the program with the present trees, set `part` and `filled`, and return its prices; None if that fails.
 
         The sum of price · capacity over the resources is 1.
         """

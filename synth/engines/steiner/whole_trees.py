@@ -27,6 +27,10 @@ def shared_out(packing: Packing, parts: int, swaps: int) -> list[Ints]:
         packing: The packing, with the fraction of each tree.
         parts: Parts into which each chunk is cut.
         swaps: Most swaps.
+
+    Returns:
+        For each demand the numbers of trees in the packing, int, shape (chunks of the demand × parts,); equal ones are
+        spread evenly.
     """
     used = np.flatnonzero(packing.part > 1e-9)
     owner = np.array([packing.trees[i].demand for i in used.tolist()])
@@ -55,7 +59,14 @@ def _steepness(totals: Floats, high: float) -> Floats:
 
 
 def _swap(count: Ints, owner: Ints, loads: Floats, most: int) -> None:
-    """Assign chunks of trees over the busiest resource to other trees of their demand, while loads become more even."""
+    """Assign chunks of trees over the busiest resource to other trees of their demand, while loads become more even.
+
+    Args:
+        count: Chunks of each tree, which changes.
+        owner: Demand of each tree.
+        loads: Load of a chunk of each tree on each resource, shape (trees, resources).
+        most: Most swaps.
+    """
     total = count @ loads
     for _ in range(most):
         busiest = int(total.argmax())
@@ -97,8 +108,11 @@ def sends_of(
         problem: The problem, with its chunks cut into parts.
         parts: Parts of each chunk.
         size_bytes: Message size in bytes.
-        chosen: For each demand the tree of each of its chunks.
+        chosen: For each demand the number of the tree of each of its chunks: part 0 of all chunks, then part 1, ….
         begun: For each demand, chunk and link of its trees the time in µs at which the link begins; None for 0.
+
+    Returns:
+        The sends, and the times in µs in the same order, float, shape (sends,).
     """
     trees_of: list[SteinerTrees | None] = [None] * problem.collective.nchunks
     begins_of: list[Floats | None] = [None] * len(trees_of)

@@ -26,7 +26,10 @@ from synth.phases.reversal import mirror_links
 
 
 def is_mesh(problem: Problem) -> bool:
-    """Return True if ranks are numbered along two or more dimensions, and each is linked to its neighbours only."""
+    """Return True if ranks are numbered along two or more dimensions, and each is linked to its neighbours only.
+
+    Links must be alike in both directions, without links around and without relays.
+    """
     net, extents = problem.network, grid_extents(problem)
     if len(extents) < 2 or problem.relays or mirror_links(net) is None:
         return False
@@ -43,7 +46,7 @@ def _places(extents: tuple[int, ...]) -> Ints:
 
 
 class Combs:
-    """Trees of a mesh (`is_mesh`) by formula; see `search.Trees`.
+    """Trees of a mesh (`is_mesh`) by formula; see `search.SpanningTrees`.
 
     Attributes:
         least: The bound in µs a byte, rounded.
@@ -68,7 +71,10 @@ class Combs:
         self.times: dict[int, tuple[int, ...]] = {}  # number of trees → how often each set is taken
 
     def counts(self, tuning: TreesTuning) -> list[int]:
-        """Return the fewest trees within each of some losses over the least time, as far as a round may have sends."""
+        """Return numbers of trees to try: for each factor in `losses` the fewest trees within it of the least time.
+
+        None has more sends in a round than allowed; there may be no number at all. It sets `nearest` and `times`.
+        """
         dims, most = len(self.extents), tuning.round_sends // (2 * len(self.place))
         most_repeats = max(1, round(tuning.most_combs ** (1 / dims)) - 1)
         time_of: dict[int, Fraction] = {}
@@ -81,11 +87,11 @@ class Combs:
         return [*dict.fromkeys(near)]
 
     def least_time(self, k: int) -> Fraction:
-        """Return the time that k trees take, in µs a byte."""
+        """Return the time that k trees take, in µs a byte; k is one of `counts`."""
         return self._time(self.times[k])
 
     def packed(self, k: int, us_per_byte: Fraction, deadline: float) -> Sends:  # noqa: ARG002 - A formula needs no deadline.
-        """Return a round of k trees."""
+        """Return a round of k trees; k is one of `counts`."""
         trees = [tree for comb, repeats in zip(self.sets, self.times[k], strict=True) for tree in comb * repeats]
         return one_round(self.net, trees, self.mirror)
 

@@ -26,7 +26,8 @@ _ROUND_OFF = 1e-9
 class MirroredTrees:
     """Spanning trees: sums go up each tree over the reversed links, and results go down it.
 
-    A tree sends its part of the message over each of its edges once in each direction.
+    A tree sends its part of the message over each of its edges once in each direction. Every link of the problem must
+    have an equal reverse.
 
     Attributes:
         least: The bound in µs a byte, rounded.
@@ -52,9 +53,10 @@ class MirroredTrees:
         self.middle = int(hops(self.n, net.src, net.dst).max(axis=1).argmin())
 
     def counts(self, tuning: TreesTuning) -> list[int]:
-        """Return for each loss the fewest trees within it of the least time of all numbers of trees, and one tree.
+        """Return numbers of trees to try: for each factor in `losses` the fewest trees within it, then one tree.
 
-        It counts the room of edges and ranks, without packing.
+        The factors count from the least time of all numbers of trees. Times are estimates from the room of edges and
+        ranks, without packing.
         """
         most = min(tuning.most_trees, max(1, tuning.round_sends // (2 * self.n)))
         time_of = [self._room(k) for k in range(1, most + 1)]
@@ -62,7 +64,7 @@ class MirroredTrees:
         return [*dict.fromkeys(next(k + 1 for k, t in enumerate(time_of) if t <= least * x) for x in tuning.losses), 1]
 
     def capacity(self, k: int, us_per_byte: Fraction) -> Ints:
-        """Return the number of trees that each edge may be in."""
+        """Return the number of k trees that each edge may be in, in a time of `us_per_byte`; shape (edges,)."""
         capacity_of = {gbs: math.floor(us_per_byte * 1000 * gbs * k) for gbs in set(self.gbs)}
         return np.array([min(k, capacity_of[gbs]) for gbs in self.gbs], dtype=np.int64)
 
@@ -74,7 +76,10 @@ class MirroredTrees:
         return sorted(step for step in steps if step >= low)
 
     def _room(self, k: int) -> Fraction:
-        """Return the first of these times at which all edges, and the edges of each rank, have room for k trees."""
+        """Return the first of `_times` at which all edges, and the edges of each rank, have room for k trees.
+
+        It is 10⁹ where there is none.
+        """
         for time in self._times(k):
             capacity = self.capacity(k, time)
             room_of_rank = np.bincount(np.concatenate(self.ends), np.concatenate([capacity, capacity]), self.n)
@@ -101,7 +106,7 @@ class MirroredTrees:
         """Return a round of k trees, the shallowest of some packings.
 
         Raises:
-            TooLate: If no packing is done by the deadline.
+            TooLate: If no packing is found by the deadline, or at all in a time of `us_per_byte`.
         """
         best: list[Tree] = []
         least = np.inf

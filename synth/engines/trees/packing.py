@@ -74,11 +74,12 @@ def pack(
 ) -> list[Tree]:
     """Return spanning out-trees, roots[v] of them from each root v, that use arc a at most capacity[a] times in all.
 
-    Shallow trees come first, because an arc nearest to the root is taken before other arcs.
+    Trees are shallow, because an arc nearest to the root is taken before other arcs. Equal trees are one entry with a
+    weight. `capacity` does not change.
 
     Raises:
         ValueError: If there are none, because some cut is too narrow.
-        TooLate: If `now` passes the deadline.
+        TooLate: If the clock `synth.model.deadline.now` passes the deadline.
     """
     remaining = np.array(capacity, dtype=np.int64)
     waiting: list[_Batch] = []
@@ -111,7 +112,20 @@ def pack(
 def _next_arc(
     run: Runner, batch: _Batch, waiting: list[_Batch], arcs_from: list[list[int]], src: Ints, dst: Ints, remaining: Ints
 ) -> tuple[int, int]:
-    """Return the arc nearest to the root that the most trees of the batch may take, and the number of these trees."""
+    """Return the arc nearest to the root that the most trees of the batch may take, and the number of these trees.
+
+    Args:
+        run: Runner of the compiled loops.
+        batch: The batch.
+        waiting: Batches that are not done, of which `batch` is the first.
+        arcs_from: Arcs that leave each vertex.
+        src: Tail of each arc.
+        dst: Head of each arc.
+        remaining: Unused capacity of each arc.
+
+    Raises:
+        ValueError: If there is none, because some cut is too narrow.
+    """
     other_batches = waiting[1:]
     flow = _Flow(run, len(arcs_from), src, dst, remaining, other_batches)
     best = (-1, 0)

@@ -49,7 +49,7 @@ def listed(
     orders: int,
     deadline: float,
 ) -> tuple[float, Schedule]:
-    """Return the time in µs and the untimed schedule of `rounds` rounds, the best of at most `orders` list schedules.
+    """Return the time in µs and the untimed schedule of `rounds` rounds, the best of about `orders` list schedules.
 
     Two rules are tried: rounds one after another, each in the order that is best for one round; and the least slack.
     The least slack comes first where sums go up trees before results come down, as links then have sends of other
@@ -62,8 +62,9 @@ def listed(
         rounds: Number of rounds.
         size_bytes: Message size in bytes.
         enough_us: A time that need not be improved.
-        orders: Most list schedules.
-        deadline: Time on the clock `synth.model.deadline.now`.
+        orders: List schedules after which the best one is the answer.
+        deadline: Time on the clock `synth.model.deadline.now` at which the best so far is the answer; one list schedule
+            is made even after it.
     """
     sends, period_us = _sends_of_rounds(problem, round_of_trees, k, rounds, size_bytes, orders)
     round_start_us = np.repeat(np.arange(rounds), len(round_of_trees.link)) * period_us

@@ -20,7 +20,7 @@ from synth.model.problem import Problem
 
 
 def unshared(problem: Problem) -> Ints:
-    """Return links of which no two share a resource: all of them, or a few of those that meet in switches and limits.
+    """Return links of which no two share a resource, ascending: all, or some of those that meet in switches and limits.
 
     From port to port of a switch it takes the next ranks above first, so that the links make rings. Between nodes it
     takes ranks at the same place of their nodes first. That is one way to split a switch (Bérczi and Frank), at the
@@ -93,7 +93,7 @@ class RootedTrees:
         return us_per_byte * 1000 * gbs / self.share
 
     def capacity(self, k: int, us_per_byte: Fraction) -> Ints:
-        """Return the number of trees that each link may be in, at most all trees.
+        """Return the number of trees that each link may be in, at most all trees; shape (links that trees may use,).
 
         The limit is needed because a link may be wider than others by more than an integer holds.
         """
@@ -147,6 +147,7 @@ class RootedTrees:
 
         Raises:
             TooLate: If the packing is not done by the deadline.
+            ValueError: If they cannot be packed in a time of `us_per_byte`; see `least_time`.
         """
         capacity = self.capacity(k, us_per_byte)
         trees = pack(self.run, self.n, self.src, self.dst, capacity, dict.fromkeys(self.roots, k), deadline)

@@ -66,6 +66,8 @@ def pack_spanning(
 ) -> list[Ints] | None:
     """Return the edges of k spanning trees, in which edge e occurs at most capacity[e] times; None if there are none.
 
+    The result has the numbers of each tree's edges, ascending. `capacity` does not change.
+
     Args:
         run: Runner of the compiled loops.
         nvertices: Number of vertices.
@@ -219,7 +221,15 @@ def _exchange(forests: _Forests) -> bool:
 
 
 def rooted(nvertices: int, ends: tuple[Ints, Ints], edges: Ints, links: tuple[Ints, Ints]) -> Tree:
-    """Return the tree of these edges from its middle, over links: links[0] runs from the first end to the second."""
+    """Return the tree of these edges, rooted at the middle of a longest path.
+
+    Args:
+        nvertices: Number of vertices.
+        ends: The two ends of every edge of the network.
+        edges: Numbers of the tree's edges.
+        links: For every edge of the network the link from its first end to its second, and the link back; these become
+            the tree's arcs.
+    """
     u, v = ends
     edges_of: list[list[int]] = [[] for _ in range(nvertices)]
     for e in edges.tolist():
