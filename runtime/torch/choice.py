@@ -132,6 +132,9 @@ class Chooser:
         table: JSON file of the measured methods; None for no table.
         entries: Entries of the library.
         rows: Rows of the table.
+
+    Raises:
+        InputError: The back end is unknown, or the library or the table cannot be read.
     """
 
     backend: str = "auto"
@@ -177,10 +180,10 @@ class Chooser:
 
     @cached_property
     def basis(self) -> str:
-        """Return a text of all that choices depend on, for comparison between ranks.
+        """Return a text of all that choices depend on, the contents of files included, for comparison between ranks.
 
         Raises:
-            InputError: A file of the library does not exist.
+            InputError: A file of the library cannot be read.
         """
         listed = [(*_CHOICE_FIELDS(entry), _content(entry)) for entry in self.entries]
         return json.dumps([self.backend, listed, self.rows])
@@ -205,14 +208,24 @@ class Chooser:
                 self._read(entry)
 
     def choose(self, call: TableCall, method: Method | None = None) -> Choice:
-        """Return what serves a call; `method` overrules SYNTH_BACKEND."""
+        """Return what serves a call; `method` overrules SYNTH_BACKEND.
+
+        The wrapped back end serves groups of one rank, and whatever no algorithm serves. Whether the program can run on
+        the call's tensors is not checked.
+
+        Raises:
+            InputError: `method` names an algorithm that does not exist for this collective and number of ranks.
+        """
         return self._cached_choice(method or Method(self.backend), call)
 
     def paths(self, call: TableCall, method: Method | None = None) -> frozenset[str]:
-        """Return how calls that differ from this one only in size may be served: "wrapped", "direct" or "program".
+        """Return how calls that differ from this one only in size may be served: any of "wrapped", "direct", "program".
 
         "direct" is the built-in algorithm that sends each block straight to its destination, and so serves blocks of
-        any length. "program" is any other of our algorithms.
+        any length. "program" is any other of our algorithms. `method` overrules SYNTH_BACKEND.
+
+        Raises:
+            InputError: As for `choose`.
         """
         return self._cached_paths(method or Method(self.backend), call._replace(size_bytes=1))
 
@@ -237,8 +250,12 @@ class Chooser:
             method: The method that overrules SYNTH_BACKEND, or None.
 
         Returns:
-            For each range the first size in bytes, which is 0 for the first range, and the reason why the wrapped back
-            end serves it; None instead of a reason where `choose` must be asked for each call.
+            For each range, in rising order, the first size in bytes, which is 0 for the first range, and the reason why
+            the wrapped back end serves it; None instead of a reason where `choose` must be asked for each call. A range
+            ends where the next one begins; the last has no end.
+
+        Raises:
+            InputError: As for `choose`.
         """
         method = method or Method(self.backend)
         if method.backend == "synth":
@@ -254,14 +271,24 @@ class Chooser:
         return ranges
 
     def methods(self, call: TableCall) -> list[Method]:
-        """Return all methods that can serve a call: the wrapped back end, library algorithms and built-in ones."""
+        """Return all methods that may serve a call: the wrapped back end first, library algorithms, then built-in ones.
+
+        The library's are listed whatever sizes they are for.
+        """
         entries = self._entries(call)
         algorithm_names = [Path(e.file).stem for e in entries if self._read(e).collective == call.collective]
         algorithm_names += names(call.collective, len(call.ranks))
         return [Method("gloo"), *(Method("synth", name) for name in dict.fromkeys(algorithm_names))]
 
     def custom(self, name: str, ranks: tuple[int, ...]) -> list[tuple[IndexEntry, Program]]:
-        """Return the library's programs of a custom collective for a group, the best match of the ranks first."""
+        """Return the library's programs of a custom collective for a group, the best match of the ranks first.
+
+        Programs for as many other ranks come last; the list is empty where the library has none.
+
+        Args:
+            name: Name of the collective.
+            ranks: Ranks of the group, as the whole job numbers them.
+        """
         programs = [(entry, self._read(entry)) for entry in self._entries(TableCall(name, 0, "", ranks))]
         return [(entry, program) for entry, program in programs if program.collective == "custom"]
 

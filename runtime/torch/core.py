@@ -130,7 +130,7 @@ class Core:
             raise InputError(fault)
 
     def paths(self, call: TableCall) -> frozenset[str]:
-        """Return `Chooser.paths` for the method that `using` names now."""
+        """Return `Chooser.paths` for the method that `using` names now; it raises the same errors."""
         return self._chooser.paths(call, requested_method.get())
 
     @property
@@ -139,7 +139,7 @@ class Core:
         return self._checks and len(self.ranks) > 1
 
     def wrapped_ranges(self, call: TableCall) -> list[tuple[int, str | None]]:
-        """Return `Chooser.wrapped_ranges` for the method that `using` names now."""
+        """Return `Chooser.wrapped_ranges` for the method that `using` names now; it raises the same errors."""
         return self._chooser.wrapped_ranges(call, requested_method.get())
 
     def choose(
@@ -152,7 +152,10 @@ class Core:
             buffers: Tensors of the call.
             op: A key of REDUCERS, another reduction that only the wrapped back end supports, or None without a
                 reduction.
-            method: Overrules the method that `using` names now.
+            method: Overrules the method that `using` names now; None for that one.
+
+        Raises:
+            InputError: The method names an algorithm that does not exist, or the program's steps do not fit together.
         """
         first_tensor, reason = buffers.tensors[0], ""
         if first_tensor.device.type != "cpu":
@@ -197,6 +200,9 @@ class Core:
             call: Facts on which the choice depends.
             text: Text of the call for errors.
             on: Text of what serves it, to be put after `text`.
+
+        Raises:
+            RuntimeError: Ranks compare their calls, and these differ, or a rank is lost.
         """
         waiting = self.watch.issue(text + on)
         if self.compares:
@@ -205,7 +211,15 @@ class Core:
         return Issued(call, waiting, text)
 
     def execute(self, issued: Issued, part: RankProgram, buffers: Buffers, op: str, terms: Terms) -> GroupTask:
-        """Run this rank's part of a program; `op` is a key of REDUCERS, any of them without a reduction."""
+        """Return a task that runs this rank's part of a program after the group's earlier calls.
+
+        Args:
+            issued: The call.
+            part: This rank's part.
+            buffers: Tensors of the call; the task writes the outputs.
+            op: A key of REDUCERS, any of them without a reduction; avg writes averages.
+            terms: Conditions of the call.
+        """
         record = counters.count(issued.call.collective, f"synth {part.program.name}", issued.call.size_bytes)
         return self._start(
             issued, record, lambda transport: buffers.execute(part, op, transport), buffers.outputs, op, terms
@@ -323,7 +337,15 @@ class Core:
     def send_blocks(
         self, call: TableCall, buffers: Buffers, work: Callable[[Transport], None], op: str, terms: Terms
     ) -> GroupTask:
-        """Run a collective of unequal blocks whose sizes all ranks know; `work` sends them one by one."""
+        """Run a collective of unequal blocks whose sizes all ranks know; `work` sends them one by one.
+
+        Args:
+            call: Facts on which the choice depends.
+            buffers: Tensors of the call; `work` writes the outputs.
+            work: Moves the bytes, given the messages of the call.
+            op: Reduction; for avg `work` leaves sums, which are then divided. Any other key of REDUCERS has no effect.
+            terms: Conditions of the call.
+        """
         issued = self.issue(call, f"{call.collective} of unequal blocks, {call.kind}")
         reason = "blocks of unequal sizes: sent one by one"
         record = counters.count(call.collective, "one by one", call.size_bytes, reason)
@@ -332,7 +354,8 @@ class Core:
     def finish_calls(self, limit_s: float) -> bool:
         """Wait for the calls under way before this rank leaves; return True if they all ended.
 
-        Like `FailureWatch.leave_calls` it ends calls that wait for a rank which does not make them.
+        Like `FailureWatch.leave_calls` it ends calls that wait for a rank which does not make them, and all calls that
+        are not over after `limit_s` seconds.
         """
 
         def are_over(seconds: float) -> bool:

@@ -81,7 +81,8 @@ class Counters:
         Args:
             collective: Name of the collective.
             backend: Name of what serves them.
-            reason: Why the calls go to the wrapped back end; it is logged the first time.
+            reason: Why our algorithms do not serve the calls, "" if they do; it is logged the first time. Calls with
+                different reasons have different tallies.
         """
         with self._lock:
             key = collective, backend, reason
@@ -105,12 +106,12 @@ class Counters:
             self._waited[rank] += seconds  # type: ignore[assignment]
 
     def ran(self, collective: str, backend: str) -> int:
-        """Return the number of a collective's calls that `backend` served."""
+        """Return the number of a collective's calls that `backend` serves, whatever the reason, those under way too."""
         with self._lock:
             return sum(tally.add_up().calls for key, tally in self._tallies.items() if key[:2] == (collective, backend))
 
     def last(self, collective: str) -> str:
-        """Return what served the last call of a collective."""
+        """Return what serves the last call of a collective that has begun; "nothing" if there was none."""
         with self._lock:
             return self.last_ran.get(collective, "nothing")
 

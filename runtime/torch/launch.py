@@ -48,10 +48,20 @@ def world_size() -> int | None:
 
 
 def launch_ranks(ranks: int, arguments: Sequence[str]) -> int:
-    """Run `synth ARGUMENTS` as several ranks; return the exit code of the first rank that failed, or 0.
+    """Run `synth ARGUMENTS` as several ranks of this machine until all end or one fails; return the exit code.
+
+    The code is 0 if all ended well, that of the first rank that failed (1 if a signal ended it), or 130 after Ctrl-C.
+    Once a rank has failed, the others are killed after a few seconds.
 
     Only rank 0 prints, unless another rank fails first: then the last line of that rank is printed. Ctrl-C is passed on
-    to rank 0, which has a few seconds to save what it has.
+    to rank 0, which has a few seconds to save what it has. It must be called on the main thread.
+
+    Args:
+        ranks: Number of ranks.
+        arguments: Arguments of `synth`, without its name.
+
+    Raises:
+        SystemExit: A signal (SIGTERM, SIGHUP) ends this process; the ranks are killed before.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

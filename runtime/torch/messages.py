@@ -35,7 +35,7 @@ class Messages(Protocol):
 
 
 def any_closed(messages: Messages, peers: Iterable[int]) -> bool:
-    """Return True if the connection to any of these peers is closed."""
+    """Return True if the connection to any of these peers is closed; it sends each a message that nobody takes."""
     try:
         for peer in peers:
             messages.send([torch.zeros(1)], peer, OWN_TAG)
@@ -45,8 +45,9 @@ def any_closed(messages: Messages, peers: Iterable[int]) -> bool:
 
 
 def close_all(messages: Messages, peers: Iterable[int]) -> None:
-    """Stop all waits for these peers, except for messages that have arrived in part.
+    """Stop all waits for these peers, except for messages that have arrived in part, by closing all connections.
 
+    The messages cannot be used any more.
     `runtime.torch.failures.apart` handles those.
     """
     for peer in peers:

@@ -61,12 +61,15 @@ def summary() -> str:
 def using(backend: str, algorithm: str | None = None) -> Iterator[None]:
     """Name the back end for the calls of this thread in a with block; it must be the same on all ranks.
 
+    It overrules SYNTH_BACKEND for this thread, or this task of asyncio, until the block ends. Blocks can be nested.
+
     Args:
-        backend: auto, synth or gloo.
+        backend: auto, synth or gloo, as for SYNTH_BACKEND.
         algorithm: With synth, the name of a program of the library or of a built-in one; None for the default.
 
     Raises:
-        InputError: The back end is unknown, or an algorithm is named without synth.
+        InputError: The back end is unknown, or an algorithm is named without synth. That an algorithm does not exist
+            for a call is raised by the call.
     """
     if backend not in BACKENDS:
         raise InputError(f"back end {backend!r} is not known; it must be one of {', '.join(BACKENDS)}")
@@ -84,8 +87,9 @@ def custom(name: str, output: Tensor, tensor: Tensor, op: Any = None, group: Any
 
     Args:
         name: Name of the collective.
-        output: Tensor with as many elements as the rank's output holds; empty if the rank has none.
-        tensor: Tensor with as many elements as the rank's input holds; empty if the rank has none.
+        output: Tensor on the CPU, of any shape, with as many elements as the rank's output holds, which is written;
+            empty if the rank has none.
+        tensor: Tensor likewise with as many elements as the rank's input holds; empty if the rank has none.
         op: torch's reduction; None for sums.
         group: Group of synth; None for the default group.
         async_op: Whether to return at once.
@@ -94,8 +98,9 @@ def custom(name: str, output: Tensor, tensor: Tensor, op: Any = None, group: Any
         torch's Work with async_op, otherwise None.
 
     Raises:
-        InputError: The library has no program that serves the tensors. Only this rank raises it if only its tensors are
-            wrong.
+        InputError: The library has no program that serves the tensors, the reduction is not supported, both tensors are
+            empty, or the group has another back end. Only this rank raises it if only its tensors are wrong.
+        RuntimeError: A rank is lost or takes too long.
     """
     synth_group = dist.distributed_c10d._get_default_group() if group is None else group
     if not isinstance(synth_group, Group):

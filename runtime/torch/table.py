@@ -76,7 +76,7 @@ class TableRow(NamedTuple):
     algorithm: str | None
 
     def fits(self, call: TableCall) -> bool:
-        """Return True if the row is for this call."""
+        """Return True if the row is for this call; both ends of its sizes are included, and no root is compared."""
         return (
             self.collective == call.collective
             and self.ranks == len(call.ranks)
@@ -88,10 +88,11 @@ class TableRow(NamedTuple):
 
 
 def load_table(path: str | Path) -> list[TableRow]:
-    """Return the rows of a table; warn if it was measured on another machine.
+    """Return the rows of a table in their order; warn if it was measured on another machine.
 
     Raises:
-        InputError: The table does not have the form that this module's docstring describes; it names row and field.
+        InputError: The file cannot be read, or does not have the form that this module's docstring describes; the
+            message names row and field. Whether a row's algorithm exists is not checked.
     """
     origin = origin_of(path)
     top = Fields(json_object(read_bytes(path, "a table of synth tune", MAX_FILE_BYTES), origin), "", origin)

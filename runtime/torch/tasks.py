@@ -48,7 +48,7 @@ class GroupTask:
         self.thread: TaskThread | None = None
 
     def run(self) -> None:
-        """Run the function; only an interrupt such as KeyboardInterrupt is raised here."""
+        """Run the function once its predecessor is over; only an interrupt such as KeyboardInterrupt is raised here."""
         assert self._function is not None
         start = time.perf_counter()
         try:
@@ -82,10 +82,10 @@ class GroupTask:
         return self._outputs
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the task is over.
+        """Wait until the task is over, and return True; None or a time-out of 0 or less waits without a limit.
 
         Raises:
-            RuntimeError: The time is up first. An error of the function is raised as it is.
+            RuntimeError: The time is up first; the task goes on. An error of the function is raised as it is.
         """
         limit = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
         me = threading.get_ident()
@@ -113,15 +113,15 @@ class GroupTask:
         return self._over.is_set() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """Return the function's error, or None."""
+        """Return the function's error, or None if there was none or the task is not over."""
         return self._error
 
     def result(self) -> list[Any]:
-        """Return the tensors that the function writes."""
+        """Return the tensors that the function writes, without a wait for it."""
         return self._outputs
 
     def get_future(self) -> Any:
-        """Return a future of the written tensors."""
+        """Return a future of the written tensors, always the same one; its wait raises the function's error."""
         with self._once:
             if self._futures is None:
                 end: Any = torch.futures.Future()
@@ -231,13 +231,16 @@ class TaskThread:
             task.run()
 
     def drain(self, limit_s: float | None = None) -> bool:
-        """Wait for all tasks, without raising their errors; return False if that takes longer than the limit."""
+        """Wait for all tasks so far, without raising their errors; return False if that takes longer than the limit.
+
+        `limit_s` is in seconds; None waits without a limit.
+        """
         with self._order:
             last = self._last
         return last is None or last._over.wait(limit_s)
 
     def stop(self) -> None:
-        """Wait until the thread has run all its tasks, and stop it."""
+        """Stop the thread once it has run all its tasks; after some seconds it is left to itself instead."""
         if self._thread is not None:
             self._tasks.put(None)
             self._thread.join(_PATIENCE_S)

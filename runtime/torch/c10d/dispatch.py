@@ -122,7 +122,10 @@ class Dispatcher:
         }
 
     def terms(self, opts: Any) -> Terms:
-        """Return how a call with torch's options is made; a time-out that the group was given later counts, too."""
+        """Return how a call with torch's options, or None, is made.
+
+        Its time-out is that of the options, else the one that the group was given later, else None for the group's own.
+        """
         limit = getattr(opts, "timeout", None)
         if limit is None or limit.total_seconds() <= 0:
             limit = self.wrapped["cpu"][1].options._timeout
@@ -204,7 +207,18 @@ class Dispatcher:
     def send_blocks(
         self, name: str, buffers: Buffers, opts: Any, work: Callable[[Transport], None], op: str = "sum"
     ) -> Any:
-        """Run a collective of unequal blocks whose sizes all ranks know; `work` sends them one by one."""
+        """Run a collective of unequal blocks whose sizes all ranks know, and return torch's Work.
+
+        Args:
+            name: Name of a row of OPERATIONS.
+            buffers: Tensors of the call, on the CPU; the size of the block is only counted.
+            opts: torch's options of the call, or None.
+            work: Sends the blocks one by one, given the messages of the call.
+            op: A key of REDUCERS; for avg `work` leaves sums, which are then divided.
+
+        Raises:
+            InputError: The root is not a rank of the group.
+        """
         operation = OPERATIONS[name]
         opts = opts or operation.options()
         return self.core.send_blocks(self._call(operation, buffers, opts), buffers, work, op, self.terms(opts))
@@ -275,7 +289,12 @@ class Dispatcher:
         return task
 
     def pass_on(self, method: str, arguments: Sequence[Any]) -> WrappedWork:
-        """Run a call with several tensors per rank on Gloo, which checks and serves it."""
+        """Run a call with several tensors per rank on Gloo, which checks and serves it, and return torch's Work.
+
+        Args:
+            method: Name of the method of Gloo and of c10d.
+            arguments: Its arguments; those that are None are left out.
+        """
         wrapped, watch = self.wrapped["cpu"][1], self.core.watch
         waiting = Waiting(f"{method} of several tensors a rank", peers=range(len(self.core.ranks)))
         with watch.guard(waiting, new=True, closes=False):
@@ -337,7 +356,8 @@ class Dispatcher:
     def shutdown(self) -> None:
         """Wait until all calls under way are over, then leave the group.
 
-        A call that another rank does not make ends with an error.
+        A call that another rank does not make ends with an error. If calls are not over within the group's time-out, or
+        if Ctrl-C ended one, it does as `abort` does.
         """
         if self.core.lane.interrupted:  # The calls under way wait for ranks that may be gone.
             self.abort()

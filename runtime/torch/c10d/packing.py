@@ -29,7 +29,7 @@ class Coalesced(NamedTuple):
 def group_calls(calls: Sequence[Coalesced]) -> list[list[Coalesced]]:
     """Return the calls in groups that can each be one call, in the order of their first calls.
 
-    It uses only facts that are the same on all ranks.
+    A call that must stay separate is a group of its own. It uses only facts that are the same on all ranks.
     """
     groups: dict[Any, list[Coalesced]] = {}
     for number, call in enumerate(calls):
@@ -49,8 +49,11 @@ def pack(
 ) -> tuple[Tensor, Tensor, Callable[[], None]]:
     """Build the input and output of one packed call, and the function that copies its output to all calls.
 
+    The input, in one dimension, is a copy of the calls' inputs; the function is to be called when the packed call is
+    over.
+
     Args:
-        calls: Calls to pack.
+        calls: Calls to pack, a group of `group_calls`.
         input_blocks: Number of blocks of an input.
         output_blocks: Number of blocks of an output. The packed output is the packed input if both have one block.
     """

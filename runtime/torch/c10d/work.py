@@ -113,7 +113,7 @@ class WrappedWork(_Futures):
         watch.begin(self, waiting)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the call is over.
+        """Wait until the call is over; without a time-out, up to that of the wrapped back end.
 
         Raises:
             RuntimeError: The call failed or took too long; the message names the rank to blame.
@@ -201,7 +201,7 @@ class CombinedWork(Work):  # type: ignore[misc]
         self._works, self._outputs = list(works), list(outputs)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for all works, each up to the time-out."""
+        """Wait for all works in turn, each up to the time-out, and return True; raise the first error of a work."""
         for work in self._works:
             work.wait() if timeout is None else work.wait(timeout)
         return True

@@ -39,12 +39,22 @@ def _gather_numbers(transport: Transport, own_numbers: Sequence[int]) -> Tensor:
 
 
 def wait_for_all(transport: Transport) -> None:
-    """Wait until all ranks have called this function."""
+    """Wait until all ranks have called this function.
+
+    Raises:
+        MessageLost: A message did not come.
+    """
     _gather_numbers(transport, [0])
 
 
 def agree_on_block(transport: Transport, blocks: Blocks) -> int | None:
-    """Return the number of elements of every block on every rank, or None on every rank if blocks differ in length."""
+    """Return the number of elements of every block on every rank, or None on every rank if blocks differ in length.
+
+    `blocks` are this rank's own.
+
+    Raises:
+        MessageLost: A message did not come.
+    """
     sizes = _gather_numbers(transport, [_UNEVEN if blocks.block is None else blocks.block]).unique().tolist()
     return sizes[0] if len(sizes) == 1 and sizes[0] != _UNEVEN else None
 
@@ -54,6 +64,7 @@ def exchange_sizes(transport: Transport, blocks: Blocks) -> list[list[int]]:
 
     Raises:
         InputError: A rank gives another a longer or shorter block than that rank takes; the same error on every rank.
+        MessageLost: A message did not come.
     """
     size = len(transport.ranks)
     sizes_sent, sizes_received = _gather_numbers(transport, [*blocks.sent_sizes, *blocks.received_sizes]).split(size, 1)

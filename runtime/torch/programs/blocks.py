@@ -32,7 +32,7 @@ def as_values(tensor: Tensor) -> Tensor:
 
 
 def flat(tensor: Tensor) -> Tensor:
-    """Return `as_values` of a tensor in one dimension."""
+    """Return `as_values` of a tensor in one dimension: a view of its memory, or a copy (see `write_back`)."""
     return as_values(tensor).view(-1)
 
 
@@ -120,6 +120,9 @@ class Buffers:
             blocks: This rank's blocks.
             sizes: Elements of all blocks, by giving and taking place.
             transport: Messages of the call.
+
+        Raises:
+            RuntimeError: A message did not come.
         """
         order = part.order or tuple(range(len(sizes)))
         tensors = [flat(tensor) for tensor in self.inputs] or [self.tensors[0].new_empty(0)]
@@ -199,7 +202,13 @@ class Blocks:
 
 
 def exchange_blocks(transport: Transport, parts: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> None:
-    """Send parts[r] to each rank r and receive into[r] from it, of any sizes; None stands for no block."""
+    """Send parts[r] to each rank r and receive into[r] from it, of any sizes; None stands for no block.
+
+    Unlike for `exchange`, tensors may have any shape and gaps, and this rank's own block is copied.
+
+    Raises:
+        RuntimeError: A message did not come.
+    """
     me = transport.rank
     sent_blocks, received_blocks = (
         [None if block is None else flat(block) for block in side] for side in (parts, into)
@@ -214,7 +223,17 @@ def exchange_blocks(transport: Transport, parts: Sequence[Tensor | None], into: 
 
 
 def reduce_blocks(transport: Transport, out: Tensor, parts: Sequence[Tensor], op: str) -> None:
-    """Reduce all ranks' parts for this rank into `out`, in the order of ranks; avg leaves sums."""
+    """Reduce all ranks' parts for this rank into `out`, in the order of ranks; avg leaves sums.
+
+    Args:
+        transport: Messages of the call.
+        out: Tensor that is written, with as many elements as this rank's own part.
+        parts: This rank's part for each rank, of any sizes; they stay unchanged.
+        op: A key of REDUCERS.
+
+    Raises:
+        RuntimeError: A message did not come.
+    """
     sent_parts = [flat(tensor) for tensor in parts]
     received_parts = [torch.empty_like(sent_parts[transport.rank]) for _ in sent_parts]
     received_parts[transport.rank].copy_(sent_parts[transport.rank])
@@ -226,7 +245,12 @@ def reduce_blocks(transport: Transport, out: Tensor, parts: Sequence[Tensor], op
 
 
 def split_rows(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> list[Tensor]:
-    """Return a tensor's rows in one block per rank, of equal sizes if no sizes are given.
+    """Return a tensor's rows in one block per rank, as views, of equal sizes if no sizes are given.
+
+    Args:
+        tensor: The tensor, whose rows lie along its first dimension.
+        sizes: Number of rows of each block; None or empty for equal blocks.
+        ranks: Number of blocks.
 
     Raises:
         InputError: The sizes do not add up to the number of rows, or there is not one per rank.

@@ -50,13 +50,19 @@ class PieceMap:
     scratch: tuple[frozenset[Piece], ...]
 
     def length(self, piece: Piece, sizes: Sizes) -> int:
-        """Return the number of elements of a piece, for blocks of these sizes that are cut into `chunks` chunks."""
+        """Return the number of elements of a piece, for blocks of these sizes that are cut into `chunks` chunks.
+
+        `sizes` is by the program's ranks.
+        """
         elements = sizes[piece.source][piece.target]
         start, end = (chunk_start(chunk, self.chunks, elements) for chunk in (piece.chunk, piece.chunk + 1))
         return end - start
 
     def spans(self, sizes: Sizes) -> tuple[list[int], list[int], list[int]]:
-        """Return for input, output and scratch the first element of each cell, and the end of the last cell."""
+        """Return for input, output and scratch the first element of each cell, and the end of the last cell.
+
+        A cell of scratch is as long as the longest of its pieces. `sizes` is by the program's ranks.
+        """
         lengths_of_buffers = [
             [self.length(piece, sizes) for piece in self.input_pieces],
             [self.length(piece, sizes) for piece in self.output_pieces],

@@ -145,7 +145,9 @@ def rank_program(program: Program, place: int, order: tuple[int, ...] | None = N
 def order_steps(program: Program, columns: Columns) -> tuple[list[int], dict[int, int], list[list[int]]]:
     """Return all steps in an executable order, the send of each receive, and the predecessors of each step.
 
-    The order is by the length of the longest chain of steps before each step.
+    Steps are numbered as in the columns, all ranks together. The order is by the length of the longest chain of steps
+    before each step, then by number. The predecessors of a step are those that it needs at once: the step before it in
+    its threadblock, the one that it depends on, and the send of what it receives.
 
     Raises:
         InputError: The program stops before its end.

@@ -36,13 +36,14 @@ def run(
     transport: Transport,
     threads_from: int = PARTS_FROM_BYTES,
 ) -> None:
-    """Run a rank's part of a program; avg leaves sums.
+    """Run a rank's part of a program until its messages are sent and received; avg leaves sums.
 
     Args:
         part: The rank's part.
         input_tensor: Contiguous input in one dimension; None if the rank has none. It stays unchanged unless it is the
             output, too.
-        output_tensor: Output likewise; it may be the input if they are equally long.
+        output_tensor: Output likewise, which is written; it may be the input if they are equally long. One of the two
+            must be given.
         elements: Elements of a block.
         op: A key of REDUCERS.
         transport: Messages of the call.

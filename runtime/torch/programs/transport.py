@@ -28,7 +28,7 @@ class Transport:
         rank: Place of this rank among them.
         tag: Tag of this call, FIRST_TAG or more, whose lower 15 bits are free for the channel.
         call: Text of the call for errors.
-        wait_seconds: Seconds spent on waits for each peer.
+        wait_seconds: Seconds spent on waits for each peer, by its place; `finish` adds to them.
         timeout: Time-out of a wait; None for that of the messages.
         in_vain: Returns True if waits that have not ended will never end.
     """
@@ -43,9 +43,12 @@ class Transport:
     in_vain: Callable[[], bool] = bool
 
     def wait_for(self, work: Callable[[], None], longest_bytes: int) -> None:
-        """Run `work`, which waits for messages of at most `longest_bytes` bytes.
+        """Run `work`, which waits for messages of at most `longest_bytes` bytes, until its end; raise what it raises.
 
         From PARTS_FROM_BYTES on it runs on another thread, so that its caller can leave it.
+
+        Raises:
+            RuntimeError: The wait is `in_vain`; `work` may go on on its thread.
         """
         if longest_bytes < PARTS_FROM_BYTES:
             work()
@@ -53,11 +56,26 @@ class Transport:
             wait_apart(work, self.in_vain)
 
     def send(self, values: Tensor, peer: int, channel: int) -> Started:
-        """Start to send values to a peer; return what `finish` takes."""
+        """Start to send values to a peer; return what `finish` takes.
+
+        Args:
+            values: Contiguous tensor, which must not change before the message is finished.
+            peer: Place of the other rank among `ranks`.
+            channel: 0 to MAX_CHANNELS - 1; messages of one peer and channel arrive in the order of sending.
+
+        Raises:
+            MessageLost: The peer cannot be reached.
+        """
         return self._begin(self.messages.send, values, peer, channel)
 
     def receive(self, values: Tensor, peer: int, channel: int) -> Started:
-        """Start to receive into `values`; return what `finish` takes."""
+        """Start to receive into `values`, a contiguous tensor of the message's size; return what `finish` takes.
+
+        The other arguments are those of `send`.
+
+        Raises:
+            MessageLost: The peer cannot be reached.
+        """
         return self._begin(self.messages.recv, values, peer, channel)
 
     def _begin(self, call: Callable[..., Any], values: Tensor, peer: int, channel: int) -> Started:
@@ -67,7 +85,7 @@ class Transport:
             raise self._lost(peer, "reaches", error) from error
 
     def finish(self, message: Started, word: str = "waits for") -> Tensor:
-        """Wait for a message that was started.
+        """Wait for a message that was started, and return its tensor.
 
         Args:
             message: Result of `send` or `receive`.
@@ -97,6 +115,14 @@ def exchange(transport: Transport, out: Sequence[Tensor | None], into: Sequence[
 
     The tag depends on the size. So a block of which two ranks expect different sizes never arrives; otherwise Gloo
     would end a process whose buffer is too short.
+
+    Args:
+        transport: Messages of the call.
+        out: Contiguous block for each rank; this rank's own is ignored, and so are blocks without elements.
+        into: Contiguous room for the block of each rank, likewise.
+
+    Raises:
+        RuntimeError: A message did not come.
     """
 
     def begin_all(begin: Callable[[Tensor, int, int], Any], tensors: Sequence[Tensor | None]) -> list[Any]:
