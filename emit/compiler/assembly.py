@@ -53,7 +53,7 @@ class Assembled:
     Attributes:
         prepared: The instructions.
         header: Header of the program.
-        blocks: Threadblocks of every rank.
+        blocks: Threadblocks of every rank, each as (channel, rank it sends to, rank it receives from), −1 for none.
         block_of: Threadblock of every instruction, by its number in the rank.
         waits: Instructions of other threadblocks that every instruction waits for.
         lengths: Number of steps of every threadblock, rank after rank.
@@ -101,7 +101,7 @@ class Assembled:
                 check_dependency(int(named[step]), limits, findings, *c.place(step))
 
     def columns(self) -> Columns:
-        """Return the columns of the program, as `columns_of` does."""
+        """Return the columns of the program, as `columns_of` does; new ones at each call."""
         p, total = self.prepared, int(self.lengths.sum())
         columns = {name: np.full(total, value, dtype=np.int64) for name, value in _NOP.items()}
         for name, column in columns.items():
@@ -176,8 +176,11 @@ _NOP = {"op": OPS.index("nop"), "src": 0, "src_at": NONE, "dst": 1, "dst_at": NO
 def assemble(prepared: Prepared, limits: Limits, layout: BlockLayout) -> Assembled:
     """Build threadblocks that execute the instructions.
 
+    The limits guide the layout, but it may exceed them, and it may deadlock: the caller must check that.
+
     Raises:
-        InputError: Fused instructions do not fit on their channels.
+        InputError: Fused instructions do not fit on their channels, or a requested threadblock would need two channels,
+            or two peers in one direction.
     """
     ir = prepared.ir
     check_deadline()
@@ -261,6 +264,9 @@ def _threadblocks(
         channel: Channel of every instruction.
         layout: Layout.
         room: Largest number of steps of a threadblock.
+
+    Raises:
+        InputError: As `assemble` raises it.
     """
     p, ir = prepared, prepared.ir
     nranks, channels = ir.header.nranks, channel.tolist()
@@ -296,7 +302,14 @@ def _threadblocks(
 
 
 def _ends_of(prepared: Prepared, channel: Ints, peer: Ints, free: NDArray[np.bool_]) -> list[set[tuple[int, int]]]:
-    """Return the (channel, peer) of each rank's sends, or of its receives."""
+    """Return the (channel, peer) of each rank's sends, or of its receives.
+
+    Args:
+        prepared: Instructions.
+        channel: Channel of every instruction.
+        peer: Rank that every instruction sends to, or that it receives from; −1 for none.
+        free: Mask of the instructions that request no threadblock; only these count.
+    """
     ends_of_rank: list[set[tuple[int, int]]] = [set() for _ in prepared.ir.header.gpus]
     moves = free & (peer != NONE)
     ends = np.stack([prepared.rank[moves], channel[moves], peer[moves]])
@@ -322,7 +335,11 @@ def _flows(prepared: Prepared, channel: list[int]) -> list[list[Block]]:
 
 
 def _pair_threadblocks(outs: list[tuple[int, int]], ins: list[tuple[int, int]], flows: list[Block]) -> list[Block]:
-    """Return threadblocks that send and receive: first as in `flows`, then with one peer, then with any two peers."""
+    """Return threadblocks that send and receive: first as in `flows`, then with one peer, then with any two peers.
+
+    `outs` and `ins` hold (channel, peer). Each is in one threadblock, alone (with −1) if nothing is left to pair it
+    with.
+    """
     outs, ins = outs.copy(), ins.copy()
     blocks = []
     for block in (*flows, *((ch, peer, peer) for ch, peer in outs)):
@@ -343,6 +360,16 @@ def _place_instructions(
     """Return the threadblock of every instruction.
 
     A local instruction is placed with an instruction that needs it, or else with one that it needs.
+
+    Args:
+        prepared: Instructions.
+        channel: Channel of every instruction.
+        blocks: Threadblocks of each rank, as (channel, sends to, receives from).
+        requested: For each rank, the position in `blocks` of each threadblock number that instructions request.
+        room: Largest number of steps of a threadblock; it guides the placement, but may be exceeded.
+
+    Returns:
+        The number of every instruction's threadblock in its rank.
     """
     p, ir, after = prepared, prepared.ir, prepared.after
     nranks, width = ir.header.nranks, max((ch for rank_blocks in blocks for ch, _, _ in rank_blocks), default=0) + 1

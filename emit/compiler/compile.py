@@ -83,7 +83,10 @@ class Compiler:
                 chosen.
             until: Time (of `synth.model.deadline.now`) after which the search ends with the best program so far, or the
                 first.
-            **header: Fields of the program's header to be replaced.
+            **header: Fields of the program's header (a Program) to be replaced, as protocol, min_bytes and max_bytes.
+
+        Raises:
+            InputError: No program fits the target, or all deadlock.
         """
         search = LoweringSearch(self.variants, replace(self.header, **header), timer, enough, until)
         best = search.best()
@@ -105,14 +108,14 @@ def compile_instructions(
     """Lower instructions to a program.
 
     Args:
-        ir: Instructions.
+        ir: Instructions, with the number of their instances; they are not changed.
         limits: Limits that the program keeps.
         timer: Predicts the times of a program; of the programs with nearly the least time, the one with the fewest
             threadblocks is chosen. None: the first program without deadlock is chosen.
         without: Names of PASSES that are not used.
 
     Raises:
-        InputError: The instructions do not fit the target's limits, or a pass is unknown.
+        InputError: The instructions do not fit the target's limits, every program deadlocks, or a pass is unknown.
     """
     without = _current_names(without)
     if ir.instances > 1:
@@ -144,7 +147,8 @@ def optimize(
 ) -> Compiled:
     """Return a program that does the same, is right, is not slower in the model, and is not longer.
 
-    The result is the best of the program itself and of programs compiled from it, on its own channels or on others.
+    The result is the best of the program itself and of programs compiled from it, on its own channels or on others. A
+    program that exceeds the limits is not a candidate itself; without `timer`, the shortest candidate is the best.
 
     Args:
         program: The program.
@@ -154,7 +158,7 @@ def optimize(
         without: As in `compile_instructions`.
 
     Raises:
-        InputError: The program is not right, or the limits allow it in no form.
+        InputError: The program is not right, the limits allow it in no form, or a pass is unknown.
     """
     without = _current_names(without)
     check(program, goal, target=None, split=False).raise_if_wrong()
@@ -186,7 +190,7 @@ def optimize(
 
 
 def _fastest(candidates: list[Compiled], timer: Timer, program: Program) -> list[Compiled]:
-    """Return the candidates that are never slower than `program` if that is the first, or else the fastest ones."""
+    """Return the candidates that are at no size slower than `program` if that is the first, else the fastest ones."""
     times = [tuple(timer(compiled.program)) for compiled in candidates]
     if candidates[0].program is program:
         is_fast = [worst_ratio(own_times, times[0]) <= 1 + _ROUNDING for own_times in times]

@@ -24,11 +24,13 @@ def best_cut(algorithm: Algorithm, cells: Sequence[int]) -> CommonChunk:
     """Return the best division of an algorithm's blocks into cells.
 
     The best division has the least time for large messages, where each doubling of cells must gain enough (_DOUBLING).
+    It is that of `common_chunk`, without a search, if the number of chunks of a block is among `cells`, or the chunks
+    differ in size.
 
     Args:
         algorithm: The algorithm.
-        cells: Allowed numbers of cells of a block, ascending, all at least the number of its chunks; if empty, every
-            chunk has one cell.
+        cells: Allowed numbers of cells of a block, ascending, all at least the number of its chunks; if empty, the
+            division is that of `common_chunk` too.
     """
     collective = algorithm.problem.collective
     equal_chunks = np.ptp(collective.fraction) == 0 and collective.nchunks % collective.chunks == 0

@@ -52,7 +52,7 @@ def choose_instances(  # Longer than 60 lines because of its documentation.
         program: The program.
         limits: Limits of the target.
         low: Smallest message, in bytes.
-        high: Largest message, in bytes.
+        high: Largest message, in bytes; 0 does not stand for no limit.
         sizes: Message sizes that are compared, in bytes; empty for default sizes.
         until: Time (of `synth.model.deadline.now`) after which no more instances are tried.
 

@@ -59,7 +59,8 @@ def side_by_side(instance: Program, ir: Instructions, limits: Limits) -> Program
     Args:
         instance: The program of one instance, which was compiled from `ir`. Its channel c becomes the channels c ·
             instances .. c · instances + instances − 1.
-        ir: Instructions, with the number and the form of the instances.
+        ir: Instructions, of which only the goal, the requested threadblocks, and the number and the form of the
+            instances are used.
         limits: Limits of the target.
 
     Raises:
@@ -101,7 +102,7 @@ def _too_few(instance: Program, number: int, limits: Limits) -> str:
 
 
 def repeat(ir: Instructions, number: int, interleaved: bool | None) -> Instructions:
-    """Build the instructions of so many instances.
+    """Build the instructions of so many instances, with chunks that are `number` times as fine.
 
     Args:
         ir: Instructions of one instance.

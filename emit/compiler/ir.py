@@ -86,7 +86,7 @@ class Instructions:
         channel: int = NONE,
         threadblock: int = NONE,
     ) -> int:
-        """Add an instruction, and return its number.
+        """Add an instruction at the end, and return its number; with `source`, also set the target of that instruction.
 
         Args:
             rank: Rank that executes it.
@@ -113,13 +113,14 @@ class Instructions:
         return number
 
     def copy(self) -> Instructions:
-        """Return a copy of the instructions that can be changed independently."""
+        """Return a copy that can be changed independently; its `instances` is 1, and its `interleaved` None."""
         return self.select(range(len(self)))
 
     def select(self, numbers: Sequence[int]) -> Instructions:
         """Return the instructions with these numbers, in this order.
 
-        If one end of a message is left out, the other end has no message any more.
+        If one end of a message is left out, the other end has no message any more. The result shares no column with the
+        instructions; its `instances` is 1, and its `interleaved` None.
         """
         new = [NONE] * (len(self) + 1)
         for number, old in enumerate(numbers):
@@ -135,8 +136,8 @@ class Instructions:
     def calls(self) -> list[tuple[Goal | None, tuple[int | None, ...]]]:
         """Return, for each form of call that the program serves, its goal and where o[0] lies in each rank's i.
 
-        The goal is None if the collective's name does not define it. A place is None if the rank's buffers are
-        separate.
+        The goal is None if the collective's name does not define it. A place is in chunks, or None if the
+        rank's buffers are separate.
         """
         goals = goals_of(self.header) if self.goal is None else [(False, self.goal)]
         n = self.header.nranks
@@ -157,8 +158,8 @@ class Instructions:
 def predecessors(ir: Instructions) -> list[list[int]]:
     """Return for every instruction the earlier instructions of its rank that it must follow, because they share a cell.
 
-    For each cell these are the last write before the instruction and, if it writes, the reads of the cell since that
-    write.
+    The numbers ascend. For each cell these are the last write before the instruction and, if it writes, the reads of
+    the cell since that write.
     """
     after, before = predecessor_pairs(ir)
     ptr, earlier = pointers(np.bincount(after, minlength=len(ir))).tolist(), before.tolist()
@@ -190,7 +191,7 @@ def predecessor_pairs(ir: Instructions) -> tuple[Ints, Ints]:
 
 
 def accesses(ir: Instructions, call: tuple[Goal | None, tuple[int | None, ...]]) -> tuple[Ints, Ints, Ints, Bools]:
-    """Return every access of a cell by an instruction in one form of call (see `Instructions.calls`).
+    """Return every access of a cell by an instruction in one form of call, an element of `Instructions.calls`.
 
     The columns are rank, cell (cells of o as cells of i if they share memory), instruction, and whether it writes. They
     are sorted in this order, so that the accesses of a cell are adjacent, and an instruction's reads come before its
@@ -226,10 +227,10 @@ def instructions_of(program: Program, goal: Goal | None = None, keep_threadblock
     Args:
         program: The program.
         goal: Its goal, if the collective's name does not define it.
-        keep_threadblocks: Whether the instructions request the program's threadblocks.
+        keep_threadblocks: Whether the instructions request the program's threadblocks; if not, they request none.
 
     Raises:
-        InputError: The program cannot be executed in any order.
+        InputError: The program has a fault that can be seen without running it, or cannot be executed in any order.
     """
     findings = Findings()
     c = columns_of(program, findings)
@@ -287,7 +288,7 @@ def peers(ir: Instructions, n: int) -> tuple[int, int]:
 
 
 def scratch_chunks(ir: Instructions) -> list[int]:
-    """Return the number of scratch chunks that each rank's instructions use."""
+    """Return the size in chunks of the scratch that each rank's instructions need, unused chunks in between counted."""
     sizes = [0] * ir.header.nranks
     for rank, op, src, dst, count in zip(ir.rank, ir.op, ir.src, ir.dst, ir.count, strict=True):
         if src >= SCRATCH and op in READS_SRC:

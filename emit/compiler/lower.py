@@ -75,7 +75,8 @@ class Lowering:
             common: Cells of the chunks, as in `lower_to_instructions`.
 
         Raises:
-            InputError: A rank has more steps than a file of the target can hold.
+            InputError: A rank has more steps than a file of the target can hold; or as `lower_to_instructions` raises
+                it.
         """
         problem, schedule = algorithm.problem, algorithm.schedule
         net = problem.network
@@ -118,7 +119,7 @@ class Lowering:
                 first.
 
         Raises:
-            InputError: The program exceeds the target's limits.
+            InputError: Every program exceeds the target's limits or deadlocks.
         """
         problem = self.algorithm.problem
         sizes = _comparison_sizes(self.algorithm, min_bytes, max_bytes)
@@ -158,7 +159,8 @@ def lower(
         The program, and its goal if the collective's name does not define it, else None.
 
     Raises:
-        InputError: More steps than threadblocks and channels can hold, or a form that the collective does not have.
+        InputError: More steps than threadblocks and channels can hold, only programs that deadlock, or a form that the
+            collective does not have; or as `lower_to_instructions` raises it.
     """
     lowering = Lowering(algorithm, name, limits, inplace=inplace, common=common)
     return lowering.program(protocol, min_bytes=min_bytes, max_bytes=max_bytes), lowering.goal
@@ -178,7 +180,7 @@ def _comparison_sizes(algorithm: Algorithm, min_bytes: int, max_bytes: int) -> l
 
 
 def timer_for(topology: Topology, ranks: Sequence[int], min_bytes: int, max_bytes: int) -> Timer:
-    """Return a timer of programs, in µs, at the ends of their range of message sizes.
+    """Return a timer of programs, in µs, at the smallest and then the largest of their message sizes.
 
     Args:
         topology: The topology.
@@ -206,7 +208,10 @@ def program_collective(problem: Problem) -> str:
 
 
 def forms(problem: Problem) -> tuple[bool, ...]:
-    """Return for each form of a problem's programs whether it is in place, first the form that file formats expect."""
+    """Return for each form of a problem's programs whether it is in place, first the form that file formats expect.
+
+    There are two forms, or only False where a program cannot be in place.
+    """
     kind = problem.collective.kind
     if not kind.whole or program_collective(problem) == CUSTOM:
         return (False,)
@@ -229,10 +234,11 @@ def lower_to_instructions(
         protocol: Protocol of the program.
         inplace: Whether input and output are one memory; None: if the file formats expect it for this collective
             (allreduce, allgather, reducescatter).
-        common: Cells of the chunks; None for one cell each, if the chunks have one size.
+        common: Cells of the chunks; None for those of `common_chunk`: one cell each if the chunks have one size.
 
     Raises:
-        InputError: No program can keep the order of sends, or the collective has no in-place form.
+        InputError: No program can keep the order of sends, sends go through switches that multicast or reduce, or the
+            collective has no form such as `inplace` says.
     """
     problem = algorithm.problem
     if not ordinary(problem.network, algorithm.schedule.link):
@@ -370,7 +376,7 @@ class _Rank:
                 at += int(self.count[c])
 
     def target(self, chunk: int) -> int:
-        """Return the first cell in which an arriving chunk is put: its final cell, or scratch."""
+        """Return the first cell in which an arriving chunk is put: its final cell, its in-place cell, or scratch."""
         if chunk in self.goal and not self.goal_is_input:
             return self.goal[chunk]
         home = self.home.get(chunk)

@@ -86,7 +86,7 @@ class Variants:
         return [variant for variant in _VARIANTS if not any(name in self.without for name in variant)]
 
     def by(self, variant: Variant) -> tuple[Instructions, list[str]]:
-        """Return the instructions of a variant, and the log of its passes."""
+        """Return the instructions of a variant, and the log of its passes; both are kept, and must not be changed."""
         key = tuple(name for name in variant if PASSES[name].apply is not None)
         if key not in self._instructions:
             log: list[str] = []
@@ -110,7 +110,10 @@ class Variants:
         return id(self.by(variant)[0]), "pairing" in variant, "in-order" in variant
 
     def program(self, variant: Variant, level: int) -> Assembled | None:
-        """Return a variant's program on `level` times the channels that it needs; None if the target cannot hold it."""
+        """Return a variant's program on `level` times the channels that it needs; None if the target cannot hold it.
+
+        The first such error is kept in `fault`. The program may deadlock.
+        """
         key = self.key(variant), level
         if level >= self._refused_level.get(key[0], math.inf):  # More channels take more threadblocks.
             return None
@@ -374,13 +377,19 @@ class LoweringSearch:
 
 
 def mean_ratio(times: Times, reference: Times) -> float:
-    """Return how much longer one program takes than another: the geometric mean over the sizes."""
+    """Return how much longer one program takes than another: the geometric mean of time / reference.
+
+    Times are in µs at the same sizes, and as many. The result is 1.0 for no sizes.
+    """
     ratios = [_ratio(a, b) for a, b in zip(times, reference, strict=True)]
     return math.exp(sum(map(math.log, ratios)) / max(1, len(ratios)))
 
 
 def worst_ratio(times: Times, reference: Times) -> float:
-    """Return how much longer one program takes than another at the size where the ratio is largest."""
+    """Return how much longer one program takes than another at the size where the ratio is largest: time / reference.
+
+    Times are in µs at the same sizes, and as many. The result is 1.0 for no sizes.
+    """
     return max((_ratio(a, b) for a, b in zip(times, reference, strict=True)), default=1.0)
 
 

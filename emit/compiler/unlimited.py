@@ -37,7 +37,14 @@ def lower_unlimited(algorithm: Algorithm, name: str) -> tuple[Program, Goal | No
 
 
 def lower_any(algorithm: Algorithm, name: str) -> tuple[Program, Goal | None]:
-    """Return the program that an executor would get, within the schedule's time, or else that of `lower_unlimited`."""
+    """Return the program that an executor would get, within the schedule's time, or else that of `lower_unlimited`.
+
+    Returns:
+        The program, and its goal if the collective's name does not define it, else None.
+
+    Raises:
+        InputError: As `lower_unlimited` raises it.
+    """
     try:
         return lower(algorithm, name)
     except InputError:

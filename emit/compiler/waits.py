@@ -26,7 +26,10 @@ def waits_of(
         blocks: Number of threadblocks of each rank.
         block_of: Threadblock of every instruction, by its number in the rank.
         after: Earlier instructions that each must follow, as in `predecessors`.
-        few_nops: As in `Layout`.
+        few_nops: As in `BlockLayout`.
+
+    Returns:
+        Numbers of instructions of the same rank, ascending, for every instruction; `after` is not changed.
     """
     everywhere = len(ir) * sum(blocks) <= TUNING.clock_entries
     if everywhere or few_nops:
@@ -105,7 +108,7 @@ def _by_all_clocks(
         blocks: Number of threadblocks of each rank.
         block_of: Threadblock of every instruction.
         after: Earlier instructions that each must follow.
-        few_nops: As in `Layout`.
+        few_nops: As in `BlockLayout`.
         everywhere: Whether rows cover the threadblocks of all ranks, and so use what messages imply.
     """
     first = np.concatenate([[0], np.cumsum(blocks)]).tolist()

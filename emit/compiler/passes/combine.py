@@ -77,7 +77,10 @@ class Neighbours:
 
 
 def absorb(ir: Instructions) -> Instructions:
-    """Replace a receive into scratch that is only reduced by a receive that reduces (r, re → rrc)."""
+    """Replace a receive into scratch that is only reduced by a receive that reduces (r, re → rrc).
+
+    The result is new instructions, or `ir` itself if there is nothing to replace.
+    """
     if "re" not in ir.op:
         return ir
     near = Neighbours(ir)
@@ -137,6 +140,8 @@ def aggregate(ir: Instructions, limits: Limits) -> Instructions:
 
     The messages are adjacent at both ends. The data of the later one must exist when the earlier one is sent, and
     neither end may have to wait for an instruction in between.
+
+    The result is new instructions, or `ir` itself if there is nothing to merge.
     """
     near = Neighbours(ir)
     changed = near.ir
@@ -167,6 +172,8 @@ def aggregate_copies(ir: Instructions, limits: Limits) -> Instructions:
 
     Only copies of initial contents to cells that no other instruction accesses are merged, so no instruction is in
     between.
+
+    The result is new instructions, or `ir` itself if there is nothing to merge.
     """
     if ir.op.count("cpy") < 2:
         return ir
@@ -217,6 +224,8 @@ def fuse(ir: Instructions) -> Instructions:
 
     A threadblock receives from one rank and sends to one. So at each rank, and on each requested channel, a rank to
     receive from is matched with one rank to send to, those with the most common chunks first.
+
+    The result is new instructions, or `ir` itself if there is nothing to merge.
     """
     near = Neighbours(ir)
     changed = near.ir

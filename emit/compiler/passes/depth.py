@@ -54,7 +54,11 @@ def order_by_depth(ir: Instructions, exchanges: bool = False) -> Instructions:
 
 
 def keeps_message_order(ir: Instructions, order: Sequence[int] | None = None) -> bool:
-    """Return True if both ends of every connection have their messages in the same order."""
+    """Return True if both ends of every connection have their messages in the same order.
+
+    A connection is a sender, a receiver and a requested channel. The instructions are taken in `order`, a permutation
+    of their numbers; None for the order in which they are.
+    """
     sent: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     received: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for n in range(len(ir)) if order is None else order:

@@ -6,7 +6,10 @@ from emit.compiler.ir import NONE, SCRATCH, Instructions, scratch_chunks
 
 
 def split(ir: Instructions, most: int) -> Instructions:
-    """Split every instruction into the fewest pieces of at most `most` chunks, and so at both ends of a message."""
+    """Split every instruction into the fewest pieces of at most `most` chunks, and so at both ends of a message.
+
+    The result is new instructions, or `ir` itself if none is too large.
+    """
     if all(count <= most for count in ir.count):
         return ir
     pieces = Instructions(ir.header, ir.goal)
@@ -23,7 +26,8 @@ def split(ir: Instructions, most: int) -> Instructions:
 def unfuse(ir: Instructions, ops: frozenset[str]) -> Instructions:
     """Split fused instructions that `ops` lacks into s, r, cpy and re.
 
-    Data to be reduced is received into scratch first.
+    Data to be reduced is received into scratch first. The result is new instructions, or `ir` itself if `ops` has all
+    of their operations.
     """
     if all(op in ops for op in ir.op):
         return ir

@@ -18,12 +18,18 @@ from synth.model.deadline import checking_deadline
 
 
 def prune(ir: Instructions) -> Instructions:
-    """Remove instructions whose result nobody needs; a forwarded sum that the rank does not keep becomes an rrs."""
+    """Remove instructions whose result nobody needs; a forwarded sum that the rank does not keep becomes an rrs.
+
+    The result is new instructions, or `ir` itself if all results are needed.
+    """
     return ir if all_used(ir) else without_unused(ir)
 
 
 def without_unused(ir: Instructions) -> Instructions:
-    """Remove instructions whose result nobody needs, whether or not there are any."""
+    """Do what `prune` does, but without its quick test whether there is anything to remove.
+
+    The result is new instructions, or `ir` itself if there is nothing to remove or to replace.
+    """
     needed: list[bool] = [False] * len(ir)
     write_is_needed: list[bool] = [True] * len(ir)  # whether a fused instruction's local write is needed
     calls = [(_required(ir, *call), call[1]) for call in ir.calls()]
@@ -109,7 +115,10 @@ class _Tenant:
 
 
 def reuse_scratch(ir: Instructions) -> Instructions:
-    """Assign scratch contents to the lowest cells whose earlier users are certainly over."""
+    """Assign scratch contents to the lowest cells whose earlier users are certainly over.
+
+    The result is new instructions, or `ir` itself if no scratch is used, or if there is too much to compare.
+    """
     tenants = _tenants(ir)
     if (
         not any(tenants.values())
