@@ -1,4 +1,4 @@
-"""Track the contributions that each cell holds, and compare them with a goal."""
+"""Number the multisets of contributions that cells can hold, add them, and compare a final memory with a goal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find accesses of one cell by two threadblocks of a rank that nothing orders.
+"""Find accesses of one cell that nothing orders: by two threadblocks of a rank, or by one step that overlaps itself.
 
 Happens-before is program order, dependencies, and sent before received. FIFO slots do not count, because their number
 depends on the executor. An event of a threadblock is a transmission of one of its steps.

@@ -34,12 +34,12 @@ _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,249}"
 class IndexEntry:
     """An entry of a library's index: one file and what it serves.
 
-    Fields of other names than those of the row:
+    `emit.library.index` describes the fields of the row; further attributes:
 
     Attributes:
         folder: Folder of the index.
         row: The entry as it stands in the index, with all its fields in order.
-        stated_goal: `goal`; `goal` checks it.
+        stated_goal: The row's field `goal`, unchecked; the method `goal` checks it.
     """
 
     collective: str

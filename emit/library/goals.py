@@ -1,4 +1,4 @@
-"""The goal of a file that does not say it itself, as an entry of an index or a file NAME.goal.json states it."""
+"""The goal of a program whose file cannot state it, as an index's entry or a file NAME.goal.json states it."""
 
 from __future__ import annotations
 

@@ -65,7 +65,8 @@ class GroupPrograms:
         settings: The target and its limits.
 
     Raises:
-        InputError: If the target is unknown or has no packets, or the number of threadblocks is impossible.
+        InputError: If the target is unknown, has no packets or cannot run groups that overlap, or if the number of
+            threadblocks is impossible.
     """
 
     def __init__(self, settings: TargetSettings) -> None:

@@ -1,4 +1,4 @@
-"""The check of a library's existing file: it is replayed against what is asked and timed on the network at hand.
+"""A file of a library, new or existing, what is required of it, and the check of an existing one.
 
 What its entry says is not believed.
 """

@@ -1,4 +1,4 @@
-"""The library of a network with a failure: the answers found for it, and the healthy library's that still hold.
+"""Load a library, also one with a failure: the answers for the failure, then the healthy ones that still hold.
 
 `synth library update` writes the answers for a hurt network into faults/NAME of the healthy library, with an index of
 their own, and beside it fault.json:

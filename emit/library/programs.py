@@ -96,7 +96,7 @@ class Programs:
 
     @property
     def question(self) -> tuple[object, ...]:
-        """Return the question that the programs answer, as `Entry.question` does."""
+        """Return the question that the programs answer, as `IndexEntry.question` does."""
         fields = question(self.problem)
         ranks = (tuple(fields[key]) for key in ("group", "relays"))
         return fields["collective"], fields["topology"], *ranks, fields["root"], self.target.name

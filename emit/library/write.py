@@ -1,4 +1,4 @@
-"""Writing to a library: all of an answer appears, or nothing of it.
+"""Write to a library: one process at a time (lock, wait, folder beside it), and all of an answer or nothing.
 
 Everything is written to a staging folder first. Then all files are moved to their places, the index last, so that a
 reader never finds the index naming a missing file. For the layout and the index see `emit.library.index`.

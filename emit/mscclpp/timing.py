@@ -110,7 +110,7 @@ class PlanPredictor(TimedProgram):
         topology: Topology,
         ranks: Sequence[int],
     ) -> float:
-        """Return the time when the last of several concurrent plans has ended, in µs, as `Timed` says."""
+        """Return the time when the last of several concurrent plans has ended, in µs, as `TimedProgram` says."""
         gpus, weight = [PlanGpu(1, 1, 0, peers={"memory": [], "port": []}) for _ in ranks], np.ones(len(ranks))
         for predictor_of_group, new_ranks, size in zip(timed, positions, chunk_bytes, strict=True):
             for rank, gpu in zip(new_ranks.tolist(), predictor_of_group.plan.gpus, strict=True):

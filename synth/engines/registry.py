@@ -108,7 +108,8 @@ class EngineRow:
         load: Imports the engine's module and returns it.
         solvers: Solvers that the engine calls, in this order.
         processes: Solver processes that are worth starting before the question is read.
-        constructive: Whether the engine answers at once. Constructive engines run before an engine that does not.
+        constructive: Whether the engine answers at once. Where the user names an engine that does not, the stages that
+            are marked `as_first` run before it.
         in_auto: Whether `auto` includes the engine. A variant of another engine only runs when it is named.
         is_near: Whether its answers come so near to the bound that better bounds are searched while it works.
     """

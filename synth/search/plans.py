@@ -35,7 +35,7 @@ class Stage:
     """An engine's place in a search plan.
 
     Attributes:
-        engine: Name of the engine, a row of the registry.
+        engine: Name of the engine, a row of the registry; in a `GroupsPlan`, of a method such as "isolated, at once".
         share: Share of the budget that the stage may take; half as long again while the engine gains.
         until: Share of the budget after which the stage ends, counted from the start of the search.
         once: Whether the engine does not go on after its stage.
@@ -98,8 +98,8 @@ class ProtocolPlan:
         near: A protocol is searched at a size if its bound is at most this multiple of the least bound there.
         most: Most sizes of a protocol.
         searching: Share of the budget for schedules, if an executor's programs are made in the rest.
-        schedules_only: The same share if there are no programs.
-        first: Share of that for the first of several protocols; None for the same share as the others.
+        schedules_only: Share of the budget for schedules if no programs are made.
+        first: Share of the schedules' time that the first of several protocols gets; None for an equal share.
         exact: Share of the first protocol's time for exact search.
         engines: Engines that run for the protocols after the first.
         taken_over: Most sends of a schedule that the other protocols take over from the first.
@@ -164,7 +164,7 @@ class SearchPlan:
         stages: Engines in the order in which they run.
         rest: Whether engines without a stage run last, in what is left of the budget.
         work_s: Seconds of counted work for engines that do not read the clock; None for `work_share` of the budget.
-        work_share: That share.
+        work_share: Share of the budget that is used as `work_s` where that is None.
         sizes: Message sizes in bytes that schedules are searched for if none is given, the most important first.
         only_sizes: Whether engines and bounds look at no other size.
         met: Time / bound up to which a bound is left as it is.
@@ -211,7 +211,7 @@ class GroupsPlan(SearchPlan):
     Attributes:
         isolated: Share of the budget for isolated runs, before the stages.
         lowering: Share of the budget, at its end, in which plans become programs and files.
-        writing: The same share if there are no programs.
+        writing: Share of the budget for schedules if no programs are made.
         most_sends: Most sends to which chunks are refined.
         worth: Part of the makespan that finer chunks must gain.
         reordered: Number of plans whose order is made fairer.

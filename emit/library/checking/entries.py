@@ -86,7 +86,7 @@ def entry_faults(
         entry: Entry to check.
         networks: Known topologies.
         checked_schedule: The entry's schedule and its check; None without one.
-        witnesses_of: ScheduleCheck witnesses of each question.
+        witnesses_of: Checked witnesses of each question.
         report: Where what is unproved is added.
     """
     try:

@@ -43,7 +43,7 @@ class Evidence:
     Attributes:
         time_us: Returns the time in µs at a message size in bytes; None if it cannot be computed.
         serves: Returns True if the row is for a message size in bytes.
-        witnesses: ScheduleCheck witnesses of its proof; empty without a proof.
+        witnesses: Checked witnesses of its proof; empty without a proof.
         problem: Question on the named topology; None if that is not known.
         stored: The row's own schedule; None without one.
         anew: True if this check found the witnesses, so that their texts may differ.

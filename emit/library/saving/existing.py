@@ -49,7 +49,7 @@ class Outcome:
 
     Attributes:
         ranges: Sizes (smallest, largest) of the files that stay; the largest is None for no limit.
-        thrown: Why files were not usable_files.
+        thrown: Why each unusable file was left out.
         moved: Number of files for another network or pattern.
         lapsed: Number of files that are beyond the limits asked for and gave way.
     """

@@ -1,4 +1,4 @@
-"""The command line: the one room that imports all others. Bad input gives one line on stderr and exit code 2.
+"""The command line, which nothing else imports. Bad input gives one line on stderr and exit code 2.
 
 A command's module is imported when the command is called, so `synth --help` imports none of them. The function of a
 command has one parameter for each argument and option, however many these are: click passes them by name.

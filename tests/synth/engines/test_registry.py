@@ -123,7 +123,7 @@ def test_an_unknown_engine_is_refused_with_the_nearest_name() -> None:
 def test_every_engine_claims_the_time_that_its_schedule_takes(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, name: str, topo: str
 ) -> None:
-    """Check that `known.time_us` of a candidate is the time of the replayed algorithm."""
+    """Check that `knowledge.time_us` of a candidate is the time of the replayed algorithm."""
     # One engine needs a switch that does more than forward.
     apart = {
         "switch": ("dgx-h100", "broadcast"),
