@@ -31,8 +31,12 @@ os.register_at_fork(after_in_child=_idle.clear)
 def wait_apart(wait: Callable[[], Any], in_vain: Callable[[], bool]) -> Any:
     """Return or raise what `wait` returns or raises on another thread.
 
+    Args:
+        wait: Function that waits.
+        in_vain: Returns True if the wait will never end; it is asked ten times a second.
+
     Raises:
-        RuntimeError: The wait is `in_vain`; it is raised as soon as that is so.
+        RuntimeError: The wait is `in_vain`; it is raised soon after that is so, while `wait` goes on on its thread.
     """
     try:
         waiter = _idle.pop()
@@ -51,7 +55,8 @@ def wait_apart(wait: Callable[[], Any], in_vain: Callable[[], bool]) -> Any:
 def wait_in_turns(work: Any, in_vain: Callable[[], bool]) -> Any:
     """Wait for a collective of Gloo in short intervals; unlike single messages, such a wait can go on after a time-out.
 
-    Collectives whose waits ignore a time limit (`Operation.unlimited`) need `wait_apart`.
+    It returns what `work.wait` returns. Collectives whose waits ignore a time limit (`TorchOperation.unlimited`) need
+    `wait_apart`.
 
     Args:
         work: Gloo's Work.

@@ -88,7 +88,7 @@ class Calls:
         self._waits: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()
 
     def issue(self, text: str) -> Waiting:
-        """Return the next call, which all ranks make, with its number."""
+        """Return the next call, which all ranks make, with its number; it is under way until `close`."""
         self.last_number = number = next(self.numbers)
         waiting = Waiting(text, number)
         self._last[number % MOST_TEXTS] = self._open[number] = waiting
@@ -118,7 +118,7 @@ class Calls:
         self._waits[key] = wait
 
     def end_wait(self, key: Any, closes: bool) -> None:
-        """Record that a wait is over, and with `closes` its call, too."""
+        """Record that a wait is over, and with `closes` its call, too; an unknown key is ignored."""
         wait = self._waits.pop(key, None)
         if wait is not None and closes:
             self.close(wait.waiting)
@@ -135,7 +135,11 @@ class Calls:
         return [*self._waits.values(), *self._handed_on_waits()]
 
     def held(self) -> tuple[dict[int | None, str], set[int], float]:
-        """Return the texts of open calls by number, the threads that wait without a limit, and since when."""
+        """Return the texts of open calls by number, the threads that wait without a limit, and the first wait's start.
+
+        The number None stands for waits in calls that are not counted. The start is by `time.monotonic`, inf without
+        any wait.
+        """
         waits = self.waits()
         texts = {waiting.number: waiting.text for waiting in (*self._open.values(), *(wait.waiting for wait in waits))}
         threads = {wait.thread for wait in waits if wait.thread is not None and not wait.is_limited}

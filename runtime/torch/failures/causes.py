@@ -112,7 +112,8 @@ def find_cause(waiting: Waiting, rank: int, group: str, facts: Mapping[int, Fact
         waiting: The call, as this rank waits in it.
         rank: This rank, as the job numbers it.
         group: Name of the group.
-        facts: By job rank, facts about the other ranks that the call needs.
+        facts: By job rank, facts about the other ranks that the call needs. Without any, the cause is that the call
+            takes longer than its time-out.
     """
     lost = sorted(peer for peer, fact in facts.items() if fact.end_reason == "")
     if lost:

@@ -48,7 +48,9 @@ def check_same_choices(messages: Messages, basis: str, fault: str | None, ranks:
 
 
 def check_same_call(messages: Messages, call: str, ranks: Sequence[int]) -> None:
-    """Check that all ranks make the same call.
+    """Check that all ranks make the same call; of its text `call` only the first 200 bytes are compared.
+
+    `ranks` has the ranks of the group, as the job numbers them.
 
     Raises:
         RuntimeError: The calls differ; every rank raises the same error.

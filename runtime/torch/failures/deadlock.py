@@ -133,7 +133,10 @@ def own_state(watches: Iterable[DeadlockWatch], helping_threads: set[int | None]
 
 
 def find_stuck(states: Mapping[str, Held]) -> dict[str, Held]:
-    """Return the held processes, by name, that wait for each other for ever, and those that wait for these."""
+    """Return the held processes, by name, that wait for each other for ever, and those that wait for these.
+
+    It is empty if there is no deadlock. `states` has the states by name of all processes that are held, and stays.
+    """
     stuck = dict(states)
     while True:
         free = [name for name, state in stuck.items() if not all(_lacking(call, stuck) for call in state.calls)]
@@ -151,7 +154,10 @@ def _lacking(call: HeldCall, stuck: Mapping[str, Held]) -> list[str]:
 
 
 def describe(stuck: Mapping[str, Held]) -> str:
-    """Describe a circle of ranks that each wait for the next one, with the same text for the same processes."""
+    """Describe a circle of ranks that each wait for the next one, with the same text for the same processes.
+
+    `stuck` is what `find_stuck` returns, not empty.
+    """
     name, circle = min(stuck, key=lambda name: stuck[name].rank), list[str]()
     while name not in circle:
         circle.append(name)
@@ -207,7 +213,13 @@ class Deadlocks:
         self._pause, self._next = after, 0.0
 
     def look(self, watches: Sequence[DeadlockWatch]) -> None:
-        """Ask other processes if this one is held for long, and use the answers that have come."""
+        """Ask other processes if this one is held for long, and use the answers that have come.
+
+        It does not wait, so it is called again and again. If there is a deadlock, its calls are given up.
+
+        Args:
+            watches: Watches of all groups of this process.
+        """
         now = time.monotonic()
         own, since = self._state() if self._round is not None or now >= self._next else (None, now)
         if own is None or now - since < self._after:
@@ -259,7 +271,10 @@ class Deadlocks:
         self.give_up(message, watches)
 
     def give_up(self, message: Message, watches: Sequence[DeadlockWatch]) -> None:
-        """Stop the calls that are stuck."""
+        """Stop the calls that are stuck, those of `watches` among the group and number pairs in message["calls"].
+
+        The text of the cause is message["stuck"].
+        """
         self._round = None
         for group, number in message["calls"]:
             for watch in watches:

@@ -58,12 +58,12 @@ class Link:
     def send(self, message: Message) -> None:
         """Send a message without waiting; what does not fit now is sent by the next call.
 
-        The message is dropped if more than `most_bytes` would be unsent.
+        The message is dropped if more than `most_bytes` would be unsent. Errors of the connection are not raised.
         """
         self.send_bytes(json.dumps(message).encode() + b"\n")
 
     def send_bytes(self, data: bytes) -> None:
-        """Send bytes that are not a message, as `send` does."""
+        """Send bytes that are not a message, as `send` does; none (b"") to send only what is unsent."""
         with self._lock:
             if len(self.unsent) + len(data) <= self.most_bytes:
                 self.unsent += data
@@ -79,7 +79,11 @@ class Link:
             return b""
 
     def split(self, data: bytes) -> tuple[list[bytes], bool]:
-        """Return the lines that these bytes complete, and True if the line after them has just become too long."""
+        """Return the lines that these bytes complete, and True if the line after them has just become too long.
+
+        Lines are without their ends. The rest of the bytes is kept for the next call; a line that is too long is
+        dropped as a whole.
+        """
         self.has_spoken = True
         *lines, remainder = bytes(self._line_start + data).split(b"\n")
         if lines and self._skips:

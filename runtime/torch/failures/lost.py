@@ -114,13 +114,15 @@ class FailureWatch(Members):
     def meet(self, store: Any, timeout: timedelta, whole_job: bool) -> str:
         """Wait for all ranks of the group, connect to their processes, and return a name that only this group has.
 
+        From then on the watch hears of the other ranks. All ranks of the group must call it.
+
         Args:
             store: torch's store of the group.
             timeout: Limit of the wait.
             whole_job: Whether the group holds all ranks of the job, so that ranks have been numbered anew.
 
         Raises:
-            RuntimeError: A rank ended or did not come in time; the message names it.
+            RuntimeError: A rank ended or did not come in time; the message names it. Or the store failed.
         """
         self.presence = self._own()
         if whole_job:
@@ -173,7 +175,11 @@ class FailureWatch(Members):
     # ---- calls and waits
 
     def issue(self, text: str) -> Waiting:
-        """Return the group's next call, which all ranks make, with its number."""
+        """Return the group's next call, which all ranks make, with its number.
+
+        If another rank has told of another text of this call, all ranks are told so, and later waits fail for this
+        cause; nothing is raised here.
+        """
         with self._change:
             waiting = self.calls.issue(text)
             assert waiting.number is not None
@@ -195,7 +201,7 @@ class FailureWatch(Members):
             self.calls.begin_wait(key, Wait(waiting, time.monotonic(), thread, is_limited))
 
     def end(self, key: Any, closes: bool = True) -> None:
-        """Record that a wait is over, and with `closes` its call, too."""
+        """Record that a wait is over, and with `closes` its call, too; an unknown key is ignored."""
         with self._change:
             self.calls.end_wait(key, closes)
 
@@ -212,7 +218,9 @@ class FailureWatch(Members):
             is_limited: As in `Wait`.
 
         Raises:
-            RuntimeError: The operation failed or is in vain; the message names the rank to blame.
+            RuntimeError: The operation raised one or is in vain; the message names the call and the rank to blame. If
+                all ranks can be reached and none has given up, the operation's own error is raised as it is, and so are
+                all errors that are no RuntimeError.
         """
         key = _Key()
         self.begin(key, waiting, threading.get_ident(), is_limited)
@@ -237,7 +245,10 @@ class FailureWatch(Members):
             self.end(key, closes)
 
     def is_left(self, peers: Collection[int] = ()) -> bool:
-        """Return True if open waits are in vain; with peers also if all of these peers have ended some time ago."""
+        """Return True if open waits are in vain; with peers also if all of these peers have ended some time ago.
+
+        `peers` are places in the group.
+        """
         now = time.monotonic()
         dead = [
             gone is not None and gone.is_closed and now > gone.known_at + self.tuning.grace
@@ -246,10 +257,10 @@ class FailureWatch(Members):
         return now > self._leaves_at or (bool(dead) and all(dead))
 
     def leave(self, why: str = "has left the group", over: bool = True) -> None:
-        """Report to the other ranks that this rank makes no more calls.
+        """Report to the other ranks that this rank makes no more calls; it ends none of its own.
 
         Args:
-            why: Text for the other ranks.
+            why: Text for the other ranks, to be read after "rank N".
             over: Whether the calls under way still complete.
         """
         calls_made, first_open = self.counts()[self.id]
@@ -350,7 +361,7 @@ class FailureWatch(Members):
     # ---- methods that the thread of `Presence` calls
 
     def state(self, question: Message) -> Message:
-        """Return what this rank does, for a rank that asks."""
+        """Return what this rank does, for a rank that asks; about another group only "waits" (see `causes.Fact`)."""
         with self._change:
             waits = [
                 f"{wait.waiting.text} of {self.group}" for wait in self.calls.waits()[:1]
@@ -390,11 +401,11 @@ class FailureWatch(Members):
             return {self.id: [self.calls.last_number, self.calls.first_open()]}
 
     def failed(self) -> str:
-        """Return the cause of a failure, for the other ranks when this process ends; "" without one."""
+        """Return FAILED and the cause of the failure, for the other ranks when this process ends; "" without one."""
         return "" if self.cause is None else FAILED + self.cause.text
 
     def hear(self, name: str, message: Message) -> None:
-        """Read a message of another rank about this group."""
+        """Read a message of the process of a name, if it is about this group and from one of its members."""
         if not self.id or message.get("group") != self.id or name not in self.names:
             return
         place = self.names.index(name)

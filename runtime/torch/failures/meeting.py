@@ -29,12 +29,13 @@ def meet(
     """Wait until all ranks have written their addresses to the store, and connect to their processes.
 
     Args:
-        own: Presence of this process.
+        own: Presence of this process; its `of_rank` gets the ranks that come.
         store: torch's store of the group.
         me: Place of this rank in the group.
         ranks: The members, as the job numbers them.
         timeout: Limit of the wait.
-        check: Raises an error if a process of these names has ended; "" stands for an unknown name.
+        check: Called now and then with the names of the processes by place, "" for an unknown one; what it raises ends
+            the wait, as it should if one of the processes has ended.
 
     Returns:
         Names of the processes, by place, and a name for the group that only its members share, also not with an earlier

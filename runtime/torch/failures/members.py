@@ -43,11 +43,18 @@ class Members:
         return {} if self.presence is None else self.presence.ends
 
     def any_gone(self, waiting: Waiting | None) -> bool:
-        """Return True if a rank that the call needs has ended or left."""
+        """Return True if a rank that the call needs has ended or left, unless it has done its part of the call.
+
+        None stands for a call that needs all ranks.
+        """
         return any(fact.end_reason is not None for fact in self.facts(waiting).values())
 
     def facts(self, waiting: Waiting | None) -> dict[int, Fact]:
-        """Return by job rank the facts about the other ranks that the call needs; None stands for all ranks."""
+        """Return by job rank the facts about the other ranks that the call needs; None stands for all ranks.
+
+        A rank that has left counts as an answer if it has done its part of the call. Before the ranks have met, there
+        are no facts.
+        """
         fact_of_rank = {}
         for place, name in enumerate(self.names):
             if place == self.me or (waiting and waiting.peers is not None and place not in waiting.peers):
@@ -63,7 +70,10 @@ class Members:
         return fact_of_rank
 
     def gone(self, place: int) -> Gone | None:
-        """Return why the rank at a place makes no more calls, or None."""
+        """Return why the rank at a place makes no more calls, or None if nothing of the kind is known.
+
+        The names of the processes must be known.
+        """
         end = self.presence.ends.get(self.names[place]) if self.presence is not None else None
         if end is None or place in self.departures:
             return self.departures.get(place)
@@ -71,10 +81,10 @@ class Members:
         return Gone(end.reason, calls_made, first_open, end.known_at, end.is_closed)
 
     def lacks(self, number: int | None, start: float, grace_s: float) -> bool:
-        """Return True if a rank has ended or left without its part of a call.
+        """Return True if any other rank has ended or left without its part of a call.
 
         Args:
-            number: Number of the call.
+            number: Number of the call; None for one that is not counted, of which any rank that ended lacks its part.
             start: Start of the wait for it by `time.monotonic`, in seconds.
             grace_s: Time for messages that a rank sent before it ended, if it did not say that it makes no such call.
         """
@@ -95,6 +105,6 @@ class Members:
         return self.presence is not None and self.presence.is_open(name)
 
     def tell(self, message: Message) -> None:
-        """Send a message about this group to the other ranks."""
+        """Send a message about this group to the other ranks that are connected; nothing before the ranks have met."""
         if self.presence is not None and self.id:
             self.presence.tell([self.names[place] for place in self.peers], message | {"group": self.id})

@@ -111,7 +111,7 @@ class Presence:
 
     @property
     def address(self) -> str:
-        """Return the text that `connect` takes in another process."""
+        """Return the text that `connect` takes in another process; it holds a secret for members of the job only."""
         return str(self._strangers.address(self.name))
 
     def add(self, listener: Listener) -> None:
@@ -122,7 +122,9 @@ class Presence:
     def connect(self, address: str) -> str:
         """Open a connection to the process of an address, and return its name.
 
-        The process with the greater name connects. The other process tries, too, if that connection does not come.
+        The process with the greater name connects. The other process tries, too, if that connection does not come. That
+        a connection cannot be made is no error: a process whose port is closed is then in `ends`, and of one that a
+        firewall hides nothing is known. The address of this process itself is allowed.
 
         Raises:
             ValueError: The text is not an address.
@@ -166,7 +168,10 @@ class Presence:
                 link.send(message)
 
     def say_end(self, why: str) -> None:
-        """Send all processes the reason why this process is about to end."""
+        """Send all connected processes the reason why this process is about to end, with its calls by group.
+
+        `why` is to be read after "rank N". The connections stay open.
+        """
         counts: Message = {}
         for listener in self._listening():
             counts |= listener.counts()
@@ -189,7 +194,10 @@ class Presence:
                 signal.set_wakeup_fd(earlier_fd)
 
     def close(self) -> None:
-        """Close all connections after everything was sent."""
+        """Close all connections and the port, and stop the thread; other processes read what was sent before.
+
+        What the sockets have not taken yet is lost.
+        """
         self._over = True
         with suppress(OSError):
             self._rope.send(_RING)

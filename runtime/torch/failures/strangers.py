@@ -79,7 +79,7 @@ class Strangers:
     def identify(self, stranger: Link) -> str | None:
         """Read a stranger's first frame; return the name in it, or None if it does not come from a member of the job.
 
-        The connection is no stranger's any more, and is not watched.
+        The connection is no stranger's any more, and is not watched; the caller closes it or watches it.
         """
         try:
             frame = stranger.channel.recv(HELLO_BYTES)

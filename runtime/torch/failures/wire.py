@@ -34,7 +34,7 @@ def name_in_hello(frame: bytes, secret: str) -> str | None:
 
 
 def read_message(line: bytes) -> Message:
-    """Return the message of a line.
+    """Return the message of a line; an empty object is a message, too, and fields that nobody reads are not checked.
 
     Raises:
         ValueError: The line does not have the shape of any message.
