@@ -93,7 +93,17 @@ CLOSED_FORMS = tuple(name for name in PATTERNS if name not in LIBRARY)
 
 
 def _build(problem: Problem, name: str, most: int, size_bytes: float | None = None) -> list[Algorithm]:
-    """Return the algorithms of one name with at most `most` sends; empty where a message has no route."""
+    """Return the algorithms of one name with at most `most` sends; empty where a message has no route.
+
+    Args:
+        problem: A problem with one chunk a block.
+        name: A name of `BASELINES`.
+        most: Most sends of an algorithm.
+        size_bytes: Message size for whose queues the sends are ordered; None: several sizes.
+
+    Raises:
+        TooManySends: An algorithm has more than `most` sends.
+    """
     try:
         return [algorithm for plan in BASELINES[name](problem, most) for algorithm in plan.algorithms(size_bytes)]
     except NoRoute:

@@ -40,7 +40,12 @@ class Unordered(NamedTuple):
         """Return algorithms for the order at a message size, or for the distinct orders at several sizes and by step.
 
         Args:
-            size_bytes: Message size in bytes; None: several sizes, and by step.
+            size_bytes: Message size in bytes; None: several sizes, and by step. With very many sends only the first
+                order is built.
+
+        Raises:
+            NoRoute: `queued` builds messages of which one has no route.
+            TooManySends: `queued` builds more sends than it may.
         """
         algorithms: list[Algorithm] = []
         for schedule in self._orders(size_bytes):
@@ -60,12 +65,19 @@ class Unordered(NamedTuple):
 
 
 def stepped(problem: Problem, schedule: Schedule, engine: str, settled: bool = False) -> Unordered:
-    """Return a plan of sends in the order of their steps, or as ports serve them."""
+    """Return a plan of the sends of a schedule, in the order of its rows, or as ports serve them.
+
+    Args:
+        problem: The problem.
+        schedule: The sends in the order of their steps.
+        engine: Name of the algorithms.
+        settled: True if ports serve them in this order at all sizes, so that no queues are run.
+    """
     return Unordered(problem, engine, partial(served, problem, schedule), schedule, settled)
 
 
 def is_new(schedule: Schedule, algorithms: list[Algorithm]) -> bool:
-    """Return True if no algorithm has the same sends in the same order."""
+    """Return True if none of the algorithms has the same sends in the same order; times do not count."""
     columns = [(name, getattr(schedule, name)) for name in ("chunk", "link", "step", "reduces")]
     return not any(
         all(np.array_equal(getattr(a.schedule, name), column) for name, column in columns) for a in algorithms
@@ -75,7 +87,7 @@ def is_new(schedule: Schedule, algorithms: list[Algorithm]) -> bool:
 def served(problem: Problem, schedule: Schedule, chunk_bytes: float) -> Schedule:
     """Return the sends in the order in which ports serve them as they come; see `fifo_order`.
 
-    Sends that come at the same time queue in the order of the rows.
+    Sends that come at the same time queue in the order of the rows. `chunk_bytes` is the size of the smallest chunk.
     """
     return schedule.take(fifo_order(problem, schedule.chunk, schedule.link, waits(problem, schedule), chunk_bytes))
 

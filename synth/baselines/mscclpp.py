@@ -140,8 +140,8 @@ def mscclpp_model(topology: Topology, group: Sequence[int]) -> MscclppModel:
     """Return MSCCL++'s selection for a group of ranks of a topology.
 
     Raises:
-        NotModelled: The devices are not known to be GPUs, are on several nodes, are more than `MOST_RANKS`, do not
-            reach each other directly, or have switches that could reduce and here only forward.
+        NotModelled: The devices are not known to be GPUs, are on several nodes, are fewer than 2 or more than
+            `MOST_RANKS`, do not reach each other directly, or have switches that could reduce and here only forward.
     """
     if not (topology.gcn or topology.compute_capability):
         raise NotModelled(

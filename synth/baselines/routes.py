@@ -21,7 +21,8 @@ class Routes:
 
     A route has the fewest hops and, of these, the least sum of α (in whole picoseconds). Of equal next ranks the one
     whose number in the topology is nearest goes first, then the smaller number. On grids and tori that is
-    dimension-order routing, the innermost dimension first. Of parallel links the widest goes first.
+    dimension-order routing, the innermost dimension first. Of parallel links the widest goes first. The methods take
+    arrays of local ranks, and only goals that the constructor got.
 
     Attributes:
         network: The network.
@@ -57,14 +58,15 @@ class Routes:
         return np.asarray(self._link[self._row[goal] * self.network.nranks + at], dtype=np.int64)
 
     def hops(self, at: Ints, goal: Ints) -> Ints:
-        """Return the number of links on the route from each `at` to its `goal`; -1 where there is no route."""
+        """Return the number of links from each `at` to its `goal`: 0 at the goal itself, -1 where there is no route."""
         return np.asarray(self._hops[self._row[goal] * self.network.nranks + at], dtype=np.int64)
 
     def expand(self, at: Ints, goal: Ints) -> tuple[Ints, Ints, Ints]:
         """Return the links of every message from at[i] to goal[i].
 
         Returns:
-            (message, link, hop): one entry a link, message by message, each from hop 0 on.
+            (message, link, hop): one entry a link, message by message, each from hop 0 on; none for a message whose
+            rank is its goal.
 
         Raises:
             NoRoute: A message cannot get to its goal.
@@ -93,7 +95,7 @@ class Routes:
 
 
 def reverse_links(net: Network) -> Network:
-    """Return the network with every link reversed."""
+    """Return the network with every link reversed, in the same order, without hyperlinks."""
     return replace(net, src=net.dst, dst=net.src, hyperlinks=None)
 
 

@@ -19,7 +19,11 @@ from topologies.errors import NoRoute, TooManySends
 
 
 def direct_baselines(problem: Problem, most: int = TUNING.most_sends, turns: bool = False) -> list[Unordered]:
-    """Build the direct algorithm of `direct_schedule`; empty for problems that it does not take."""
+    """Build the direct algorithm of `direct_schedule`; empty for problems that it does not take.
+
+    An allreduce is cut into one share a rank. The schedule is built later, by `queued`, with the errors of
+    `direct_schedule`.
+    """
     collective = problem.collective
     one_goal = (np.diff(collective.goals[0]) <= 1).all()
     if collective.kind.in_shares:
@@ -52,9 +56,10 @@ def direct_schedule(
         most: Most sends.
 
     Returns:
-        Rows in the order of the queues.
+        Rows in the order of the queues, untimed.
 
     Raises:
+        NoRoute: A message, or a contribution to a sum, has no route.
         TooManySends: The messages have more than `most` sends.
     """
     collective = problem.collective
@@ -75,7 +80,10 @@ def direct_schedule(
 
 
 def flows(problem: Problem) -> tuple[Ints, Ints, Ints]:
-    """Return (chunk, source, goal) for every goal that lacks its chunk, by chunk, then goal; plain values only."""
+    """Return (chunk, source, goal) for every goal that lacks its chunk, by chunk, then goal; plain values only.
+
+    The source is the holder with the fewest hops to the goal, of equals the smallest rank.
+    """
     collective, need = problem.collective, find_requirements(problem.collective)
     chunk, goal = need.goal_chunk[~need.goal_is_holder], collective.goals[1][~need.goal_is_holder]
     held_ptr, holder = collective.holders
@@ -98,6 +106,21 @@ def messages(
     """Build messages of plain chunks, each from points[0] via the points between to points[-1], over fixed routes.
 
     Every rank issues its messages at once in the order of `issue`, then of chunk.
+
+    Args:
+        problem: The problem.
+        chunk: Chunk of each message.
+        points: For each point the rank of each message; a message may stay at a rank.
+        issue: Number by which a rank orders its messages.
+        chunk_bytes: Size of the smallest chunk for which the order is that of the queues.
+        most: Most sends of all messages between two points.
+
+    Returns:
+        Rows in the order of the queues, untimed.
+
+    Raises:
+        NoRoute: A message has no route.
+        TooManySends: There are more than `most` sends between two points.
     """
     order = _issue_order(points[0], issue, chunk)
     chunk, points = chunk[order], [point[order] for point in points]
@@ -128,7 +151,12 @@ def _issue_order(source: Ints, issue: Ints, chunk: Ints) -> Ints:
 def _trees(
     problem: Problem, root: Ints, chunk_bytes: float, turns: bool, most: int, spreading: bool = False
 ) -> Schedule:
-    """Build the trees of fixed routes with contributions to root[chunk], or with sums from there (-1: no tree)."""
+    """Build the trees of fixed routes with contributions to root[chunk], or with sums from there (-1: no tree).
+
+    Raises:
+        NoRoute: A contribution has no route to the root, or a sum none from there.
+        TooManySends: There are more than `most` contributions or goals.
+    """
     collective, n = problem.collective, problem.nranks
     net = reverse_links(problem.network) if spreading else problem.network
     routes = Routes(net, root[root >= 0])

@@ -40,10 +40,12 @@ def exchange_baselines(problem: Problem, engine: str, patterns: Sequence[Pattern
     may overlap.
 
     Returns:
-        Empty for collectives other than allgather, reducescatter, allreduce, broadcast and reduce, and for patterns
-        that do not bring all blocks to all members.
+        One plan, and for an allreduce a second one where whole sums can be exchanged. Empty for collectives other than
+        allgather, reducescatter, allreduce, broadcast and reduce, for groups that are too large, and for patterns that
+        do not bring all blocks to all members.
 
     Raises:
+        NoRoute: Two partners have no route.
         TooManySends: There are more than `most` sends.
     """
     k, name = problem.collective.nranks, problem.collective.name
@@ -69,7 +71,7 @@ def exchange_baselines(problem: Problem, engine: str, patterns: Sequence[Pattern
 
 
 def _blocks_sent(pattern: Pattern, k: int) -> Ints:
-    """Return rows (phase, from, to, block, place) of all that is sent, in the order of the phases.
+    """Return rows (phase, from, to, block, place) of all that is sent among k members, in the order of the phases.
 
     The place is the number of blocks that the sender had when this one came: blocks go on in the order in which they
     came.
@@ -115,7 +117,10 @@ def _rooted(problem: Problem, engine: str, blocks_sent: Sequence[Ints], most: in
 
 
 def _whole_sums(problem: Problem, engine: str, patterns: Sequence[Pattern]) -> list[Unordered]:
-    """Build exchanges of all that is summed so far, the last phase first; empty where parts would be added twice."""
+    """Build exchanges of all that is summed so far, the last phase first.
+
+    Empty where parts would be added twice, or partners are not neighbours.
+    """
     if not all(_adds_once(pattern, problem.collective.nranks) for pattern in patterns):
         return []
     routes = Routes(problem.network, np.arange(problem.collective.nranks))
@@ -172,6 +177,8 @@ def mirrored(goals: Goals) -> Goals:
 def in_turns(lines: Sequence[Pattern], extents: Sequence[int], first: int) -> Pattern:
     """Return one pattern of a pattern per dimension, in turns, so that its phases end with the dimension `first`.
 
+    Shorter patterns leave out the first turns.
+
     Args:
         lines: lines[d] is a pattern among extents[d] places.
         extents: Extents of the grid's dimensions.
@@ -188,7 +195,7 @@ def in_turns(lines: Sequence[Pattern], extents: Sequence[int], first: int) -> Pa
 
 
 def fewest(base: int, places: int) -> int:
-    """Return the fewest phases that reach so many places if each phase multiplies the reached ones by `base`."""
+    """Return the fewest phases that reach so many places from one, if each multiplies the reached ones by `base`."""
     phases = 0
     while base**phases < places:
         phases += 1

@@ -81,7 +81,7 @@ def trivance(problem: Problem) -> list[Concurrent]:
 
 
 def trivance_line(extent: int) -> Pattern:
-    """Return partners on a ring, the farthest first."""
+    """Return Trivance's partners on a ring of `extent` places, the farthest first."""
     place, steps = np.arange(extent), range(fewest(3, extent))
     if extent == 2:
         return [[1 - place]]
@@ -177,9 +177,10 @@ PATTERNS: dict[str, Callable[[Problem], list[Concurrent]]] = {
 
 
 def pattern_baselines(name: str, problem: Problem, most: int) -> list[Unordered]:
-    """Build the algorithms of one name of `PATTERNS`; empty for collectives that are not exchanged.
+    """Build the algorithms of one name of `PATTERNS`; empty for collectives or groups that it does not suit.
 
     Raises:
+        NoRoute: Two partners have no route.
         TooManySends: There are more than `most` sends.
     """
     return [plan for patterns in PATTERNS[name](problem) for plan in exchange_baselines(problem, name, patterns, most)]

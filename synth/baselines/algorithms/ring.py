@@ -47,6 +47,8 @@ class Cycle:
 def find_cycles(net: Network, members: Ints) -> list[Cycle]:
     """Return cycles over links between members, widest first, until the network is full; wide ones are repeated.
 
+    There may be none, also because the search has a limit.
+
     Args:
         net: The network.
         members: Local ranks. A search begins at the first, and prefers links with much residual capacity, then the next
@@ -84,14 +86,29 @@ def find_cycles(net: Network, members: Ints) -> list[Cycle]:
 
 
 def routed_cycle(net: Network, members: Ints) -> Cycle:
-    """Return the members in the order given, each joined to the next by the fixed shortest route."""
+    """Return the cycle of the members in the order given, each joined to the next by the fixed shortest route.
+
+    Raises:
+        NoRoute: A member cannot reach the next.
+        TooManySends: The cycle has more links than `Routes` expands.
+    """
     following = np.roll(members, -1)
     message, links, hop = Routes(net, members).expand(members, following)
     return Cycle(links, np.flatnonzero(hop == 0), members[message[hop == 0]])
 
 
 def _widest_cycle(net: Network, members: Ints, residual: Floats, effort: int) -> tuple[Ints | None, int]:
-    """Return a Hamiltonian cycle over the members, of the widest links that have one, and the steps of the search."""
+    """Return a Hamiltonian cycle over the members, of the widest links that have one, and the steps of the search.
+
+    Args:
+        net: The network.
+        members: Local ranks.
+        residual: Free GB/s of each link.
+        effort: Steps after which no further width is tried.
+
+    Returns:
+        The links from the first member on, or None if none is found; the number of steps.
+    """
     k = len(members)
     place = np.full(net.nranks, -1, dtype=np.int64)
     place[members] = np.arange(k)
@@ -119,7 +136,9 @@ def _widest_cycle(net: Network, members: Ints, residual: Floats, effort: int) ->
 
 
 def _cycle(k: int, u: Ints, v: Ints) -> tuple[list[int] | None, int]:
-    """Return a Hamiltonian cycle by backtracking, or None, and the number of steps.
+    """Return a Hamiltonian cycle by backtracking, as places from 0 on, and the number of steps.
+
+    It is None where there is none, or (after `cycle_steps` of the tuning) none was found.
 
     Args:
         k: Number of places.
@@ -217,7 +236,11 @@ def ring_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unor
     for each number of pieces.
 
     Returns:
-        The algorithms; an empty list for collectives that do not run on rings.
+        The algorithms; an empty list for collectives that do not run on rings, and for groups that are too large.
+
+    Raises:
+        NoRoute: No cycle is found, and a member cannot reach the next.
+        TooManySends: One ring has more than `most` sends (twice as many where rings share nothing).
     """
     name, k = problem.collective.name, problem.collective.nranks
     most_rings = MAX_ENTRIES // k**2  # A problem can have at most MAX_ENTRIES entries.
@@ -258,7 +281,10 @@ def ring_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unor
 
 
 def _apart(net: Network, cycles: list[Cycle]) -> bool:
-    """Return True if no resource is crossed twice; then chunks come one after the other, as they were sent."""
+    """Return True if no resource is crossed twice; then chunks come one after the other, as they were sent.
+
+    Cycles with the same links count once.
+    """
     different = {tuple(cycle.links.tolist()) for cycle in cycles}
     links = np.array([link for cycle in sorted(different) for link in cycle])
     uses = np.isin(net.link_of_use, links)

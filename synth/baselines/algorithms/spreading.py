@@ -38,6 +38,10 @@ def gathered(problem: Problem, spread: Spread, engine: str, parts: int = 1, sett
         engine: Name of the algorithms.
         parts: Chunks of every rank in the allgather.
         settled: True if the sends come to their links in the order of their steps, whatever the size.
+
+    Returns:
+        A plan of the problem with its blocks cut into `parts`, for an allreduce also into one share a rank. Errors of
+        `spread` are passed on.
     """
     k, name = problem.collective.nranks, problem.collective.name
     cut = problem.with_chunks(parts * (k if name == "allreduce" else 1))
@@ -53,12 +57,22 @@ def gathered(problem: Problem, spread: Spread, engine: str, parts: int = 1, sett
 
 
 def added(problem: Problem, copies: Schedule, root: Ints) -> Schedule:
-    """Return the sums that are formed at root[chunk] if `copies` over the reversed links leave from there."""
+    """Return the sends that sum at root[chunk]: the reversal of `copies` that leave from there over reversed links.
+
+    `copies` may bring a chunk to a rank several times; only the first time counts.
+    """
     return backwards(problem, first_copies(problem, reverse_links(problem.network), copies, root))
 
 
 def first_copies(problem: Problem, net: Network, copies: Schedule, root: Ints) -> Schedule:
-    """Return the first of several copies that come to a rank; none to the root, nor to relays that need none."""
+    """Return the first of several copies that come to a rank; none to the root, nor to relays that forward none.
+
+    Args:
+        problem: The problem.
+        net: The network of the copies' links.
+        copies: The copies, in the order in which they come.
+        root: Rank at which each chunk starts, shape (chunks,).
+    """
     k, n = problem.collective.nranks, net.nranks
     leaves, into = copies.chunk * n + net.src[copies.link], copies.chunk * n + net.dst[copies.link]
     first = np.empty(len(root) * n, dtype=np.int64)
@@ -90,7 +104,18 @@ class SpreadMessages:
         self.columns: list[tuple[Ints, Ints, Ints, Ints]] = []
 
     def phase(self, chunk: Ints, at: Ints, goal: Ints, place: Ints) -> None:
-        """Add messages that start when all earlier phases are over; those of a step are served by `place`."""
+        """Add messages that start when all earlier phases are over; those of a step are served by `place`.
+
+        Args:
+            chunk: Chunk of each message.
+            at: Rank from which each message goes.
+            goal: Rank to which each message goes, one of the routes' goals.
+            place: Number by which the sends of a step are ordered, the least first.
+
+        Raises:
+            NoRoute: A message has no route.
+            TooManySends: The phase has more sends than the routes allow.
+        """
         message, link, hop = self.routes.expand(at, goal)
         self.add(chunk[message], link, self.steps + hop, place[message])
 
@@ -100,7 +125,7 @@ class SpreadMessages:
         self.steps = max(self.steps, int(step.max(initial=-1)) + 1)
 
     def copies(self) -> Schedule:
-        """Return all sends, by step, then place."""
+        """Return all sends as an untimed schedule, by step, then place; there must have been a phase or `add`."""
         chunk, link, step, place = (np.concatenate(column) for column in zip(*self.columns, strict=True))
         order = np.lexsort((link, place, step))
         return untimed(chunk[order], link[order], step[order])

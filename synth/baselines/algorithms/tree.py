@@ -23,7 +23,12 @@ _TREES = 2
 
 
 def tree_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
-    """Build double binary trees in several numbers of pieces; empty for other collectives than all-reduce."""
+    """Build double binary trees in several numbers of pieces; empty for other collectives than all-reduce.
+
+    Raises:
+        NoRoute: A member has no route from its parent, or to it.
+        TooManySends: One piece has more than `most` sends in a tree.
+    """
     if problem.collective.name != "allreduce":
         return []
     nodes = _nodes(problem)
@@ -99,7 +104,7 @@ def _pipelines(net: Network, parents: list[Ints], pieces: int, most: int) -> Sch
 
 
 def _depths(parent: Ints) -> Ints:
-    """Return the number of links from the root, shape (members,)."""
+    """Return how many members are above each member, from the members' parents; shape (members,), 0 for the root."""
     depth = np.zeros(len(parent), dtype=np.int64)
     at = parent.copy()
     while (at >= 0).any():

@@ -30,6 +30,10 @@ def two_level_baselines(problem: Problem, most: int = TUNING.most_sends) -> list
     Returns:
         Empty for other collectives, and unless the group is at least two nodes with the same number, at least two, of
         members each.
+
+    Raises:
+        NoRoute: A message has no route; for all-to-all when the schedule is built.
+        TooManySends: There are more than `most` sends; for all-to-all when the schedule is built.
     """
     grid = _grid(problem)
     if grid is None:

@@ -52,20 +52,20 @@ class ChannelGraph:
 
 
 def find_channels(node: NcclNode, pattern: str, capability: int, multi_node: bool, channels: int = 0) -> ChannelGraph:
-    """Return the channels of one pattern (ring, tree, NVLS) in a node.
+    """Return the channels of one pattern (ring, tree, NVLS) in a node; a graph of 0 channels where there are none.
 
     Args:
         node: The node.
         pattern: RING, TREE or NVLS.
         capability: Compute capability of the GPUs.
         multi_node: True if the communicator has several nodes.
-        channels: Number of channels of the ring, which a tree takes too; 0: no such number.
+        channels: Number of channels of the ring, which a tree must have too; 0: any number.
     """
     return _ChannelSearch(node, pattern, capability, multi_node, channels).run()
 
 
 def joint(graphs: list[ChannelGraph]) -> ChannelGraph:
-    """Return what all nodes can do: the least of each value."""
+    """Return what all nodes can do: the least of each number; a tree has one exit if it has one in some node."""
     return ChannelGraph(
         min(g.channels for g in graphs),
         min(g.intra_gbs for g in graphs),
@@ -252,7 +252,10 @@ class _Paths:
         self.steps = _STEPS
 
     def most(self, gbs: float, most: int, same: bool, nics: tuple[NcclNic, ...]) -> int:
-        """Return the number of channels of `gbs` that fit, at most `most`; `same`: all along the first path."""
+        """Return the number of channels of `gbs` that fit, at most `most`; `same`: all along the first path.
+
+        Paths begin at GPUs that `nics` are attached to, or anywhere if there are none.
+        """
         free_gbs = list(self.gbs)
         starts = sorted({gpu for nic in nics for gpu in nic.gpus}) or list(range(self.node.gpus))
         count, self.steps = 0, _STEPS
@@ -275,7 +278,7 @@ class _Paths:
         return count
 
     def _take(self, path: list[int], free_gbs: list[float], gbs: float) -> bool:
-        """Add one more channel along a path; return False where it has too little bandwidth."""
+        """Take one more channel along a path from `free_gbs`; return False and take nothing if too little is free."""
         ends = [*path[1:]] if self.open else [*path[1:], path[0]]
         links = [use for a, b in zip(path, ends, strict=False) for use in self.uses[a, b]]
         if any(free_gbs[use] + _SLACK < gbs * links.count(use) for use in set(links)):
@@ -311,5 +314,8 @@ class _Paths:
 
 
 def ring_threads(graph: ChannelGraph, threads: int) -> int:
-    """Return the threads of a block of a ring under Simple: half where all channels are no faster than PCIe."""
+    """Return the threads of a block of a ring under Simple: half of `threads` if all channels are no faster than PCIe.
+
+    The channels' GB/s in the node add up to that.
+    """
     return threads // 2 if graph.channels * graph.intra_gbs <= PCIE_GBS else threads

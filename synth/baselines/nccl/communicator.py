@@ -99,7 +99,8 @@ def communicator(topology: Topology, group: Sequence[int]) -> Communicator:
     node.
 
     Raises:
-        NotModelled: The topology does not state what NCCL's model needs.
+        NotModelled: The topology does not state what NCCL's model needs (compute capability, kinds of links, links of
+            the network between nodes), the group is one rank, or a node has too many GPUs without NVLink switches.
     """
     if topology.compute_capability < LEAST_CAPABILITY:
         raise NotModelled(f"{topology.name} states no compute capability, which NCCL's model needs")
@@ -113,7 +114,10 @@ def communicator(topology: Topology, group: Sequence[int]) -> Communicator:
 
 
 def nodes_of(topology: Topology, group: Sequence[int]) -> tuple[Ints, list[Ints]]:
-    """Return the node of every vertex, by links other than the network's, and the group's ranks of each node."""
+    """Return the node of every vertex, by links other than the network's, and the group's ranks of each node.
+
+    The nodes come in the order of their first rank in the group, and their ranks in the group's order.
+    """
     inner = topology.link_kind != _NETWORK
     part = components(topology.nvertices, topology.link_src[inner], topology.link_dst[inner])
     ranks = np.asarray(group, dtype=np.int64)
@@ -121,7 +125,16 @@ def nodes_of(topology: Topology, group: Sequence[int]) -> tuple[Ints, list[Ints]
 
 
 def nics_of(topology: Topology, part: Ints, members: Ints) -> tuple[NcclNic, ...]:
-    """Return the NICs of a node of `nodes_of` that the group's ranks on it are attached to."""
+    """Return the NICs of a node that the group's ranks on it are attached to, or all its NICs if there are none.
+
+    Args:
+        topology: The topology.
+        part: Node of every vertex, as `nodes_of` returns it.
+        members: The group's ranks on the node.
+
+    Raises:
+        NotModelled: The node has no link of the network.
+    """
     return _Links(topology, part, 1.0).nics(members)
 
 
@@ -148,7 +161,12 @@ class _Links:
                 self.limit[limit.links] = number
 
     def node(self, members: Ints, multi_node: bool) -> NcclNode:
-        """Return the node of these ranks; `multi_node`: with its NICs."""
+        """Return the node of these ranks; `multi_node`: with its NICs.
+
+        Raises:
+            NotModelled: A link is of unknown kind, the node has too many GPUs without switches, or, with `multi_node`,
+                no link of the network.
+        """
         n, place = self.topology.nranks, {rank: i for i, rank in enumerate(members.tolist())}
         inner = np.flatnonzero((self.part[self.src] == self.part[members[0]]) & (self.kind != _NETWORK))
         if (self.kind[inner] == _OTHER).any():
@@ -174,7 +192,14 @@ class _Links:
         return NcclNode(len(members), switched, pairs, pcie, pcie_gbs, nics)
 
     def _pcie(self, members: Ints, links: Ints) -> tuple[tuple[tuple[int, ...], ...], tuple[float, ...]]:
-        """Return Node.pcie and Node.pcie_gbs: the path of fewest links between each two GPUs, none through a third."""
+        """Return `pcie` and `pcie_gbs` of a node: paths of fewest links between two GPUs, none through a third.
+
+        Two GPUs without a path have no entry.
+
+        Args:
+            members: Ranks of the node.
+            links: PCIe links of the node.
+        """
         if not len(links):
             return (), ()
         onward: dict[int, list[tuple[int, int]]] = {}
@@ -207,7 +232,11 @@ class _Links:
         return tuple(paths), tuple(rates)
 
     def nics(self, members: Ints) -> tuple[NcclNic, ...]:
-        """Return the NICs that a GPU of the group is attached to, or all NICs of the node if there are none."""
+        """Return the NICs that a GPU of the group is attached to, or all NICs of the node if there are none.
+
+        Raises:
+            NotModelled: The node has no link of the network.
+        """
         place = {rank: i for i, rank in enumerate(members.tolist())}
         leaving = (self.kind == _NETWORK) & (self.src < self.topology.nranks)
         links = np.flatnonzero(leaving & (self.part[self.src] == self.part[members[0]]))

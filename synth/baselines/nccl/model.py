@@ -37,12 +37,12 @@ class LibraryChoice:
     """An algorithm and protocol of a library for one message.
 
     Attributes:
-        algorithm: One of ALGORITHMS.
-        protocol: One of PROTOCOLS.
+        algorithm: Name of the library's algorithm.
+        protocol: LL, LL128 or Simple; `packets` in MSCCL++.
         channels: Number of channels of a call of this size; 0: not known.
         time_us: Time in µs: latency_us + bytes / (1000 · algbw_gbs).
         latency_us: Time in µs of a message without bytes.
-        algbw_gbs: Bytes of the message by time, in GB/s.
+        algbw_gbs: Bytes of the message by time beyond the latency, in GB/s.
     """
 
     algorithm: str
@@ -69,7 +69,7 @@ class LibraryCostModel(ABC):
     collectives: ClassVar[dict[str, tuple[str, ...]]]
 
     def candidates(self, collective: str, size_bytes: float) -> list[LibraryChoice]:
-        """Return all choices that the library would compare.
+        """Return all choices that the library would compare, by algorithm, then protocol; there may be none.
 
         Raises:
             NotModelled: The cost model has no such collective.
@@ -123,7 +123,7 @@ class NcclModel(LibraryCostModel):
 
     @cached_property
     def graphs(self) -> dict[str, ChannelGraph]:
-        """Return the channels by algorithm."""
+        """Return the channels by algorithm; empty where the nodes have no ring."""
         comm = self.communicator
         multi_node = comm.nnodes > 1
         ring = joint([find_channels(node, f.RING, comm.capability, multi_node) for node in comm.kinds])
@@ -135,7 +135,7 @@ class NcclModel(LibraryCostModel):
 
     @cached_property
     def channels(self) -> int:
-        """Return the number of channels of rings and trees as they run.
+        """Return the number of channels of rings and trees as they run; there must be a ring.
 
         It is twice what the search found, and more where few GPUs of a node have fast links.
         """
@@ -281,7 +281,7 @@ class NcclModel(LibraryCostModel):
 
 
 def steps_of(collective: str, nranks: int) -> int:
-    """Return the number of steps of a ring of `nranks`."""
+    """Return the number of steps of a collective over a ring of `nranks`; `nranks` for broadcast and reduce."""
     return {"allreduce": 2 * (nranks - 1), "allgather": nranks - 1, "reducescatter": nranks - 1}.get(collective, nranks)
 
 
@@ -289,6 +289,7 @@ def nccl_model(topology: Topology, group: Sequence[int]) -> NcclModel:
     """Return NCCL's cost model for a group of ranks of a topology.
 
     Raises:
-        NotModelled: The topology does not state what the model needs, or NCCL does not run on these devices.
+        NotModelled: The topology does not state what the model needs, NCCL does not run on these devices, or the group
+            is one that `communicator` refuses.
     """
     return NcclModel(communicator(topology, group))

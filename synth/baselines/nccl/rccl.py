@@ -57,7 +57,15 @@ class RcclModel(LibraryCostModel):
     library, collectives = "RCCL", COLLECTIVES
 
     def choose(self, collective: str, size_bytes: float) -> LibraryChoice:
-        """Return RCCL's choice, the first of equals; see `NcclModel.choose`."""
+        """Return RCCL's choice, the first of equals, or its all-pairs for small allreduces on 8 MI300.
+
+        Args:
+            collective: A name of COLLECTIVES.
+            size_bytes: Bytes of the whole message; for allgather the bytes that a rank ends with.
+
+        Raises:
+            NotModelled: The cost model has no such collective.
+        """
         by_files = self.mi300 and self.nranks == 8 and collective == "allreduce"
         if by_files and size_bytes < r.ALL_PAIRS_END:
             return self._all_pairs(size_bytes)
@@ -120,7 +128,7 @@ def rccl_model(topology: Topology, group: Sequence[int]) -> RcclModel:
     A node is recognized by the number of links of each width of every device, not by the devices that these join.
 
     Raises:
-        NotModelled: The devices are not AMD's, or the group is not a number of whole nodes that RCCL knows.
+        NotModelled: The devices are not AMD's, or the group is one rank or not a number of whole nodes that RCCL knows.
     """
     if not topology.gcn:
         raise NotModelled(f"{topology.name} states no AMD architecture (gcn), which RCCL's model needs")
@@ -162,7 +170,7 @@ def _xgmi_gbs(topology: Topology, nodes: Sequence[Ints]) -> Floats:
 
 
 def _is_wired(gbs: Floats, wiring: r.Wiring) -> bool:
-    """Return True if the links (devices, devices) have this wiring in both directions, with nearly equal widths."""
+    """Return True if the GB/s from device to device have this wiring in both directions, with nearly equal links."""
     one_gbs = gbs.sum() / sum(map(sum, wiring))
     links = np.rint(gbs / one_gbs) if one_gbs else gbs
     if (abs(gbs - links * one_gbs) > _TOLERANCE * gbs).any():
@@ -171,5 +179,5 @@ def _is_wired(gbs: Floats, wiring: r.Wiring) -> bool:
 
 
 def _by_width(links: Floats) -> tuple[int, ...]:
-    """Return the numbers of links to other devices, the most first."""
+    """Return how many links a device has to each device that it is linked to, the most first."""
     return tuple(sorted((int(count) for count in links if count), reverse=True))
