@@ -52,12 +52,12 @@ def recompute(problem: Problem, claim: Witness) -> Limit:
 
 @lru_cache(maxsize=8)
 def _of_protocol(problem: Problem, protocol: str) -> Problem:
-    """Return the problem under one protocol."""
+    """Return the problem under one of its protocols."""
     return problem.under(protocol)
 
 
 def check(problem: Problem, claim: Witness) -> None:
-    """Check that a witness claims no more than it proves about the problem.
+    """Check that a witness claims no more than it proves about the problem, but for rounding.
 
     Raises:
         BadWitness: It claims more than it proves, or its resources do not cover what they must.
@@ -69,6 +69,10 @@ def check(problem: Problem, claim: Witness) -> None:
 
 
 def proved(problem: Problem, claim: _W) -> _W:
-    """Return the witness with the numbers that it proves."""
+    """Return a copy of the witness that claims the numbers that it proves; they may be 0.
+
+    Raises:
+        BadWitness: The witness proves nothing; see `recompute`.
+    """
     base, per_byte, cap = recompute(problem, claim)
     return replace(claim, base_us=base, per_byte_us=per_byte, cap_us=cap)

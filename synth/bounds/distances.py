@@ -63,7 +63,7 @@ class Distances:
         return _sparse(self._length, self._dst, self._src, self._points)
 
     def _between_points(self, points: Ints, to: bool, nearest: bool) -> Floats:
-        """Return the rows of distances from (or to) the points, or the least of each column."""
+        """Return distances from (or `to`) the points, shape (len(points), all points), or the least of each column."""
         check_deadline()
         if self._points <= _SMALL:
             table = self._table[:, points].T if to else self._table[points]
@@ -71,7 +71,18 @@ class Distances:
         return np.asarray(_csgraph().dijkstra(self._back if to else self._forth, indices=points, min_only=nearest))
 
     def rows(self, sources: Ints, *, to: bool = False) -> Floats:
-        """Return distances from each of `sources` to every rank, or `to` each, shape (len(sources), nranks)."""
+        """Return the distances from each of some ranks to every rank, or from every rank to each of them.
+
+        Args:
+            sources: The ranks, in any order.
+            to: Whether distances run from every rank to each of `sources`.
+
+        Returns:
+            A row for each of `sources`, shape (len(sources), nranks): 0 at the rank itself, inf without a route.
+
+        Raises:
+            TimeUp: The time of the work around is over.
+        """
         points, place = np.unique(self.point[sources], return_inverse=True)
         table = self._between_points(points, to, nearest=False)
         if self._points == self.nranks and np.array_equal(points, sources):
@@ -79,7 +90,18 @@ class Distances:
         return np.asarray(table[place.reshape(-1)][:, self.point])
 
     def nearest(self, sources: Ints, *, to: bool = False) -> Floats:
-        """Return distances from the nearest of `sources` to every rank, or `to` the nearest, shape (nranks,)."""
+        """Return the distance from the nearest of some ranks to every rank, or from every rank to the nearest of them.
+
+        Args:
+            sources: The ranks, at least one.
+            to: Whether distances run from every rank to `sources`.
+
+        Returns:
+            Distances, shape (nranks,); inf where there is no route to or from any of `sources`.
+
+        Raises:
+            TimeUp: The time of the work around is over.
+        """
         return np.asarray(self._between_points(np.unique(self.point[sources]), to, nearest=True)[self.point])
 
 

@@ -23,12 +23,18 @@ _Sets = list[tuple[Bools, int | None]]
 
 
 def find_arrivals(search: BoundSearch) -> Iterator[Arrivals]:
-    """Yield arrivals at all ranks that want anything, and at the worst sets that share a resource or a node."""
+    """Yield arrivals at all ranks that want anything, and at the worst sets that share a resource or a node.
+
+    For a quotient problem only arrivals at all ranks are yielded; nothing where no data must arrive.
+    """
     return _find(search, Arrivals, search.traffic.comes, search.problem.network.dst)
 
 
 def find_departures(search: BoundSearch) -> Iterator[Departures]:
-    """Yield departures from all ranks that must send anything, and from the worst sets on a resource or a node."""
+    """Yield departures from all ranks that must send anything, and from the worst sets on a resource or a node.
+
+    For a quotient problem only departures from all ranks are yielded; nothing where no data must leave.
+    """
     return _find(search, Departures, search.traffic.leaves, search.problem.network.src)
 
 

@@ -14,7 +14,11 @@ from synth.model.requirements import find_requirements, sum_by
 
 
 def find_path(search: BoundSearch) -> Iterator[Path]:
-    """Yield the pair of ranks with the highest latency among the pairs between which some chunk must go."""
+    """Yield the pair of ranks with the highest latency among the pairs between which some chunk must go.
+
+    In large networks only a sample of the ranks is searched from. Nothing is yielded where no chunk must go between
+    two given ranks.
+    """
     best = max(_longest(search), default=None)
     if best is not None:
         us, first, last = best[0], -best[1], -best[2]
@@ -23,7 +27,10 @@ def find_path(search: BoundSearch) -> Iterator[Path]:
 
 
 def _longest(search: BoundSearch) -> Iterator[tuple[float, int, int]]:
-    """Yield (µs, -from, -to) of the longest paths of chunks with one holder, or of contributions to sums."""
+    """Yield (µs, -from, -to) of the longest paths of chunks with one holder, or of contributions to sums.
+
+    The greatest of these tuples has the longest path, and of equal ones that with the lowest ranks.
+    """
     collective, distances = search.problem.collective, latencies(search.problem.network)
     need, listed = find_requirements(collective), pairs(collective)
     forced = collective.reduces | (need.nhold == 1)
@@ -49,7 +56,7 @@ def _longest(search: BoundSearch) -> Iterator[tuple[float, int, int]]:
 
 
 def _spread(search: BoundSearch, ranks: Ints) -> Ints | None:
-    """Return a sample of the ranks, evenly spread and with far corners; None if all can be searched from."""
+    """Return a sample of the ranks, ascending, evenly spread and with far corners; None if all can be searched from."""
     net = search.problem.network
     most = max(8, search.tuning.path_work // (net.nlinks + 8 * net.nranks))
     if len(ranks) <= most:
@@ -63,7 +70,11 @@ def _spread(search: BoundSearch, ranks: Ints) -> Ints | None:
 
 
 def find_direct(search: BoundSearch) -> Iterator[Direct]:
-    """Yield the busiest resource if everything comes in one hop; the limit holds until two hops could pay."""
+    """Yield the busiest resource if everything comes in one hop; the limit holds until two hops could pay.
+
+    Nothing is yielded where nothing has to move, where no link joins two ranks between which something must go, or
+    where the table of all pairs would be too large.
+    """
     net, collective = search.problem.network, search.problem.collective
     k, need, listed = collective.nranks, find_requirements(collective), pairs(collective)
     if k * k > search.tuning.table_cells or not need.any:

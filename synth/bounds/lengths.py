@@ -77,11 +77,15 @@ def find_by_linear_program(search: BoundSearch) -> Iterator[Lengths]:
 
 
 def from_prices(problem: Problem, prices: Floats) -> Lengths:
-    """Return the witness of some prices, with the numbers that it proves.
+    """Return the witness of some prices, with the numbers that it proves (without the start of a call).
 
     Args:
         problem: The problem.
         prices: Prices ≥ 0, shape (nresources,), or (nresources + nlinks,) with those of every link's own bandwidth.
+            Only their ratios matter.
+
+    Raises:
+        BadWitness: A price is negative or not finite.
     """
     claim = _claim(prices)
     base, per_byte, _ = claim.limit(countable(problem))
@@ -121,7 +125,10 @@ def _prices_from_loads(problem: Problem, loads_us: Floats, tuning: BoundTuning) 
 
 
 def _weights(load: Floats, tuning: BoundTuning, steep: bool = True) -> list[Floats]:
-    """Return weights of 1 for resources nearly as busy as the busiest, and weights that grow steeply with the load."""
+    """Return weights of 1 for resources nearly as busy as the busiest, and weights that grow steeply with the load.
+
+    Each has shape (nresources,); there are none where no load is above 0.
+    """
     highest = float(load.max(initial=0.0))
     if highest <= 0:
         return []
@@ -143,18 +150,24 @@ def _best(problem: Problem, small: Problem, weights: list[Floats], tuning: Bound
 
 
 def _value(problem: Problem, price: Floats) -> float:
-    """Return the µs per byte that prices of the resources prove."""
+    """Return the µs per byte that prices of the resources, shape (nresources,), prove."""
     return lengths_us_per_byte(problem, np.concatenate([price, np.zeros(problem.network.nlinks)]))
 
 
 def sampled(problem: Problem, ranks: int) -> Problem:
-    """Return the problem with the chunks of a fixed random sample of ranks, or the problem itself if it is small."""
+    """Return the problem with the chunks of a fixed random sample of about `ranks` ranks.
+
+    Where three such samples would be more than all, it is the problem itself. Chunks are numbered anew.
+    """
     parts = _drawn(problem, ranks)
     return problem if len(parts) < 3 else _only(problem, parts[0])
 
 
 def shared_out(problem: Problem, ranks: int) -> list[Problem]:
-    """Return problems that share the chunks at random, each with the chunks of about `ranks` ranks."""
+    """Return problems that share the moving chunks at random, each with the chunks of about `ranks` ranks.
+
+    Chunks are numbered anew in each. If one problem would have all, it is the problem itself.
+    """
     parts = _drawn(problem, ranks)
     return [problem] if len(parts) < 2 else [_only(problem, chunks) for chunks in parts]
 
@@ -173,7 +186,7 @@ def _drawn(problem: Problem, ranks: int) -> list[Ints]:
 
 
 def _only(problem: Problem, chunks: Ints) -> Problem:
-    """Return the problem with only these chunks."""
+    """Return the problem with only these chunks, numbered anew in this order."""
     old = problem.collective
     number = np.full(old.nchunks, -1, dtype=np.int64)
     number[chunks] = np.arange(len(chunks))
@@ -263,7 +276,11 @@ class Dual:
         self.share = problem.collective.fraction
 
     def slope(self, weight: Floats) -> tuple[float, Floats]:
-        """Return the value, and the load of every resource in µs per byte, if chunks take the cheapest paths."""
+        """Return the value, and the load of every resource in µs per byte, if chunks take the cheapest paths.
+
+        Args:
+            weight: Weight of every resource, shape (nresources,), some above 0.
+        """
         net, collective = self.problem.network, self.problem.collective
         price = np.concatenate([weight / net.capacity_gbs, np.zeros(net.nlinks)])
         length = link_lengths(self.problem, price)
@@ -286,7 +303,13 @@ class Dual:
         return float(most @ self.share) / float(weight.sum()) / 1e3, resource_loads(net, carried) / 1e3
 
     def _trees(self, length: Floats) -> tuple[Floats, Ints]:
-        """Return distances from (or to) every root, and the previous (next) rank on each shortest path, -1 at roots."""
+        """Return distances from (or to) every root, and the previous (next) rank on each shortest path.
+
+        Both have shape (roots, nranks). The rank is -1 at roots and where there is no path.
+
+        Args:
+            length: Length of the shortest link of every pair in `keys`.
+        """
         from scipy.sparse import csr_array  # Imported here: SciPy starts slowly, and only mirror ascent needs it.
         from scipy.sparse.csgraph import dijkstra
 
@@ -298,7 +321,11 @@ class Dual:
         return distance, np.maximum(parent, -1).astype(np.int64)
 
     def _furthest(self, distance: Floats) -> tuple[Ints, Floats]:
-        """Return the listed pair whose path counts for each chunk, or -1, and the path's length."""
+        """Return the listed pair whose path counts for each chunk, or -1, and the path's length, shape (nchunks,) each.
+
+        Args:
+            distance: Distances as `_trees` returns them.
+        """
         collective, listed = self.problem.collective, self.listed
         row, required = np.full(collective.nchunks, -1, dtype=np.int64), np.zeros(collective.nchunks)
         length = distance[self.place, self.end]
@@ -342,7 +369,14 @@ class Dual:
             np.add.at(carried, out[rank[costliest]], -share * goal_holds[costliest])
 
     def _on_trees(self, rows: Ints, parent: Ints, links: Ints, carried: Floats) -> None:
-        """Add the chunks of the listed pairs `rows` to the links of their trees."""
+        """Add the chunks of some listed pairs to the links of their trees.
+
+        Args:
+            rows: Indices of the listed pairs.
+            parent: Ranks as `_trees` returns them.
+            links: Link of every pair in `keys`.
+            carried: Share that every link carries; it is changed.
+        """
         n, roots = self.problem.nranks, len(self.roots)
         shares = self.share[self.listed.of_pairs(self.listed.chunk)[rows]]
         flow = sum_by(self.place[rows] * n + self.end[rows], shares, roots * n)
@@ -368,7 +402,13 @@ class Dual:
 
 
 def _shortest(end: Ints, length: Floats, nranks: int) -> Ints:
-    """Return the shortest link at every rank's end, or -1 where there is none."""
+    """Return the shortest of the links at every rank, shape (nranks,), or -1 where there is none.
+
+    Args:
+        end: The rank at which each link counts: its source or its destination.
+        length: Length of each link.
+        nranks: Number of ranks.
+    """
     order = np.lexsort((length, end))
     first = np.flatnonzero(np.diff(end[order], prepend=-1))
     shortest = np.full(nranks, -1, dtype=np.int64)

@@ -48,10 +48,11 @@ def crossing_times(problem: Problem, inside: Bools, crossed: Bools) -> tuple[Flo
     Args:
         problem: The problem.
         inside: Flags of the set, shape (nranks,).
-        crossed: Flags of the pairs of `Network.pairs` that leave the set.
+        crossed: Flags of the pairs of `Network.pairs` that leave the set, at least one.
 
     Returns:
-        Two arrays of µs, shape (nchunks,) each.
+        Two arrays of µs, shape (nchunks,) each; inf where there is no route. The first is 0 for a sum without holders
+        in the set, the second for a chunk without goals outside.
     """
     net, collective = problem.network, problem.collective
     need, distances = find_requirements(collective), latencies(net)
@@ -72,7 +73,7 @@ def crossing_times(problem: Problem, inside: Bools, crossed: Bools) -> tuple[Flo
 
 
 def link_lengths(problem: Problem, price: Floats) -> Floats:
-    """Return the length of every link: the sum of the prices of its resources.
+    """Return the length of every link, shape (nlinks,): the sum of the prices of its resources.
 
     Args:
         problem: The problem.
@@ -83,7 +84,7 @@ def link_lengths(problem: Problem, price: Floats) -> Floats:
 
 
 def carrier_lengths(problem: Problem, price: Floats) -> Floats:
-    """Return `link_lengths`, followed by the cost of what each hyperlink takes of its resources."""
+    """Return `link_lengths`, followed by the cost of what each hyperlink takes of its resources, shape (ncarriers,)."""
     length, hyperlinks = link_lengths(problem, price), problem.network.hyperlinks
     if hyperlinks is None:
         return length
@@ -92,7 +93,12 @@ def carrier_lengths(problem: Problem, price: Floats) -> Floats:
 
 
 def resource_loads(net: Network, carried: Floats) -> Floats:
-    """Return the sum of what the links of each resource carry, divided by its GB/s, shape (nresources,)."""
+    """Return the sum of what the links of each resource carry, divided by its GB/s, shape (nresources,).
+
+    Args:
+        net: The network.
+        carried: What each link carries, in any unit, shape (nlinks,).
+    """
     return sum_by(net.uses_idx, carried[_link_of_use(net)], net.nresources) / net.capacity_gbs
 
 
@@ -140,11 +146,10 @@ def lengths_at_ends(collective: Collective, into: Floats, out: Floats) -> list[F
         out: Least length that a byte uses up on a link out of every rank.
 
     Returns:
-        Limits of shape (nchunks,): all that comes to goals; all that leaves holders; and the sum of these for sums. For
-            a
-        sum, take the first rank f that has all of it: every other holder has sent by then, every other goal has still
-            to
-        receive, and these are different sends. No limits if every chunk has one holder and one goal.
+        Limits of shape (nchunks,): what comes to all goals; where a sum has several holders, also what leaves all
+        holders, and the two together for sums (0 for other chunks). For the last, take the first rank that has all of a
+        sum: every other holder has sent by then, every other goal has still to receive, and these are different sends.
+        The list is empty if no chunk has several holders or goals.
     """
     need = find_requirements(collective)
     if not ((need.nhold > 1) | (need.ngoal > 1)).any():
@@ -186,13 +191,20 @@ class DistancePairs:
         return len(self.holder) == len(self.chunk)
 
     def of_pairs(self, of_rows: NDArray[Any]) -> NDArray[Any]:
-        """Return a value of every row for every pair of the row."""
+        """Return for every pair the value of its row.
+
+        Args:
+            of_rows: A value of every row, shape (rows,).
+        """
         return of_rows if self.single else np.repeat(of_rows, np.diff(self.start, append=len(self.holder)))
 
 
 @lru_cache(maxsize=2)
 def pairs(collective: Collective, listed_below: int = LISTED_BELOW) -> DistancePairs:
-    """Return all pairs of holders and goals of the chunks with fewer than `listed_below` pairs."""
+    """Return all pairs of holders and goals of the chunks with fewer than `listed_below` pairs.
+
+    A goal that holds its chunk makes pairs too. Chunks without holders or goals have none.
+    """
     need = find_requirements(collective)
     (hold_ptr, hold), (_, goal) = collective.holders, collective.goals
     many = need.nhold * need.ngoal >= listed_below
@@ -210,7 +222,8 @@ def pairs(collective: Collective, listed_below: int = LISTED_BELOW) -> DistanceP
 def required_distances(collective: Collective, distances: Distances, listed_below: int = LISTED_BELOW) -> Floats:
     """Return the longest distance that each chunk must be carried in any algorithm, shape (nchunks,).
 
-    A plain chunk may come from the nearest holder; of a sum the furthest contribution has to come.
+    A plain chunk may come from the nearest holder; of a sum the furthest contribution has to come. Of a sum with very
+    many pairs only the first holders are measured, which may give less. A chunk without holders or goals has 0.
     """
     required = np.zeros(collective.nchunks)
     listed = pairs(collective, listed_below)
@@ -232,7 +245,10 @@ def required_distances(collective: Collective, distances: Distances, listed_belo
 
 
 def fewer_ends(collective: Collective) -> tuple[tuple[Ints, Ints], bool]:
-    """Return the chunks' holders or their goals, whichever are fewer ranks, and whether these are the holders."""
+    """Return the chunks' holders or their goals, as (ptr, ranks), and whether these are the holders.
+
+    Those that are fewer distinct ranks over all chunks are returned, the holders if they are as many.
+    """
     holders, goals = collective.holders, collective.goals
     forth = len(_distinct(holders[1], collective.nranks)) <= len(_distinct(goals[1], collective.nranks))
     return (holders if forth else goals), forth

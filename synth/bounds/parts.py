@@ -31,6 +31,8 @@ _BETTER = 1 + 1e-9  # a smaller gain is rounding
 def find_parts(search: BoundSearch) -> Iterator[Parts]:
     """Yield parts of an allreduce, or of several; a chunk needs 2(k-1) sends between the k parts with members.
 
+    Nothing is yielded for other collectives.
+
     The parts are nodes, ranks that wide links join, and single ranks; in small networks also the steepest partition
     that a local search finds.
     """
@@ -103,6 +105,8 @@ class _Steepness:
     def steepest(self, work: int) -> Ints | None:
         """Return the best partition that merging, moving and random kicks find, or None where that takes too much work.
 
+        It is a row, shape (nranks,): the part of every rank. Every part has a member of the group.
+
         Pairs of parts are merged, the best first, down to two parts. Then ranks are moved as long as that helps. Then
         some ranks are moved at random and all are improved again, `_KICKS` times, with a fixed seed.
 
@@ -141,7 +145,7 @@ class _Steepness:
         return division, proved
 
     def _apart(self, division: Ints) -> Ints:
-        """Return the pairs of neighbouring parts."""
+        """Return the pairs of parts that a link joins, each once, shape (pairs, 2)."""
         pairs = np.unique(np.sort(division[self.neighbours], axis=1), axis=0)
         return np.asarray(pairs[pairs[:, 0] != pairs[:, 1]])
 
@@ -175,7 +179,7 @@ class _Steepness:
 
 
 def _renamed(division: Ints) -> Ints:
-    """Name each part by the lowest of its ranks."""
+    """Return the partition with each part named by the lowest of its ranks."""
     _, first, part = np.unique(division, return_index=True, return_inverse=True)
     return np.asarray(first[part])
 

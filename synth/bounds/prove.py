@@ -39,20 +39,30 @@ class Bound:
     witnesses: tuple[Witness, ...]
 
     def at(self, size_bytes: float) -> tuple[float, Witness]:
-        """Return the highest limit at a message size, in µs, and the witness that proves it."""
+        """Return the bound at a message size in bytes, in µs, and the witness that proves it; see `decisive`.
+
+        Raises:
+            ValueError: There is no witness.
+        """
         best = decisive(self.witnesses, size_bytes)
         return best.at(size_bytes), best
 
     @property
     def per_byte_us(self) -> float:
-        """Return the steepest limit: µs per byte that no algorithm can beat for large messages."""
+        """Return the steepest limit: µs per byte that no algorithm can beat for large messages.
+
+        Over several protocols it is that of the least protocol. Without witnesses it is 0.
+        """
         steepest: dict[str, float] = {}
         for w in self.witnesses:
             steepest[w.protocol] = max(steepest.get(w.protocol, 0.0), w.per_byte_us if w.cap_us == _NEVER else 0.0)
         return min(steepest.values(), default=0.0)
 
     def documents(self) -> list[dict[str, Any]]:
-        """Return each witness as plain values: it proves base_us + bytes × us_per_byte, at most cap_us."""
+        """Return each witness as values for JSON: it proves base_us + bytes × us_per_byte, at most cap_us.
+
+        The keys are kind, text, base_us, us_per_byte, cap_us (None without a cap) and, where it has one, protocol.
+        """
         return [
             {
                 "kind": w.kind,
@@ -66,7 +76,7 @@ class Bound:
         ]
 
     def merged(self, witnesses: Iterable[Witness]) -> Bound:
-        """Return this bound with further witnesses after its own, without duplicates."""
+        """Return a bound with further witnesses after this one's own, without duplicates."""
         return Bound(tuple(dict.fromkeys((*self.witnesses, *witnesses))))
 
     def of_protocol(self, name: str) -> Bound:
@@ -110,21 +120,26 @@ def tighten(
     """Yield better and better bounds, each from more expensive work, until one reaches `enough_us`.
 
     The worst cuts by max-flow come first, then link lengths from a routing's loads, then from the linear program.
+    Nothing is yielded if `bound` is enough already. A bound may be no better than the one before it.
 
     Args:
         problem: The problem with one chunk a block, or a quotient problem.
-        bound: What is proved already; all its witnesses stay.
+        bound: What is proved already, with at least one witness; all its witnesses stay.
         loads_us: Returns how long a good schedule keeps each resource busy, shape (nresources,), in any unit; called
             only when it is needed. None: there is no schedule yet, or one of another network.
         size_bytes: Message size in bytes at which the bound counts.
         enough_us: The bound in µs that needs no more work.
         workers: Solver processes for the linear program.
-        deadline: End of the linear program, on the clock of `now`.
+        deadline: End of the linear program, on the clock of `now`. Work before it does not stop there; mirror ascent in
+            a large network is not started after it.
         report: Receives the next kind of work, for the user.
         effort: The amount of work.
 
     Yields:
         The whole bound after each kind of work.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
 
     def enough() -> bool:
@@ -165,9 +180,9 @@ def refute(
 
     Args:
         problem: The problem with one chunk a block.
-        bound: What is proved already.
+        bound: What is proved already, with a witness for each of the problem's protocols; all its witnesses stay.
         size_bytes: Message size in bytes.
-        reached_us: Time in µs that a schedule reaches.
+        reached_us: Time in µs that a schedule reaches at this size.
         workers: Solver processes for linear programs.
         deadline: End of the search, on the clock of `now`.
         tuning: Limits of the search.
@@ -188,10 +203,19 @@ def refute(
 
 
 def prove(problem: Problem, *, max_flow: bool = True, tuning: BoundTuning = DEFAULT) -> Bound:
-    """Return the bound of a problem; `max_flow` also looks for the worst cut among all sets of ranks.
+    """Return the bound of a problem at all message sizes, without witnesses that others beat at every size.
 
     The bound of a quotient problem is that of the whole problem; it has only kinds that say the same of both. Where an
-    executor's costs are on and no protocol is chosen, the bound has the witnesses of each protocol.
+    executor's costs are on and no protocol is chosen, the bound has the witnesses of each protocol. A search that fails
+    by a defect only leaves out its witnesses where defects are collected (`contained`).
+
+    Args:
+        problem: The problem, usually with one chunk a block, or a quotient problem.
+        max_flow: Whether to look also for the worst cut among all sets of ranks.
+        tuning: Limits of the searches.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     if problem.protocols:
         bounds = [
@@ -222,21 +246,24 @@ def _quick(problem: Problem, tuning: BoundTuning, _names: tuple[str, ...]) -> tu
 
 
 def _look(search: BoundSearch, cost: BoundCost) -> None:
-    """Add the witnesses that the searches of one cost find."""
+    """Add the witnesses that the searches of one cost find to `search.witnesses`."""
     for kind in checking_deadline(_kinds().values()):
         if search.problem.quotient is None or kind.witness_class.of_quotients:
             contained(f"bound {kind.witness_class.kind}", partial(_take, search, kind, cost), None)
 
 
 def _take(search: BoundSearch, kind: BoundKind, cost: BoundCost) -> None:
-    """Add the witnesses that the search of one kind and cost finds."""
+    """Add the witnesses that the search of one kind and cost finds to `search.witnesses`, with what they prove."""
     for claim in checking_deadline(kind.find(search, cost)):
         if claim is not None:
             search.witnesses.append(proved(search.problem, claim))
 
 
 def _useful(witnesses: list[Witness]) -> list[Witness]:
-    """Return the witnesses that no other one beats at every size; a lead by rounding does not count."""
+    """Return the witnesses that no other one beats at every size, steepest first; a lead by rounding does not count.
+
+    Where no witness proves anything, the last one is returned, so that the result is empty only for an empty list.
+    """
     useful: list[Witness] = []
     for w in sorted(witnesses, key=lambda w: (-float(f"{w.per_byte_us:.11e}"), -float(f"{w.base_us:.11e}"))):
         if w.base_us <= 0 and w.per_byte_us <= 0:

@@ -54,7 +54,7 @@ class KindRow(Generic[_W]):
     searches: Mapping[BoundCost, Callable[[BoundSearch], Iterator[_W | None]]]
 
     def find(self, search: BoundSearch, cost: BoundCost, /) -> Iterable[_W | None]:
-        """Return the witnesses that the search of a cost class finds."""
+        """Return the witnesses that the search of a cost class finds, one by one; none without such a search."""
         return self.searches[cost](search) if cost in self.searches else ()
 
 
@@ -63,7 +63,7 @@ KINDS: dict[str, BoundKind] = {}
 
 
 def register(kind: BoundKind) -> None:
-    """Add a kind of bound, or replace the kind of the same name."""
+    """Add a kind of bound after all others, or replace the kind of the same name (`witness_class.kind`)."""
     KINDS[kind.witness_class.kind] = kind
 
 

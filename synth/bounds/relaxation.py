@@ -119,7 +119,7 @@ def _ranks(flags: bytes) -> Ints:
 
 
 def variables(problem: Problem, nsteps: int, symmetry: Symmetry) -> int:
-    """Estimate the number of variables of a relaxation over `nsteps` steps."""
+    """Return about the number of variables that a relaxation over `nsteps` steps has; nothing is built."""
     return len(demands(problem, symmetry.orbits)) * (problem.network.nlinks + problem.nranks) * nsteps
 
 
@@ -159,10 +159,11 @@ def add_capacities(
 
 
 def steady(problem: Problem, symmetry: Symmetry) -> Relaxation | None:
-    """Build the program of the least load of the busiest capacity, in rounds a chunk, over any number of steps.
+    """Build the program of the least load of the busiest capacity, in rounds for all chunks, over any number of steps.
 
     A solution may be averaged over the symmetry, because the problem is convex. So only one commodity of every orbit
-    has variables. The result is None where a demand is not a plain flow.
+    has variables. The objective, variable 0, is the load; all rows are of step 0. The result is None where a demand is
+    not a plain flow.
     """
     net = problem.network
     all_demands = demands(problem, symmetry.orbits)
@@ -191,9 +192,18 @@ def steady(problem: Problem, symmetry: Symmetry) -> Relaxation | None:
 def dual_prices(
     problem: Problem, relaxation: Relaxation, row_prices: Floats, symmetry: Symmetry
 ) -> list[dict[int, float]]:
-    """Return, for every step, the dual price of each resource (see `Capacity.resource`), equal for all images of a row.
+    """Return, for every step, the dual price of each resource, equal for all images of a row.
 
     A step's prices, each times the chunks a round that its resource carries, sum to at most 1.
+
+    Args:
+        problem: The problem of the relaxation.
+        relaxation: The linear program with at least one row of a capacity.
+        row_prices: Dual prices of all rows of the program, as `Solution.dual_prices`.
+        symmetry: The symmetry with which the relaxation was built.
+
+    Returns:
+        For each step the prices > 0 by resource, numbered as in `LinkCapacity.resource`; negligible ones are left out.
     """
     nsteps = 1 + max(step for _, step, _ in relaxation.rows)
     capacity_of_links = {known_capacity.links.tobytes(): known_capacity for known_capacity in capacities(problem)}

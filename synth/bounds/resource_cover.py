@@ -20,6 +20,10 @@ def cover(net: Network, links: Ints) -> Ints:
     """Return resources, ascending, of which every one of `links` uses at least one; a greedy choice of little capacity.
 
     It takes the resources that a link needs, then always the least capacity per link, and drops superfluous ones.
+
+    Args:
+        net: The network.
+        links: Links (not hyperlinks), each once; without any, the result is empty.
     """
     counts = net.uses_ptr[links + 1] - net.uses_ptr[links]
     picked = flags_of(net.nresources, net.uses_idx[net.uses_ptr[links[counts == 1]]])
@@ -37,7 +41,7 @@ def _users(net: Network) -> tuple[Ints, Ints]:
 
 
 def _pick(picked: Bools, net: Network, links: Ints) -> None:
-    """Add resources until every one of `links` has one."""
+    """Flag further resources in `picked` until every one of `links` uses one."""
     ptr, users_of = _users(net)
     uncovered = flags_of(net.nlinks, links)
     for r in np.flatnonzero(picked).tolist():
@@ -58,7 +62,7 @@ def _pick(picked: Bools, net: Network, links: Ints) -> None:
 
 
 def _drop(picked: Bools, net: Network, links: Ints) -> None:
-    """Remove resources, those of most capacity first, whose links all use another picked resource."""
+    """Clear the flags in `picked` of resources, those of most capacity first, whose links all use another one."""
     ptr, users_of = _users(net)
     is_covered_link = flags_of(net.nlinks, links)
     times = np.zeros(net.nlinks, dtype=np.int64)
@@ -77,7 +81,8 @@ def _drop(picked: Bools, net: Network, links: Ints) -> None:
 def single_uses(net: Network) -> tuple[Ints, ...]:
     """Return one resource of every link, chosen by three rules: the scarcest, the first, the last.
 
-    They give quick estimates of resource covers. Each has shape (nlinks,), and no two are equal.
+    They give quick estimates of resource covers. Each has shape (nlinks,), and no two are equal: there are one to
+    three, the scarcest first.
     """
     start = net.uses_ptr[:-1]
     users = np.bincount(net.uses_idx, minlength=net.nresources)

@@ -59,7 +59,11 @@ class Traffic:
         ]
 
     def leaving(self, inside: Bools) -> Floats:
-        """Return the share that must leave each set of ranks, shape (sets,), for flags of shape (sets, nranks)."""
+        """Return about the share of the message that must leave each set of ranks, shape (sets,).
+
+        Args:
+            inside: Flags of the ranks of each set, shape (sets, nranks); relays have no effect.
+        """
         totals = []
         for low in range(0, len(inside), _SETS):
             member = inside[low : low + _SETS, : self.k].astype(np.float64)
@@ -74,7 +78,11 @@ class Traffic:
         return np.concatenate(totals) if totals else np.zeros(0)
 
     def sweep(self, place: Ints) -> Floats:
-        """Return the share that must leave the first 1, 2, … ranks by `place`, a permutation of shape (nranks,)."""
+        """Return about the share of the message that must leave the first 1, 2, … ranks of an order, shape (nranks,).
+
+        Args:
+            place: Place of each local rank in the order, from 0, shape (nranks,).
+        """
         at = place[: self.k]
         last_holder = np.where(self.holders > 0, at, -1).max(axis=1)
         first_holder = np.where(self.holders > 0, at, len(place)).min(axis=1)
@@ -111,7 +119,14 @@ def _table(entries: tuple[Ints, Ints], chunks: Ints, k: int) -> Floats:
 
 
 def capacities_out(net: Network, inside: Bools) -> Floats:
-    """Return the GB/s out of each set of flags (sets, nranks), with each link counted at one resource."""
+    """Return the GB/s out of each set of ranks, shape (sets,), with each link counted at one of its resources.
+
+    Of several rules for this resource, the one that gives least counts (`single_uses`).
+
+    Args:
+        net: The network.
+        inside: Flags of the ranks of each set, shape (sets, nranks).
+    """
     best = np.full(len(inside), np.inf)
     for resource_of_link in single_uses(net):
         order = np.argsort(resource_of_link, kind="stable")
@@ -126,7 +141,12 @@ def capacities_out(net: Network, inside: Bools) -> Floats:
 
 
 def sweep_capacities(net: Network, place: Ints) -> Floats:
-    """Return the GB/s out of the first 1, 2, … ranks by `place`, with each link counted at one resource."""
+    """Return the GB/s out of the first 1, 2, … ranks of an order, shape (nranks,), as `capacities_out` counts them.
+
+    Args:
+        net: The network.
+        place: Place of each local rank in the order, from 0, shape (nranks,).
+    """
     n = net.nranks
     out = np.flatnonzero(place[net.src] < place[net.dst])
     best = np.full(n, np.inf)

@@ -73,7 +73,11 @@ class Witness(ABC):
         return set()
 
     def renumbered(self, resource_map: Ints) -> Self:
-        """Return the witness with the resources of another network; what it proves there is computed anew."""
+        """Return a witness with the resources of another network and the same claims, which hold there only if checked.
+
+        Args:
+            resource_map: For each resource, and then each link's own bandwidth, its number in the other network.
+        """
         del resource_map  # This kind names no resources.
         return self
 
@@ -104,7 +108,7 @@ class ResourceWitness(Witness):
         return set(self.resources)
 
     def renumbered(self, resource_map: Ints) -> Self:
-        """Return the witness with the resources of another network; what it proves there is computed anew."""
+        """Return a witness with the resources of another network; see `Witness.renumbered`."""
         return replace(self, resources=tuple(int(resource_map[resource]) for resource in self.resources))
 
     def capacity(self, problem: Problem, net: Network, times: Ints) -> float:
@@ -137,10 +141,13 @@ class ResourceWitness(Witness):
 
 
 def decisive(witnesses: Iterable[Witness], size_bytes: float) -> Witness:
-    """Return the witness whose limit is the bound at a size.
+    """Return the witness whose limit is the bound at a message size in bytes.
 
     That is the highest limit. Where witnesses belong to protocols, it is the least of the protocols' highest limits,
     since an executor's call has one protocol. Of equal witnesses a path comes first, then the earliest.
+
+    Raises:
+        ValueError: There are no witnesses.
     """
 
     def rank(witness: Witness) -> tuple[float, bool]:
@@ -155,9 +162,10 @@ def decisive(witnesses: Iterable[Witness], size_bytes: float) -> Witness:
 
 @lru_cache(maxsize=4)
 def countable(problem: Problem) -> Problem:
-    """Return the problem where no two wanted chunks share a place of an input buffer.
+    """Return the problem where no two wanted chunks share a place of an input buffer: the same one if that is so.
 
     Of chunks made from the same data (a scan's sums) one send may serve several, so their amounts must not be added.
+    Chunks that share a place with a kept one are wanted nowhere in the result; they keep their numbers and holders.
     """
     old = problem.collective
     place = old.pre[:, 0] * (int(old.in_index.max(initial=0)) + 1) + old.in_index

@@ -63,12 +63,15 @@ def _late(search: BoundSearch, sets: list[Bools]) -> Iterator[Cut]:
 
 
 def _distinct(us: Floats) -> list[float]:
-    """Return the finite times that differ by more than rounding."""
+    """Return the distinct finite times, ascending and rounded to 10⁻⁹ µs."""
     return [float(time) for time in np.unique(np.round(us[np.isfinite(us)], 9))]
 
 
 def find_worst_cuts(search: BoundSearch) -> Iterator[Cut]:
-    """Yield worse and worse cuts, up to the worst of all sets of ranks, by max-flow (ForestColl, section 4)."""
+    """Yield worse and worse cuts, up to the worst of all sets of ranks, by max-flow (ForestColl, section 4).
+
+    The search ends earlier where it would take more work than the tuning allows.
+    """
     for worst_cut in worst_cuts(search.problem, search.tuning.max_flow_work).cuts:
         yield from _cut(search, worst_cut.inside, worst_cut.resources)
 

@@ -73,7 +73,7 @@ def _both_sides(sets: list[Bools]) -> list[Bools]:
 
 
 def node_sets(problem: Problem) -> list[Bools]:
-    """Return the local ranks of every node of the cluster that the group touches, as flags."""
+    """Return the local ranks of every node of the cluster that group or relays touch, as flags of shape (nranks,)."""
     node = problem.topology.nodes[np.array(problem.ranks)]
     return [node == i for i in np.unique(node)]
 
@@ -85,7 +85,13 @@ def _bytes_per_gbs(amount: Floats, capacity: Floats) -> Floats:
 
 
 def worst(amount: Floats, capacity: Floats, count: int) -> list[int]:
-    """Return the indices of the `count` largest amounts per GB/s, the worst first."""
+    """Return the indices of the `count` largest amounts per GB/s, the worst first; fewer where others are 0.
+
+    Args:
+        amount: Amount of each index, ≥ 0.
+        capacity: GB/s of each index; an amount over no (or infinite) capacity counts as 0.
+        count: Most indices.
+    """
     ratio = _bytes_per_gbs(amount, capacity)
     order = np.argsort(-ratio, kind="stable")[:count]
     return [int(i) for i in order if ratio[i] > 0]

@@ -30,7 +30,7 @@ class Residual(NamedTuple):
 
 
 def residual(run: Runner, nvertices: int, src: Ints, dst: Ints) -> Residual:
-    """Return the graph of arcs src→dst, without capacity."""
+    """Return the graph of arcs src→dst over vertices 0..nvertices-1, without capacity, for loops that `run` runs."""
     tail, head = np.column_stack([src, dst]).ravel(), np.column_stack([dst, src]).ravel()
     ptr, arc = grouped(tail.astype(np.int64), nvertices)
     return run.table(Residual(head.astype(np.int64), ptr, arc, np.zeros(len(head), dtype=np.int64)))
@@ -39,13 +39,13 @@ def residual(run: Runner, nvertices: int, src: Ints, dst: Ints) -> Residual:
 def max_flow(run: Runner, graph: Residual, capacity: Ints, source: int, target: int, enough: int) -> tuple[int, Bools]:
     """Return the flow from source to target, at most `enough`, and what the source then still reaches.
 
-    Where the flow is less than `enough`, that set is the source's side of a least cut. It takes O(vertices² · arcs) at
-    worst.
+    Where the flow is less than `enough`, that set (flags, shape (vertices,)) is the source's side of a least cut; else
+    it means nothing. It takes O(vertices² · arcs) at worst.
 
     Args:
-        run: Runner of the compiled or interpreted loop.
-        graph: The graph; its capacities do not matter.
-        capacity: Capacity ≥ 0 of every arc, in whole numbers.
+        run: Runner of the compiled or interpreted loop, the one that the graph was made for.
+        graph: The graph; its capacities do not matter and are not changed.
+        capacity: Capacity ≥ 0 of every arc, in whole numbers; those out of a vertex add up to `MOST` at most.
         source: Source vertex.
         target: Target vertex.
         enough: Flow at which the search stops.

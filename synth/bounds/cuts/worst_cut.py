@@ -73,7 +73,11 @@ def decimal_fraction(value: float) -> Fraction:
 def _scaled(values: Floats, up: bool) -> tuple[Ints, Fraction, bool]:
     """Return whole numbers for numbers ≥ 0, the value of one unit, and whether they are exact.
 
-    Numbers that are not exact are rounded, so that their sum is at most _WHOLE.
+    Numbers whose exact whole numbers would add up to more than _WHOLE are rounded, so that their sum is at most that.
+
+    Args:
+        values: The numbers.
+        up: Whether to round up; else down.
     """
     distinct, place = np.unique(values, return_inverse=True)
     exact = [decimal_fraction(value) for value in distinct.tolist()]
@@ -185,7 +189,7 @@ class CutDemand:
         self.complete = bool(only[moved].all() and (apart == len(wanting) - inside).all())
 
     def supply_for(self, target: int) -> Ints:
-        """Return what `target` wants from every rank, shape (k,)."""
+        """Return what must get between `target` and every rank of the group, in units of `unit`, int, shape (k,)."""
         entries = slice(self.ptr[target], self.ptr[target + 1])
         amount = np.zeros(self.k, dtype=np.int64)
         np.add.at(amount, self.far_rank[entries], self.supply[entries])
@@ -206,7 +210,7 @@ class WholeDemand(CutDemand):
         self.exact, self.complete = True, kind.unit != PAIR and bool(wants)
 
     def supply_for(self, target: int) -> Ints:
-        """Return what `target` wants from every rank, shape (k,)."""
+        """Return what must get between `target` and every rank of the group, in units of `unit`, int, shape (k,)."""
         amount = np.ones(self.k, dtype=np.int64)
         amount[target] = 0
         return amount
@@ -245,7 +249,10 @@ class _CutSearch:
         self.flow = residual(self.run_loop, graph.nvertices + 1, *ends)
 
     def run(self, cuts: list[WorstCut], work_left: int) -> int:
-        """Add worse cuts to `cuts`; return the remaining work, which is below 0 if it was not enough."""
+        """Append cuts to `cuts`, each worse than the one before; return the remaining work, negative if it ran out.
+
+        It ends early where nothing at all can get to a target.
+        """
         worst = cuts[-1].us_per_byte / self.unit if cuts else Fraction(1, _WHOLE)  # No cut has a lower ratio.
         served = np.zeros(self.demand.k, dtype=bool)
         least = np.full(
@@ -277,7 +284,9 @@ class _CutSearch:
         return work_left
 
     def _cut_off(self, supply: Ints, also_near: Bools, target: int, worst: Fraction) -> Bools | None:
-        """Return the near side of a least cut that keeps some supply from the target at this ratio, or None.
+        """Return the near side of a least cut that keeps some supply from the target at this ratio.
+
+        It has flags of the graph's vertices, shape (vertices,). The result is None where all supply gets to the target.
 
         Args:
             supply: What the target wants from every rank.

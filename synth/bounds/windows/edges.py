@@ -18,7 +18,16 @@ _REACH = 2.0  # mean latencies that the short slots cover at least, even if some
 
 
 def window_edges(net: Network, end_us: float, slots: int) -> Floats:
-    """Return edges from 0 to `end_us` for about `slots` slots at most, shape (slots + 1,)."""
+    """Return the edges of slots, ascending from 0 to `end_us`.
+
+    Args:
+        net: The network, whose latencies decide where edges lie; without latencies all slots are equally long.
+        end_us: End of the last slot in µs.
+        slots: About the most slots; there may be far fewer, or one more.
+
+    Returns:
+        Times in µs, shape (slots that there are + 1,).
+    """
     alpha = np.unique(net.carriers.alpha_us)
     alpha = alpha[alpha > 0]
     if not len(alpha):
@@ -37,7 +46,7 @@ def window_edges(net: Network, end_us: float, slots: int) -> Floats:
 
 
 def _sums(alpha: Floats, upto_us: float, most: int) -> tuple[Floats, bool]:
-    """Return at most `most` sums of latencies below `upto_us`, ascending from 0, and whether these are all."""
+    """Return 0 and at most `most` sums of latencies below `upto_us`, ascending, and whether these are all."""
     sums, waiting = [0.0], alpha.tolist()
     heapq.heapify(waiting)
     while waiting and waiting[0] < upto_us:
@@ -53,7 +62,7 @@ def _sums(alpha: Floats, upto_us: float, most: int) -> tuple[Floats, bool]:
 
 
 def _thinned(sums: Floats, most: int) -> Floats:
-    """Remove the sums nearest to their predecessors until `most` sums besides the first remain."""
+    """Return the sums without those nearest to their predecessors, so that `most` besides the first remain at most."""
     while len(sums) > most + 1:
         sums = np.delete(sums, int(np.diff(sums).argmin()) + 1)
     return sums

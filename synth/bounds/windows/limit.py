@@ -58,7 +58,7 @@ class Slots:
 
 
 def slots_of(net: Network, edges: Floats) -> Slots:
-    """Return the slots of a network between the edges."""
+    """Return the slots of a network between the edges, times in µs that rise from 0, shape (slots + 1,)."""
     # A slightly longer α makes edges meet that rounding separates; no schedule gets longer by more than that factor.
     comes = edges[None, :-1] + net.carriers.alpha_us[:, None] * (1 + _ROUNDING)
     lands = np.searchsorted(edges, comes.ravel(), side="right").reshape(comes.shape) - 1
@@ -104,7 +104,7 @@ class ChunkClass:
 
 
 def alike_chunks(problem: Problem) -> list[ChunkClass]:
-    """Return the problem's chunks that move, grouped by their holders and goals."""
+    """Return the problem's chunks that move, grouped by their holders and goals, in the order of their first chunks."""
     collective = problem.collective
     classes = [
         ChunkClass(
@@ -117,6 +117,8 @@ def alike_chunks(problem: Problem) -> list[ChunkClass]:
 
 def least_cost(net: Network, slots: Slots, price: Floats, starts: list[Ints], goals: Ints) -> Floats:
     """Return the least that a byte of each flow pays from its start at time 0 to its goal at the end, shape (flows,).
+
+    It is inf where nothing can get there in time.
 
     Args:
         net: The network.
@@ -188,15 +190,15 @@ def first_whole(
     """Return the least that a byte of a sum pays by the first part of the network whose ranks have all of it.
 
     Until then each other part with a holder has sent (what leaves it must reach that first part), and after it each
-    other part with a goal still receives. These are different sends, unless switches multicast or reduce; such networks
-    get 0.
+    other part with a goal still receives. These are different sends, unless switches multicast or reduce; networks for
+    which `first_whole_holds` is False get 0. The result is inf where no part can have all of the sum in time.
 
     Args:
         problem: The problem.
         chunk_class: The sums.
         slots: The slots of time.
         price: Price on each link in each slot, shape (nlinks, slots).
-        parts: Parts as for `part_of`.
+        parts: Parts as for `part_of`; empty: every rank is a part.
     """
     net = problem.network
     if not first_whole_holds(net):
@@ -232,7 +234,20 @@ def _least_paid(
     shares: dict[int, dict[tuple[int, int], Floats]],
     parts: tuple[tuple[int, ...], ...],
 ) -> float:
-    """Return the least that a byte of such chunks pays."""
+    """Return the least that a byte of such chunks pays.
+
+    Args:
+        problem: The problem.
+        chunk_class: The chunks.
+        slots: The slots of time.
+        price: Price on each link and hyperlink in each slot, shape (carriers, slots).
+        shares: By the first chunk of a class and (source, goal), the part of the price that a flow pays, shape
+            (carriers, slots); where the flows' parts exceed the price in sum, they are scaled down to it.
+        parts: Parts as for `part_of`.
+
+    Raises:
+        BadWitness: There are shares of a flow that the chunks do not have.
+    """
     net, flow_prices = problem.network, shares.get(chunk_class.chunk, {})
     flows = chunk_class.flows()
     unknown = next((flow for flow in flow_prices if flow not in flows), None)
@@ -282,7 +297,10 @@ class Window(Witness):
         return {resource for resource, _, _ in self.windows}
 
     def renumbered(self, resource_map: Ints) -> Self:
-        """Return the witness with the resources of another network; what it proves there is computed anew."""
+        """Return a witness with the resources of another network; see `Witness.renumbered`.
+
+        Links in `shares` keep their numbers.
+        """
         return replace(self, windows=tuple((int(resource_map[row[0]]), *row[1:]) for row in self.windows))
 
     def limit(self, problem: Problem) -> Limit:
@@ -293,7 +311,12 @@ class Window(Witness):
         return self.limit_of(*self.balance(problem))
 
     def limit_of(self, paid: float, cost: Floats) -> Limit:
-        """Return the limit that follows from the `balance`."""
+        """Return the limit that follows from a `balance`; NOTHING where the prices refute nothing.
+
+        Args:
+            paid: The least that a message's byte pays; may be inf.
+            cost: What all capacity costs in a µs of each slot, shape (slots,).
+        """
         budget = float(cost @ np.diff(self.times))
         if not (0 < budget < np.inf and 0 < self.at_bytes < np.inf):
             return NOTHING
@@ -337,7 +360,11 @@ class Window(Witness):
     def _shares(
         self, problem: Problem, classes: list[ChunkClass], nslots: int
     ) -> dict[int, dict[tuple[int, int], Floats]]:
-        """Return the prices of each flow of each chunk, shape (carriers, slots) each."""
+        """Return each flow's prices by the first chunk of a class and (source, goal), shape (carriers, slots) each.
+
+        Raises:
+            BadWitness: A chunk is not the first of a class, a link or slot does not exist, or a price is not ≥ 0.
+        """
         count = problem.network.ncarriers
         first = {chunk_class.chunk for chunk_class in classes}
         prices: dict[int, dict[tuple[int, int], Floats]] = {}

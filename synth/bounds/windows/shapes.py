@@ -35,6 +35,8 @@ class WindowShape:
 def find_shapes(search: BoundSearch) -> list[WindowShape]:
     """Return the shapes to try, those with few slots first; none has more variables than the tuning allows.
 
+    The list is empty where even the fewest slots need too many.
+
     For sums that many ranks want, programs of the first part that has a whole sum come before programs of flows: they
     are far smaller. Where there are many flows, those from and to one rank come first: they prove nearly as much in a
     part of the time.
@@ -76,7 +78,10 @@ def _steepest_parts(search: BoundSearch) -> list[tuple[tuple[int, ...], ...]]:
 
 
 def flows_at(chunk_class: ChunkClass, ends: tuple[int, ...] | None) -> list[tuple[int, int]]:
-    """Return the flows from or to the ranks `ends`; all flows where it is None, or where there is only one."""
+    """Return the flows (source, goal) from or to the ranks `ends`.
+
+    All flows are returned where `ends` is None, or names ranks and there is only one flow; none where it is empty.
+    """
     flows = chunk_class.flows()
     if ends is None or (ends and len(flows) == 1):
         return flows

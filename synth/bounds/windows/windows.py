@@ -46,7 +46,9 @@ _STRETCHES = 6  # later ends that are tried with the same prices
 def refutations(search: BoundSearch) -> Iterator[Window | None]:
     """Yield witnesses of later and later ends that are refuted at `search.size_bytes`, and None while a solver works.
 
-    The ends lie between what is proved and what a schedule reaches. Programs with few slots come first.
+    The ends lie between what is proved and what a schedule reaches. Programs with few slots come first. The search ends
+    after `search.budget_s`, or when a solver fails. Nothing is yielded without workers, for a quotient problem, and for
+    more ranks than the tuning allows. `search.witnesses` must not be empty.
     """
     problem, tuning = search.problem, search.tuning
     if search.workers is None or problem.quotient is not None:
@@ -204,7 +206,11 @@ class _WindowProgram:
             self._add(chunk_class)
 
     def solved(self, workers: Workers, deadline: float) -> Iterator[Floats | None]:
-        """Yield None while the solver works, then the values of all variables, or None if there are none."""
+        """Yield None while the solver works, then the values of all variables, or None if there are none.
+
+        There are none when `now` has passed `deadline` or the solver failed. If the caller stops early, the solver is
+        killed.
+        """
         ticket = workers.ask("linear", self.builder.build(), max(0.01, deadline - now()), True)
         try:
             while (event := workers.first([ticket], min(deadline, now() + _WAIT_S))) is None and now() < deadline:
@@ -215,7 +221,7 @@ class _WindowProgram:
         yield None if solution is None else solution.values
 
     def paid(self, values: Floats) -> float:
-        """Return what a byte pays; a value over 1 refutes the end."""
+        """Return what the message pays by a solution, if all capacity costs 1; a value over 1 refutes the end."""
         return float(sum(amount * values[column] for column, amount in self.pays))
 
     def claim(self, values: Floats) -> Window:
@@ -353,7 +359,9 @@ class _WindowProgram:
                 self._row(0.0, (columns, np.ones(len(columns))), (pays, np.array([-1.0])))
 
     def _least_of(self, part: Ints, table: Ints, at: Ints) -> dict[tuple[int, int], int]:
-        """Return, by part and slot, a variable for the least table entry of the part's links.
+        """Return, by part and slot, a new variable that is at most each table entry that counts for the part's links.
+
+        A part has none in a slot where no entry counts for its links.
 
         Args:
             part: Part of each link.

@@ -74,7 +74,13 @@ class Direct(ResourceWitness):
 
 
 def direct_loads(problem: Problem, forced: Bools, listed_below: int = LISTED_BELOW) -> Floats:
-    """Return how often every chunk must go directly over a pair of ranks that `forced` flags, shape (nchunks,)."""
+    """Return how often every chunk must go over flagged pairs of ranks if all goes in one hop, shape (nchunks,).
+
+    Args:
+        problem: The problem.
+        forced: Flags of pairs [holder, goal] of positions, shape (k, k).
+        listed_below: As for `pairs`; it has no effect on the result.
+    """
     collective = problem.collective
     load = np.zeros(collective.nchunks)
     listed = pairs(collective, listed_below)

@@ -31,7 +31,7 @@ class Lengths(Witness):
         return {resource for resource, _ in self.prices}
 
     def renumbered(self, resource_map: Ints) -> Self:
-        """Return the witness with the resources of another network; what it proves there is computed anew."""
+        """Return a witness with the resources of another network; see `Witness.renumbered`."""
         return replace(self, prices=tuple((int(resource_map[resource]), price) for resource, price in self.prices))
 
     def limit(self, problem: Problem) -> Limit:
@@ -48,11 +48,11 @@ class Lengths(Witness):
 
 
 def lengths_us_per_byte(problem: Problem, price: Floats) -> float:
-    """Return the µs per byte that link lengths prove.
+    """Return the µs per byte of the message that link lengths prove; 0 if all prices are 0 or a number overflows.
 
     Args:
         problem: The problem.
-        price: Price ≥ 0 of every resource, then of every link's own bandwidth.
+        price: Price ≥ 0 of every resource, then of every link's own bandwidth, shape (nresources + nlinks,).
     """
     net = problem.network
     # GB/s are 1000 bytes/µs: `capacity` is a thousandth of the length that can be used up in a µs.
