@@ -16,7 +16,7 @@ from topologies.errors import InputError
 
 
 def acts_of(memory: Memory) -> Acts:
-    """Return the acts of a plan, which must have passed `check_structure`.
+    """Return the acts of a plan, which must have passed `check_structure`, as its first launch does them.
 
     Raises:
         InputError: The plan moves too much to be checked.
@@ -95,7 +95,7 @@ def _unrolled(memory: Memory, ops: list[Op]) -> Iterator[tuple[int, Op, int, int
 
 
 def _moves_of(memory: Memory, rank: int, tb: int, op: Op, low: int, most: int | None) -> tuple[Move, ...]:
-    """Return the moves of a data operation.
+    """Return the moves of a data operation, in the order in which it makes them.
 
     Args:
         memory: Memory of the plan.
@@ -132,7 +132,7 @@ def _moves_of(memory: Memory, rank: int, tb: int, op: Op, low: int, most: int | 
 
 
 def in_upper_half(plan_acts: Acts, memory: Memory) -> list[list[Act]]:
-    """Return the acts as every second launch does them.
+    """Return the acts of each threadblock as every second launch does them; acts without moves are the same objects.
 
     They use the cells half of a rank's *own* scratch further, also in the scratch of other ranks.
     """

@@ -42,7 +42,8 @@ _NO_LIMITS = Limits("a program of a plan", _MANY, _MANY, _MANY, tbs_per_channel=
 def verify_program(path: Path, goal: Goal | None) -> Verdict:
     """Return the verdict of `emit.mscclpp.format.verify`, with the program, which is checked too if the plan is right.
 
-    The verdict is "not readable", with the reason, if a right plan cannot be converted to a program.
+    The verdict is "not readable", with the reason, if a right plan cannot be converted to a program. A wrong plan that
+    cannot be converted has a verdict without a program. `goal` is as for `check_plan`. This never raises for bad input.
     """
     verdict, plan, report = read_and_check(path, goal)
     if plan is None or report is None:
@@ -57,7 +58,16 @@ def verify_program(path: Path, goal: Goal | None) -> Verdict:
 
 
 def predictor(file: str | Path, topology: Topology, group: Sequence[int] | None) -> PlanPredictor:
-    """Return the predictor of a plan's times, given its text or its path."""
+    """Return the predictor of a plan's times, given its text or its path.
+
+    Args:
+        file: Text or path of the plan.
+        topology: Topology to run on.
+        group: The topology's rank of each rank of the plan; None for 0, 1, ….
+
+    Raises:
+        InputError: The plan cannot be read, does not fit the topology, or cannot be timed.
+    """
     return PlanPredictor(read_plan(file), topology, group)
 
 
@@ -68,8 +78,8 @@ def program_of(plan: ExecutionPlan, goal: Goal | None = None, root: int = 0) -> 
 
     Args:
         plan: The plan.
-        goal: Its goal, as for `check_plan`.
-        root: Root of a rooted collective.
+        goal: Its goal in chunks of the plan; None for the goal of its collective.
+        root: Root of a rooted collective; others do not use it.
 
     Raises:
         InputError: The plan names objects that do not exist, stops before its end, or is too large to be checked.
@@ -90,7 +100,11 @@ def program_of(plan: ExecutionPlan, goal: Goal | None = None, root: int = 0) -> 
 
 
 def header(plan: ExecutionPlan, root: int = 0, units: int = 1) -> Program:
-    """Return the header of a plan as a Program without threadblocks; `units` is the number of cells of one chunk."""
+    """Return the header of a plan as a Program without threadblocks; `units` is the number of cells of one chunk.
+
+    Sizes are in cells, with no scratch. Names of more than 63 characters are cut. In place, only the buffer
+    that the collective's in-place form names has a size, if it names one. LL128 and unknown protocols count as Simple.
+    """
     collective = collective_of(plan)
     only_buffer = _only_buffer(plan)
     gpus = [

@@ -72,10 +72,12 @@ def check_plan(text_or_plan: str | ExecutionPlan, goal: Goal | None = None, root
         text_or_plan: The plan, or its text.
         goal: The goal (out of place, inputs must also stay as they were); None for the goal of the plan's collective,
             in place or out of place as the plan says.
-        root: Root of a rooted collective; None for any root for which the plan is right.
+        root: Root of a rooted collective; None for the first root for which the plan is right, or 0 if there is none
+            among as many as can be tried. With `goal`, no root is tried.
 
     Raises:
-        InputError: The text cannot be read as a plan, or the plan is too large to be checked.
+        InputError: The text cannot be read as a plan, the goal is for another number of ranks, or the plan is too large
+            to be checked.
     """
     plan = read_plan(text_or_plan) if isinstance(text_or_plan, str) else text_or_plan
     rooted = goal is None and collective_of(plan) in ROOTED and root is None
@@ -96,7 +98,10 @@ def verify(path: str | os.PathLike[str], goal: Goal | None = None, *_: object) -
 
 
 def read_and_check(path: Path, goal: Goal | None) -> tuple[Verdict, ExecutionPlan | None, PlanReport | None]:
-    """Return the verdict on a plan file in words, the plan, and its report; both are None for an unreadable file."""
+    """Return the verdict on a plan file in words, the plan, and its report; both are None for an unreadable file.
+
+    A plan that is too large to be checked counts as unreadable. The verdict holds no program.
+    """
     try:
         plan = read_plan(path)
         report = check_plan(plan, goal)
@@ -201,17 +206,26 @@ def write(
         nodes: Node of each rank; None if all ranks are in one node.
         inplace: Whether the plan is for in-place calls; None for the program's own form.
         linked: Pairs of ranks that the network links.
+
+    Raises:
+        InputError: As `write_plan` raises it.
     """
     return write_plan(program, goal, nodes=nodes, inplace=inplace, linked=linked, sms=target.limits.sms)
 
 
 def threadblocks(_: Program | None, text: str | Path) -> list[int]:
-    """Return the number of threadblocks of each rank in a plan or its file, which may exceed that of its program."""
+    """Return the number of threadblocks of each rank in a plan or its file, which may exceed that of its program.
+
+    `text` is the text or the path.
+
+    Raises:
+        InputError: As `read_plan` raises it.
+    """
     return [len(gpu.blocks) for gpu in read_plan(text).gpus]
 
 
 def largest_message(text: str) -> int:
-    """Return the largest message that a plan takes, in bytes of the larger buffer."""
+    """Return the largest message that a plan takes, in bytes of the larger of input and output."""
     plan = read_plan(text)
     return plan.max_bytes * both_chunks(plan) // counted_chunks(plan)
 
@@ -299,7 +313,14 @@ def _plan(
     form: bool,
     linked: Sequence[tuple[int, int]],
 ) -> ExecutionPlan:
-    """Return the plan of a program that has one form; `form` is the plan's form, in place or not."""
+    """Return the plan of a program that has one form; `form` is the plan's form, in place or not.
+
+    The plan is not checked. The other arguments are those of `write_plan`.
+
+    Raises:
+        InputError: If `nodes` are of another number of ranks, the program is too large to be followed, or the plan
+            takes none of its message sizes.
+    """
     n = program.nranks
     if nodes is not None and len(nodes) != n:
         raise InputError(f"nodes of {len(nodes)} ranks; it must be of {n}")
@@ -338,10 +359,10 @@ def _plan(
 
 
 def restate(text: str, name: str, least: int, most: int | None, _: Target) -> str:
-    """Return a plan's text with another name and for other message sizes.
+    """Return a plan's text with another name, for messages of `least` to `most` bytes (None: no limit), unchecked.
 
     Raises:
-        InputError: No message has such a size.
+        InputError: The plan takes no message of such a size, or the text cannot be read.
     """
     plan = read_plan(text)
     plan.name = name

@@ -50,7 +50,7 @@ def write_in_switch(
         algorithm: The algorithm, whose sends all go through a switch.
         name: Name of the plan.
         inplace: Whether the plan is in place.
-        common: Cells of the chunks; None for one cell each, if the chunks have one size.
+        common: Cells of the chunks; None for those of `common_chunk`: one cell each if the chunks have one size.
         sms: Number of threadblocks that a rank may have; 0 for any number.
 
     Raises:
@@ -95,7 +95,7 @@ def write_in_switch(
 
 
 def write_program(algorithm: Algorithm, common: CommonChunk, inplace: bool, sms: int) -> tuple[str, Program]:
-    """Return the text of an algorithm's plan, and its header as a Program.
+    """Return the text of an algorithm's plan, and its header as a Program without threadblocks.
 
     Arguments and errors are those of `write_in_switch`.
     """
@@ -105,7 +105,7 @@ def write_program(algorithm: Algorithm, common: CommonChunk, inplace: bool, sms:
 
 
 def _senders(algorithm: Algorithm) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return the rank that multicasts each chunk, after it has read its sum in a reducing collective.
+    """Return the rank that multicasts each chunk, after it has read its sum in a reducing collective, shape (nchunks,).
 
     Raises:
         InputError: Plans cannot express the algorithm.

@@ -51,7 +51,8 @@ def add_meeting(
 
     Args:
         gpus: Ranks of the plan, which are changed.
-        pairs: Pairs of ranks that the program connects. Ranks that no pair connects do not hear of each other.
+        pairs: Pairs of ranks that the program connects, in either direction. Ranks that no pairs connect, not even
+            through further ranks, do not hear of each other.
         nodes: Node of each rank.
         linked: Pairs that the network links. If a threadblock has channels to all ranks, all of these pairs are used;
             if there are more ranks, only pairs that connect ranks which the program does not.

@@ -40,9 +40,10 @@ def both_chunks(plan: ExecutionPlan) -> int:
 
 
 def most_bytes(plan: ExecutionPlan) -> int:
-    """Return the largest message, in bytes, for which all numbers that the executor keeps in 32 bits fit.
+    """Return the largest message for which all numbers that the executor keeps in 32 bits fit.
 
-    These are the ends of spans, and the places of packets in double scratch, which the executor sizes by the whole
+    The message is in bytes of the buffer that max_message_size refers to (see `counted_chunks`). The numbers are the
+    ends of spans, and the places of packets in double scratch, which the executor sizes by the whole
     allocation of the input, up to max_message_size.
     """
     unit, max_bytes = plan.alignment * counted_chunks(plan), NO_LIMIT
@@ -60,8 +61,8 @@ def limit_sizes(plan: ExecutionPlan, least_bytes: int, largest: int) -> None:
 
     Args:
         plan: The plan, which is changed.
-        least_bytes: Smallest message, in bytes.
-        largest: Largest message, in bytes; 0 for no limit.
+        least_bytes: Smallest message, in bytes of the larger of input and output.
+        largest: Largest message, in bytes of the same buffer; 0 for no limit.
 
     Raises:
         InputError: The plan takes none of these sizes.
@@ -88,13 +89,17 @@ def goal_of(plan: ExecutionPlan, root: int = 0) -> Goal | None:
     """Return the goal of the plan's collective, in place or out of place as the plan says; None if its name is unknown.
 
     Raises:
-        InputError: The chunks cannot be divided into as many blocks as ranks.
+        InputError: The chunks cannot be divided into as many blocks as ranks, or the goal has too many cells.
     """
     return goal_for(collective_of(plan), len(plan.gpus), chunks_of(plan), plan.inplace, root)
 
 
 def sizes_of(plan: ExecutionPlan, rank: int) -> tuple[int, int]:
-    """Return the (input, output) chunks that the collective gives a rank."""
+    """Return the (input, output) chunks that the collective gives a rank out of place, with root 0.
+
+    Raises:
+        InputError: The chunks cannot be divided into as many blocks as ranks.
+    """
     return buffer_sizes(collective_of(plan), len(plan.gpus), chunks_of(plan), rank, 0)
 
 
@@ -118,7 +123,10 @@ class Memory:
     first: list[int]
 
     def cell(self, rank: int, kind: str, index: int, packet: bool) -> int:
-        """Return the first cell of a chunk; a packet has two cells for each cell of its data."""
+        """Return the first cell of chunk `index` of a rank's buffer `kind` (i, o or s), or of packet `index` there.
+
+        A packet has two cells for each cell of its data.
+        """
         return self.base[rank][kind] + index * self.units * (2 if packet else 1)
 
     def half(self, rank: int) -> int:
@@ -169,7 +177,7 @@ def memory_of(plan: ExecutionPlan, goal: Goal | None) -> Memory:
 
 
 def width(plan: ExecutionPlan, op: Op) -> int:
-    """Return the number of cells of one iteration of a pipeline."""
+    """Return the number of cells that one iteration of the pipeline `op` moves."""
     return op.unit_bytes // math.gcd(*_unit_bytes(plan)) * _groups(plan)
 
 
@@ -197,7 +205,15 @@ def _units(plan: ExecutionPlan) -> int:
 
 
 def buffer_of(plan: ExecutionPlan, rank: int, tb: int, part: PlanPart, channel_type: str) -> list[tuple[int, str]]:
-    """Return the (rank, buffer) pairs of a part of an operation: several for a switch channel."""
+    """Return the (rank, buffer) pairs of a part of an operation: several for a switch channel.
+
+    Args:
+        plan: The plan.
+        rank: Rank of the operation.
+        tb: Its threadblock.
+        part: The part.
+        channel_type: Type of the operation's channels, which tells the list of remote buffers that `part` counts in.
+    """
     if part.side == "L":
         return [(rank, str(part.at))]
     gpu = plan.gpus[rank]

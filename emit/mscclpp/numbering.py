@@ -69,7 +69,10 @@ class Numbering:
         return "memory" if self.nodes[u] == self.nodes[v] else "port"
 
     def gpus(self) -> list[PlanGpu]:
-        """Return the ranks of the plan; this adds to the symbolic threadblocks what their other ends need."""
+        """Return the ranks of the plan; this adds to the symbolic threadblocks what their other ends need.
+
+        It is to be called once.
+        """
         self._other_ends()
         acquired = self._edges()
         scratch = [first + packets for first, packets in zip(self.first_packet, self.places.packets, strict=True)]

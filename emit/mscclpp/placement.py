@@ -124,7 +124,7 @@ class Placer:
         self._max_stored = _STORED_ROWS
 
     def placement(self) -> SpanPlacement:
-        """Return the placement, by following the program's order of execution to its end."""
+        """Return the placement, by following the program's order of execution to its end; it is to be called once."""
         c = self.c
         dep, sends, receives = c.dep.tolist(), self.sends, c.receives.tolist()
         awaited = Counter(d for d in dep if d >= 0)
@@ -320,7 +320,7 @@ class Placer:
         )
 
     def keys(self, rank: int, span: Span) -> Iterable[int]:
-        """Return the numbers of the cells of a span of the plan."""
+        """Return the numbers of the cells of a rank's span of the plan (not of packets); equal numbers are one cell."""
         if self.separate is None:
             first = self.base[rank][BUFFERS.index(span.kind)] + span.first
         else:

@@ -193,7 +193,7 @@ class ExecutionPlan:
         return sum(1 for _ in self.ops())
 
     def connects(self, rank: int, target: int) -> bool:
-        """Return True if channels lead from one rank to the other, perhaps through further ranks."""
+        """Return True if channels lead from `rank` to `target`, perhaps through further ranks, or if both are equal."""
         reached, todo = {rank}, [rank]
         while todo:
             gpu = self.gpus[todo.pop()]

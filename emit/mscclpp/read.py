@@ -51,13 +51,17 @@ def read_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
 
 
 class _PlanReader:
-    """A reader of a parsed document; every error names the place in the document."""
+    """A reader of a parsed document.
+
+    Its methods raise InputError at a value that the executor would not take; the message names the place `where` in the
+    document (empty for the whole) and what would be right.
+    """
 
     def __init__(self, source: str) -> None:
         self.source = source
 
     def fail(self, where: str, message: str) -> InputError:
-        """Return the error for a place in the document."""
+        """Return, without raising it, the error for a place in the document."""
         return InputError(f"{self.source}: {where}: {message}" if where else f"{self.source}: {message}")
 
     def object(self, value: Any, where: str) -> dict[str, Any]:
@@ -92,13 +96,13 @@ class _PlanReader:
         return value
 
     def get(self, holder: dict[str, Any], name: str, where: str, take: Callable[..., Any], *bounds: Any) -> Any:
-        """Apply `take` to the value of a required key, with its bounds."""
+        """Apply `take` to the value of a required key, its place and `bounds`, and return what that returns."""
         if name not in holder:
             raise self.fail(where, f"no {name}; it must have it")
         return take(holder[name], f"{where}.{name}" if where else name, *bounds)
 
     def each(self, holder: dict[str, Any], name: str, where: str, take: Callable[[Any, str], Any]) -> list[Any]:
-        """Apply `take` to each element of a required list."""
+        """Apply `take` to each element of a required list and its place, and return the results in order."""
         place = f"{where}.{name}" if where else name
         return [take(value, f"{place}[{n}]") for n, value in enumerate(self.get(holder, name, where, self.items))]
 

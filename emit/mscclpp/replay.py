@@ -82,7 +82,10 @@ class Replay:
         self.total = Counter(n for acts in plan_acts.acts for act in acts if act.kind == "release" for n in act.ids)
 
     def run(self) -> list[int]:
-        """Run the plan once on all ranks; return the threadblocks that stopped before their end."""
+        """Run the plan once on all ranks, and add findings; return the threadblocks that stopped before their end.
+
+        After a launch that stopped, no further one may be run.
+        """
         if self.launch:
             self._end_launch()
         self.launch += 1
@@ -316,7 +319,8 @@ class Replay:
     def check_ends(self, notes: list[str]) -> None:
         """Add findings and cautions for accesses that can still happen after a rank's kernel has ended.
 
-        The caller may then use its buffers.
+        The caller may then use its buffers. Cautions are added to `notes`. This is to be called after a launch that
+        ended.
         """
         plan_acts, known_at_end = self.plan_acts, self._known_at_end()
         reported: set[tuple[int, int, int]] = set()
@@ -351,8 +355,9 @@ class Replay:
     def check_hearing(self, notes: list[str]) -> None:
         """Add a finding or a caution if a rank hears nothing of another rank, and so can be two launches ahead of it.
 
-        Such launches use the same half of scratch. A plan of packets whose channels connect the two ranks must prevent
-        it, because its launches mix with those of other packet plans.
+        Such launches use the same half of scratch. Only the first such pair of ranks is reported; a caution is added to
+        `notes`. A plan of packets whose channels connect the two ranks must prevent it, because its launches mix with
+        those of other packet plans.
         """
         plan, first = self.memory.plan, self.clocks.first
         unaware_pairs = (

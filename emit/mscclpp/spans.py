@@ -93,7 +93,7 @@ def follows(span: Span, after: Span) -> bool:
 
 
 def add_span(spans: list[Span], span: Span) -> None:
-    """Add a span, merged with the last span if it follows that."""
+    """Add a span to the list `spans`, which is changed, merged with the last span if it follows that."""
     if spans and follows(spans[-1], span):
         spans[-1] = spans[-1]._replace(size=spans[-1].size + span.size)
     else:
@@ -101,7 +101,11 @@ def add_span(spans: list[Span], span: Span) -> None:
 
 
 def split_spans(*lists: list[Span]) -> list[list[Span]]:
-    """Split spans into pieces in which every list is contiguous; return one span of each list for every piece."""
+    """Split spans into pieces in which every list is contiguous; return one span of each list for every piece.
+
+    All lists must cover the same chunks of a step. The pieces are in order of chunks, and their spans have offset 0,
+    unless every list has just one span, which is returned as it is.
+    """
     if all(len(spans) == 1 for spans in lists):
         return [[spans[0] for spans in lists]]
     cuts = sorted({x for spans in lists for span in spans for x in (span.offset, span.offset + span.size)})
@@ -172,7 +176,10 @@ def packet_readers(c: Columns, order: list[Step], cells: Cells) -> dict[Step, li
 
 
 def plain_scratch_ranks(c: Columns, users: dict[Step, list[Origin]]) -> set[int]:
-    """Return the ranks that use scratch of the program apart from data that `packet_readers` leaves in packets."""
+    """Return the ranks that use scratch of the program apart from data that `packet_readers` leaves in packets.
+
+    `users` is the result of `packet_readers`; empty if there are no packets.
+    """
     scratch = BUFFERS.index("s")
     src = c.is_op(READS_SRC) & (c.src == scratch)
     dst = c.is_op(WRITES_DST | READS_DST) & (c.dst == scratch)

@@ -41,7 +41,11 @@ Cell = tuple[str, int]  # buffer, chunk
 
 
 def check_structure(plan: ExecutionPlan, goal: Goal | None, findings: Findings) -> bool:
-    """Add a finding for each structural fault; return True if the plan can be executed, despite exceeded limits."""
+    """Add a finding for each structural fault; return True if the plan can be executed, despite exceeded limits.
+
+    `goal` only matters for whether it is None: then the sizes of buffers must be those of the plan's collective, if its
+    name implies any. `findings` must be empty before.
+    """
     for rank, gpu in enumerate(plan.gpus):
         for kind, message in _rank_faults(plan, rank):
             findings.add(kind, message, rank)
@@ -65,7 +69,8 @@ def check_structure(plan: ExecutionPlan, goal: Goal | None, findings: Findings) 
 def ensure_executable(plan: ExecutionPlan, goal: Goal | None, cannot: str) -> None:
     """Raise InputError, beginning with `cannot`, for a plan that names objects that do not exist.
 
-    Exceeded limits alone raise nothing.
+    Sizes or shapes that are wrong raise it too; exceeded limits alone raise nothing. `goal` is as for
+    `check_structure`.
     """
     findings = Findings()
     if not check_structure(plan, goal, findings):
@@ -272,7 +277,7 @@ def packet_parts(op: Op) -> tuple[list[bool], list[bool]]:
 
 
 def executed_parts(op: Op) -> tuple[Sequence[PlanPart], Sequence[PlanPart]]:
-    """Return sources and destinations as the executor takes them: get swaps the offsets of the two sides."""
+    """Return sources and destinations as the executor takes them, in order: get swaps the offsets of the two sides."""
     if op.name != "get":
         return op.src, op.dst
     pairs = list(zip(op.src, op.dst, strict=True))

@@ -64,7 +64,7 @@ class _BlockBuilder:
 
     Attributes:
         block: The threadblock.
-        keys: Returns the numbers of the cells of a span, as in `Placement`.
+        keys: Returns the numbers of the cells of a span, as in `SpanPlacement`.
         connection: Connection of each step that sends.
         users: Thread that last used each (signal or wait, connection) since the last nop.
         read: Cells read since the last nop, with their threads.
@@ -138,7 +138,15 @@ class _BlockBuilder:
         kind: str = "",
         send: Step = -1,
     ) -> None:
-        """Add a data operation, for a message on channels of `kind` if there is one; packets carry their own order."""
+        """Add a data operation, for a message on channels of `kind` if there is one; packets carry their own order.
+
+        Args:
+            name: Name of the operation.
+            src: Spans that it reads.
+            dst: Spans that it writes.
+            kind: Type of the message's channel; empty if the data stays on its rank.
+            send: Step that sends the message; −1 if there is none.
+        """
         op = SymbolicOp(name, tuple(src), tuple(dst), [send] if kind == "port" else [], kind=kind)
         if name in ("re", "repkt") and self._added(op):
             return
@@ -195,7 +203,15 @@ def make_threadblocks(
 ) -> list[SymbolicBlock]:
     """Build all threadblocks, with at most about `room` operations each.
 
-    If a threadblock of the program is split, each part begins after the last step of the part before it.
+    A step whose own operations are more makes a larger one. If a threadblock of the program is split, each part begins
+    after the last step of the part before it.
+
+    Args:
+        c: Columns of the program.
+        places: Places of the program's data.
+        nodes: Node of each rank.
+        packets: Whether messages are packets.
+        room: Number of operations, without those that `Numbering` adds for other threadblocks.
     """
     translator = _Translator(c, places, nodes, packets)
     sends = c.sends.tolist()

@@ -346,7 +346,7 @@ class _PlanSteps:
         self._add(block, self._last(stores))
 
     def _over(self, rank: int, runs: Sequence[ActRun], *, multicasts: bool) -> int:
-        """Return the hyperlink on which a rank multicasts to the ranks of `runs`, or (not `forth`) reads their sum.
+        """Return the hyperlink on which a rank multicasts to the ranks of `runs`, or else reads their sum.
 
         Raises:
             InputError: No switch has it.
