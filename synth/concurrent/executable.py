@@ -22,10 +22,10 @@ class GroupExecutor(Protocol):
     """The lowering of plans for one executor."""
 
     def isolated(self, problem: Problem) -> Executor | None:
-        """Return the executor for the algorithms of one group; None if its programs are not compared."""
+        """Return the executor for the algorithms of one group; None if the programs of one group are not compared."""
 
     def rank_sends(self, union: UnionProblem) -> int | None:
-        """Return how many sends a rank may take part in for each of its groups; see `Options`."""
+        """Return how many sends a rank may take part in for each of its groups, on average; None for any number."""
 
     def time_us(self, union: UnionProblem, algorithm: Algorithm) -> float:
         """Return the time of a plan's programs in µs.
@@ -38,12 +38,12 @@ class GroupExecutor(Protocol):
 def choose_executable(
     ranked: Sequence[ConcurrentPlan], executor: GroupExecutor, most: int, until: float, say: Callable[[str], None]
 ) -> ConcurrentPlan:
-    """Return the plan whose programs are fastest; the first plan if the executor can hold none.
+    """Return the plan whose programs are fastest; the first plan if there are no programs of any in time.
 
     Args:
-        ranked: Plans, the best first by their schedules.
+        ranked: One or more plans, in the order in which they are lowered; a plan may occur again.
         executor: The lowering of plans.
-        most: Most plans that become programs.
+        most: Most plans that become programs; those that the executor cannot hold do not count.
         until: Reading of `now` at which the budget ends; half of the time left is for the files of the chosen plan.
         say: Receives a line before a step that takes long.
     """

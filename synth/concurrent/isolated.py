@@ -99,8 +99,8 @@ def run_isolated(
     Args:
         problem: Problem with the chunks that the group's collective has.
         size_bytes: The group's message size.
-        options: Chunks (of each chunk; any number if None), engine, sends a rank, and budget. There is an answer even
-            with a budget of 0.
+        options: Chunks (into how many each chunk is cut; any number if None), engine, sends a rank, and budget; nothing
+            else of it counts. There is an answer even with a budget of 0.
         workers: Solver processes.
         report: Receives what is tried and the best algorithm so far.
         executor: Executor of the answer; None if only its schedule counts.
@@ -136,14 +136,19 @@ def run_each_isolated(
 
     Args:
         union: The groups as one problem.
-        options: See `run_isolated`.
+        options: See `run_isolated`; its budget does not count.
         workers: Solver processes.
         until: Reading of `now`; the time until then is shared evenly.
         report: Receives what is tried.
-        executor_of: Returns the executor of a group's answer, by its problem.
+        executor_of: Returns the executor of a group's answer, by its problem; None if only its schedule counts.
 
     Returns:
-        The answers, and whether Ctrl-C came, so that the later ones were made in haste.
+        The answer of each group in the order of the union, and whether Ctrl-C came, so that the later ones were made in
+        haste. Groups whose problems are equal but for the ranks share one object.
+
+    Raises:
+        InputError: See `run_isolated`.
+        KeyboardInterrupt: Ctrl-C came a second time.
     """
     isomorphic = IsomorphicGroups(union.topology)
     problems = isolated_problems(union)
@@ -181,7 +186,7 @@ def run_each_isolated(
 
 
 def engine_of(answers: Sequence[Isolated]) -> str:
-    """Return the names of the engines that found some answers."""
+    """Return the names of the engines that found the answers as one text, each once and in alphabetical order."""
     return ", ".join(sorted({answer.engine for answer in answers}))
 
 
@@ -221,7 +226,12 @@ def _first_of_a_kind(
 def isolated_parts(
     union: UnionProblem, schedule: Schedule, groups: Sequence[int] | None = None
 ) -> Iterator[tuple[Problem, Schedule]]:
-    """Yield the sends of each group, or of some groups, as a schedule of the group's isolated problem.
+    """Yield the sends of each group as a schedule of the group's isolated problem, with the times that they have.
+
+    Args:
+        union: The groups as one problem.
+        schedule: Schedule of the union.
+        groups: Positions of the groups that are wanted, in this order; None for all.
 
     Raises:
         ScheduleRefused: A chunk is at a rank at which its group's chunks may not be.
@@ -236,9 +246,13 @@ def isolated_parts(
 
 
 def own_witnesses(isolated: Sequence[Isolated], size_bytes: float) -> list[Witness]:
-    """Return the groups' own bounds at the sizes of a union whose message has `size_bytes`.
+    """Return the groups' own bounds, restated for the message size of a union.
 
     Only their numbers are good; they are no proofs for the union.
+
+    Args:
+        isolated: The answers of the groups.
+        size_bytes: Message size of the union in the question, to which the groups' sizes belong.
     """
     witnesses = []
     for answer in dict.fromkeys(isolated):

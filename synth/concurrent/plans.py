@@ -69,11 +69,15 @@ class ConcurrentPlan:
         return float(self.times_us.max())
 
     def parts_of(self, refined: UnionProblem) -> int:
-        """Return into how many parts the plan cuts the chunks of `refined`."""
+        """Return into how many parts the plan cuts each chunk of `refined`, the same groups with fewer chunks."""
         return self.problem.collective.nchunks // refined.collective.nchunks
 
     def slowdown(self, isolated_us: Floats) -> float:
-        """Return the largest time in the plan / time in isolation over the groups."""
+        """Return the largest time in the plan / time in isolation over the groups.
+
+        Args:
+            isolated_us: Time of each group in isolation, in µs, shape (groups,).
+        """
         return float((self.times_us / isolated_us).max())
 
 
@@ -126,7 +130,7 @@ def direct(union: UnionProblem, restate: Restate, chunks: int | None = None) -> 
     Args:
         union: The groups as one problem.
         restate: States the groups again for other collectives.
-        chunks: Chunks of every block; as few as the plan needs if None.
+        chunks: Chunks of every block that the question pins; None: as few as the plan needs.
 
     Returns:
         The plan; None if a group has no direct plan, or none with so many chunks, or if it is too large.
@@ -188,7 +192,10 @@ def _refinement(chunks: int | None, plan_chunks: int) -> int:
 
 
 def refine_sends(schedule: Schedule, times: int) -> Schedule:
-    """Return the same sends with every chunk cut into `times` parts that follow each other, without times."""
+    """Return the same sends with every chunk cut into `times` parts that follow each other.
+
+    The result has no times, except for 1 part: then it is `schedule` itself.
+    """
     if times == 1:
         return schedule
     part = np.tile(np.arange(times), len(schedule))
@@ -211,7 +218,11 @@ def even_counts(members: Sequence[Member]) -> list[int]:
 
 
 def refined_union(union: UnionProblem, restate: Restate, chunks: int | None) -> UnionProblem:
-    """Return the union with the chunks that an engine begins with: `chunks` a block, or similar sizes if None."""
+    """Return the union with the chunks that an engine begins with: `chunks` a block, or similar sizes if None.
+
+    Raises:
+        InputError: So many chunks do not fit in memory.
+    """
     counts = even_counts(union.members) if chunks is None else [chunks] * len(union.members)
     subdivided_once = cache(subdivided)  # Many groups have the same collective.
     refined = restate([subdivided_once(m.collective, n) for m, n in zip(union.members, counts, strict=True)])
@@ -222,9 +233,11 @@ def refined_union(union: UnionProblem, restate: Restate, chunks: int | None) -> 
 def faster_parts(plan: ConcurrentPlan, isolated: Mapping[int, Isolated]) -> dict[int, Isolated]:
     """Return the parts of a plan that beat the isolated runs of their groups, by group.
 
+    Each part is a new isolated run with the bound of the old one.
+
     Args:
         plan: Plan of all groups.
-        isolated: Isolated runs of the groups to compare, by group.
+        isolated: Isolated runs of the groups to compare, by the group's position.
     """
     faster = {}
     parts = isolated_parts(plan.problem, plan.at_size, list(isolated))
@@ -239,6 +252,8 @@ def faster_parts(plan: ConcurrentPlan, isolated: Mapping[int, Isolated]) -> dict
 
 def fairer(union: UnionProblem, schedule: Schedule, size_bytes: float, isolated_us: Floats) -> Schedule | None:
     """Return the schedule in the order with the smallest largest slowdown, then makespan; None if no order is better.
+
+    Only a few orders are tried. The result is timed at `size_bytes`.
 
     The rows of a schedule stand in order of priority. Each group's rows keep their order among themselves, which is an
     order that any schedule of the group allows. How early they stand among all others is varied: every group's times

@@ -33,7 +33,8 @@ class ConcurrentResult(ConcurrentPlan):
         best_by_method: Makespan in µs and largest slowdown of the best plan of every method, by that method.
         stop_reason: Why the search stopped early ("budget", "interrupted"), or "".
         seconds: Seconds that the search took.
-        rivals: Bounds of other protocols, if costs are on; `bound` and `isolated` are of the plan's protocol.
+        rivals: Bounds of other protocols, if costs are on; empty otherwise. `bound` and `isolated` are of the plan's
+            protocol.
         defects: Parts of synth that failed, so that their plans are missing.
     """
 
@@ -69,7 +70,10 @@ class ConcurrentResult(ConcurrentPlan):
 
     @cached_property
     def decisive(self) -> tuple[float, Witness, int | None]:
-        """Return the bound on the makespan in µs, its witness, and the group whose own it is (None for the union)."""
+        """Return the bound on the makespan in µs, its witness, and the position of the group whose own it is.
+
+        The group is None for a bound of the union, also under another protocol.
+        """
         bound_us, witness = self.bound.at(self.size_bytes)
         # Of isomorphic groups with equal bounds this is the first, whose witnesses are about its own problem.
         group = int(np.argmax(self.isolated_bound_us))
@@ -105,13 +109,13 @@ class ConcurrentResult(ConcurrentPlan):
 def statement(result: ConcurrentResult) -> dict[str, Any]:
     """Return everything about a result in plain values. Times are in µs.
 
-    Keys: collective, topology, summary, alpha, relay, objective; groups (for each: ranks, collective, size_bytes,
-    time_us in the plan, alone_us, slowdown, alone_bound_us, alone_gap, engine that found the isolated run); time_us
-    (when the last group is done), bound_us, gap, optimal, proof (what proves the bound, in words), proved_by (the group
-    whose own bound it is, from 0; None for the union); slowdown (the largest); sum_us and vs_sum (groups one after
-    another, and that / time_us); direct_us and vs_direct (None without a direct plan); by (the method of the chosen
-    plan), plans (time_us and slowdown of every method); engine, chunks (a block), steps, sends; bounds (the union's
-    witnesses, as in a single group's statement); ended, seconds.
+    Keys: collective, topology (its name), summary, alpha, relay, objective; groups (for each: ranks, collective,
+    size_bytes, time_us in the plan, alone_us, slowdown, alone_bound_us, alone_gap, engine that found the isolated run);
+    time_us (when the last group is done), bound_us, gap, optimal, proof (what proves the bound, in words), proved_by
+    (the group whose own bound it is, from 0; None for the union); slowdown (the largest); sum_us and vs_sum (groups one
+    after another, and that / time_us); direct_us and vs_direct (None without a direct plan); by (the method of the
+    chosen plan), plans (by method: time_us and slowdown of its best plan); engine, chunks (a block), steps, sends;
+    bounds (the union's witnesses, as in a single group's statement); ended ("", "budget" or "interrupted"), seconds.
     """
     problem, algorithm, direct = result.problem, result.algorithm, result.direct_us
     bound_us, witness, group = result.decisive

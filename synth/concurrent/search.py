@@ -75,7 +75,7 @@ def plan(  # It has many parameters because callers state each option by its nam
             `synth.concurrent.plans.fairer`), then the makespan.
         chunks: Chunks of every block; any number if None.
         engine: "flow"; or "auto", which also tries what a vendor library would run.
-        budget: Seconds.
+        budget: Seconds for the search, more than 0.
         seed: Checked like that of other questions; these engines draw nothing at random.
         workers: Solver processes to use again.
         progress: Receives what is tried and the best algorithm so far.
@@ -85,6 +85,7 @@ def plan(  # It has many parameters because callers state each option by its nam
 
     Raises:
         InputError: The question cannot be answered; the message is one line.
+        KeyboardInterrupt: Ctrl-C came a second time before there was a plan; otherwise the result says "interrupted".
     """
     for name, value, allowed in (("objective", objective, ("makespan", "fair")), ("engine", engine, ("auto", "flow"))):
         if value not in allowed:
@@ -205,7 +206,10 @@ class ConcurrentSearch:
         }
 
     def run(self) -> ConcurrentResult:
-        """Make plans until one is near its bound, nothing more is to be tried, the budget ends or Ctrl-C."""
+        """Make plans until one is near its bound, nothing more is to be tried, the budget ends or Ctrl-C.
+
+        Errors as those of `plan`.
+        """
         state, options = self.state, self.state.options
         until = state.budget.after(state.plan.isolated)
         executor_of = (lambda _: None) if self._executor is None else self._executor.isolated
@@ -352,7 +356,7 @@ class ConcurrentSearch:
         """Return the best plan that can be executed, and prove a bound if there is none yet.
 
         Args:
-            hurried: Whether the first plan that can be executed is enough.
+            hurried: True after a second Ctrl-C: no plan is made fairer or lowered, and the first one is returned.
         """
         state, objective = self.state, self.state.options.objective
         if not any(plan.method == AT_ONCE for plan in state.plans):

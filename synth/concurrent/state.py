@@ -71,7 +71,17 @@ class GroupsState:
         has_programs: bool,
         known_plans: Sequence[ConcurrentPlan] = (),
     ) -> None:
-        """Start with plans that exist already; has_programs: whether an executor's programs are made at the end."""
+        """Start with plans that exist already.
+
+        Args:
+            problem: See the class.
+            options: See the class.
+            plan: The plan before it is limited to the sends of `options.rank_sends`.
+            workers: See the class.
+            report: See the class.
+            has_programs: Whether an executor's programs are made at the end, for which time is kept.
+            known_plans: Plans of the same groups under the same rule for relays.
+        """
         self.problem, self.options, self.workers, self.report = problem, options, workers, report
         self.plan = plan.limited(options.rank_sends, problem.nranks)
         self.budget = Budget(options.budget_s, now() if options.begun is None else options.begun)
@@ -117,7 +127,17 @@ class GroupsState:
     # Plans.
 
     def take(self, answer: Outcome, source: str) -> float:
-        """Keep a plan after replaying it; return the part by which it is faster than the best plan before."""
+        """Keep a plan after replaying it; return the part (0 to 1) by which it is faster than the best plan before.
+
+        The first plan gains 1, and an answer that is no plan gains 0.
+
+        Args:
+            answer: A candidate, or a text about progress, which is only reported.
+            source: Method of the plan.
+
+        Raises:
+            VerificationError: The schedule does not do the collectives, or a chunk is where its group's may not be.
+        """
         if isinstance(answer, Progress):
             self.say(f"together: {answer.text}")
         elif isinstance(answer, Candidate):
@@ -128,18 +148,18 @@ class GroupsState:
         return 0.0
 
     def add(self, problem: Problem, schedule: Schedule, engine: str, method: str) -> float:
-        """Add a plan; return its makespan in µs."""
+        """Add a plan after replaying it, as slow as it may be; return its makespan in µs. Errors as those of `take`."""
         assert isinstance(problem, UnionProblem)
         check_within_groups(problem, schedule)
         self.plans.append(ConcurrentPlan(problem, Algorithm(problem, schedule, engine), method))
         return self.plans[-1].makespan_us
 
     def ranked(self, objective: str) -> list[ConcurrentPlan]:
-        """Return all plans, the best by an objective first."""
+        """Return all plans, the best by an objective, "makespan" or "fair", first."""
         return sorted(self.plans, key=partial(self._key, objective))
 
     def best(self, objective: str) -> ConcurrentPlan:
-        """Return the best plan by an objective."""
+        """Return the best plan by an objective, "makespan" or "fair"; there must be a plan."""
         return min(self.plans, key=partial(self._key, objective))
 
     def _key(self, objective: str, plan: ConcurrentPlan) -> tuple[float, float]:
@@ -173,7 +193,12 @@ class GroupsState:
         return max(own, self.bound.at(self.problem.size_bytes)[0]) if self.bound.witnesses else own
 
     def tighten_bound(self, *, quick: bool = False) -> None:
-        """Raise the bound if neither it nor a group's own bound is near the best plan; quick: only by its loads."""
+        """Raise the bound if neither it nor a group's own bound is near the best plan; there must be a plan.
+
+        Args:
+            quick: Whether only the loads of the best plan are tried as prices; otherwise bounds are searched until the
+                deadline.
+        """
         best = self.best("makespan")
         enough_us = best.makespan_us / self.plan.met
         if self.least_us() >= enough_us:

@@ -90,13 +90,17 @@ class UnionProblem(Problem):
         return size_bytes * (float(self.members[group].size_bytes) / self.size_bytes)
 
     def may_hold(self) -> Bools:
-        """Return where each group's chunks may be, shape (groups, local ranks)."""
+        """Return True where each group's chunks may be, shape (groups, local ranks)."""
         if self.allowed_holders is None:
             return np.ones((len(self.members), self.nranks), dtype=bool)
         return self.allowed_holders.ranks
 
     def with_chunks(self, chunks: int) -> UnionProblem:
-        """Return the union with every chunk of every group cut into equal parts."""
+        """Return the union with every chunk of every group cut into `chunks` equal parts.
+
+        Raises:
+            InputError: So many chunks do not fit in memory.
+        """
         whole = super().with_chunks(chunks)
         assert isinstance(whole, UnionProblem)
         subdivided_once = cache(subdivided)  # Many groups have the same collective.
@@ -104,7 +108,16 @@ class UnionProblem(Problem):
         return replace(whole, members=members, first_chunk=self.first_chunk * chunks)
 
     def restated(self, collectives: Sequence[Collective], relays: Relays, dead: Sequence[int]) -> UnionProblem:
-        """Return the union of the same groups with other collectives; arguments as those of `union_problem`."""
+        """Return the union of the same groups with other collectives.
+
+        Args:
+            collectives: The collective of each group.
+            relays: See `union_problem`.
+            dead: See `union_problem`.
+
+        Raises:
+            InputError: See `union_problem`.
+        """
         members = [replace(m, collective=c) for m, c in zip(self.members, collectives, strict=True)]
         return union_problem(self.topology, members, relays, dead)
 
@@ -262,9 +275,13 @@ def _own_problem(union: UnionProblem, group: int, may: Bools) -> tuple[Problem, 
 
 
 def isolated_problems(union: UnionProblem, groups: Sequence[int] | None = None) -> list[Problem]:
-    """Return the problem of each group, or of some groups, while all other ranks are idle.
+    """Return the problem of each group while all other ranks are idle, with the group's chunks and ranks in its order.
 
-    The rule for relays is the union's.
+    The rule for relays is the union's: without relays only the group's ranks exist, otherwise all ranks of the union.
+
+    Args:
+        union: The groups as one problem.
+        groups: Positions of the groups that are wanted, in this order; None for all.
     """
     may, chosen = union.may_hold(), range(len(union.members)) if groups is None else groups
     return [_own_problem(union, group, may[group])[0] for group in chosen]
@@ -342,7 +359,7 @@ def split_by_group(union: UnionProblem, schedule: Schedule) -> list[tuple[Proble
 def times_by_group(union: UnionProblem, schedule: Schedule) -> Floats:
     """Return when the last send of each group has arrived in a timed schedule, in µs, shape (groups,).
 
-    The latest of them is `simulate.time_us`.
+    It is 0 for a group without sends. The latest of them is `simulate.time_us`.
     """
     times = np.zeros(len(union.members))
     arrival = schedule.end_us + union.network.alpha_us[schedule.link]

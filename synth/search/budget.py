@@ -40,7 +40,7 @@ class Budget:
 
     @classmethod
     def until(cls, deadline: float) -> Budget:
-        """Return a budget that begins now and ends at a deadline."""
+        """Return a budget that begins now and ends at a deadline, a reading of `now`."""
         begun = now()
         return cls(deadline - begun, begun)
 
@@ -55,11 +55,11 @@ class Budget:
         return self.deadline - now()
 
     def after(self, share: float) -> float:
-        """Return when the first share of the budget is used."""
+        """Return when the first `share` (0 to 1) of the budget is used."""
         return self.begun + share * self.seconds
 
     def stage_deadline(self, stage: Stage) -> float:
-        """Return when a stage that begins now ends."""
+        """Return when a stage that begins now ends: after its `share` of the budget, and not later than its `until`."""
         return min(now() + stage.share * self.seconds, self.after(stage.until))
 
     def without_last(self, share: float) -> float:
@@ -67,12 +67,18 @@ class Budget:
         return self.deadline - share * self.seconds
 
     def windows_deadline(self, share: float) -> float:
-        """Return when bounds by windows of time end: after their share of the budget, or half of the time left."""
+        """Return when bounds by windows of time that begin now end.
+
+        They get `share` (0 to 1) of the budget or half of the time left, whichever is longer, but no time after the
+        budget.
+        """
         left_s = self.left_s
         return now() + min(left_s, max(share * self.seconds, left_s / 2))
 
     def search_deadline(self, longest_lowering_s: float, postponed_s: Iterable[float]) -> float:
         """Return when engines and bounds must end, so that programs can still be lowered and written.
+
+        At most half of the budget is kept for that; a postponed program that needs more does not count.
 
         Args:
             longest_lowering_s: Seconds that it took to find one best program.
@@ -84,12 +90,13 @@ class Budget:
         return self.deadline - min(max(_WRITING * longest_lowering_s, max(improving_s, default=0.0)), most_s)
 
     def lowering_deadlines(self, searching: bool, sharing: int, first: bool) -> tuple[float, float]:
-        """Return when lowering stops improving a program, and when it is cut off.
+        """Return when lowering that begins now stops improving a program, and when it is cut off even without one.
 
         Args:
-            searching: Whether engines still have stages.
+            searching: Whether engines still have stages, so that lowering gets only a small share of the budget.
             sharing: Number of algorithms that share the time left for lowering.
-            first: Whether there is no program of any algorithm yet.
+            first: Whether there is no program of any algorithm yet; then lowering may go on after the budget unless
+                `searching`.
         """
         begun = now()
         enough, cutoff = begun + self.left_s * _IMPROVING / max(1, sharing), begun + self.left_s / _WRITING
@@ -107,7 +114,11 @@ class Budget:
         return needs_s > _WHILE_SEARCHING * self.seconds < math.inf
 
     def enough_for(self, needs_s: float) -> str:
-        """Return the least budget, in words, in which a program that takes so many seconds would be written."""
+        """Return the least budget as text, such as `90s`, in which a program would be written.
+
+        Args:
+            needs_s: Seconds to lower the program in haste and to write its file.
+        """
         return format_seconds(max(1.2 * self.seconds, self.seconds / 2 + _WRITING * needs_s))
 
 
@@ -116,7 +127,7 @@ def least_seconds(topology: Topology, sends: int = 0) -> float:
 
     Args:
         topology: The network of the question.
-        sends: Number of sends of the first answer, as far as it is known.
+        sends: Number of sends of the first answer; 0 if it is not known.
     """
     return _BASE_S + _RANK_S * topology.nranks + _LINK_S * topology.nlinks + _SEND_S * sends
 

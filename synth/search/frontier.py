@@ -19,7 +19,11 @@ POWERS = [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())
 
 
 def frontier(offers: Sequence[Offer]) -> list[Offer]:
-    """Return offers that cover all sizes with the fastest algorithms by predicted time; few ranges rather than many."""
+    """Return offers that cover all sizes with the fastest algorithms by predicted time; few ranges rather than many.
+
+    They are copies with `low`, `high` and `shown` set, in ascending order of sizes. The first begins at 0 and the last
+    has no end. An algorithm may have several ranges. Without offers the list is empty.
+    """
     won = winners(offers)
     if not won:
         return []
@@ -34,7 +38,11 @@ def frontier(offers: Sequence[Offer]) -> list[Offer]:
 
 
 def winners(offers: Sequence[Offer]) -> list[tuple[Offer, list[int]]]:
-    """Return the offers on the frontier by size, each with the powers of two in bytes that it is fastest for."""
+    """Return the offers on the frontier, each with the neighbouring powers of two in bytes that it is fastest for.
+
+    They are in ascending order of sizes and cover all of `POWERS`; an offer with several ranges occurs several times.
+    An offer that gains little is left out, and the next best takes its sizes. Without offers the list is empty.
+    """
     if not offers:
         return []
     candidates = sorted(_worth_looking_at(offers), key=lambda offer: offer.order)
@@ -80,7 +88,7 @@ def _losses(times: Floats) -> Floats:
 
 
 def _takeover(before: Offer, after: Offer, low: int, high: int) -> int:
-    """Return the first size at which `after` is faster than `before`, by bisection between two sizes in bytes.
+    """Return about the first size at which `after` is faster than `before`, by bisection between two sizes in bytes.
 
     The size next to `low` comes first, because the protocol may change there.
     """

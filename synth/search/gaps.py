@@ -48,7 +48,7 @@ class LargestGap:
         return max(gaps, key=lambda size: (gaps[size], -size), default=None)
 
     def mark_tried(self, size_bytes: int, *, for_good: bool = False) -> None:
-        """Record that everything is tried for a size; for_good: also after its time has fallen."""
+        """Record that everything is tried for a size; for_good: also after its time has fallen, until `restart`."""
         self._tried_us[size_bytes] = 0.0 if for_good else self._search.scheduled_us(size_bytes)
 
     def restart(self) -> None:

@@ -58,7 +58,7 @@ class Offer:
         return self.algorithm.steps, len(self.algorithm.schedule), self.algorithm.chunks
 
     def time_us(self, size_bytes: float) -> float:
-        """Return the time for messages of a size in bytes, in µs."""
+        """Return the time in µs for messages of a size in bytes: of the program if there is one, or of the schedule."""
         return (self.execution or self.algorithm).time_us(size_bytes)
 
     def rank_at(self, size_bytes: float) -> tuple[float, int, int, int]:
@@ -66,7 +66,7 @@ class Offer:
         return self.time_us(size_bytes), *self.order
 
     def at_size(self, size_bytes: int) -> Offer:
-        """Return the offer for one message size."""
+        """Return a copy of the offer for one message size, which is its range and is shown."""
         return replace(self, low=size_bytes, high=size_bytes, shown=size_bytes)
 
     def serves(self, size_bytes: float) -> bool:
@@ -95,7 +95,7 @@ def partition(
     Args:
         low: Smallest size in bytes.
         high: Largest size in bytes, inclusive; None if there is no end.
-        samples: Rising sizes in bytes, each with its server.
+        samples: One or more rising sizes in bytes, each with its server; the first server also serves from `low`.
         changes: Function that takes two neighbouring sizes of different servers, as (size, server, size, server), and
             returns (first size, server) of each change between them, in order.
 

@@ -126,7 +126,13 @@ class ProtocolPlan:
     ) -> dict[str, tuple[Size, ...]]:
         """Return the sizes in bytes at which each protocol is searched, the protocol with the largest size first.
 
-        Among protocols with the same largest size, the one with the least bound there is first.
+        Among protocols with the same largest size, the one with the least bound there is first. Protocols that are near
+        the least bound at no size are left out; the others have at most `most` sizes each, the first of `sizes` first.
+
+        Args:
+            bounds: What is proved of each protocol.
+            able: Protocols to choose from, which are keys of `bounds`.
+            sizes: Message sizes in bytes to choose from, the largest first.
         """
         least_us = {size: min(bounds[name].at(size)[0] for name in able) for size in sizes}
         near = {
@@ -137,13 +143,24 @@ class ProtocolPlan:
         return {name: tuple(near[name]) for name in sorted(order, key=lambda name: -near[name][0])}
 
     def share_of(self, place: int, protocols: int) -> float:
-        """Return the share of the time left for the search of one protocol, by its place among so many protocols."""
+        """Return the share of the time left for the search of one protocol.
+
+        Args:
+            place: Its place in the order of searches, from 0.
+            protocols: Number of protocols that are searched.
+        """
         if place == 0 and protocols > 1 and self.first is not None:
             return self.first
         return 1.0 / (protocols - place)
 
     def plan_for(self, plan: SearchPlan, options: Options, is_first: bool) -> SearchPlan:
-        """Return the plan for one protocol: all engines for the first one, those that mind latencies for the others."""
+        """Return the plan for one protocol: all engines for the first one, those that mind latencies for the others.
+
+        Args:
+            plan: The plan without protocols; it is returned as it is if the user pins an engine or a shape.
+            options: What the user pins.
+            is_first: Whether this protocol is searched first.
+        """
         if options.engine != AUTO or options.pinned:
             return plan
         if not is_first:

@@ -113,17 +113,21 @@ class Pool:
         return self.budget.search_deadline(self._longest_s, map(self._needs_s, postponed))
 
     def add(self, algorithm: Algorithm, size_bytes: float) -> Offer:
-        """Add an algorithm, lower it now if it is the fastest at a size, and return its offer."""
+        """Add an algorithm, lower what is fastest at a size as `best` does, and return the algorithm's offer.
+
+        The offer has no `execution` if another algorithm is faster or lowering waits; `refused` is set if the executor
+        can hold no program of it.
+        """
         self.offers.append(offer_of(algorithm, self._least_bytes, now() - self.budget.begun))
         self.best(size_bytes)
         return self.offer_of(algorithm)
 
     def offer_of(self, algorithm: Algorithm) -> Offer:
-        """Return the present offer of an algorithm that was added, with or without a program."""
+        """Return the present offer of an algorithm that was added and not removed, with or without a program."""
         return next(offer for offer in self.all_offers() if offer.algorithm is algorithm)
 
     def remove(self, algorithm: Algorithm) -> None:
-        """Remove an algorithm from those that can be shown."""
+        """Remove an algorithm from those that can be shown; do nothing if it is not among them."""
         self.offers = [offer for offer in self.offers if offer.algorithm is not algorithm]
 
     def is_postponed(self, algorithm: Algorithm) -> bool:
@@ -137,7 +141,8 @@ class Pool:
     def best(self, size_bytes: float) -> Offer | None:
         """Return the fastest algorithm at a size, or the fastest schedule if none can be lowered.
 
-        None means that there is no algorithm.
+        Algorithms are lowered until the fastest has a program or waits for the end of the stages (`is_postponed`);
+        those of which there is no program move to `refused`. None means that there is no algorithm.
         """
         while self.offers:
             best = min(self.offers, key=lambda offer: (not offer.serves(size_bytes), *offer.rank_at(size_bytes)))
@@ -146,16 +151,26 @@ class Pool:
         return min(self.refused, key=lambda offer: offer.rank_at(size_bytes), default=None)
 
     def best_us(self, size_bytes: float) -> float:
-        """Return the time of the fastest algorithm at a size, in µs; inf if there is none."""
+        """Return the time of the fastest algorithm at a size, in µs, lowering as `best` does; inf if there is none."""
         best = self.best(size_bytes)
         return math.inf if best is None else best.time_us(size_bytes)
 
     def scheduled_us(self, size_bytes: float) -> float:
-        """Return the time of the best schedule or program so far at a size, in µs, without lowering any."""
+        """Return the time of the best schedule or program so far at a size, in µs, without lowering any.
+
+        It is inf without algorithms. Those that the executor refused count too.
+        """
         return min((offer.time_us(size_bytes) for offer in self.all_offers()), default=math.inf)
 
     def frontier(self, size_bytes: int | None = None) -> list[Offer]:
-        """Return which algorithm serves which sizes, or one size; all of them lowered if any can be."""
+        """Return which algorithm serves which sizes; all of them lowered if any can be.
+
+        Args:
+            size_bytes: The only size that counts; None for all sizes, as `synth.search.frontier.frontier` covers them.
+
+        Returns:
+            Offers in ascending order of sizes; empty without algorithms.
+        """
         if size_bytes is not None:
             best = self.best(size_bytes)
             return [] if best is None else [best.at_size(size_bytes)]

@@ -39,17 +39,19 @@ def search_protocols(
 ) -> None:
     """Search one protocol after another until the share of the budget for schedules is used.
 
+    The first one is searched even if that share is used. Later protocols without an answer are left out of `results`.
+
     Args:
         names: The protocols, the most promising first.
         results: Receives the result of each protocol; those that are there stay also after an error or Ctrl-C.
-        search_protocol: Searches one protocol in so many seconds.
+        search_protocol: Searches one protocol in so many seconds, or raises InputError if it has no answer.
         budget: The time of all protocols.
         plan: Shares of the budget.
         has_programs: Whether an executor's programs are made in the rest of the budget.
 
     Raises:
         InputError: The first protocol has no answer, so that none has.
-        KeyboardInterrupt: Ctrl-C came.
+        KeyboardInterrupt: Ctrl-C came, or the result of a protocol says so.
     """
     until = budget.after(plan.searching if has_programs else plan.schedules_only)
     for place, name in enumerate(names):

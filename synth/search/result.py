@@ -29,7 +29,7 @@ class SearchResult:
 
     Attributes:
         problem: The problem, with one chunk a block.
-        ranges: The frontier, or one offer at the pinned size.
+        ranges: The frontier, or one offer at the pinned size; empty if a pinned shape has no schedule.
         unused: Algorithms that could be shown but serve no size.
         bound: Lower limit on the time of any algorithm.
         baselines: Algorithms that a vendor library would run.
@@ -73,7 +73,12 @@ class SearchResult:
     seconds: float = 0.0
 
     def raise_bound(self, bound: Bound, at_s: float) -> None:
-        """Set a bound with further witnesses, found so many seconds after the search began."""
+        """Replace the bound by one that has its witnesses and maybe more.
+
+        Args:
+            bound: The new bound.
+            at_s: When the witnesses that are new were found, in seconds since the search began.
+        """
         for witness in bound.witnesses:
             self.bound_s.setdefault(witness, at_s)
         self.bound = bound
@@ -87,14 +92,26 @@ class SearchResult:
         return models
 
     def library(self, name: str, size_bytes: int) -> LibraryChoice | NotModelled:
-        """Return what a library of LIBRARIES would choose for a message size in bytes, or why that is not known."""
+        """Return what a library would choose for a message size in bytes.
+
+        Args:
+            name: Name of the library, a key of `synth.baselines.vendors.LIBRARIES`.
+            size_bytes: Message size in bytes.
+
+        Returns:
+            The choice; or, returned and not raised, a NotModelled that says why it is not known.
+        """
         model = self._models[name]
         if isinstance(model, NotModelled):
             return model
         return _modelled(name, partial(model.choose, self.problem.collective.name, size_bytes))
 
     def fastest(self, size_bytes: int) -> Offer:
-        """Return the offer that serves a message size in bytes."""
+        """Return the offer that serves a message size in bytes; the last one for a size above all ranges.
+
+        Raises:
+            IndexError: There are no ranges.
+        """
         serving = (offer for offer in self.ranges if offer.high is None or size_bytes <= offer.high)
         return next(serving, self.ranges[-1])
 

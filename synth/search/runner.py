@@ -65,7 +65,14 @@ class EngineRun:
     latest: float = 0.0
 
     def step(self, ledger: Ledger) -> bool:
-        """Ask for one more answer; return False if there is none, or if the engine or its answer has a defect."""
+        """Ask for one more answer and give it to the ledger; `gained` and `latest` then say what it gained.
+
+        Returns:
+            False if there is none: the engine has ended, cannot do the problem, or it or its answer has a defect.
+
+        Raises:
+            InputError: The engine cannot do the problem, and the ledger has no answer yet.
+        """
         self.latest = 0.0
         return contained(f"engine {self.engine}", partial(self._step, ledger), otherwise=False)
 
@@ -100,13 +107,19 @@ def compiled_interrupts() -> Iterator[None]:
 def race(runs: Iterable[EngineRun], ledger: Ledger, deadline: float, waiting: list[EngineRun] | None = None) -> None:
     """Run the stage of every engine; then let the engine that gained most go on, until the deadline.
 
-    Once everything is proved no engine goes on.
+    Once everything is proved no engine goes on. Every engine gives at least one answer, even after the deadline: clock
+    and proof are looked at between answers.
 
     Args:
-        runs: Engines in the order of their stages.
+        runs: Engines in the order of their stages; the next one is taken when a stage has ended.
         ledger: Receiver of the answers.
         deadline: Reading of `now`.
-        waiting: Kept up to date with the engines that have not ended, also if the race is interrupted.
+        waiting: List that is kept up to date with the engines that have not ended, also if the race is interrupted;
+            engines that are in it before go on too after the stages.
+
+    Raises:
+        InputError: An engine cannot do the problem, and no engine has answered before.
+        KeyboardInterrupt: Ctrl-C came.
     """
     waiting = [] if waiting is None else waiting
     for run in runs:
@@ -128,7 +141,7 @@ def race(runs: Iterable[EngineRun], ledger: Ledger, deadline: float, waiting: li
 
 
 def by_gain(runs: Iterable[EngineRun]) -> list[EngineRun]:
-    """Return engines in the order in which they would go on."""
+    """Return engines in the order in which they would go on: the one that gained most lately first."""
     return sorted(runs, key=lambda run: -run.gained)
 
 
@@ -148,7 +161,11 @@ def run_to_end(
         interrupt_at: Returns when the work's time is over, a reading of `now`; it is called again and again.
 
     Returns:
-        The conclusion, and why the search ended early, or "".
+        The conclusion, and why the search ended early ("budget" or "interrupted"), or "". It is "budget" too if the
+        work ended by itself after the budget.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C came again during the second conclusion. Other errors of `work` and `conclude` pass.
     """
     stop_reason = ""
     try:

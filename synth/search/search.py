@@ -40,7 +40,9 @@ def search(
 ) -> SearchResult:
     """Return the answer of a problem, searched until everything is proved, the budget ends or Ctrl-C.
 
-    There is an answer however the search ends, because constructive engines give one before the solvers start.
+    There is an answer however the search ends, because constructive engines give one before the solvers start. Only if
+    steps, rounds or chunks are pinned, `ranges` of the answer may be empty, because no schedule has that shape or none
+    was found in time.
 
     Args:
         problem: The problem, with one chunk a block. With costs for which no protocol is chosen (`Problem.protocols`),

@@ -73,7 +73,7 @@ class SearchState:
         self.report(text, self.latest)
 
     def raise_bound(self, bound: Bound) -> None:
-        """Set a bound with further witnesses."""
+        """Replace the bound by one that has its witnesses and maybe more, found now."""
         self.result.raise_bound(bound, now() - self.budget.begun)
 
     # What engines may read.
@@ -99,7 +99,10 @@ class SearchState:
         )
 
     def best_us(self, size_bytes: float) -> float:
-        """Return the best time so far for messages of `size_bytes`, in µs; inf if there is none."""
+        """Return the best time so far for messages of `size_bytes`, in µs; inf if there is none.
+
+        Programs may be lowered for it, as by `Pool.best`.
+        """
         return self.pool.best_us(size_bytes)
 
     def scheduled_us(self, size_bytes: float) -> float:
@@ -125,8 +128,16 @@ class SearchState:
     def take(self, answer: Outcome, source: str) -> float:
         """Keep an answer of an engine after replaying it.
 
+        Args:
+            answer: A schedule, a claim, a refusal, or a text about progress, which is only reported.
+            source: Name of the engine, a row of the registry.
+
         Returns:
-            What the answer gained: the part by which it is faster than the best schedule at its size before.
+            What the answer gained: the part (0 to 1) by which a candidate is faster than the best schedule before, at
+            the size at which that is most. It is 0 for all other answers.
+
+        Raises:
+            VerificationError: The schedule does not do the collective, or breaks the model.
         """
         result = self.result
         if isinstance(answer, Candidate | Algorithm):
@@ -194,7 +205,10 @@ class SearchState:
     # Bounds.
 
     def tighten_bound(self) -> None:
-        """Raise the bound if the best algorithm does not meet it yet."""
+        """Raise the bound, at the pinned or the largest size, if the best algorithm there is not near it yet.
+
+        Without an algorithm nothing happens.
+        """
         size, met = self.options.size or LARGEST, self.plan.met
         best_us = self.best_us(size)
         sends = len(self.latest.schedule) if self.latest is not None else 0

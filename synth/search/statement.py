@@ -35,6 +35,10 @@ def row(result: SearchResult, served: Offer) -> dict[str, Any]:
 
     Times are in µs, at the size `shown_bytes`: of the program if there is one, otherwise of the schedule.
 
+    Args:
+        result: The search result, for the bound and what the row is compared with.
+        served: The algorithm with its range.
+
     Returns:
         A dictionary with the keys of `compare` and of `over_sizes`, and with:
 
@@ -77,8 +81,8 @@ def over_sizes(result: SearchResult, time_us: TimeAt, low: int, high: int | None
 
         - worst: The size with the largest gap (bytes, time_us, bound_us, gap), among the shown size, the range's ends
           and the sizes of `curve` in the range.
-        - curve: Rows (bytes, time_us, bound_us) at powers of two over all sizes, outside the range too; empty for very
-          many sends.
+        - curve: Lists [bytes, time_us, bound_us] at powers of two over all sizes, outside the range too, ascending;
+          empty for very many sends.
     """
     sizes: set[int] = {shown}
     powers = range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), 1 if sends <= _MANY else _SPREAD)
@@ -179,7 +183,10 @@ def statement(result: SearchResult) -> dict[str, Any]:  # It is long because eve
         - libraries: By name: version; own_clock: whether its times are by its own cost model; costs: whether the times
           here include an executor's costs; not_modelled: why its model does not cover this question, "" if it does.
         - bounds: Each witness: kind, text, base_us, us_per_byte, cap_us.
-        - k_synchronous: What is proved for each number of steps.
+        - k_synchronous: What is proved for each phase and number of steps, as `StepClaim` says: part, steps; rounds and
+          chunks of the best shape (None without one); least_rounds_a_chunk as a fraction in text (None without a
+          limit); proved, by; up_to_chunks or for_chunks, if it is proved for up to or exactly so many only; proof in
+          words; refuted as lists [steps, rounds, chunks].
         - time_slots: What dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver.
         - out_of_reach: Faster schedules for which the executor can hold no program: bytes, chunks, time_us, gap,
           refused.
@@ -190,7 +197,7 @@ def statement(result: SearchResult) -> dict[str, Any]:  # It is long because eve
         - unsaid: Why no switch may do so although some can.
         - next_minute: See `next_minute`.
         - defects: Parts of synth that failed, whose answers are missing; one line each.
-        - ended: "", or why the search stopped early.
+        - ended: "", or why the search stopped early ("budget" or "interrupted").
         - seconds: Duration of the search.
     """
     problem = result.problem
@@ -231,6 +238,10 @@ def statement(result: SearchResult) -> dict[str, Any]:  # It is long because eve
 
 def next_minute(result: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
     """Return what the search would do with one minute more, and where the largest gap of the rows is.
+
+    Args:
+        result: The search result.
+        rows: Rows of its ranges (see `row`).
 
     Returns:
         A dictionary with these keys:

@@ -34,7 +34,13 @@ class Windows:
     """
 
     def __init__(self, search: BoundedSearch, sizes: Sequence[int], gap: float) -> None:
-        """Set up bounds for a search; gap: time / bound above which a size is looked at."""
+        """Set up bounds for a search.
+
+        Args:
+            search: The search, whose `result` gets the bounds.
+            sizes: Message sizes in bytes to choose from.
+            gap: Time / bound above which a size is looked at.
+        """
         self.next_gap = LargestGap(search, sizes, gap)
         self._search, self._tuning = search, DEFAULT
         self._steps: Iterator[None] | None = None
@@ -51,7 +57,12 @@ class Windows:
         return True
 
     def finish(self, until: float, finer_s: float) -> None:
-        """Run steps until a reading of `now`, and then for so many seconds of that time with finer slots of time."""
+        """Run steps while there is something to do, then again with finer slots of time.
+
+        Args:
+            until: Reading of `now` at which all ends.
+            finer_s: Most seconds of that time for finer slots; 0 for none.
+        """
         while now() < until and self.step():
             pass
         until = min(until, now() + finer_s)
