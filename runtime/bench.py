@@ -306,7 +306,10 @@ def make_row(
     in_place: Timing | None,
     emulated: EmulatedTime | None = None,
 ) -> BenchRow:
-    """Build the row of a program that was measured on blocks of `elements` elements; `name` is the name in the row."""
+    """Build the row of a program that was measured on blocks of `elements` elements; `name` is the name in the row.
+
+    `out_of_place` and `in_place` are the two measurements, None for one that was not made.
+    """
     kind, row_kind = parse_type(settings.kind), find_kind(program.collective)
     message_elements = elements * count_blocks(program.collective, program.nranks)
     return BenchRow(
@@ -327,7 +330,7 @@ def make_row(
 def _measure_side(
     program: Program, goal: Goal | None, layout: Layout, settings: Settings, inplace: bool, executor: BenchExecutor
 ) -> Timing:
-    """Measure a program out of place or in place."""
+    """Measure a program out of place or in place; inputs are filled anew before each run, which is not timed."""
     kind, op = parse_type(settings.kind), settings.op
     end_goal = goal_of(program, goal, inplace)
     input_values = [make_input(layout, rank, kind, op, settings.seed) for rank in range(program.nranks)]
@@ -357,7 +360,10 @@ def _measure_side(
 def _make_buffers(
     goal: Goal, layout: Layout, kind: str, inplace: bool, executor: BenchExecutor
 ) -> tuple[list[Any], list[Any]]:
-    """Create an input and an output for every rank; in place one is part of the other."""
+    """Create an input and an output for every rank, all 0; with `inplace` one is part of the other.
+
+    A rank for which the goal states no common place has two buffers of its own even so.
+    """
     inputs, outputs = [], []
     for rank, shift in enumerate(goal.o_in_i):
         with executor.at(rank):

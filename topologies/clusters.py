@@ -179,7 +179,14 @@ def _fabric(nics: Nics, n: int, count: int, first: int) -> tuple[Ints, Ints, Int
 
 
 def _nic_limits(nics: Nics, sender: Ints, receiver: Ints, first: int) -> list[Limit]:
-    """Return a limit for every NIC and direction that more than one link crosses; `first` is the index of link 0."""
+    """Return a limit for every NIC and direction that more than one link crosses.
+
+    Args:
+        nics: The NICs of a node.
+        sender: Sending NIC of each of the fabric's links, numbered over all nodes; -1: none.
+        receiver: Receiving NIC of each, likewise.
+        first: Index in the cluster of the fabric's first link.
+    """
     limits: list[Limit] = []
     for word, owner in (("out", sender), ("in", receiver)):
         order = np.argsort(owner, kind="stable")

@@ -91,7 +91,11 @@ def _star(dims: Sequence[int]) -> _FamilyShape:
 
 
 def _fattree(dims: Sequence[int]) -> _FamilyShape:
-    """Return a k-ary fat tree (one size), or a tree of leaves and spines (three sizes)."""
+    """Return a k-ary fat tree (one size), or a tree of leaves and spines (three sizes).
+
+    Raises:
+        InputError: There are two sizes, or one that is odd or below 2.
+    """
     if len(dims) == 3:
         return _leaf_spine(dims)
     if len(dims) != 1:

@@ -243,7 +243,11 @@ def _switch_ops(data: Mapping[Any, Mapping[str, Any]], switches: list[Any], orig
 
 
 def _limits(attributes: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """Return the GB/s of each limit by name, as the graph states them."""
+    """Return the GB/s of each limit by name, as the graph states them, unchecked; empty where it states none.
+
+    Raises:
+        InputError: They are no table, nor one in JSON.
+    """
     stated = attributes.get("limits", {})
     try:
         stated = parse_json(stated, origin, "GB/s by name") if isinstance(stated, str) else stated
@@ -255,7 +259,11 @@ def _limits(attributes: Mapping[str, Any], origin: str) -> dict[str, Any]:
 
 
 def _figure(values: Mapping[str, Any], key: str, where: str, missing: float | None) -> float:
-    """Return a number of a node, an edge or the graph; `missing` stands for it where it is absent."""
+    """Return a number of a node, an edge or the graph; `missing` stands for it where it is absent.
+
+    Raises:
+        InputError: It is no finite number, or it is absent and `missing` is None; the error begins with `where`.
+    """
     value = values.get(key, missing)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_MOST <= value <= _MOST:
         raise InputError(f"{where}: {key[:40]} {shown(value)}; it must be a number")
@@ -263,10 +271,10 @@ def _figure(values: Mapping[str, Any], key: str, where: str, missing: float | No
 
 
 def _device_figure(attributes: Mapping[str, Any], key: str, origin: str, most: int) -> int:
-    """Return a graph's figure of its devices, 0 where it is no whole number.
+    """Return a graph's figure of its devices, 0 where it is absent or no whole number.
 
     Raises:
-        InputError: The figure is out of range.
+        InputError: The figure is below 0 or above `most`.
     """
     value = attributes.get(key)
     if type(value) is not int:
@@ -277,7 +285,11 @@ def _device_figure(attributes: Mapping[str, Any], key: str, origin: str, most: i
 
 
 def _switch_names(nodes: list[Any], origin: str) -> Iterator[str]:
-    """Yield the switches' names, with "switch." before those that cannot be names of switches as they are."""
+    """Yield the switches' names, with "switch." before those that cannot be names of switches as they are.
+
+    Raises:
+        InputError: A name cannot be one even then.
+    """
     for node in nodes:
         name = str(node)
         if not is_switch_name(name):

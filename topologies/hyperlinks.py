@@ -170,7 +170,10 @@ def _share_a_limit(topology: Topology, ports: list[int]) -> bool:
 
 
 def _ports(topology: Topology, vertex: int, local: Ints) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the physical links from local ranks to the switch, and back, each by local rank."""
+    """Return the physical links from local ranks to the switch, and back, each by local rank.
+
+    `vertex` is the switch; `local` has the local rank of each rank of the topology, -1 for none.
+    """
     n = topology.nranks
     up = np.flatnonzero((topology.link_dst == vertex) & (topology.link_src < n))
     down = np.flatnonzero((topology.link_src == vertex) & (topology.link_dst < n))
@@ -182,7 +185,10 @@ def _ports(topology: Topology, vertex: int, local: Ints) -> tuple[dict[int, int]
 
 
 def _add(crossing: Crossing, topology: Topology, switch: _Switch, *, multicast: bool, part: float) -> None:
-    """Add the multicasts, or the reductions, of a switch's members: first at full rate, then paced."""
+    """Add the multicasts, or the reductions, of a switch's members to `crossing`: first at full rate, then paced.
+
+    `part` is their rate as a fraction of a port's rate, above 0; below 1 it also adds capacities to `caps`.
+    """
     members, up, down = switch.members, switch.up, switch.down
     own_links, member_links = (up, down) if multicast else (down, up)
     ports = np.array([member_links[rank] for rank in members.tolist()])

@@ -103,7 +103,11 @@ def _read_node(name: str) -> Machine:
 
 
 def _read_cluster(spec: str, name: str, count: str) -> Topology:
-    """Return the cluster of `count` nodes of the machine or file `name`."""
+    """Return the cluster of `count` nodes (as text) of the machine or file `name`; `spec` is the whole text.
+
+    Raises:
+        InputError: The count is no number from 1, the machine cannot be read, or nodes of it cannot be joined.
+    """
     machine = _read_node(name)
     if not re.fullmatch(r"[1-9][0-9]{0,6}", count):
         raise InputError(

@@ -307,7 +307,11 @@ class Topology:
         return order
 
     def _checked_switch_ops(self) -> tuple[SwitchOps, ...]:
-        """Return the switches that multicast or reduce, in the order of `switches`."""
+        """Return the switches that multicast or reduce, in the order of `switches`.
+
+        Raises:
+            InputError: A switch does not exist or is repeated, or a rate is not 0 to 1.
+        """
         place = {name: i for i, name in enumerate(self.switches)}
         for ops in self.switch_ops:
             where = f"switch_ops of {ops.switch!r}"
@@ -321,7 +325,11 @@ class Topology:
         return tuple(sorted(active_ops, key=lambda ops: place[ops.switch]))
 
     def _checked_limit(self, limit: Limit, new_index: Ints) -> Limit:
-        """Return the limit with its links renumbered and sorted."""
+        """Return the limit with its links renumbered and sorted; `new_index` has the new index of each link.
+
+        Raises:
+            InputError: Its name, links or bandwidth are wrong.
+        """
         if not _is_line(limit.name):
             raise self._error(f"limit name {limit.name!r} must be a text of one line")
         where = f"limit {limit.name!r}"

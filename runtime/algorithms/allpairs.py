@@ -6,7 +6,11 @@ from emit.language import Script
 def algorithm(ranks: int = 8, passes: int = 2, protocol: str = "LL", instances: int = 1) -> Script:
     """Build the all-pairs all-reduce: one pass sends all data, two passes are a reduce-scatter and an all-gather.
 
-    `passes` is 1 or 2 (any other number counts as 2); `instances` is the number of copies of the program in parallel.
+    Args:
+        ranks: Number of ranks.
+        passes: 1 or 2; any other number counts as 2.
+        protocol: Protocol of the program.
+        instances: As for `Script`.
     """
     script = Script(f"allpairs{passes}", "allreduce", ranks, chunks=ranks, protocol=protocol, instances=instances)
     all_ranks = range(ranks)

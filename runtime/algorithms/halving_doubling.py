@@ -4,7 +4,10 @@ from emit.language import Script
 
 
 def algorithm(ranks: int = 8, protocol: str = "Simple", instances: int = 1) -> Script:
-    """Build the all-reduce by recursive halving and doubling; `ranks` must be a power of two."""
+    """Build the all-reduce by recursive halving and doubling; `ranks` must be a power of two, which is not checked.
+
+    `protocol` and `instances` are as for `Script`.
+    """
     script = Script("halving_doubling", "allreduce", ranks, chunks=ranks, protocol=protocol, instances=instances)
     distance = ranks // 2
     while distance >= 1:

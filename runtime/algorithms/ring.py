@@ -4,7 +4,7 @@ from emit.language import Script
 
 
 def algorithm(ranks: int = 8, protocol: str = "LL128", instances: int = 1) -> Script:
-    """Build the ring all-reduce."""
+    """Build the ring all-reduce, with a chunk for each rank; `protocol` and `instances` are as for `Script`."""
     script = Script("ring", "allreduce", ranks, chunks=ranks, protocol=protocol, instances=instances)
     for c in range(ranks):
         part = script.chunk(c, "i", c)

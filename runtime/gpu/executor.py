@@ -358,7 +358,11 @@ class GpuExecutor:
         self.kernel_us = max(times_us) if self.emulated is None else self.emulated.measured_us
 
     def _copied(self, rank: int, input_array: Array, output_array: Array) -> list[Any]:
-        """Return copies of a rank's input and output on its GPU; they share memory as the originals do."""
+        """Return copies of a rank's input and output on its GPU; they share memory as the originals do.
+
+        Raises:
+            InputError: One of them has gaps.
+        """
         pair = (input_array, output_array)
         if not all(array.flags.c_contiguous for array in pair):
             raise InputError(f"rank {rank}: a buffer with gaps; it must be contiguous")

@@ -94,7 +94,13 @@ class Pace:
         self._alpha_us = np.where(rates > 0, net.alpha_us[links] if net.nlinks else 0.0, 0.0)
 
     def _keep_shared(self, places: list[list[int]], rates: NDArray[np.float64], capacity: NDArray[np.float64]) -> None:
-        """Keep the links and limits that their connections can fill."""
+        """Keep the links and limits that their connections can fill, as columns of this object.
+
+        Args:
+            places: Links and limits that each connection uses, by number.
+            rates: Rate of each connection in GB/s; 0 for one without messages.
+            capacity: Capacity of each link and limit in GB/s.
+        """
         users: dict[int, list[int]] = {}
         for number, connection_places in enumerate(places):
             if rates[number]:

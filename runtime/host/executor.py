@@ -302,7 +302,17 @@ class _HostRun:
             block.step = block.first
 
     def _execute(self, block: _HostBlock, message: _HostMessage | None, sends: bool, lend: bool) -> Array | None:
-        """Run the step on one chunk in one window; return the elements to send, or None."""
+        """Run the block's step on one chunk in one window; return the elements to send, or None.
+
+        Args:
+            block: The block.
+            message: What the step receives, or None.
+            sends: Whether the step sends.
+            lend: Whether the receiver reads the sent elements from this rank's memory; otherwise they are a copy.
+
+        Raises:
+            InputError: Chunks that meet differ in length.
+        """
         executor, step = self.executor, block.step
         op = executor.op[step]
         if op == "nop":

@@ -144,6 +144,12 @@ def _measure_kinds(
         by_kind: Pairs of ranks by kind of link.
         report: As for `measure_machine`.
         apart: As for `measure_machine`.
+
+    Returns:
+        The costs by protocol and kind of link; combinations that are not allowed are missing.
+
+    Raises:
+        InputError: The topology's costs allow no protocol on its links, or the times of a figure say too little.
     """
     allowed = topology.costs
     combinations = [
@@ -176,7 +182,13 @@ def _shared(meter: Meter, limit: str, pairs: Sequence[tuple[int, int]], protocol
 
 
 def _on_kind(meter: Meter, pairs: Sequence[tuple[int, int]], protocol: str, subject: str) -> OnKind:
-    """Measure the costs of a protocol on some pairs, and return the medians."""
+    """Measure the costs of a protocol on some pairs, and return the medians (of `blocks` the largest number).
+
+    `subject` names the protocol and the links in remarks and errors.
+
+    Raises:
+        InputError: The times of a figure say too little and the meter does not accept noise.
+    """
     rates = [(pair, meter.rates(pair, protocol)) for pair in pairs]
     steps = [meter.latency_and_start(pair, protocol, pair_rates.threadblock.value) for pair, pair_rates in rates]
     gaps = [

@@ -250,9 +250,9 @@ class Meter:
     def rate(self, pairs: Sequence[tuple[int, int]], protocol: str, blocks: int) -> Measured:
         """Measure the GB/s that all pairs carry in total when they send at once, each with `blocks` threadblocks.
 
-        The messages back count as if they were as fast. If many bytes take no longer than few, their difference says
-        nothing. The meter's noise policy then refuses the times, or accepts what the larger messages move in their
-        whole time, which is less than the link carries.
+        The value is above 0; without a difference its spread is inf. The messages back count as if they were as fast.
+        If many bytes take no longer than few, their difference says nothing. The meter's noise policy then refuses the
+        times, or accepts what the larger messages move in their whole time, which is less than the link carries.
 
         Raises:
             InputError: The noise policy refuses the times.

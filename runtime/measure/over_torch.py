@@ -251,7 +251,16 @@ class Bench:
     """A case and its methods, measured in turns. Every rank of the case's group creates one."""
 
     def __init__(self, case: Case, methods: Sequence[Method], group: Any = None) -> None:
-        """Run each method on known data; a method that does not run under its name at this size is left out."""
+        """Run each method on known data; a method that does not run under its name at this size is left out.
+
+        `measured` then has the other methods in their order, with their wrong elements and no times, and `runs` the
+        number of runs in a row of each measurement by method.
+
+        Args:
+            case: The case.
+            methods: The methods.
+            group: torch's group; None: the whole job.
+        """
         self.case, self.group = case, group
         me = dist.get_rank(group)
         self.call, input_tensor, output_tensor = case.prepare(me, group)

@@ -279,7 +279,15 @@ class Plans:
         return recv == send + block if send_bytes > recv_bytes else send == recv + block
 
     def _find(self, collective: str, size_bytes: int, inplace: bool, dtype: Any, root: int | None) -> _Loaded | None:
-        """Return the plan that serves a call, or None; `root` is a rank of the communicator."""
+        """Return the plan that serves a call, or None.
+
+        Args:
+            collective: The collective, by our name.
+            size_bytes: Size of the fuller buffer in bytes.
+            inplace: Whether the call is in place.
+            dtype: Data type, of mscclpp.DataType.
+            root: Rank of the communicator that is the root; None without one.
+        """
         supported_types = [getattr(self._api.DataType, name, None) for name in _TYPES]
         entries = [entry for entry in self._entries if entry.collective == collective]
         if not entries or dtype is None or dtype not in supported_types:

@@ -293,7 +293,7 @@ class Chooser:
         return [(entry, program) for entry, program in programs if program.collective == "custom"]
 
     def _choose(self, method: Method, call: TableCall) -> Choice:
-        """Return what serves a call with a method, without a look at earlier choices."""
+        """Return what serves a call with a method, without a look at earlier choices; `choose` says what it raises."""
         backend = method.backend
         if len(call.ranks) < 2:
             return Choice(None, "a group of one rank")
@@ -374,7 +374,7 @@ class Chooser:
         )
 
     def _read(self, entry: IndexEntry) -> Program:
-        """Return an entry's verified program, read only once."""
+        """Return an entry's verified program, read only once; raise InputError if it cannot be read or is wrong."""
         if entry.file not in self._programs:
             try:
                 self._programs[entry.file] = verify_program(entry.path, entry.goal()).right_program(str(entry.path))

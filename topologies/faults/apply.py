@@ -98,7 +98,16 @@ def _check_left(topology: Topology, removed_links: Bools, dead: Bools) -> None:
 
 
 def _bandwidths_left(topology: Topology, faults: Sequence[Fault], removed_links: Bools) -> tuple[Floats, Floats]:
-    """Return the remaining GB/s of every link and of every limit; of several faults on one the slowest counts."""
+    """Return the remaining GB/s of every link and of every limit; of several faults on one the slowest counts.
+
+    Args:
+        topology: The healthy topology.
+        faults: The faults that slow parts down.
+        removed_links: Whether each link is removed; removed links keep their GB/s.
+
+    Raises:
+        InputError: A fault names no part, a part that is removed, or no less GB/s than the part has.
+    """
     link_gbs, limit_gbs = topology.bandwidth_gbs, np.array([x.bandwidth_gbs for x in topology.limits])
     links, limits = link_gbs.copy(), limit_gbs.copy()
     for fault in faults:
@@ -131,7 +140,15 @@ def _bandwidths_left(topology: Topology, faults: Sequence[Fault], removed_links:
 def _faults_text(
     topology: Topology, named_links: Bools, dead: Bools, slower: Sequence[Fault], removed_links: Bools
 ) -> str:
-    """Return the faults as ASCII text that a file's name can hold, the same for the same faults in any notation."""
+    """Return the faults as ASCII text that a file's name can hold, the same for the same faults in any notation.
+
+    Args:
+        topology: The healthy topology.
+        named_links: Whether each link is removed by its own name: bool (nlinks,).
+        dead: Whether each vertex is removed: bool (nvertices,).
+        slower: Faults that slow parts down; of these, removed links and ranks are left out.
+        removed_links: Whether each link is removed for any reason: bool (nlinks,).
+    """
     missing = _link_parts(topology, named_links) + _rank_parts(
         topology, np.flatnonzero(dead[: topology.nranks]).tolist()
     )

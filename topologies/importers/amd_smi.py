@@ -42,7 +42,7 @@ def read_amd_smi(text: str, origin: str) -> Node:
 
 
 def _read_text(text: str, pairs: XgmiPairs) -> None:
-    """Add the cells of an output's tables to `pairs`."""
+    """Add the cells of an output's tables to `pairs`, or raise InputError for a table that is not complete."""
     table = ""
     columns: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), 1):
@@ -64,7 +64,7 @@ def _read_text(text: str, pairs: XgmiPairs) -> None:
 
 
 def _read_csv(text: str, pairs: XgmiPairs) -> None:
-    """Add the cells of a CSV output to `pairs`."""
+    """Add the cells of a CSV output to `pairs`, or raise InputError where its head, a device or a cell is wrong."""
     lines = text.split("\n")
     heads = (i for i, line in enumerate(lines) if line.startswith("gpu,") and "link_type_gpu_" in line)
     start = next(heads, None)
@@ -87,6 +87,9 @@ def _read_json(text: str, pairs: XgmiPairs) -> None:
 
     The output is a list of devices. Each has `links`, or in old versions a mapping per table with the keys gpu_0 and so
     on.
+
+    Raises:
+        InputError: It is no JSON, or a device or a cell is wrong.
     """
     document = parse_json(text, pairs.origin, _RIGHT)
     if isinstance(document, dict):
@@ -110,7 +113,7 @@ def _read_json(text: str, pairs: XgmiPairs) -> None:
 
 
 def _device(value: object, place: str) -> int:
-    """Return a device's number."""
+    """Return a device's number, or raise InputError where the value is none."""
     if not re.fullmatch(r"[0-9]{1,4}", str(value)):
         raise InputError(f"{place}: device {str(value)[:20]!r}; it must be a number, as in {_RIGHT}")
     return int(str(value))

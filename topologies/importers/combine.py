@@ -68,7 +68,11 @@ def import_files(paths: Sequence[str | Path], name: str | None = None, node: Mac
 
 
 def _read_nodes(texts: Mapping[Path, str]) -> list[tuple[Path, Machine]]:
-    """Return the machine of each file; a matrix and the status that is given with it are one machine."""
+    """Return (file, machine) of each file; a matrix and the status that is given with it are one machine.
+
+    Raises:
+        InputError: A text has no known format or states no machine.
+    """
     status = [path for path, text in texts.items() if is_status(text)]
     if len(status) == 1 and len(texts) == 2:
         (matrix,) = texts.keys() - set(status)
@@ -81,7 +85,11 @@ def _read_nodes(texts: Mapping[Path, str]) -> list[tuple[Path, Machine]]:
 
 
 def _side_by_side(nodes: Sequence[tuple[Path, Machine]], name: str | None) -> Machine:
-    """Return the machine of one node as it is, or of several nodes on one assumed switch."""
+    """Return the machine of one node as it is, or of several nodes, joined as `import_files` says.
+
+    Raises:
+        InputError: There are several nodes and one has no NICs, or the cluster would be too large.
+    """
     (path, first), *other_nodes = nodes
     machine_name = name or (f"{first.topology.name}:{len(nodes)}" if other_nodes else first.topology.name)
     if not other_nodes:

@@ -239,7 +239,11 @@ class Fabric:
         self.links = {pair: rate * gbs / self.assumed_gbs for pair, rate in self.links.items()}
 
     def _of_nodes(self, name: str, source: str, placed_nodes: Sequence[_Placed]) -> Machine:
-        """Return the machine of all nodes, whose NICs are on the fabric's switches."""
+        """Return the machine of all nodes, at least one, whose NICs are on the fabric's switches.
+
+        Raises:
+            InputError: There are no ranks or too many, too many links, or a switch's name is not allowed.
+        """
         topologies = [node.topology for node in placed_nodes]
         ranks = sum(node.nranks for node in topologies)
         if not 1 <= ranks <= MAX_RANKS:

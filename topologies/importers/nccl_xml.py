@@ -62,7 +62,11 @@ def read_nccl_xml(text: str, origin: str) -> Node:
 
 
 def _parsed(text: str, origin: str) -> _Element:
-    """Return the root element of an XML text, within limits on the number and depth of elements."""
+    """Return the root element of an XML text, within limits on the number and depth of elements.
+
+    Raises:
+        InputError: The text is no XML, exceeds the limits or declares a document type.
+    """
     parser = expat.ParserCreate()
     around: list[_Element] = [_Element("", {}, 0)]
     count = 0
@@ -128,7 +132,11 @@ class _NcclXmlReader:
         raise InputError(f"{self.origin}:{element.line}: {where}: {problem}")
 
     def _number(self, element: _Element, name: str, least: float, most: float, default: float | None = None) -> float:
-        """Return the number of an attribute, from `least` to `most`, or the default where the attribute is missing."""
+        """Return the number of an attribute, from `least` to `most`, or the default where the attribute is missing.
+
+        Raises:
+            InputError: The attribute is no such number, or it is missing and there is no default.
+        """
         text = element.values.get(name)
         if text is None and default is not None:
             return default
@@ -140,6 +148,9 @@ class _NcclXmlReader:
         """Return the elements of the devices, in the file's order, or by `dev` where all have one on a single host.
 
         Devices are <gpu> elements, or 3D controllers where there is no <gpu>.
+
+        Raises:
+            InputError: There are none or too many, or a `dev` is no number.
         """
         gpus = [element for element in self.all if element.tag == "gpu"]
         if not gpus:
@@ -257,7 +268,7 @@ class _NcclXmlReader:
         return next((self.vertex[id(e)] for e in reversed(self.around[id(element)]) if id(e) in self.vertex), None)
 
     def _join_cpu(self, node: Node, device: _Element, rank: int, gbs: float) -> None:
-        """Add a link between a device and its CPU."""
+        """Add a link between a device, of this rank, and its CPU; raise InputError if it is inside no CPU."""
         cpu = next((e for e in self.around[id(device)] if e.tag == "cpu"), None)
         if cpu is None:
             self._fail(device, "", "is inside no <cpu>, but has a link to one; it must be inside a <cpu>")

@@ -50,7 +50,13 @@ def read_nvidia_smi(text: str, origin: str) -> Node:
 
 
 def _status(lines: list[str], origin: str) -> tuple[dict[int, list[float]], str]:
-    """Return the GB/s of each device's active NVLinks in `nvidia-smi nvlink --status`, and the first device's name."""
+    """Return the GB/s of each device's active NVLinks in `nvidia-smi nvlink --status`, and the first device's name.
+
+    Without a status in the lines these are {} and "".
+
+    Raises:
+        InputError: A link stands below no device, or its rate is no number.
+    """
     rates_of_device: dict[int, list[float]] = {}
     name = ""
     current_rates: list[float] | None = None
@@ -178,6 +184,9 @@ class _Matrix:
         Args:
             status: GB/s of each device's active NVLinks, where they are known.
             name: Name of the first device, "" where it is unknown.
+
+        Raises:
+            InputError: NVLinks lead to a NIC, or their numbers fit neither links of devices nor links into switches.
         """
         node = Node(len(self.ranks))
         rank_of = {label: rank for rank, label in enumerate(self.ranks)}

@@ -36,7 +36,7 @@ def read_rocm_smi(text: str, origin: str) -> Node:
 
 
 def _read_text(text: str, pairs: XgmiPairs) -> None:
-    """Add the cells of an output's tables to `pairs`."""
+    """Add the cells of an output's tables to `pairs`; raise InputError for a wrong table, or without link types."""
     table, columns = "", 0
     for number, line in enumerate(text.split("\n"), 1):
         if "====" in line:
@@ -61,7 +61,7 @@ def _read_text(text: str, pairs: XgmiPairs) -> None:
 
 
 def _read_json(text: str, pairs: XgmiPairs) -> None:
-    """Add the values of a JSON output to `pairs`."""
+    """Add the values of a JSON output to `pairs`; raise InputError for a wrong value, or without link types."""
     document = parse_json(text, pairs.origin, _RIGHT)
     system = document.get("system") if isinstance(document, dict) else None
     for key, value in (system if isinstance(system, dict) else {}).items():

@@ -127,6 +127,9 @@ def _of_slurm(document: list[Any], origin: str) -> Fabric:
     """Return the fabric of a topology.yaml.
 
     Of the topologies with a tree or blocks it is the cluster's default, else the first.
+
+    Raises:
+        InputError: There is none, or an entry of it is wrong.
     """
     if len(document) > _MOST_TOPOLOGIES:
         raise InputError(f"{origin}: {len(document)} topologies; it must be at most {_MOST_TOPOLOGIES}")
@@ -191,7 +194,13 @@ def _instance(item: Any, at: str) -> dict[str, Any]:
 
 
 def _of_instances(instances: list[Any], origin: str) -> Fabric:
-    """Return the fabric of nodes with the switches above each, the nearest first, or with its accelerator's domain."""
+    """Return the fabric of nodes with the switches above each, the nearest first, or with its accelerator's domain.
+
+    Nodes that state neither are left out, with a remark.
+
+    Raises:
+        InputError: An entry is wrong, a node stands twice, or no node is left.
+    """
     tree = FabricTree(origin, joined=True)
     unplaced = 0
     for i, entry in enumerate(instances):
@@ -217,7 +226,11 @@ def _of_instances(instances: list[Any], origin: str) -> Fabric:
 
 
 def _of_links(document: Mapping[str, Any], origin: str) -> Fabric:
-    """Return the fabric of NetQ's links: switches, hosts and the cables between them; a host has a port per cable."""
+    """Return the fabric of NetQ's links: switches, hosts and the cables between them; a host has a port per cable.
+
+    Raises:
+        InputError: An entry is wrong, a cable does not lead to a switch, or there is no host.
+    """
     devices: dict[str, str] = {}
     switches: set[str] = set()
     for i, tier in enumerate(_list(document, "nodes", origin)):

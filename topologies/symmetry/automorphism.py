@@ -95,7 +95,11 @@ def automorphisms(net: Network, fixed: Sequence[Sequence[int]], limit: int = 200
 
 
 def _natural(search: _AutomorphismSearch, fixed: Sequence[Sequence[int]], generators: list[Ints], limit: int) -> None:
-    """Add every natural candidate that is an automorphism and that the earlier generators do not generate."""
+    """Add every natural candidate that is an automorphism, and that earlier ones do not generate, to `generators`.
+
+    Raises:
+        _SpentError: The budget is spent; what was added stays.
+    """
     n = len(search.classes)
     generated = {np.arange(n).tobytes()}
     for p in chain(_candidates(n), _class_rotations(n, fixed)):
@@ -145,7 +149,11 @@ def _class_rotations(n: int, fixed: Sequence[Sequence[int]]) -> Iterator[Ints]:
 def _orbit_search(search: _AutomorphismSearch, generators: list[Ints], firsts: Sequence[int], limit: int) -> None:
     """Find automorphisms that map each first rank to its other images, then the same for one more rank at a time.
 
-    The earlier ranks stay fixed (a chain of stabilisers), so the search ends with generators of the whole group.
+    The earlier ranks stay fixed (a chain of stabilisers), so the search ends with generators of the whole group. They
+    are added to `generators`; with `limit` automorphisms the search ends, too.
+
+    Raises:
+        _SpentError: The budget is spent; what was added stays.
     """
     n = len(search.classes)
     for first in dict.fromkeys(firsts):

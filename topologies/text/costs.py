@@ -51,7 +51,7 @@ def read_costs(top: Fields) -> Costs | None:
 
 
 def _protocol(table: Fields) -> Protocol:
-    """Return the costs of a protocol's table."""
+    """Return the costs of a protocol's table, or raise InputError for an unknown key or a wrong value."""
     table.only(("start_us", "threadblock_gbs", *(key for key, *_ in _BY_KIND), "links", "switch_ops", "note"))
     by_kind: dict[str, dict[str, float]] = {}
     for key, low, high, unit in _BY_KIND:

@@ -219,6 +219,9 @@ def _base_and_parts(folder: Path, path: Path) -> tuple[Path, tuple[str, ...]]:
     """Return the folder at which the walk to a path begins, and the names on the path from there.
 
     The folder of a failure names files of the healthy library up to two folders above it; the walk then begins there.
+
+    Raises:
+        InputError: The path is not below the folder (or these two).
     """
     try:
         parts = path.relative_to(folder).parts

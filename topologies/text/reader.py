@@ -105,7 +105,11 @@ def read_machine(text: str, origin: str) -> Machine:
 def _completed(top: Fields) -> Fields:
     """Return a topology's table together with what the machine that it names as its base states and it does not.
 
-    A table such as [nic] is completed key by key; any other value replaces the base's.
+    A table such as [nic] is completed key by key; any other value replaces the base's. Without a base it is the table
+    itself.
+
+    Raises:
+        InputError: The base is no machine of the package.
     """
     if "base" not in top.values:
         return top
@@ -178,7 +182,7 @@ def _switch_names(table: Fields, text: str, most: int) -> list[str]:
 
 
 def _read_switches(top: Fields, vertices: _Vertices) -> None:
-    """Add the document's switches to the vertices."""
+    """Add the document's switches to the vertices, or raise InputError for a wrong or repeated name."""
     for item in top.strings("switches", ()):
         for name in _switch_names(top, item, MAX_RANKS - len(vertices.switches)):
             if name in vertices.switches:
@@ -187,7 +191,11 @@ def _read_switches(top: Fields, vertices: _Vertices) -> None:
 
 
 def _nodes(top: Fields, nranks: int) -> Ints:
-    """Return the chassis of each rank: int64 (nranks,)."""
+    """Return the chassis of each rank, numbered in the order of `nodes`: int64 (nranks,); all 0 without `nodes`.
+
+    Raises:
+        InputError: A rank is in no node or in two, or a set names no ranks.
+    """
     if "nodes" not in top.values:
         return np.zeros(nranks, dtype=np.int64)
     nodes = np.full(nranks, -1, dtype=np.int64)
@@ -208,6 +216,9 @@ def _pairs(table: Fields, vertices: _Vertices, budget: int) -> tuple[Ints, Ints]
     """Return the sources and destinations of "0>1,2 3>nvswitch", at most `budget` pairs.
 
     Sets on both sides of the sign mean every pair of different vertices.
+
+    Raises:
+        InputError: There is no pair or too many, a text is none, or a pair joins a vertex to itself.
     """
     vertices_of_text: dict[str, Ints] = {}
 
@@ -249,7 +260,12 @@ def _pairs(table: Fields, vertices: _Vertices, budget: int) -> tuple[Ints, Ints]
 
 
 def _product(table: Fields, key: str, a: Ints, b: Ints, budget: int) -> tuple[Ints, Ints]:
-    """Return the sources and destinations of all pairs of different vertices, one of `a` and one of `b`."""
+    """Return the sources and destinations of all pairs of different vertices, one of `a` and one of `b`.
+
+    Raises:
+        InputError: There is no such pair, or `budget` (the links still allowed after these) is below 0; the error names
+            the table's field `key`.
+    """
     if budget < 0:
         table.fail(key, f"too many links; it must be at most {MAX_LINKS}")
     x, y = np.repeat(a, len(b)), np.tile(b, len(a))
@@ -260,7 +276,11 @@ def _product(table: Fields, key: str, a: Ints, b: Ints, budget: int) -> tuple[In
 
 
 def _matrix(table: Fields, nranks: int, gbs: float) -> tuple[Ints, Ints, Floats]:
-    """Return the sources, destinations and GB/s of a square matrix of links, `gbs` each."""
+    """Return the sources, destinations and GB/s of the table's square matrix, which has numbers of links, `gbs` each.
+
+    Raises:
+        InputError: It is no square of ranks, or a number in it is wrong.
+    """
     rows = table.values["matrix"]
     right = f"it must be {nranks} rows of {nranks} numbers: links from row to column"
     if not isinstance(rows, list) or len(rows) != nranks:
@@ -284,7 +304,13 @@ def _matrix(table: Fields, nranks: int, gbs: float) -> tuple[Ints, Ints, Floats]
 
 
 def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats, Ints, bool]:
-    """Return (source, destination, α in µs, GB/s, kind, whether some α is assumed) of all [[links]]."""
+    """Return (source, destination, α in µs, GB/s, kind, whether some α is assumed) of all [[links]].
+
+    The first five are columns with an entry for each link, in the order of the document.
+
+    Raises:
+        InputError: A table is wrong, there are too many links, or a pair of vertices has two.
+    """
     columns: list[tuple[Ints, Ints, Floats, Floats, Ints]] = []
     tables = top.tables("links")
     total, assumed = 0, False
@@ -323,7 +349,7 @@ def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats
 
 
 def _kind(table: Fields, default: str) -> str:
-    """Return the kind of links that a table states, or the default."""
+    """Return the kind of links that a table states, or the default; raise InputError for an unknown kind."""
     name = table.string("kind", default)
     if name not in KINDS:
         table.fail("kind", f"{shown(name)} is no kind of link; it must be one of {', '.join(KINDS)}")
@@ -331,7 +357,14 @@ def _kind(table: Fields, default: str) -> str:
 
 
 def _refuse_repeats(tables: Sequence[Fields], lengths: Sequence[int], key: Ints, vertices: _Vertices) -> None:
-    """Raise InputError if a pair of vertices has two links."""
+    """Raise InputError if a pair of vertices has two links.
+
+    Args:
+        tables: The tables [[links]].
+        lengths: Number of links of each table.
+        key: Key of each link's vertices (`_Vertices.key`), table after table.
+        vertices: The vertices.
+    """
     order = np.argsort(key, kind="stable")
     same = np.flatnonzero(np.diff(key[order]) == 0)
     if not len(same):
@@ -346,7 +379,11 @@ def _refuse_repeats(tables: Sequence[Fields], lengths: Sequence[int], key: Ints,
 
 
 def _limits(top: Fields, vertices: _Vertices, src: Ints, dst: Ints) -> tuple[Limit, ...]:
-    """Return the limits of all [[limits]]; `src` and `dst` are the links' vertices."""
+    """Return the limits of all [[limits]]; `src` and `dst` are the links' vertices.
+
+    Raises:
+        InputError: A table is wrong, a name is repeated, or a pair is no link.
+    """
     limits: list[Limit] = []
     key = vertices.key(src, dst)
     order = np.argsort(key, kind="stable")
@@ -376,7 +413,7 @@ def _limits(top: Fields, vertices: _Vertices, src: Ints, dst: Ints) -> tuple[Lim
 
 
 def _switch_ops(top: Fields, vertices: _Vertices) -> Iterator[SwitchOps]:
-    """Yield the operations of the switches in all [[switch_ops]]."""
+    """Yield the operations of the switches in all [[switch_ops]], or raise InputError for a wrong table."""
     named: set[str] = set()
     for table in top.tables("switch_ops"):
         table.only(_SWITCH_OPS)
@@ -399,7 +436,7 @@ def _switch_ops(top: Fields, vertices: _Vertices) -> Iterator[SwitchOps]:
 
 
 def _nics(table: Fields, nranks: int) -> Nics:
-    """Return the NICs of the table [nic]."""
+    """Return the NICs of the table [nic], or raise InputError for a wrong value."""
     table.only(_NIC)
     table.string("note", "")
     if "serves" in table.values:
@@ -444,7 +481,7 @@ def _nics(table: Fields, nranks: int) -> Nics:
 
 
 def _nic_sets(table: Fields, key: str, nranks: int) -> tuple[Ints, ...]:
-    """Return the ranks of each NIC; no rank is on two NICs."""
+    """Return the ranks of each NIC that the table's field `key` states; raise InputError if a rank is on two NICs."""
     sets: list[Ints] = []
     is_served = np.zeros(nranks, dtype=bool)
     for item in table.strings(key):

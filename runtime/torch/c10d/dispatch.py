@@ -133,7 +133,7 @@ class Dispatcher:
         return Terms(not getattr(opts, "asyncOp", True), limit)
 
     def _wrapped_for(self, tensor: Tensor) -> Any:
-        """Return the wrapped back end for the device of a tensor."""
+        """Return the wrapped back end for the device of a tensor, or raise RuntimeError if there is none."""
         device = tensor.device.type
         if device not in self.wrapped:
             raise RuntimeError(
@@ -227,6 +227,9 @@ class Dispatcher:
         """Return the facts on which the choice of an algorithm depends.
 
         The size is that of the rank with most elements.
+
+        Raises:
+            InputError: The root is not a rank of the group.
         """
         like = buffers.tensors[0]
         root, ranks = opts.rootRank if operation.kind.rooted else 0, len(self.ranks)
@@ -303,7 +306,10 @@ class Dispatcher:
         return WrappedWork(work, record, watch, waiting, partial(wait_apart, work.wait, watch.is_left))
 
     def follow(self, work: Any, finish: Callable[[], None], outputs: Sequence[Tensor]) -> TaskWork:
-        """Return a work that is over after `work` and after `finish`, which uses what `work` has written."""
+        """Return a work that is over after `work` and after `finish`, which uses what `work` has written.
+
+        `finish` runs after the group's earlier calls, and `outputs` are the tensors that it writes.
+        """
 
         def function() -> None:
             """Wait for the work, then finish."""

@@ -40,7 +40,12 @@ ONE_TENSOR = {"allreduce": (0,), "broadcast": (0,), "reduce": (0,), "allgather":
 
 @untraced_methods
 class Group(Watched):
-    """A rank's end of a process group, with the methods that torch.distributed calls."""
+    """A rank's end of a process group, with the methods that torch.distributed calls.
+
+    The methods of collectives and messages take torch's arguments (lists of one tensor where torch gives such lists)
+    and options (None: torch's defaults), start the call, and return torch's Work. They write the outputs and raise
+    InputError if tensors do not fit together, or if an algorithm that was named does not exist.
+    """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int], name: str = "") -> None:
         """Build the group of a rank.
@@ -170,7 +175,10 @@ class Group(Watched):
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
     ) -> Any:
-        """Run an all-to-all of the rows of one tensor, in blocks of equal or given numbers of rows."""
+        """Run an all-to-all of the rows of one tensor, in blocks of equal or given numbers of rows.
+
+        `in_sizes` has the rows of `tensor` that go to each rank, `out_sizes` the rows of `output` that come from each.
+        """
         if not out_sizes and not in_sizes:
             count = tensor.numel() // self._n
             self._check_blocks("all_to_all_single", tensor.numel(), count)
@@ -362,6 +370,7 @@ class Group(Watched):
     ) -> Group | None:
         """Build a group of some of these ranks, as all of its members do; return None on other ranks.
 
+        `new_ranks` are places in this group, in the order of the new group; without a `timeout` it has this group's.
         torch's `split_group` calls it. Before torch 2.15 that function refuses groups without a device, as it does for
         Gloo.
         """

@@ -183,7 +183,10 @@ def _is_short(arguments: Sequence[Any], full_signature: Signature) -> bool:
 
 
 def watched(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a group's method that goes through the dispatcher if something watches, and works on plain tensors."""
+    """Return a group's method that goes through the dispatcher if something watches, and works on plain tensors.
+
+    It also takes the shorter forms of torch's calls from torch 2.15 on; before, it raises InputError for them.
+    """
     full_signature, name = signature(method), method.__name__
 
     @wraps(method)

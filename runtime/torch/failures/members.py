@@ -26,7 +26,10 @@ class Members:
     """
 
     def __init__(self, me: int, ranks: Sequence[int], name: str = "") -> None:
-        """Build the members of the group that torch calls `name`, of which nothing is known yet."""
+        """Build the members of the group that torch calls `name`, of which nothing is known yet.
+
+        `me` is the place of this rank in the group, `ranks` are the members as the whole job numbers them.
+        """
         self.me, self.ranks = me, tuple(ranks)
         self.peers = [place for place in range(len(self.ranks)) if place != me]
         few = ", ".join(map(str, self.ranks[:16])) + (", …" if len(self.ranks) > 16 else "")

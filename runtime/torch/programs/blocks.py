@@ -93,7 +93,10 @@ class Buffers:
                 )
 
     def execute(self, part: RankProgram, op: str, transport: Transport) -> None:
-        """Run this rank's part of a program on these tensors, as `run` does, whose errors it raises."""
+        """Run this rank's part of a program on these tensors, as `run` does, whose errors it raises.
+
+        The outputs are written, whatever their shape; avg leaves sums. `op` is a key of REDUCERS.
+        """
         input_tensor = output_tensor = None
         if self.inputs:
             input_tensor = flat(self.inputs[0]) if len(self.inputs) == 1 else torch.cat([flat(t) for t in self.inputs])

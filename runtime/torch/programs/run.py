@@ -316,7 +316,10 @@ class _RankRun:
         return self.transport.receive(room, *step.source)
 
     def _places(self, at: tuple[int, int] | None, step: RankStep, apart: bool = False) -> list[Tensor]:
-        """Return the cells of a step, as one tensor if they are contiguous; with `apart` always a tensor per cell."""
+        """Return the cells of a step, as one tensor if they are contiguous; with `apart` always a tensor per cell.
+
+        `at` is the buffer and the first cell; None, for no cells, gives an empty list. All tensors are views.
+        """
         if at is None:
             return []
         buffer, first = at
