@@ -15,7 +15,7 @@ class Model(Protocol):
     """A model of what a library chooses for a group of ranks."""
 
     def choose(self, collective: str, size_bytes: float) -> LibraryChoice:
-        """Return the library's choice for a message of `size_bytes` in all.
+        """Return the library's choice for a message of `size_bytes` in all; for allgather what a rank ends with.
 
         Raises:
             NotModelled: The model does not cover the collective.

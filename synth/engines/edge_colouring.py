@@ -18,7 +18,8 @@ from synth.model.schedule import Schedule
 def slotted(problem: Problem, schedule: Schedule) -> Schedule:
     """Return the same sends step by step, with those of each step in an order in which ports wait little.
 
-    The order is optimal where each send has at most two ports, as through a switch; otherwise it is a greedy one.
+    The order is optimal where each send has at most two ports, one on each of two sides, as the output and input ports
+    of a switch; otherwise it is a greedy one.
     """
     slot = np.zeros(len(schedule), dtype=np.int64)
     order = np.argsort(schedule.step, kind="stable")

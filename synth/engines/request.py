@@ -50,7 +50,11 @@ class Options:
     begun: float | None = None
 
     def check(self) -> None:
-        """Raise InputError for a number out of its range."""
+        """Check that the size, the pinned numbers, the budget and the seed are in their ranges.
+
+        Raises:
+            InputError: If one is not; the message names it and its range.
+        """
         for name in ("size", "chunks", "steps", "rounds"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -105,7 +105,7 @@ def solve(problem: Problem, request: Request, tuning: SwitchTuning = SwitchTunin
 
     An executor may lack the time to check so many sends. For it, also yield the best schedule within
     `request.most_sends` sends, counted by pairs of ranks, and the schedule with the fewest sends that is nearly as
-    good: a program pipelines inside a wave.
+    good: a program pipelines inside a wave. A schedule that is chosen at several sizes comes once.
     """
     groups = _groups(problem)
     if groups is None:

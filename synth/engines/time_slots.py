@@ -257,6 +257,13 @@ def _add_windows(program: ProgramBuilder, problem: Problem, sends: Ints, hold: F
     Sends that start in a window take no more of a resource than the window and the overhang of the last send. All sends
     through one resource end before the end of the schedule, and none arrives sooner than α after its resource is free
     again.
+
+    Args:
+        program: The program, whose first variables are the sends, followed by the end of the schedule.
+        problem: A copying problem.
+        sends: Rows (chunk, link, slot), shape (sends, 3).
+        hold: Time of each chunk over a link of 1 GB/s in µs, shape (chunks,).
+        slot: Length of a slot in µs.
     """
     net = problem.network
     chunk, link, start = sends.T

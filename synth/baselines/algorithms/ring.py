@@ -216,7 +216,13 @@ def _patched(k: int, u: Ints, v: Ints) -> list[int] | None:
 
 
 def _reversed_cycle(net: Network, walks: list[Ints], residual: Floats) -> Ints | None:
-    """Return the reverse of the first cycle whose reverse has residual capacity, or None."""
+    """Return the links of the reverse of the first cycle whose reverse has residual capacity, or None.
+
+    Args:
+        net: The network.
+        walks: Links of each cycle.
+        residual: Free GB/s of each link.
+    """
     for walk in walks:
         order = np.lexsort((-residual, net.dst, net.src))
         pair = (net.src * net.nranks + net.dst)[order]

@@ -64,7 +64,10 @@ def _grid(problem: Problem) -> Ints | None:
 
 
 def _inside(net: Network, grid: Ints) -> list[list[Cycle]]:
-    """Return rings inside every node, the same number in each; empty where members send to each other directly."""
+    """Return rings inside every node, the same number in each.
+
+    It is empty where all members of a node are neighbours, or some node has no ring: they send to each other directly.
+    """
     routes = Routes(net, grid.ravel())
     places = grid.shape[1]
     a, b = (x.ravel() for x in np.indices((places, places)))

@@ -87,7 +87,7 @@ _BLACKWELL = Generation(
 
 
 def generation(capability: int) -> Generation:
-    """Return the figures of a compute capability (90: Hopper)."""
+    """Return the figures of a compute capability (90: Hopper); Volta's for all below Ampere."""
     if capability >= CAPABILITY_BLACKWELL:
         return _BLACKWELL
     if capability >= CAPABILITY_HOPPER:

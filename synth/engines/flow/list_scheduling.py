@@ -127,8 +127,8 @@ def list_schedule(
         net: The network as the loops need it.
         bundle: Bundle of each send, shape (n,).
         hold_us: Time that each send holds its bundle in µs, shape (n,).
-        urgency: Urgency of each send, shape (n,), the largest first; it is rounded to some thousand levels, and sends
-            of one level go in the order in which they are ready.
+        urgency: Urgency of each send, shape (n,), the largest first; it is rounded to 64 to 4096 levels, and sends of
+            one level go in the order in which they are ready.
         before: Earlier send of each dependency, shape (d,): send after[i] carries data that send before[i] brings.
         after: Later send of each dependency, shape (d,).
         tuning: Settings of the engine.

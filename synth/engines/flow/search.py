@@ -239,7 +239,7 @@ def best_of(
 ) -> FlowSchedule:
     """Return the best schedule of a few passes, for messages of `size_bytes`, untimed.
 
-    Its time leaves out the time of a call before its first send.
+    Its time leaves out the time of a call before its first send, except for sums that `match_schedule` answers.
 
     Args:
         problem: The problem.
@@ -286,7 +286,7 @@ def interpreted_s(problem: Problem, passes: int, orders: int) -> float:
 
 
 def routed(router: FlowRouter, routing: Routing) -> OrderedSends:
-    """Return the sends of a routing, path by path, so that successive sends are adjacent in memory."""
+    """Return the sends of a routing of this router, path by path, so that successive sends are adjacent in memory."""
     if router.single and not len(routing.gather[1]):
         sends = _paths(router, routing)
     else:

@@ -120,7 +120,8 @@ def match_schedule(problem: Problem, size_bytes: float, run: Runner) -> FlowSche
 
     It is None where some goal is reached only through ranks that do not want the chunk.
 
-    A sum that one rank wants is matched from there over the reversed links, and the result is reversed.
+    A sum that one rank wants is matched from there over the reversed links, and the result is reversed. Only then does
+    the time count the start of a call.
     """
     collective = problem.collective
     is_reversed = collective.reducing

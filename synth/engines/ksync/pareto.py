@@ -185,7 +185,8 @@ class ShapeSearch:
 def shapes(steps: int, at_least: float, below: Fraction | None, numbers_of_chunks: Iterable[int]) -> Iterator[Shape]:
     """Yield all shapes of these numbers of chunks from the bound up, by rising rounds a chunk (then chunks).
 
-    They end below `below`, or a little above the need of one chunk, for all numbers of chunks.
+    They end below `below` rounds a chunk (if it is not None), or a little above the need of one chunk, for all numbers
+    of chunks.
     """
     ceiling = Fraction(max(steps, _ceil(at_least)) + 2)
     if below is not None:
@@ -295,8 +296,15 @@ def direct_allreduce(
 ) -> Generator[Progress, None, StepClaim]:
     """Return a claim about a direct all-reduce with the fewest rounds that are found, by bisection.
 
-    A number of rounds that is too small rules out all smaller ones. Without a shape the claim is complete if the pinned
-    number of rounds was refuted.
+    A number of rounds that is too small rules out all smaller ones. If none is found, the claim has no `best`, and is
+    complete if the pinned number of rounds was refuted.
+
+    Args:
+        search: The search for shapes.
+        steps: Number of steps.
+        chunks: Chunks a block.
+        ratio_bound: Rounds a chunk that no number of steps can beat.
+        pins: Numbers that the user pinned; the search ends at pinned rounds.
     """
     problem = search.stated(chunks)
     low = max(steps, int(np.ceil(ratio_bound * chunks - 1e-9)))

@@ -121,7 +121,14 @@ def check_step_bound(problem: Problem, bound: StepBound) -> float:
 
 
 def _delivery(problem: Problem, price: Floats, holders: Ints, goals: Ints) -> float:
-    """Return the least price at which a chunk gets from its holders to all goals in the given number of steps."""
+    """Return the least price at which a chunk gets from its holders to all goals; inf if the steps are too few.
+
+    Args:
+        problem: The problem.
+        price: Price of each link in each step, shape (steps, links).
+        holders: Ranks that hold the chunk.
+        goals: Ranks that want it and do not hold it; the work grows exponentially with their number.
+    """
     net, steps = problem.network, len(price)
     full = 1 << len(goals)
     best = np.full((steps + 1, net.nranks, full), np.inf)

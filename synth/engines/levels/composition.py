@@ -70,7 +70,7 @@ def hops(form: str, places: int, root: int, rotation: int) -> Hops:
             (van de Geijn's scatter and all-gather, where chunks take turns). CHAIN: each place sends to the next.
         places: Number of places.
         root: Place of the root.
-        rotation: Which of the other places comes first.
+        rotation: Which of the other places comes first: 0 for the one after the root, and so on round.
     """
     places_after_root = (root + 1 + (rotation + np.arange(places - 1)) % max(1, places - 1)) % places
     is_later = np.arange(places - 1) > 0
@@ -106,7 +106,7 @@ def spread(members: Ints, along: Along, place: Sequence[int], rotation: int, fir
 def exchange(members: Ints, place: Sequence[int], levels: int) -> Arcs:
     """Return partial sums from each rank at a place in the parts of the outermost levels to all of them.
 
-    Inner levels come first.
+    Inner levels come first, each in one step; without levels there are no sends.
 
     Args:
         members: Ranks by level, int64, shape (c₀, c₁, …).

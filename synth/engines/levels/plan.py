@@ -260,7 +260,7 @@ class Levels:
 def matched(able: Bools) -> Ints:
     """Return a column for every row of a square, all different, with as many true entries as possible (Kuhn, 1955).
 
-    A row keeps its own column if it can.
+    A row keeps its own column if it can. Rows for which no true entry is left get any column that is left.
     """
     row_of = np.full(len(able), -1)
 

@@ -83,7 +83,7 @@ def improve(  # One loop of over 60 lines, as its state is too large to pass on.
     tables: LnsTables, now: LnsPlan, trial: LnsPlan, best: LnsPlan, end_us: Any, trial_end_us: Any, costs: Any,
     work: int, limits: tuple[float, float],
 ) -> int:  # fmt: skip
-    """Improve plans until `work` links were looked at, and return the number of iterations.
+    """Improve plans until `work` links were looked at or the best cost is enough; return the number of iterations.
 
     Args:
         tables: The problem, whose calendars change.

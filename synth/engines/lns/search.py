@@ -200,7 +200,15 @@ class _PlanSearch:
         self._seed = seed
 
     def start(self, times: int, likely_us: float) -> bool:
-        """Build `times` plans for each number of roots and keep the best; return False if a goal cannot be reached."""
+        """Build `times` plans for each number of roots, and a routed one; keep the best and set `best_us`.
+
+        Args:
+            times: Number of plans for each number of roots.
+            likely_us: Likely time of a schedule in µs, such as its bound.
+
+        Returns:
+            False, without a plan, if a goal cannot be reached.
+        """
         problem = self.problem
         net, collective = problem.network, problem.collective
         nchunks, most_sends = self._shape

@@ -450,7 +450,7 @@ def begins_us(net: Network, trees: SteinerTrees, lasts_us: Floats, waits_us: Seq
         trees: The trees.
         lasts_us: Time from a chunk's start to its arrival over each link of the network.
         waits_us: Time that a chunk waits before each link down, and after each link up: links up first, none for an
-            exchange.
+            exchange. Empty if it never waits.
 
     Returns:
         float, shape (links of the trees,), in the order of `trees.links`.

@@ -121,7 +121,14 @@ def _counts(tuning: SteinerTuning, most: int) -> list[int]:
 
 
 def _over_time(packing: Packing, request: Request, size: int, counts: list[int]) -> Iterator[Outcome]:
-    """Yield schedules of trees that change over time, after the schedules of trees at a steady rate."""
+    """Yield schedules of trees that change over time, after the schedules of trees at a steady rate.
+
+    Args:
+        packing: The packing, with the trees for the steady rate.
+        request: The request.
+        size: Message size in bytes.
+        counts: Numbers of chunks a block to try, ascending.
+    """
     problem, net, tuning, starts_us = packing.problem, packing.net, packing.tuning, packing.net.start_us
     largest_kb = float(problem.collective.fraction.max()) * size * 1e-3
     over_time, best_us = OverTime(packing, size), np.inf
