@@ -39,7 +39,14 @@ def find_departures(search: BoundSearch) -> Iterator[Departures]:
 
 
 def _find(search: BoundSearch, witness_class: type[_E], amount: Floats, end: Ints) -> Iterator[_E]:
-    """Yield the witnesses of one class, from each rank's amount and the rank at that end of each link."""
+    """Yield the witnesses of one class, without numbers.
+
+    Args:
+        search: The search.
+        witness_class: Arrivals or Departures.
+        amount: Share of the message that must arrive at, or leave, each rank of the group, shape (k,).
+        end: The rank at which each link arrives, or from which it leaves, shape (nlinks,).
+    """
     problem, net = search.problem, search.problem.network
     needy = np.zeros(net.nranks)
     needy[: len(amount)] = amount
@@ -62,7 +69,13 @@ def _find(search: BoundSearch, witness_class: type[_E], amount: Floats, end: Int
 
 
 def _sharing_a_resource(search: BoundSearch, needy: Floats, end: Ints) -> _Sets:
-    """Return the few sets of ranks whose links all use one resource, and that move most bytes per GB/s of it."""
+    """Return the few sets of several ranks whose links all use one resource, and that move most bytes per GB/s of it.
+
+    Args:
+        search: The search.
+        needy: Share of the message that each local rank must move, shape (nranks,).
+        end: The rank that counts of each link, shape (nlinks,).
+    """
     net = search.problem.network
     key, count = np.unique(end[net.link_of_use] * net.nresources + net.uses_idx, return_counts=True)
     # True where all links with this end at the rank use the resource.
@@ -75,7 +88,13 @@ def _sharing_a_resource(search: BoundSearch, needy: Floats, end: Ints) -> _Sets:
 
 
 def _sharing_a_node(search: BoundSearch, needy: Floats, end: Ints) -> _Sets:
-    """Return the few nodes whose ranks move most bytes per GB/s."""
+    """Return the needy ranks of the few nodes whose ranks move most bytes per GB/s; none where there is one node.
+
+    Args:
+        search: The search.
+        needy: Share of the message that each local rank must move, shape (nranks,).
+        end: The rank that counts of each link, shape (nlinks,).
+    """
     nodes = node_sets(search.problem)
     if len(nodes) < 2:
         return []

@@ -54,7 +54,11 @@ def find_by_loads(search: BoundSearch) -> Iterator[Lengths]:
 
 
 def find_by_linear_program(search: BoundSearch) -> Iterator[Lengths]:
-    """Yield the dual prices of the flow relaxation, for problems that copy each chunk to one rank."""
+    """Yield the dual prices of the flow relaxation, for problems that copy each chunk to one rank.
+
+    Nothing is yielded for other problems, for quotient problems and large ones, without workers, and where the solver
+    does not end within `search.budget_s`.
+    """
     problem, tuning = search.problem, search.tuning
     collective = problem.collective
     if collective.reducing or problem.quotient is not None or search.workers is None:
@@ -112,7 +116,14 @@ def _claim(prices: Floats, text: str = "") -> Lengths:
 
 
 def _prices_from_loads(problem: Problem, loads_us: Floats, tuning: BoundTuning) -> Floats:
-    """Return the prices that prove most among candidates from the loads and from mirror ascent."""
+    """Return the prices that prove most among candidates from the loads and from mirror ascent, shape (nresources,).
+
+    Args:
+        problem: The problem, as `countable` returns it.
+        loads_us: How long each resource is busy, shape (nresources,), in any unit; other values than numbers ≥ 0 count
+            as 0.
+        tuning: Limits of the search.
+    """
     load = np.maximum(np.nan_to_num(np.asarray(loads_us, dtype=np.float64)), 0.0)
     small = sampled(problem, tuning.sampled_ranks)
     best, value = _best(problem, small, [np.ones(len(load)), *_weights(load, tuning)], tuning)
@@ -137,7 +148,14 @@ def _weights(load: Floats, tuning: BoundTuning, steep: bool = True) -> list[Floa
 
 
 def _best(problem: Problem, small: Problem, weights: list[Floats], tuning: BoundTuning) -> tuple[Floats, float]:
-    """Return the weights that prove most, and their value; the problem `small` preselects them."""
+    """Return the weights that prove most, and their value in µs per byte.
+
+    Args:
+        problem: The problem.
+        small: A sample of it by which the weights to try on the problem are chosen; or the problem itself.
+        weights: Weights of the resources, shape (nresources,) each, at least one.
+        tuning: Limits of the search.
+    """
     capacity = problem.network.capacity_gbs
     weights = list({w.tobytes(): w for w in weights}.values())
     values = [_value(small, w / capacity) for w in checking_deadline(weights)]
@@ -173,7 +191,10 @@ def shared_out(problem: Problem, ranks: int) -> list[Problem]:
 
 
 def _drawn(problem: Problem, ranks: int) -> list[Ints]:
-    """Return the chunks that move, in random parts with the chunks of about `ranks` ranks each."""
+    """Return the numbers of the chunks that move, in random parts with the chunks of about `ranks` ranks each.
+
+    A chunk belongs to the first of its holders, or of its goals where goals are fewer. The draw is always the same.
+    """
     collective = problem.collective
     (ptr, ends), _ = fewer_ends(collective)
     moving = np.flatnonzero((np.diff(ptr) > 0) & (find_requirements(collective).ngoal > 0))

@@ -255,7 +255,7 @@ def fewer_ends(collective: Collective) -> tuple[tuple[Ints, Ints], bool]:
 
 
 def pair_distances(distances: Distances, sources: Ints, targets: Ints) -> Floats:
-    """Return the distance from sources[i] to targets[i], shape (pairs,)."""
+    """Return the distance from sources[i] to targets[i], shape (pairs,); inf where there is no route."""
     result = np.empty(len(sources))
     distinct_sources, distinct_targets = _distinct(sources, distances.nranks), _distinct(targets, distances.nranks)
     forth = len(distinct_sources) <= len(distinct_targets)

@@ -91,7 +91,11 @@ class _Steepness:
         return np.unique(np.sort(np.stack([net.src, net.dst], axis=1), axis=1), axis=0)
 
     def __call__(self, divisions: Ints) -> Floats:
-        """Return the µs per byte that each row of `divisions` would prove, times 1000, shape (rows,)."""
+        """Return the µs per byte that partitions would prove, times 1000, shape (rows,).
+
+        Args:
+            divisions: Partitions, shape (rows, nranks).
+        """
         src, dst, begin, capacity = self.links
         crossing = divisions[:, src] != divisions[:, dst]
         gbs: Floats = np.logical_or.reduceat(crossing, begin, axis=1) @ capacity
@@ -150,7 +154,7 @@ class _Steepness:
         return np.asarray(pairs[pairs[:, 0] != pairs[:, 1]])
 
     def _moved(self, division: Ints) -> Ints:
-        """Return the partitions one move away, distinct from this one.
+        """Return the partitions one move away, distinct from this one, shape (partitions, nranks).
 
         A move puts a rank into a neighbour's part or into its own, or merges two neighbouring parts.
         """
@@ -165,7 +169,10 @@ class _Steepness:
         return np.array([_renamed(row) for row in rows[(rows != division).any(axis=1)]])
 
     def _with_members(self, division: Ints) -> Ints:
-        """Merge each part without a member of the group into the part to which it has most links."""
+        """Return the partition without parts that have no member of the group.
+
+        Each such part is merged into the part to which it has most links.
+        """
         members = np.unique(division[: self.problem.collective.nranks])
         net = self.problem.network
         while len(lone := np.setdiff1d(division, members)) > 0:
@@ -185,7 +192,10 @@ def _renamed(division: Ints) -> Ints:
 
 
 def _joined_by_width(search: BoundSearch) -> Iterator[list[list[int]]]:
-    """Yield the ranks that links of at least a bandwidth join, for each bandwidth; narrow links join the parts."""
+    """Yield partitions into sets of ranks that links of at least a bandwidth join, one partition for each bandwidth.
+
+    A partition is a list of each part's ranks. Bandwidths fall; of very many only some count.
+    """
     net = search.problem.network
     widths = np.unique(net.bandwidth_gbs)[::-1]
     if len(widths) > search.tuning.widths:
@@ -201,7 +211,13 @@ def _ranks_by_part(division: Ints) -> list[list[int]]:
 
 
 def _parts(search: BoundSearch, parts: list[list[int]]) -> Iterator[Parts]:
-    """Yield the claim of a partition; a relay joins the part of a member of its node, or the first part."""
+    """Yield the claim of a partition, or nothing where no chunk must go between two parts.
+
+    Args:
+        search: The search.
+        parts: Local ranks of each part; it is not changed. Parts without a member of the group are dissolved, and every
+            rank that is in no part joins the part of a member of its node, or else the first part.
+    """
     problem, net = search.problem, whole_network(search.problem)
     parts = [list(part) for part in parts if min(part) < problem.collective.nranks]
     if len(parts) < 2:

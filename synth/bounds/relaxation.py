@@ -35,7 +35,11 @@ class LinkCapacity:
 
 
 def capacities(problem: Problem) -> list[LinkCapacity]:
-    """Return the capacities of the network, without those that a capacity of the same links, or of more, implies."""
+    """Return the capacities of the network's resources and of the links' own bandwidths.
+
+    Those are left out that a capacity of the same links implies, or a capacity of more links where there are no
+    hyperlinks.
+    """
     net, unit = problem.network, unit_gbs(problem)
     rows: dict[bytes, LinkCapacity] = {}
     ptr, entries = grouped(net.uses_idx, net.nresources)

@@ -98,7 +98,14 @@ class Traffic:
 
 
 def _labels(entries: tuple[Ints, Ints], counts: Ints, chunks: Ints, k: int) -> tuple[Ints, Ints]:
-    """Return the number of each chunk's set of ranks, and for each set the first place in `chunks` that has it."""
+    """Return the number of each chunk's set of ranks, and for each set the first place in `chunks` that has it.
+
+    Args:
+        entries: (ptr, ranks) of all chunks, as `Collective.holders`.
+        counts: Number of ranks of all chunks.
+        chunks: The chunks to number.
+        k: Number of ranks of the group.
+    """
     ptr, ranks = entries
     if (counts[chunks] == 1).all():
         label = ranks[ptr[chunks]]
@@ -111,7 +118,13 @@ def _labels(entries: tuple[Ints, Ints], counts: Ints, chunks: Ints, k: int) -> t
 
 
 def _table(entries: tuple[Ints, Ints], chunks: Ints, k: int) -> Floats:
-    """Return sets of ranks as rows of zeros and ones."""
+    """Return the sets of ranks of some chunks as rows of zeros and ones, shape (len(chunks), k).
+
+    Args:
+        entries: (ptr, ranks) of all chunks, as `Collective.holders`.
+        chunks: The chunks.
+        k: Number of ranks of the group.
+    """
     ptr, ranks = entries
     table = np.zeros((len(chunks), k))
     table[np.repeat(np.arange(len(chunks)), np.diff(ptr)[chunks]), ranks[row_entries(ptr, chunks)]] = 1.0

@@ -361,7 +361,14 @@ def _collective_from_words(kind: CollectiveKind, k: int, root: int) -> Collectiv
 
 
 def _cells(holder_word: str, k: int, nchunks: int, root: int) -> tuple[Ints, Ints]:
-    """Return rows (rank, chunk) where a word of `registry` places the chunks, and their places in the buffers."""
+    """Return rows (rank, chunk) where a word of `registry` places the chunks, and each row's place in its buffer.
+
+    Args:
+        holder_word: EVERY, OWN, ROOT, NEXT or AHEAD.
+        k: Number of ranks.
+        nchunks: Number of chunks, 0..nchunks-1.
+        root: The root's position; it counts for ROOT only.
+    """
     chunk = np.arange(nchunks)
     if holder_word == EVERY:
         rank, chunk = np.repeat(np.arange(k), nchunks), np.tile(chunk, k)

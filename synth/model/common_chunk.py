@@ -113,7 +113,10 @@ def _padded(collective: Collective, weight: Floats, unit: float) -> tuple[float,
 
 
 def _in_cells(collective: Collective, count: Ints) -> Collective:
-    """Return the collective whose chunk c is cut into count[c] cells of one size."""
+    """Return the collective whose chunk c is cut into count[c] cells of one size, numbered chunk by chunk.
+
+    A cell is as large as the largest that any chunk needs; places in the buffers are counted in cells.
+    """
     first, nchunks = np.cumsum(count) - count, int(count.sum())
 
     def cut(rows: Ints, index: Ints) -> tuple[Ints, Ints]:

@@ -167,7 +167,10 @@ class _CallInThread:
         return uncounted(partial(self._waited_for, *args, **keywords), counts)
 
     def _waited_for(self, *args: object, **keywords: object) -> object:
-        """Make the call in a thread and wait for it; another thread than the main one calls directly."""
+        """Make the call in a thread, wait for it, and return its result or raise its error.
+
+        Another thread than the main one calls directly.
+        """
         if threading.current_thread() is not threading.main_thread():
             return self.call(*args, **keywords)
         answer: list[object] = []

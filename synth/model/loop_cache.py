@@ -123,7 +123,7 @@ def holding() -> Iterator[bool]:
 
 
 def _takes_lock(handle: int, root: Path) -> bool:
-    """Wait for a lock while this process still has time to wait; return whether the lock is held now."""
+    """Wait for a lock while this process still has time to wait; return whether this process holds the lock now."""
     global _remaining_s
     while True:
         try:
@@ -160,7 +160,7 @@ class GuardedStore:
                 return None
 
     def save_overload(self, *code: Any) -> None:
-        """Store a signature's machine code, if the folder is held."""
+        """Store a signature's machine code, if the folder is held; an error in writing only loses the stored code."""
         with holding() as is_held:
             if not is_held:
                 return

@@ -230,7 +230,7 @@ def _moves(entry: _PatternEntry) -> bool:
 
 
 def _assemble(name: str, nranks: int, entries: list[_PatternEntry]) -> Collective:
-    """Build the collective of all entries."""
+    """Build the collective of all entries, which have been checked; see `read_pattern` for its order and places."""
     used_in, used_out = np.zeros(nranks, dtype=np.int64), np.zeros(nranks, dtype=np.int64)
     load = np.zeros(nranks)
     place_of_data: dict[tuple[str, int], int] = {}

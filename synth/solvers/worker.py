@@ -13,7 +13,11 @@ from synth.solvers import SOLVERS
 
 
 def main() -> None:
-    """Run one solver's calls: tuples of arguments come in over the given descriptor, (ok, result) go out."""
+    """Run one solver's calls until the parent closes the pipe.
+
+    The arguments of the command are the descriptor of the pipe and the solver's name in `SOLVERS`. Tuples of arguments
+    come in over the pipe; (True, result) or (False, text of the error) goes out for each.
+    """
     with_parent = Connection(int(sys.argv[1]))
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     solve = importlib.import_module(SOLVERS[sys.argv[2]].module).solve

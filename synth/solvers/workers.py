@@ -153,7 +153,7 @@ class Workers:
             child.kill()
 
     def _take(self, ticket: Ticket) -> None:
-        """Read the reply of a ticket's child, and keep or kill the child."""
+        """Read the reply of a busy ticket's child, which ends the ticket, and keep the child as idle or kill it."""
         child = self._busy[ticket]
         try:
             ok, reply = child.pipe.recv()

@@ -174,7 +174,7 @@ def _dtype(column: NDArray[Any]) -> str:
 
 
 def _write_member(archive: zipfile.ZipFile, name: str, head: bytes, body: NDArray[Any]) -> None:
-    """Write one member of the zip: its head and its data."""
+    """Write one uncompressed member of the zip: the bytes `head`, then those of the contiguous array `body`."""
     info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
     info.create_system = 3  # By default zipfile would name the system that it runs on.
     info.external_attr = 0o100644 << 16

@@ -74,7 +74,11 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or folder of this user unless a writer holds its lock."""
+    """Remove a plain file or a folder, with its content, if it is this user's and no writer holds its lock.
+
+    Raises:
+        OSError: A writer holds the lock, or the file cannot be opened, locked or removed.
+    """
     status = os.lstat(path)
     is_folder = stat.S_ISDIR(status.st_mode)
     if status.st_uid != os.geteuid() or not (is_folder or stat.S_ISREG(status.st_mode)):

@@ -102,7 +102,7 @@ def _text(topology: Topology) -> str:
 
 
 def _is_defined_by_name(problem: Problem) -> bool:
-    """Return whether the name, the chunks, the root and the translations define this collective."""
+    """Return whether a file can state this collective by its name, chunks, root and translations, without columns."""
     collective = problem.collective
     name, k, chunks = collective.name, collective.nranks, collective.chunks
     if not collective.kind.by_name:
@@ -179,9 +179,16 @@ def _rebuild_topology(top: Fields, origin: str) -> Topology:
 def _check_weight(
     file: ColumnFile, topology: Topology, members: tuple[int, ...], table: Fields, translations: Translations | None
 ) -> None:
-    """Raise InputError for a few lines that state a problem that would fill the memory.
+    """Raise InputError if the stated problem would need far more memory than a file of this size may ask for.
 
     An honest schedule for a problem of that size is a large file itself.
+
+    Args:
+        file: The file.
+        topology: The topology that it states.
+        members: Ranks of its group and its relays.
+        table: The header's part about the collective.
+        translations: Translations of a quotient problem; None for a whole problem.
     """
     name, chunks, k = table.string("name"), table.integer("chunks", 1, MAX_CHUNKS), len(members)
     entries = 0
@@ -199,7 +206,10 @@ def _check_weight(
 
 
 def _estimate_network(topology: Topology, members: tuple[int, ...]) -> int:
-    """Estimate the bytes of the links between the members, with paths through switches and the switches' tables."""
+    """Return about the bytes of memory of the network among the members: links, paths through switches, and tables.
+
+    Members that are no ranks of the topology are left out.
+    """
     n, switches = topology.nranks, len(topology.switches)
     src, dst = topology.link_src, topology.link_dst
     is_member = flags_of(topology.nvertices, [rank for rank in members if rank < n])
@@ -222,7 +232,12 @@ def _estimate_network(topology: Topology, members: tuple[int, ...]) -> int:
 def _rebuild_quotient(
     topology: Topology, table: Fields, group: tuple[int, ...], relays: tuple[int, ...], translations: Translations
 ) -> Problem:
-    """Build the stated quotient problem."""
+    """Build the stated quotient problem, checked in full.
+
+    Raises:
+        InputError: The collective has no quotient with these ranks, chunks and relays, or the translations are no
+            symmetries.
+    """
     name, chunks, k = table.string("name"), table.integer("chunks", 1, MAX_ENTRIES), len(group)
     if not find_kind(name).translatable or relays:
         quotient_names = [kind.name for kind in KINDS.values() if kind.translatable]

@@ -53,7 +53,10 @@ def _by_first(numbers: Ints) -> Ints:
 
 
 def resource_order(net: Network) -> Ints:
-    """Return the resources in an order that depends only on the links that use them and on their capacities."""
+    """Return the resources in an order that depends only on the links that use them and on their capacities.
+
+    In networks that differ only in the numbers of resources, the same resource is at each place. Shape (nresources,).
+    """
     carriers = net.carriers
     user = row_of_entry(carriers.uses_ptr)
     weights = np.random.default_rng(1).integers(1 << 62, size=net.ncarriers, dtype=np.int64)

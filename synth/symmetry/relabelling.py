@@ -114,7 +114,12 @@ def chunk_image(collective: Collective, perm: Ints, onto: Collective | None = No
 
 
 def _signatures(collective: Collective, perm: Ints | None = None) -> list[bytes]:
-    """Return what distinguishes each chunk: which ranks hold and want it, its size, and whether it reduces."""
+    """Return what distinguishes each chunk: which ranks hold and want it, its size, and whether it reduces.
+
+    Args:
+        collective: The collective.
+        perm: Image of every rank by which holders and goals are moved first; None for none.
+    """
     holds, wants = collective.holds, collective.wants
     if perm is not None:
         inverse = np.argsort(perm)

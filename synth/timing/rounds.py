@@ -61,9 +61,19 @@ def step_peaks(problem: Problem, schedule: Schedule, tuning: ClockTuning = TUNIN
 def _add_steps(  # A loop that Numba compiles takes columns, however many.
     first: Any, chunk: Any, link: Any, weight: Any, holds: Any, ptr: Any, uses: Any, factor: Any, load: Any, peaks: Any
 ) -> None:
-    """Set `peaks`; the sends of step i are the rows first[i]:first[i+1].
+    """Set `peaks`: the rounds that the busiest resource or link needs in each step.
 
-    `load` is all 0 before and after.
+    Args:
+        first: First row of each step, then the number of rows.
+        chunk: Chunk of each row.
+        link: Link or hyperlink of each row.
+        weight: Size of each chunk in smallest chunks.
+        holds: Rate that each link or hyperlink takes of what it uses per GB/s that it carries.
+        ptr: First entry in `uses` of each link or hyperlink.
+        uses: What each uses: resources, then links.
+        factor: Rounds that a smallest chunk takes of each resource or link.
+        load: Zeros for each resource or link; all 0 again afterwards.
+        peaks: The result, one for each step.
     """
     for index in range(len(peaks)):
         for row in range(first[index], first[index + 1]):

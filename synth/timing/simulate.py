@@ -291,7 +291,10 @@ def _earlier(head: int, rising: bool, at: int, step: Any, waits: Any, width: int
 def _arrival(
     code: int, latest: bool, at: int, step: Any, link: Any, alpha: Any, end: Any, waits: Any, width: int
 ) -> float:
-    """Return the time of the first (or the latest) arrival that the number -2 - r in `waits` stands for."""
+    """Return the time in µs of the first (or the latest) arrival that a number -2 - r in `waits` stands for.
+
+    They are the arrivals of steps before `at` among row r and the rows before it in the same cell.
+    """
     row = -2 - code
     arrival = float(end[row] + alpha[link[row]])
     row = int(waits[width * row + _BEFORE])

@@ -167,7 +167,10 @@ class Contents:
 
 
 def _plain_values(sends: _SendTable, chunks: _ChunkTable, nranks: int, tolerance: float) -> tuple[int, int, int, float]:
-    """Return the first fault of the chunks that are plain values; any copy of a plain value will do."""
+    """Return the first fault of the chunks that are plain values, in the fields of `ReplayFault`; sums are left out.
+
+    Any copy of a plain value will do. The row in a fault is that of `Contents.pairs`; tolerance is in µs.
+    """
     ptr, row, src, dst, step, start, arrives, _ = sends
     sums, holders_ptr, holders, goals_ptr, goals = chunks
     has = [-1] * nranks  # the last chunk that the rank had
@@ -203,9 +206,11 @@ def _sums(  # It exceeds 60 lines: in one piece, a chunk's replay reads as a lis
     first: int, last: int, exact: bool, bits: Any, words: int, sends: _SendTable, chunks: _ChunkTable,
     ranks: _RankTable, tolerance: float,
 ) -> tuple[int, int, int, float]:  # fmt: skip
-    """Return the first fault of the sums of chunks first..last-1.
+    """Return the first fault of the sums of chunks first..last-1, in the fields of `ReplayFault`.
 
-    The sums are tracked by sizes, until one is unclear: (_UNCLEAR, chunk, …). With `exact` they are counted by bits.
+    The sums are tracked by sizes, until one is unclear: (_UNCLEAR, chunk, …). With `exact` they are counted by bits:
+    `bits` holds `words` words for each table and rank, and has the contents of the last chunk in the end. `ranks` is
+    changed too.
     """
     ptr, row, src, dst, step, start, arrives, adds = sends
     sums, holders_ptr, holders, goals_ptr, goals = chunks
@@ -344,7 +349,7 @@ def _add_bits(i: int, j: int, sends: _SendTable, bits: Any, words: int, ranks: _
 
 
 def _once_each(at: int, nranks: int, bits: Any, words: int, first: int, last: int, holders: Any) -> bool:
-    """Return whether a rank has the contributions of holders[first:last], the only ones in the chunk, each once."""
+    """Return whether a rank has each contribution of holders[first:last] exactly once; the chunk has no others."""
     for w in range(words):
         if bits[(_TWICE * nranks + at) * words + w]:
             return False

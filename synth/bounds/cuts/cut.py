@@ -23,7 +23,10 @@ _STEEPER = 1 + 1e-9  # a smaller ratio of two limits is rounding
 
 
 def find_cuts(search: BoundSearch) -> Iterator[Cut]:
-    """Yield cuts around single ranks and nodes, and around the best of many other sets by an estimate."""
+    """Yield cuts around single ranks and nodes, and around the best of many other sets by an estimate.
+
+    Networks of few ranks also get cuts that count only late chunks. Quotient problems get those of `blocks` only.
+    """
     if search.problem.quotient is not None:
         sets = blocks(search.problem, search.tuning)
     else:

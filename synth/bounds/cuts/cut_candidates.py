@@ -98,7 +98,10 @@ def worst(amount: Floats, capacity: Floats, count: int) -> list[int]:
 
 
 def _swept(problem: Problem, traffic: Traffic, graph: _HopGraph, tuning: BoundTuning) -> list[Bools]:
-    """Return the best prefix of every order and of every reversed order."""
+    """Return the best prefixes of orders and of reversed orders as flags of local ranks, the best first.
+
+    Of each order the prefix counts that must send most per GB/s; `tuning.few` of them are returned at most.
+    """
     net, sets, ratios = problem.network, [], []
     orders = max(1, min(20, tuning.sweep_work // net.nlinks))
     for _, order in checking_deadline(zip(range(orders), graph.orders(), strict=False)):
@@ -159,7 +162,10 @@ class _HopGraph:
         return int(np.where(np.isfinite(row), row, -1.0)[: self.n].argmax())
 
     def sides(self) -> Iterator[Bools]:
-        """Yield the ranks nearer to the start than to the end of each link on a longest route between two corners."""
+        """Yield, for links on a longest route, which ranks are nearer to the start of the link than to its end.
+
+        The route leads between two corners; of a long one only some links count. Flags have shape (n,).
+        """
         row = self.corners[0]
         at = self._furthest(row)
         route = [at]
@@ -174,7 +180,10 @@ class _HopGraph:
             yield (from_start < from_end)[: self.n]
 
     def orders(self) -> Iterator[Ints]:
-        """Yield orders of the local ranks: by eigenvectors, by distance from corners, by the nearer of two corners."""
+        """Yield orders of the local ranks: by eigenvectors, by distance from corners, by the nearer of two corners.
+
+        Each is a permutation, the rank at each place, shape (n,).
+        """
         ends = self.corners
         for key in self._least_eigenvectors():
             yield np.argsort(key[: self.n], kind="stable")
@@ -186,7 +195,10 @@ class _HopGraph:
             yield np.lexsort((ends[first_corner][: self.n], difference[: self.n]))
 
     def _least_eigenvectors(self) -> list[Floats]:
-        """Return the eigenvectors of the Laplacian's second and third least eigenvalues (Fiedler vectors)."""
+        """Return the eigenvectors of the Laplacian's second and third least eigenvalues (Fiedler vectors).
+
+        Each has shape (nvertices,). There are none for fewer than 4 vertices or more than the tuning allows.
+        """
         n = self.nvertices
         if n > self.tuning.spectral_vertices or n < 4:
             return []

@@ -46,7 +46,13 @@ def window_edges(net: Network, end_us: float, slots: int) -> Floats:
 
 
 def _sums(alpha: Floats, upto_us: float, most: int) -> tuple[Floats, bool]:
-    """Return 0 and at most `most` sums of latencies below `upto_us`, ascending, and whether these are all."""
+    """Return 0 and at most `most` sums of latencies below `upto_us`, ascending, and whether these are all.
+
+    Args:
+        alpha: The distinct latencies in µs, above 0, ascending.
+        upto_us: Limit of the sums in µs, which no sum reaches.
+        most: Most sums besides 0.
+    """
     sums, waiting = [0.0], alpha.tolist()
     heapq.heapify(waiting)
     while waiting and waiting[0] < upto_us:

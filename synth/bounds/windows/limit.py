@@ -304,9 +304,12 @@ class Window(Witness):
         return replace(self, windows=tuple((int(resource_map[row[0]]), *row[1:]) for row in self.windows))
 
     def limit(self, problem: Problem) -> Limit:
-        """Prove that messages of `at_bytes` and more need `times[-1]`, and smaller messages their part of it.
+        """Return the limit that messages of `at_bytes` and more need `times[-1]`, and smaller ones their part of it.
 
-        It takes O(flows × links × slots).
+        It is NOTHING where the prices refute nothing. It takes O(flows × links × slots).
+
+        Raises:
+            BadWitness: As for `balance`.
         """
         return self.limit_of(*self.balance(problem))
 
@@ -331,7 +334,8 @@ class Window(Witness):
         It takes O(flows × links × slots).
 
         Raises:
-            BadWitness: The witness names a slot, resource, link or flow that does not exist.
+            BadWitness: The witness names a slot, resource, link, rank or flow that does not exist, a price is negative
+                or not finite, the times do not rise from 0, or there are too many slots or ranks.
         """
         net = problem.network
         slots = slots_of(net, self._edges())

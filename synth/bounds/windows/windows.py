@@ -128,7 +128,13 @@ def _latest(problem: Problem, claim: Window, most_us: float) -> Window | None:
 
 
 def _stretched(problem: Problem, claim: Window, most_us: float) -> Window:
-    """Return the claim with a late end that its prices still refute, found by bisection of the last slot's length."""
+    """Return the claim with a late end that its prices still refute, found by bisection of the last slot's length.
+
+    Args:
+        problem: The problem.
+        claim: A claim that refutes its own end.
+        most_us: End in µs that is not tried any more.
+    """
     low_us, high_us = claim.times[-1], most_us
     for _ in range(_STRETCHES):
         end_us = (low_us + high_us) / 2
@@ -142,9 +148,14 @@ def _stretched(problem: Problem, claim: Window, most_us: float) -> Window:
 
 
 def _next_time(low_us: float, high_us: float, tried: list[tuple[float, float]]) -> float:
-    """Return the end, within the limits, at which a byte should pay just over 1, from two tried ends.
+    """Return the end to try next, in µs: that at which a byte should pay just over 1, well within the limits.
 
-    They are the ends at which a byte pays nearest to 1.
+    It follows from the two tried ends at which a byte pays nearest to 1, or from the limits if none was tried.
+
+    Args:
+        low_us: End that is refuted already.
+        high_us: End that a schedule reaches, or that the best prices for it did not refute.
+        tried: (end in µs, what a byte pays there).
     """
     low = max(low_us, high_us / 100)
     nearest = sorted((abs(np.log(pays)), np.log(us), np.log(pays)) for us, pays in tried if pays > 0)[:2]
@@ -225,7 +236,7 @@ class _WindowProgram:
         return float(sum(amount * values[column] for column, amount in self.pays))
 
     def claim(self, values: Floats) -> Window:
-        """Return the witness of a solution."""
+        """Return the witness of a solution, without numbers; negligible prices are left out."""
         price = np.maximum(values[self.price], 0.0)
         threshold = _LEAST_PRICE * price.max(initial=0.0)
         windows = [
@@ -250,7 +261,10 @@ class _WindowProgram:
         )
 
     def _uses(self) -> tuple[Ints, Ints, Floats]:
-        """Return links and hyperlinks, the row of a capacity that each uses, and how much of it a byte takes."""
+        """Return links and hyperlinks, the index in `rows` of a capacity that each uses, and what a byte takes of it.
+
+        There is an entry for each use, so that a link that uses several capacities is there several times.
+        """
         net = self.problem.network
         links = [row.links for row in self.rows]
         owner = [np.full(len(row.links), at) for at, row in enumerate(self.rows)]
@@ -267,7 +281,10 @@ class _WindowProgram:
         return chosen, np.concatenate(owner), net.carriers.holds[chosen]
 
     def _add(self, chunk_class: ChunkClass) -> None:
-        """Add what a byte of such chunks pays, weighted by their amount."""
+        """Add the variables and rows for what a byte of such chunks pays, weighted by their amount.
+
+        Nothing is added where none of their flows counts (`ends`) and no first part with the whole sum does.
+        """
         net, flows = self.problem.network, flows_at(chunk_class, self.ends)
         link_price = self.link_price
         wholes = needs_first_whole(chunk_class) and first_whole_holds(net)
@@ -294,7 +311,14 @@ class _WindowProgram:
             self._flow(chunk_class.starts(source), goal, share, chunk_class.amount)
 
     def _flow(self, starts: Ints, goal: int, share: Ints, amount: float) -> None:
-        """Add a variable for the least that a flow pays, with what is still to pay from each rank and slot."""
+        """Add a variable for the least that a flow pays, with what is still to pay from each rank and slot.
+
+        Args:
+            starts: Ranks at any of which the flow may start.
+            goal: Rank at which it ends.
+            share: Columns of what it pays on each link and hyperlink in each slot, shape (carriers, slots).
+            amount: Share of the message that each such flow carries.
+        """
         net, slots, count = self.problem.network, self.slots, len(self.slots)
         ahead = self.builder.add_variables((count + 1) * net.nranks, _MOST_PAID).reshape(count + 1, net.nranks)
         pays = self.builder.add_variables(1, _MOST_PAID, cost=-amount)
@@ -317,7 +341,12 @@ class _WindowProgram:
         self.builder.add_rows(np.zeros(len(rows)), *terms)
 
     def _first_whole(self, chunk_class: ChunkClass, share: Ints) -> None:
-        """Add a variable for what a byte of a sum pays by the first part that has all of it; see `first_whole`."""
+        """Add a variable for what a byte of a sum pays by the first part that has all of it; see `first_whole`.
+
+        Args:
+            chunk_class: The sums.
+            share: Columns of what it pays on each link in each slot, shape (carriers, slots).
+        """
         net, slots = self.problem.network, self.slots
         part = part_of(net, self.parts)
         links = np.flatnonzero(part[net.src] != part[net.dst])

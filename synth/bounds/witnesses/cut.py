@@ -34,7 +34,14 @@ class Cut(ResourceWitness):
     times: tuple[float, ...] = ()
 
     def limit(self, problem: Problem) -> Limit:
-        """Prove that what must leave a set of ranks shares the capacity of all links out of it."""
+        """Return what follows because all that must leave a set of ranks shares the capacity of all links out of it.
+
+        It is NOTHING where nothing has to leave, or where no link leaves. Quotient problems ignore `times`.
+
+        Raises:
+            BadWitness: A rank or resource does not exist, a link out of the set uses none of the resources, or there
+                are times that are not two or are for too many ranks.
+        """
         net, collective = whole_network(problem), problem.collective
         inside = self.flags(problem, self.ranks)
         _, src, dst = net.pairs
@@ -61,7 +68,18 @@ class Cut(ResourceWitness):
         return float(before + (alpha + after).min()), leaving, np.inf
 
     def _late_limit(self, problem: Problem, inside: Bools, crossed: Bools, crossing: Bools, capacity: float) -> Limit:
-        """Prove a limit by the chunks that reach the cut late or have far to go after it, which leaves less time."""
+        """Return the limit by the chunks that reach the cut late or have far to go after it, which leaves less time.
+
+        Args:
+            problem: The problem, which is no quotient.
+            inside: Flags of the ranks on the sending side.
+            crossed: Flags of the pairs of `Network.pairs` that leave them.
+            crossing: Flags of the chunks that must leave them.
+            capacity: GB/s that the links out of the set share.
+
+        Raises:
+            BadWitness: `times` has not two entries, or the problem has too many ranks.
+        """
         if len(self.times) != 2 or problem.nranks > MOST_TIMED:
             raise self.refusal(f"{len(self.times)} times; it must be two, of {MOST_TIMED} ranks at most, or none")
         begins, takes = crossing_times(problem, inside, crossed)
@@ -85,7 +103,12 @@ def must_leave(collective: Collective, inside: Bools) -> Bools:
 
 
 def _whole_leaving(collective: Collective, inside: Bools) -> float:
-    """Return the share of the message that must leave a set of ranks in the whole of a quotient problem."""
+    """Return the share of the message that must leave a set of ranks in the whole of a quotient problem.
+
+    Args:
+        collective: The quotient problem's collective.
+        inside: Flags of the ranks of the set; 0 is returned for no ranks and for all.
+    """
     k, kind = collective.nranks, collective.kind
     within = int(inside[:k].sum())
     if not 0 < within < k:

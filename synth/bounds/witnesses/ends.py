@@ -28,7 +28,14 @@ class Ends(ResourceWitness):
     ranks: tuple[int, ...] = ()
 
     def limit(self, problem: Problem) -> Limit:
-        """Prove that whatever comes to a rank uses a link into it, or that whatever leaves it uses a link out of it."""
+        """Return what follows because what comes to a rank uses a link into it, or what leaves it one out of it.
+
+        It is NOTHING where nothing has to come or leave, or where there is no such link.
+
+        Raises:
+            BadWitness: A rank or resource does not exist, such a link uses none of the resources, or not all ranks are
+                named for a quotient problem.
+        """
         net, collective = problem.network, problem.collective
         ranks = self.flags(problem, self.ranks)
         if problem.quotient is not None and not ranks.all():

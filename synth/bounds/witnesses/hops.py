@@ -29,7 +29,11 @@ class Path(Witness):
     ranks: tuple[int, ...] = ()
 
     def limit(self, problem: Problem) -> Limit:
-        """Prove that a chunk that must get from one rank to another spends at least the least sum of α."""
+        """Return the least sum of α between two ranks as the µs, since a chunk must get from one to the other.
+
+        Raises:
+            BadWitness: Not two ranks of the group are named, or nothing has to get from the first to the second.
+        """
         collective = problem.collective
         if len(self.ranks) != 2 or max(self.ranks) >= collective.nranks or min(self.ranks) < 0:
             raise self.refusal("it must name two ranks of the group")
@@ -50,7 +54,11 @@ class Direct(ResourceWitness):
     of_quotients: ClassVar[bool] = False
 
     def limit(self, problem: Problem) -> Limit:
-        """Prove the load of a resource if everything comes directly, which holds below the time of two hops."""
+        """Return the limit by the load of a resource if everything comes directly, capped by the time of two hops.
+
+        Raises:
+            BadWitness: Not one of the network's resources is named, or the group has too many ranks.
+        """
         net, collective = problem.network, problem.collective
         k = collective.nranks
         if len(self.resources) != 1 or not 0 <= self.resources[0] < net.nresources:

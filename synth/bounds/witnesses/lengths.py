@@ -35,7 +35,13 @@ class Lengths(Witness):
         return replace(self, prices=tuple((int(resource_map[resource]), price) for resource, price in self.prices))
 
     def limit(self, problem: Problem) -> Limit:
-        """Prove that the resources must have the capacity for all length that bytes use up: see `metric`."""
+        """Return what follows because the resources must have the capacity for all length that bytes use up.
+
+        See `metric`.
+
+        Raises:
+            BadWitness: A resource does not exist, or a price is negative or not finite.
+        """
         net = problem.network
         price = np.zeros(net.nresources + net.nlinks)
         for resource, value in dict(self.prices).items():

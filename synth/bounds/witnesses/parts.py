@@ -24,9 +24,13 @@ class Parts(ResourceWitness):
     parts: tuple[tuple[int, ...], ...] = ()
 
     def limit(self, problem: Problem) -> Limit:
-        """Prove that a sum that all its contributors want, in k parts, needs 2(k-1) sends of its chunk between parts.
+        """Return what follows because a sum that all contributors want, in k parts, needs 2(k-1) sends between them.
 
         Take the first part that has all contributions: each other one has sent by then, and must still receive.
+
+        Raises:
+            BadWitness: The parts are no partition of all ranks, a part has no member of the group, the collective is no
+                allreduce, no chunk is in two parts, a resource does not exist, or a link between parts uses none.
         """
         net, collective = whole_network(problem), problem.collective
         part = np.full(problem.nranks, -1, dtype=np.int64)
