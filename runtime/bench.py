@@ -212,6 +212,10 @@ def in_process(
     """Yield a function that measures with executors of this process, and True: this process prints.
 
     Executors hold memory of their device, so only the last `_MOST_EXECUTORS` are kept.
+
+    Args:
+        request: The request, of which only the settings are used.
+        make: Function that makes the executor of an algorithm; algorithms of equal names share one.
     """
     executors: dict[str, BenchExecutor] = {}
 

@@ -84,6 +84,8 @@ def chunk_start(chunk: Cells, chunks: int, elements: int) -> Cells:
 def executable_columns(program: Program) -> Columns:
     """Return the program's steps as columns.
 
+    That a program exceeds the limits of another executor, or has a wrong result, is no error.
+
     Raises:
         InputError: Steps do not fit together.
     """

@@ -58,6 +58,8 @@ def narrow(values: Array, kind: str) -> Array:
 def reducer(op: str, kind: str) -> Callable[..., Any]:
     """Return a function (a, b, out=) that writes the reduction of a and b to out; for avg it writes the sum.
 
+    The arrays are of the type that TYPES gives, and `out` may be one of the others.
+
     Raises:
         InputError: The reduction or the type is unknown.
     """

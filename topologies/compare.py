@@ -18,8 +18,9 @@ _DIGITS = 4  # significant digits by which figures are compared
 def compare(first: Machine, second: Machine) -> list[str]:
     """Return a line with the figures of each machine for every property in which the machines differ.
 
-    The properties are ranks, devices, bandwidth out of a rank, links from rank to rank, limits that these share, and
-    NICs, but not α and names. The list is empty where all properties agree.
+    The properties are ranks, chassis, devices, bandwidth out of a rank, links from rank to rank, whether these share
+    limits, NICs, and switches that multicast or reduce, in this order, but not α and names. GB/s are compared to four
+    digits, and only in number: which ranks have them does not matter. The list is empty where all properties agree.
     """
     lines: list[str] = []
     properties: tuple[tuple[str, Callable[[Machine], str]], ...] = (

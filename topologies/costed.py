@@ -12,11 +12,11 @@ from topologies.topology import Topology
 
 
 def with_costs(topology: Topology, costs: Costs | None = None) -> Topology:
-    """Return the topology with costs on under the protocol ANY.
+    """Return the topology with costs on under the protocol ANY, whether they were on before or not.
 
     Args:
         topology: The topology.
-        costs: The costs; None for those that the topology states.
+        costs: The costs, which replace those that the topology states; None for the latter.
 
     Raises:
         InputError: There are no costs, or none of their protocols is right on all links of the topology.

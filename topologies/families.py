@@ -214,8 +214,8 @@ FAMILIES: dict[str, _Family] = {
 def family(spec: str) -> Topology:
     """Return the topology of "kind:SIZExSIZE,bw=GB/s,alpha=µs", with the costs that further options (_COSTS) give.
 
-    `bw` is the bandwidth of a link and `alpha` the latency of a hop. Without these options they are those of the
-    family and DEFAULT_ALPHA_US, and α counts as assumed.
+    `bw` is the bandwidth of a link, each way, and `alpha` the latency of a hop. Without these options they are those of
+    the family and DEFAULT_ALPHA_US, and α counts as assumed. Costs are stated, but off. The name is the text itself.
 
     Raises:
         InputError: There is no such family, size or option, or the topology would be too large.

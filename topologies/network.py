@@ -178,10 +178,11 @@ def network(topology: Topology, ranks: Sequence[int], members: int | None = None
     path to each rank that can be reached through switches only, by the switches' tables: least α, then most bandwidth,
     then fewest hops, with equal paths spread by destination. The paths are the same whatever costs are on. Two paths of
     one pair differ in their first physical link, which is a resource of each, so neither makes the other superfluous. A
-    link uses every physical link that it crosses and every limit that holds one of these.
+    link uses every physical link that it crosses and every limit that holds one of these. Ranks that no path joins have
+    no link, and one rank alone has none; that is no error.
 
     Args:
-        topology: The topology.
+        topology: The topology, whose costs count where they are on.
         ranks: Ranks of the topology, in the order of the local ranks.
         members: Number of ranks, from the first, that take part in switches' multicasts and reductions; None: all.
 

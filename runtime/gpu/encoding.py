@@ -101,14 +101,15 @@ class Encoded:
 
         Args:
             program: The program.
-            goal: Goal of a custom collective.
+            goal: Goal of a custom collective; None for the one that the collective's name implies.
             depth: Slots of a connection; None: the protocol's own number.
             slot_bytes: Bytes of a slot; None: the protocol's own size.
             limit_s: Longest wait in seconds.
-            pace: The emulated network.
+            pace: The emulated network; None: none.
 
         Raises:
-            InputError: Steps do not fit together, or leave the buffers.
+            InputError: Steps do not fit together, or leave the buffers; the slots have a wrong size; or the program is
+                too large for the kernel's numbers.
         """
         self.program, self.goal, self.pace, self.limit_s = program, goal, pace, limit_s
         self.columns = c = executable_columns(program)
@@ -221,7 +222,7 @@ class Encoded:
         return self.pace.sheet(self.columns, self.chunk_bytes(layout, kind))
 
     def explain(self, report: Sequence[int]) -> InputError | None:
-        """Return the kernel's report as an error, or None if no block gave up."""
+        """Return the kernel's report, REPORT numbers, as an error, which is not raised; None if no block gave up."""
         if not report[0]:
             return None
         c = self.columns

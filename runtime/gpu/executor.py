@@ -59,7 +59,7 @@ class Launch:
             op: Reduction.
 
         Raises:
-            InputError: The GPU has no room.
+            InputError: The GPU has no room, or does not hold all blocks at once; or averages are wanted without a goal.
         """
         cp, e = executor.cupy, executor.encoded
         self.executor = executor
@@ -101,7 +101,10 @@ class Launch:
             self.sheet, self.fresh = parts["pace"], parts["fresh"]
 
     def go(self) -> None:
-        """Start one execution on CuPy's current streams; `check` raises its errors."""
+        """Start one execution on CuPy's current streams; `check` waits for it and raises its errors.
+
+        It can be called again, but all executions of an executor must run one after the other.
+        """
         if self.executor.encoded.pace is not None:
             self.executor.cupy.copyto(self.sheet, self.fresh)
         for share, job, _ in self.jobs:
@@ -196,11 +199,11 @@ class GpuExecutor:
 
         Args:
             program: The program.
-            goal: Goal of a custom collective.
+            goal: As for `Encoded`.
             depth: As for `Encoded`.
             slot_bytes: As for `Encoded`.
             limit_s: As for `Encoded`.
-            pace: The emulated network.
+            pace: The emulated network; None: none.
             devices: Numbers of the GPUs, each of which has neighbouring ranks; None: the current one.
 
         Raises:

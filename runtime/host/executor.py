@@ -90,9 +90,9 @@ class HostExecutor:
 
         Args:
             program: The program.
-            goal: Goal of a custom collective.
-            threads: Number of threads; None: as many as there are cores.
-            window_bytes: Bytes of a chunk that pass at a time.
+            goal: Goal of a custom collective; None for the one that the collective's name implies.
+            threads: Number of threads, the caller's included; None: as many as there are cores.
+            window_bytes: Most bytes of a chunk that pass at a time.
             record: True to record in `recorded` when the steps of each run begin and end.
         """
         self._run: type[_HostRun] = _RecordedRun if record else _HostRun

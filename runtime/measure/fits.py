@@ -70,7 +70,7 @@ class Measured:
 
 
 def worst_within(figures: Iterable[Measured]) -> str:
-    """Return the largest uncertainty of some figures in words."""
+    """Return the largest uncertainty of some figures in words, or "not seen" if none of them is above 0."""
     all_figures = list(figures)
     positive = [figure for figure in all_figures if figure.value]
     if not positive:
@@ -140,7 +140,7 @@ class NoisePolicy:
     remarks: list[str] = field(default_factory=list)
 
     def object_to(self, subject: str, finding: str, required: str) -> None:
-        """Add a remark on a figure whose times say too little.
+        """Add a remark on a figure whose times say too little, unless it is there already.
 
         Args:
             subject: The figure.

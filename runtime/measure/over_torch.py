@@ -189,7 +189,7 @@ class Case:
         return ((torch.arange(count) + 3 * rank) % most + 1).to(self.dtype)
 
     def expected_output(self, me: int) -> Tensor | None:
-        """Compute the correct result of a rank of the group; None if it gets none."""
+        """Compute the correct result of the rank at place `me` of the group; None if it gets none, as no root."""
         if self.row.after == ROOT and me != self.root:
             return None
         n = len(self.ranks)
@@ -356,7 +356,11 @@ def measure_methods(
 
 
 def _compare(bench: Bench, wrapped: MethodTimes, best: MethodTimes, pairs: int, budget_s: float) -> Iterator[float]:
-    """Yield the gain of `best` over `wrapped` for each pair of runs; each of them runs first in every other pair."""
+    """Yield the gain of `best` over `wrapped` for each pair of runs; each of them runs first in every other pair.
+
+    A gain is the time of `wrapped` / that of `best`. `pairs` is the largest number of pairs; it ends earlier as
+    `measure_methods` says.
+    """
     short, allowed_short, spent = 0, lost_pairs(pairs), 0.0
     for pair in range(pairs):
         for times in (wrapped, best) if pair % 2 else (best, wrapped):

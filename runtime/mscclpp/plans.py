@@ -110,8 +110,9 @@ class Plans:
             topology: Name of the topology; None: the only topology of the library.
 
         Raises:
-            InputError: MSCCL++'s Python package is not installed; the library has no such plan, plans of more than one
-                group, or two plans of one name; or a plan has memory channels between nodes.
+            InputError: MSCCL++'s Python package is not installed; the numbers are not possible; the library cannot be
+                read, or has no such plan, plans of more than one group, or two plans of one name; or a plan has memory
+                channels between nodes.
         """
         if world_size < 1 or not 0 <= rank < world_size or ranks_per_node < 1:
             raise InputError(
@@ -200,7 +201,7 @@ class Plans:
         return len(self._registered)
 
     def select(self, algorithms: Mapping[str, Mapping[str, Any]], request: Any) -> Any | None:
-        """Select the registered algorithm for a request, or return None; MSCCL++ calls this.
+        """Select the registered algorithm for a request; MSCCL++ calls this. None leaves the call to others.
 
         Args:
             algorithms: The registered algorithms, by collective and name.

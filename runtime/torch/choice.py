@@ -105,7 +105,11 @@ def _is_single_file(library: Path | None) -> bool:
 
 
 def _entries(library: Path) -> list[IndexEntry]:
-    """Return the entries of a library's index, or a single entry for the sizes that one MSCCL XML serves."""
+    """Return the entries of a library's index, or a single entry for the sizes that one MSCCL XML serves.
+
+    Raises:
+        InputError: The library cannot be read, or the program of the XML is wrong.
+    """
     if not _is_single_file(library):
         return load_library(library)
     goal = goal_beside(library)
@@ -332,7 +336,7 @@ class Chooser:
             )
 
     def _named(self, call: TableCall, name: str | None, reason: str) -> Choice | None:
-        """Return the choice of a named algorithm, or None if it cannot serve the call.
+        """Return the choice of a named algorithm, or None if it cannot serve the call; `reason` is the choice's reason.
 
         Without a name it is the library's algorithm that serves the call, otherwise the default built-in one.
         """

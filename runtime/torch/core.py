@@ -106,7 +106,8 @@ class Core:
             task: As in the class.
 
         Raises:
-            InputError: The ranks' settings differ, or a rank cannot read what its settings name.
+            InputError: The ranks' settings differ, or a rank cannot read what its settings name; every rank raises it.
+            RuntimeError: A rank is lost; the message names it.
         """
         self.watch, self.messages = watch, watch.messages
         self.rank, self.ranks = watch.me, watch.ranks
@@ -231,7 +232,7 @@ class Core:
         Args:
             name: Name of the collective.
             buffers: Its tensors; the size of a block is ignored.
-            op: A key of REDUCERS, or None for an unsupported reduction.
+            op: A key of REDUCERS; anything else is an unsupported reduction.
             terms: Conditions of the call.
 
         Raises:

@@ -114,7 +114,7 @@ def warn(text: str) -> None:
 
 
 def _row(table: Fields) -> TableRow:
-    """Return a row from its fields."""
+    """Return a row from its fields, or raise InputError for an unknown field or a wrong value."""
     table.only((*FIELDS, "gain"))
 
     def text(key: str) -> str | None:

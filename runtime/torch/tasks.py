@@ -215,7 +215,10 @@ class TaskThread:
         lanes.add(self)
 
     def put(self, task: GroupTask, wait: bool) -> None:
-        """Add a task; with `wait`, and if no task is under way, run it at once on the caller's thread."""
+        """Add a task; with `wait`, and if no task is under way, run it at once on the caller's thread.
+
+        It does not wait otherwise, and raises no error of the task, except an interrupt such as KeyboardInterrupt.
+        """
         task.thread = self
         with self._order:
             last, self._last = self._last, task

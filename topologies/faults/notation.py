@@ -165,10 +165,12 @@ def touched_links(topology: Topology, fault: Fault) -> Ints:
 
 
 def vertices_at(topology: Topology, fault: Fault, option: str) -> Ints:
-    """Return the vertices of rank:17, rank:8-15 or switch:NAME; `option` names the option in error messages.
+    """Return the vertices of rank:17, rank:8-15 (both included) or switch:NAME, ascending: int64 (vertices,).
+
+    `option` names the option in error messages.
 
     Raises:
-        InputError: The topology has no such rank or switch.
+        InputError: The topology has no such rank or switch, or the text names no ranks.
     """
     if fault.kind == "switch":
         if fault.where not in topology.switches:

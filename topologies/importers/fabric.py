@@ -424,7 +424,9 @@ def _orders(guid: int) -> tuple[int, ...]:
 
 
 def expand(text: str, place: str) -> list[str]:
-    """Return the names of a list such as `n[1-3,7],m`, as Slurm writes it; errors begin with `place`.
+    """Return the names of a list such as `n[1-3,7],m`, as Slurm writes it, in its order; errors begin with `place`.
+
+    Both ends of a range are included, leading zeros stay, and empty parts are dropped, so that "" gives no names.
 
     Raises:
         InputError: The text is no such list, or stands for too many names.

@@ -152,9 +152,9 @@ class Node:
         return f"{count}, {through}, {span} GB/s each way a device" if self.fast else count
 
     def _joining_nics(self) -> Nics | None:
-        """Return the NICs with each device on the nearest one, or None where no NIC is known.
+        """Return the NICs with each device on the nearest one; None where no rate is known, or with several chassis.
 
-        NICs that are nearest to no device, or slower than others, are left out.
+        NICs that are nearest to no device, or slower than others, are left out. It adds remarks.
         """
         rated = [nic for nic in self.nics if nic.gbs > 0]
         gbs = max((nic.gbs for nic in rated), default=0.0)

@@ -186,7 +186,10 @@ def link_image(net: Network, p: Ints) -> Ints:
 
 
 def find_link_image(structure: Structure, p: Ints) -> Ints | None:
-    """Return the image of each link under the permutation p of ranks: int64 (nlinks,); None if p is no automorphism."""
+    """Return the image of each link under the permutation p of ranks: int64 (nlinks,); None if p is no automorphism.
+
+    It is also None after `TUNING.ambiguous_tries` tries between equal links of one pair.
+    """
     net = structure.net
     n = net.nranks
     pair = net.src * n + net.dst

@@ -134,7 +134,10 @@ def find_translations(net: Network, look: Callable[[], None] = lambda: None) -> 
 
     Args:
         net: The network.
-        look: Called before each exact check; what it raises ends the search.
+        look: Called before each exact check; what it raises ends the search and is raised.
+
+    Returns:
+        (stride, extent) of each translation; () where there is none, as without links.
     """
     if net.nlinks == 0:
         return ()

@@ -31,7 +31,7 @@ def origin_of(path: str | Path) -> str:
 
 
 def open_regular_file(path: str | Path, expected: str, inside: str | Path | None = None) -> BufferedReader:
-    """Open a regular file for reading.
+    """Open a regular file for reading, and return it as a binary stream that the caller closes.
 
     Args:
         path: The file; a symbolic link to a regular file is followed unless `inside` is given.
@@ -116,7 +116,7 @@ def read_text(
     inside: str | Path | None = None,
     most_lines: int | None = MOST_LINES,
 ) -> str:
-    r"""Return the text (UTF-8) of a regular file, with \n at the end of each line.
+    r"""Return the text (UTF-8, without a byte order mark) of a regular file, with \n at the end of each line.
 
     Args:
         path: The file.
@@ -236,7 +236,14 @@ def _base_and_parts(folder: Path, path: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def _open_below(folder: Path, path: Path) -> int:
-    """Open a file by walking from the folder, so that a link which appears meanwhile is not followed either."""
+    """Open a file by walking from the folder, so that a link which appears meanwhile is not followed either.
+
+    It returns the file's descriptor.
+
+    Raises:
+        InputError: The path is not below the folder.
+        OSError: The file cannot be opened, or a part of the path is a link.
+    """
     base, parts = _base_and_parts(folder, path)
     directory = os.open(base, _PASSED)
     try:

@@ -18,9 +18,11 @@ from topologies.topology import NAMED, Topology
 def to_toml(topology: Topology, nics: Nics | None = None, remarks: Sequence[str] = ()) -> str:
     """Return the text form (TOML) of a topology, from which `from_toml` restores an equal one, exact to the last bit.
 
+    Whether its costs are on is not written: they are off in the restored one.
+
     Args:
         topology: The topology.
-        nics: NICs that join nodes of it to a cluster, if any.
+        nics: NICs that join nodes of it to a cluster, if any; their `ports` are not written.
         remarks: Lines about the figures, which stand first as comments.
     """
     topo = topology

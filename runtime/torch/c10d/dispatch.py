@@ -104,6 +104,10 @@ class Dispatcher:
             timeout: Time-out of the wrapped back ends, a timedelta.
             ranks: The members, as the job numbers them; empty for 0 to size − 1.
             name: torch's name of the group.
+
+        Raises:
+            InputError: Ranks would choose differently; every rank raises it.
+            RuntimeError: A rank is lost or does not come in time; the message names it.
         """
         self.ranks, self._timeout = tuple(ranks) or tuple(range(size)), timeout
         watch = FailureWatch(rank, self.ranks, name=name)

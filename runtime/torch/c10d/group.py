@@ -60,6 +60,7 @@ class Group(Watched):
 
         Raises:
             InputError: Ranks would choose differently; every rank raises it.
+            RuntimeError: A rank is lost or does not come in time; the message names it.
         """
         super().__init__(store, rank, size)
         self._me, self._n, self._timeout = rank, size, timeout

@@ -31,7 +31,7 @@ def check_same_choices(messages: Messages, basis: str, fault: str | None, ranks:
         ranks: Ranks of the group, as the job numbers them.
 
     Raises:
-        InputError: The bases differ, or a rank has a fault; every rank raises it.
+        InputError: The bases differ, or a rank has a fault; every rank raises it, a rank with a fault its own.
     """
     summary = torch.tensor([zlib.crc32(basis.encode()), int(fault is not None)], dtype=torch.int64)
     summaries = [tuple(row.tolist()) for row in _gather(messages, summary, len(ranks))]

@@ -89,7 +89,7 @@ class FailureWatch(Members):
         Args:
             me: Place of this rank in the group.
             ranks: The members, as the whole job numbers them.
-            messages: The messages that ranks wait for.
+            messages: The messages that ranks wait for; None if they are set later, before the first wait.
             name: torch's name of the group.
             tuning: Time limits.
             own: Returns the presence of this process.
@@ -143,10 +143,11 @@ class FailureWatch(Members):
         return self.id
 
     def call_unless_gone(self, function: Callable[[], Any]) -> Any:
-        """Return the result of a function that needs all ranks.
+        """Return the result of a function that needs all ranks; it runs on another thread.
 
         Raises:
-            RuntimeError: A rank has ended; it is raised soon after that. Errors of the function are raised as they are.
+            RuntimeError: A rank has ended; it is raised soon after that, while the function goes on. Errors of the
+                function are raised as they are.
         """
         leaves_at = math.inf
 

@@ -194,7 +194,7 @@ class Blocks:
 
         Args:
             parts: Tensor that goes to each rank; None for no block.
-            into: Tensor that comes from each rank; None for no block.
+            into: Tensor that comes from each rank, to be written by `exchange`; None for no block.
         """
         sizes = {tensor.numel() for tensor in (*parts, *into) if tensor is not None}
         sent_sizes, received_sizes = (

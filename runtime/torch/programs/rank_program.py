@@ -105,8 +105,8 @@ def rank_program(program: Program, place: int, order: tuple[int, ...] | None = N
 
     Args:
         program: The program.
-        place: Place in the group.
-        order: As in `RankProgram`.
+        place: Place of this rank in the group.
+        order: As in `RankProgram`: place in the group of each of the program's ranks; None for the same numbering.
 
     Raises:
         InputError: The steps of the program do not fit together, or it stops before its end.
