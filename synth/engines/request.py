@@ -262,5 +262,5 @@ class Engine(Protocol):
     def solve(self, problem: Problem, request: Request, /) -> Iterator[Outcome]:
         """Return an iterator over candidates, claims and progress.
 
-        It ends when nothing is left to try, or with the first look at the clock after the deadline.
+        It ends when nothing is left to try, or soon after the deadline, except for an engine that counts its work.
         """

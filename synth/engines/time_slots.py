@@ -161,8 +161,8 @@ def slot_model(
 ) -> SlotModel | None:
     """Return the program for messages of `size_bytes`; None where it would have more than `most` sends.
 
-    Its optimum in µs is at most the time of every schedule that ends within `ceiling_us`. It is infeasible where there
-    is no such schedule.
+    Its optimum in µs is at most the time of every schedule that ends within `ceiling_us`. It is infeasible only where
+    there is no such schedule.
 
     Args:
         problem: A copying problem.

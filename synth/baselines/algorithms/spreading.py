@@ -120,7 +120,7 @@ class SpreadMessages:
         self.add(chunk[message], link, self.steps + hop, place[message])
 
     def add(self, chunk: Ints, link: Ints, step: Ints, place: Ints) -> None:
-        """Add sends with their steps."""
+        """Add sends with their steps, counted from the first phase; `place` orders the sends of a step."""
         self.columns.append((chunk, link, step, place))
         self.steps = max(self.steps, int(step.max(initial=-1)) + 1)
 

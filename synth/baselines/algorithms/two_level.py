@@ -33,7 +33,7 @@ def two_level_baselines(problem: Problem, most: int = TUNING.most_sends) -> list
 
     Raises:
         NoRoute: A message has no route; for all-to-all when the schedule is built.
-        TooManySends: There are more than `most` sends; for all-to-all when the schedule is built.
+        TooManySends: A phase has more than `most` sends; for all-to-all when the schedule is built.
     """
     grid = _grid(problem)
     if grid is None:

@@ -269,7 +269,7 @@ class _PlanSearch:
 
         Args:
             work: Number of links to look at.
-            enough_us: A time in µs, without the start of a call, that need not be improved.
+            enough_us: A cost in µs (see `place_all`), without the start of a call, that need not be improved.
             heat: How much worse, as a fraction, a plan may be and still be improved further.
         """
         self._run(

@@ -112,7 +112,8 @@ class Combs:
     def _combs(self, first: int) -> list[Tree]:
         """Return the trees that contain all lines along dimension `first`.
 
-        There is one for every place along the other dimensions but the last one.
+        There is one for every place along this dimension and those after it in turn, but for the last of them, along
+        which all meet in the middle.
         """
         dims = [(first + i) % len(self.extents) for i in range(len(self.extents))]
         along = (range(self.extents[dim]) for dim in dims[:-1])
