@@ -16,7 +16,11 @@ _WORTH = 1.02  # ratio of Simple's to LL's time from which on small messages get
 
 
 def by_size(offers: Sequence[Offer]) -> list[Offer]:
-    """Return the offers split so that each has one program."""
+    """Return the offers split so that each has one program, in the order of the offers and their sizes.
+
+    Sizes that no file can serve become part of the next file's range, or an offer with the reason in `refused` if there
+    is no next one. Offers that have not been lowered stay as they are.
+    """
     files = [file for offer in offers for file in _files(offer)]
     return _joined([_divided(fitting) for file in files for fitting in _split_at_limit(file)])
 

@@ -84,7 +84,7 @@ class IndexEntry:
         return _entry(Fields(dict(row), "", origin or origin_of(folder / INDEX)), folder)
 
     def restated(self, **changes: object) -> IndexEntry:
-        """Return the entry with other values of some fields of its row."""
+        """Return a copy with other values of some fields of its row; raise InputError as `of` does."""
         return IndexEntry.of({**self.row, **changes}, self.folder)
 
     @property
@@ -127,7 +127,10 @@ class IndexEntry:
         return self.collective, self.topology, self.group, self.relays, self.root, self.target
 
     def answers(self, stated_question: Mapping[str, Any]) -> bool:
-        """Return True if the file answers a question, stated as `synth.model.problem.question` does, on any target."""
+        """Return True if the file answers a question, stated as `synth.model.problem.question` does, on any target.
+
+        Neither the network nor the sizes of messages are compared.
+        """
         return all(self.row[key] == value for key, value in stated_question.items())
 
     @property
@@ -136,7 +139,10 @@ class IndexEntry:
         return *self.question, self.inplace
 
     def for_group(self, group: tuple[int, ...]) -> IndexEntry:
-        """Return the entry of one of the `isomorphic_groups`: its ranks replace those of `group`, in the root too."""
+        """Return a copy for one of the `isomorphic_groups`: its ranks replace those of `group`, in the root too.
+
+        The copy has no isomorphic groups of its own.
+        """
         root = None if self.root is None else group[self.group.index(self.root)]
         stated = {"group": list(group), "communicator": list(group), "root": root}
         row = {key: value for key, value in self.row.items() if key != ISOMORPHIC} | stated
@@ -149,7 +155,7 @@ class IndexEntry:
 
     @property
     def curve(self) -> list[tuple[float, float, float]]:
-        """Return (bytes, time in µs, bound in µs) at the sizes that the entry states."""
+        """Return (bytes, time in µs, bound in µs) at the sizes that the entry's curve states, ascending; maybe none."""
         return sorted((float(a), float(b), float(c)) for a, b, c in self.row.get("curve") or ())
 
     @property
@@ -188,7 +194,12 @@ class IndexEntry:
 
 
 def vs_library(row: Mapping[str, Any], name: str) -> float | None:
-    """Return a named library's time over ours from an entry's row; None if it is not stated."""
+    """Return a vendor library's time divided by ours, as an entry's row states it; None if it does not.
+
+    Args:
+        row: The entry's row.
+        name: Name of the vendor library.
+    """
     libraries = row.get("libraries")
     choice = libraries.get(name) if isinstance(libraries, Mapping) else None
     ratio = choice.get("vs") if isinstance(choice, Mapping) else None
@@ -260,7 +271,7 @@ def _entry(table: Fields, folder: Path) -> IndexEntry:
 
 
 def check_types(table: Fields) -> None:
-    """Raise InputError if a stated figure of an entry has the wrong type.
+    """Raise InputError if a stated figure of an entry has the wrong type or is out of range.
 
     A figure that is null states nothing. `padding`, `costs`, `groups` and `sha256` are left out if they do not apply.
     """

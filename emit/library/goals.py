@@ -13,7 +13,10 @@ from topologies.text.fields import Fields
 
 
 def state_goal(goal: Goal) -> dict[str, Any]:
-    """Return a goal as an entry states it; the buffers are apart in it."""
+    """Return a goal as the field `goal` of an entry states it (see `emit.library.index`), in plain values.
+
+    It does not state how buffers overlap: read again by `goal_stated`, they are apart.
+    """
 
     def columns(rank: Column, buffer: Column, index: Column, source: Column, chunk: Column) -> list[list[Any]]:
         """Return rows as the five columns of an entry's goal."""

@@ -35,7 +35,7 @@ class GroupProgram:
         size_bytes: Its message size in bytes.
         programs: Lowering that made it.
         by: The lowered program.
-        groups: Numbers of its groups.
+        groups: Positions of its groups in the plan, from 0.
     """
 
     algorithm: Algorithm
@@ -65,8 +65,9 @@ class GroupPrograms:
         settings: The target and its limits.
 
     Raises:
-        InputError: If the target is unknown, has no packets or cannot run groups that overlap, or if the number of
-            threadblocks is impossible.
+        InputError: If the settings say that groups overlap and the target (also an unknown one) has no packets that
+            this concerns, or if the number of SMs is below 1. Other faults of the settings appear when a plan is
+            lowered.
     """
 
     def __init__(self, settings: TargetSettings) -> None:
@@ -78,7 +79,10 @@ class GroupPrograms:
         self._lowered: dict[Algorithm, ConcurrentPrograms | InputError] = {}
 
     def isolated(self, problem: Problem) -> Programs | None:
-        """Return the lowering of one group's algorithms; None if the target cannot express them by themselves."""
+        """Return the lowering of one group's algorithms.
+
+        None means that programs are not asked for, or that the target cannot express the group's collective by itself.
+        """
         try:
             return executor_for(problem, self.settings)
         except InputError:  # The target may still express the union.
@@ -97,7 +101,17 @@ class GroupPrograms:
         return self.lower(union, algorithm).time_us
 
     def lower(self, union: UnionProblem, algorithm: Algorithm) -> ConcurrentPrograms:
-        """Lower a plan to programs, once; raise InputError if the target can hold none."""
+        """Lower a plan to programs that are checked and timed together.
+
+        The result, or the error, is remembered by the algorithm.
+
+        Args:
+            union: The groups as one problem.
+            algorithm: Algorithm of the union.
+
+        Raises:
+            InputError: If the target can hold no programs of the plan.
+        """
         if algorithm not in self._lowered:
             try:
                 self._lowered[algorithm] = self._lower(union, algorithm)

@@ -116,7 +116,7 @@ class Requirement:
 
 
 def requirement_of(programs: Programs) -> Requirement:
-    """Return what an entry of a library must state to answer the same question as these programs."""
+    """Return what a file of a library must be to answer the same question as these programs on the same target."""
     problem = programs.problem
     collective = program_collective(problem)
     custom = collective == CUSTOM
@@ -133,7 +133,10 @@ def requirement_of(programs: Programs) -> Requirement:
 
 
 def network_digest(problem: Problem) -> str:
-    """Return a digest of what a question's names do not say: the network of its ranks, and what a pattern asks for."""
+    """Return a digest of what a question's names do not say: the network of its ranks, and what a pattern asks for.
+
+    It is 16 hexadecimal digits, which do not depend on the chunks of a collective that its name states.
+    """
     net, collective = problem.network, problem.collective
     columns: list[NDArray[Any]] = [
         net.src,
@@ -249,7 +252,7 @@ def _other_sizes(entry: IndexEntry, text: str) -> str:
 
 
 def states_goal(entry: IndexEntry, problem: Problem) -> bool:
-    """Return True if an entry's goal is that of a problem without a named collective."""
+    """Return True if an entry's goal, which it must state, is that of a problem without a named collective."""
     stated, whole = entry.stated_goal, problem.collective
     assert stated is not None
     cells, remainder = divmod(len(stated["initial"][0]), len(whole.pre))

@@ -52,7 +52,7 @@ class Lowered:
 
     @property
     def divides(self) -> int:
-        """Return the number of bytes that must divide a call's message size for it to be served."""
+        """Return of how many bytes (or elements, if the target counts these) a served message must be a multiple."""
         return divisor(self.program, self.target)
 
     def serves(self, size_bytes: float) -> bool:
@@ -68,7 +68,10 @@ class Lowered:
         return divides_usual(self.divides, self.common.cells.chunks, self.target, int(size_bytes))
 
     def served(self, low: int, high: int | None) -> tuple[int, int | None]:
-        """Return the sizes in bytes that an executor sees if the problem's sizes are `low` to `high` inclusive."""
+        """Return the sizes (smallest, largest) in bytes that an executor sees if the problem's are `low` to `high`.
+
+        Both ends are inclusive; `high` is None where there is no end, and so is the largest size then.
+        """
         return int((low - 1) * self.scale) + 1 if low else 0, None if high is None else int(high * self.scale)
 
 

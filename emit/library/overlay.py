@@ -42,7 +42,16 @@ QuestionKey = tuple[str, int | None, tuple[int, ...]]  # collective, the root's 
 
 @dataclass(frozen=True)
 class LibraryFault:
-    """The contents of a fault.json; its fields are those in the head of this module, and `unchanged` is `kept`."""
+    """The contents of a fault.json, whose fields the head of this module describes.
+
+    Attributes:
+        without: The dead parts, as --without takes them.
+        topology: Name of the healthy topology.
+        unchanged: `answer` of those entries of the healthy library whose questions the failure does not change; the
+            field `kept` of the file.
+        touched: Questions that the failure changes, or that have no answer, each (collective, the root's place in the
+            group or None, ranks).
+    """
 
     without: tuple[str, ...]
     topology: str
@@ -81,7 +90,17 @@ def load_library(path: str | Path) -> list[IndexEntry]:
 
 
 def entries_left(fault: LibraryFault, folder: Path) -> list[IndexEntry]:
-    """Return the healthy library's entries that hold under a failure; they name files from the failure's folder."""
+    """Return the healthy library's entries that hold under a failure; they name files from the failure's folder.
+
+    Each has only the groups that the failure does not touch. Without an index of the healthy library there are none.
+
+    Args:
+        fault: The failure.
+        folder: The failure's folder, two levels below the healthy library.
+
+    Raises:
+        InputError: As `load_index` raises it.
+    """
     return [replace(entry, folder=folder) for entry in _healthy_entries_left(fault, folder / _UP)]
 
 
@@ -145,7 +164,14 @@ def _raised(name: str | None) -> str | None:
 
 
 def failures_in(library: str | Path) -> dict[Path, LibraryFault]:
-    """Return the failures that a library has answers for, by their folders."""
+    """Return the failures that a library has answers for, by their folders, in the order of the folders' names.
+
+    Args:
+        library: The healthy library's folder or its index.
+
+    Raises:
+        InputError: If a fault.json is malformed, or `faults` is a link.
+    """
     library_folder = _folder(library)
     check_below(library_folder, library_folder / FAULTS)
     folders = sorted(folder for folder in (library_folder / FAULTS).glob("*") if not folder.is_symlink())
@@ -153,7 +179,11 @@ def failures_in(library: str | Path) -> dict[Path, LibraryFault]:
 
 
 def folder_without(library: str | Path, without: Sequence[str]) -> Path:
-    """Return the folder in which a library has the answers for dead parts, in whatever order.
+    """Return the folder in which a library has the answers for dead parts.
+
+    Args:
+        library: The healthy library's folder or its index.
+        without: The dead parts, as --without takes them, in any order; a text may hold several with commas.
 
     Raises:
         InputError: If the library has no answers for them.
@@ -175,7 +205,14 @@ def _parts(without: Sequence[str]) -> set[str]:
 
 
 def load_as_one(path: str | Path) -> tuple[list[IndexEntry], bytes]:
-    """Return a library's entries as those of one topology, the hurt one, and the bytes that they were read from."""
+    """Return a library's entries, and the bytes that they were read from; those of a failure with one topology's name.
+
+    The entries of a failure's folder are named after the hurt topology, also those of the healthy library. The bytes
+    are those of the index; for a failure those of its index, its fault.json and the healthy index, joined.
+
+    Raises:
+        InputError: As `load_library` raises it.
+    """
     folder, entries = _folder(path), load_library(path)
     fault = read_fault(folder)
     if fault is None:

@@ -115,11 +115,11 @@ class Programs:
         return least_bytes(problem.network, self.target.limits, FIFO_DEPTH[problem.topology.protocol])
 
     def protocol(self, largest_bytes: int | None) -> str:
-        """Return the protocol for messages of up to `largest_bytes`; None for messages of any size."""
+        """Return the protocol, such as "LL", for messages of up to `largest_bytes`; None stands for any size."""
         return choose_protocol(largest_bytes, self.target, program_collective(self.problem), self.nodes)
 
     def able(self, protocols: Sequence[str]) -> list[str]:
-        """Return those of some protocols that the target's programs can have."""
+        """Return those of `protocols` that the target's programs can have, in the same order; maybe none."""
         if self.protocol(None) != "Simple":  # Then the target needs one protocol at any size.
             return [name for name in protocols if name == self.protocol(None)]
         return [name for name in protocols if self.target.protocols.get(name) == name]
@@ -134,7 +134,9 @@ class Programs:
     def lower(
         self, algorithm: Algorithm, until: float = math.inf, sizes: Sequence[int] = ()
     ) -> LoweredBySize | Lowered:
-        """Lower an algorithm to programs by size, or to that of its protocol if costs are on.
+        """Lower an algorithm to programs by size, or to one program for all sizes.
+
+        It is one program if costs are on, which state the protocol, or if switches multicast or reduce.
 
         Args:
             algorithm: Algorithm to lower.
@@ -281,7 +283,7 @@ class Programs:
         return Lowered(self.target, program, goal, predictor, common, exact_scale, largest)
 
     def other_form(self) -> Programs | None:
-        """Return the lowering for the other form of calls, in or out of place; None if the target has one form only."""
+        """Return a new lowering for the other form of calls, in or out of place; None if there is one form only."""
         if len(forms(self.problem)) < 2 or program_collective(self.problem) in self.target.only_outofplace:
             return None
         other_programs = copy(self)
@@ -324,10 +326,13 @@ def executor_for(problem: Problem, settings: TargetSettings, size: int | None = 
 def run_by(result: SearchResult, programs: Programs, until: float = math.inf) -> SearchResult:
     """Return a search's answers with the times, ranges and gaps of a target's programs, unless they have them already.
 
+    `result` itself is returned if they have, or if its search had no time for programs; otherwise it is copied.
+
     Args:
-        result: The search.
+        result: The search. After Ctrl-C only one of its small algorithms is lowered.
         programs: Lowering of its algorithms.
-        until: Time of `synth.model.deadline.now`; algorithms that are not lowered and written by then are left out.
+        until: Time of `synth.model.deadline.now`; algorithms that are not lowered and written by then are left out of
+            the ranges and stand in `refused` with the reason, unless none has a program.
     """
     lowered = [program for served in result.ranges if isinstance(program := served.execution, Lowered)]
     untried = [offer for offer in result.ranges if offer.execution is None and not offer.refused]

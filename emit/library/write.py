@@ -102,19 +102,23 @@ class Library:
         return self.folder / name
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a whole new file; raise OSError if that fails."""
+        """Write a whole new file into `staging`; `name` and InputError are those of `place`.
+
+        Raises:
+            OSError: If that fails.
+        """
         with self.place(name).open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
 
     def commit(self, entries: Sequence[IndexEntry] = (), *, indexed: bool = False) -> list[Path]:
-        """Place the new files in the library, and replace the index's entries for the same question and target.
+        """Place the new files in the library, and replace all of the index's entries for the questions of `entries`.
 
         Files that only replaced entries name are removed.
 
         Args:
-            entries: New entries.
+            entries: New entries, and those old ones of the same questions and targets that are to stay.
             indexed: True to write an index even if it is empty.
 
         Returns:
@@ -204,6 +208,8 @@ def writing(
     folder: str | Path, option: str = "--out", *, until: float = math.inf, elsewhere: bool = False
 ) -> Iterator[Library]:
     """Open a library for writing, and make it if it is missing; one process at a time writes to a folder.
+
+    What is not committed in the block is dropped at its end.
 
     Args:
         folder: Folder of the library.

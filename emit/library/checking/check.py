@@ -29,6 +29,8 @@ def check_library(
 ) -> LibraryReport:
     """Check every file of a library, every schedule and proof, and what each entry says.
 
+    Faults are in `wrong` of the report and are not raised.
+
     Args:
         folder: Folder of the library.
         entries: Entries of its index.

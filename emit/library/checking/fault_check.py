@@ -36,7 +36,13 @@ class CheckedFault:
 
 
 def check_fault(folder: Path, topology: Topology | None = None) -> Topology | None:
-    """Return the topology with the failure of a failure's folder; None if the folder has no failure.
+    """Return the topology with the failure of a failure's folder.
+
+    None means that the folder has no failure, or that its healthy topology is not known.
+
+    Args:
+        folder: The failure's folder, or a healthy library's.
+        topology: Topology of its name; others are found by their names.
 
     Raises:
         InputError: If fault.json leaves files that the failure changes, or states another failure than the folder's
@@ -50,7 +56,7 @@ def check_fault(folder: Path, topology: Topology | None = None) -> Topology | No
 
 
 def find_fault_errors(folder: Path, entries: Sequence[IndexEntry], topology: Topology | None) -> CheckedFault:
-    """Check the fault.json of a folder.
+    """Check the fault.json of a folder; without one nothing is wrong and there is no hurt topology.
 
     Args:
         folder: The failure's folder.

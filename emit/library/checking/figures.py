@@ -73,7 +73,12 @@ class FigureFindings:
 
 
 def check_figures(values: Mapping[str, Any], evidence: Evidence) -> FigureFindings:
-    """Check every figure of a row; the types are those that `emit.library.index` takes."""
+    """Check every figure of a row against what the files prove.
+
+    Args:
+        values: The row, whose fields have the types that `emit.library.entry.check_types` demands.
+        evidence: What the files prove.
+    """
     findings = FigureFindings()
     if any(values.get(key) is not None for key in _OF_BOUND):  # An entry of a hand-written algorithm claims none.
         findings.unproved += [key for key in FIGURES if key not in values]

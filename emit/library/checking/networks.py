@@ -12,7 +12,10 @@ from topologies.topology import Topology
 
 
 class Networks:
-    """The topologies that entries may name: a given one, a failure's, or those that are known by their names."""
+    """The topologies that entries may name: a given one, a failure's, or those that are known by their names.
+
+    A given topology goes before a known one of the same name.
+    """
 
     def __init__(self, topology_given: Topology | None = None, hurt: Topology | None = None) -> None:
         self._given = {topology.name: topology for topology in (hurt, topology_given) if topology is not None}

@@ -31,7 +31,15 @@ CheckedSchedule = tuple[StoredSchedule, ScheduleCheck]
 def check_schedule(
     folder: Path, name: str, proof: str | None, networks: Networks, report: LibraryReport
 ) -> CheckedSchedule | None:
-    """Check a schedule and the proof beside it; return None if one is wrong, which is reported."""
+    """Check a schedule and the proof beside it; return None if one is wrong, which is reported.
+
+    Args:
+        folder: Folder of the library.
+        name: Path of the schedule in the library.
+        proof: Path of its proof in the library; None without one.
+        networks: Known topologies.
+        report: Where faults, what is unproved and the numbers of schedules and proofs are added.
+    """
     path = folder / name
     report.schedules += 1
     try:
@@ -65,7 +73,11 @@ def check_schedule(
 
 
 def witnesses_of_questions(stored: Iterable[CheckedSchedule]) -> dict[object, tuple[Witness, ...]]:
-    """Return the checked witnesses of each question that names alone state; a bound holds for every schedule of it."""
+    """Return the checked witnesses of each question that names alone state; a bound holds for every schedule of it.
+
+    Schedules of other questions are left out. A question is (collective, topology, group, relays, root or None, source
+    of its costs or None).
+    """
     witnesses_of: dict[object, tuple[Witness, ...]] = {}
     for schedule, checked in stored:
         problem = schedule.bounded_problem
@@ -100,7 +112,14 @@ def unfiled_faults(
     stored: Mapping[str, CheckedSchedule | None],
     report: LibraryReport,
 ) -> Iterator[str]:
-    """Yield the faults of a row of a build's record that has a schedule and no file."""
+    """Yield the faults of a row of a build's record that has a schedule and no file.
+
+    Args:
+        row: The row.
+        networks: Known topologies.
+        stored: Each schedule of the library and its check by its path; None for a wrong one.
+        report: Where what is unproved is added.
+    """
     name = str(row.get("schedule"))
     label = f"unfiled row of {name[:80]!r}"
     schedule_and_check = stored.get(name)

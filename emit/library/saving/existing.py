@@ -84,9 +84,13 @@ def place(
 ) -> list[PlacedFile]:
     """Return the files of one question and form as the library will hold them, in order of their sizes.
 
+    Nothing is written. A file can be there several times, with different ranges of sizes, or not at all if others serve
+    all of its sizes.
+
     Args:
-        new_files: New files, no two of which serve one size.
-        entries: The library's entries for the question and form.
+        new_files: New files, no two of which serve one size. Their `entry`, `serves` and `precedence` are changed in
+            place.
+        entries: The library's entries for the question and form; files that are not usable are left out and noted.
         requirement: What a file must be to answer the question.
         outcome: Where the outcome for the existing files is added.
         used_names: Names of files in the library that belong to another question or form.
@@ -261,7 +265,8 @@ def table_rows(
 ) -> list[tuple[PlacedFile | int, dict[str, Any]]]:
     """Return a row for each file that serves the sizes asked for, existing files included, in order of their sizes.
 
-    Each is a row of `synth.search.statement.row`, with `refused` and `kept`. A range of `result` without a file has a
+    Each is a row of `synth.search.statement.row`, with `refused` (why there is no file; "" for a file) and `kept` (True
+    for an existing file, or for a range whose existing schedule stays). A range of `result` without a file has a
     row too, unless an existing file serves all of its sizes.
 
     Args:

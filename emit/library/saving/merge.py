@@ -46,7 +46,11 @@ _Part = tuple[RivalT, int, int]  # A rival and the smallest and the largest mess
 
 
 def merge(rivals: Sequence[RivalT]) -> list[_Part[RivalT]]:
-    """Return (rival, smallest size, largest size) in order; an earlier rival stays where a later one is no faster."""
+    """Return (rival, smallest size, largest size) in order of sizes; both are inclusive.
+
+    An earlier rival stays where a later one is no faster. A rival can occur several times, or not at all. Sizes that no
+    rival covers are in no part.
+    """
     parts: list[_Part[RivalT]] = []
     for low, next_low in pairwise(sorted({end for rival in rivals for end in (rival.low, rival.high + 1)})):
         capable = [rival for rival in rivals if rival.low <= low and next_low - 1 <= rival.high]

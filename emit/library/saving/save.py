@@ -93,7 +93,7 @@ def save(
     An algorithm that is too large for that, or with `proof` every algorithm, is also written as a schedule
     (schedules/NAME.synth), with `proof` next to the proof of its bound (NAME.proof.json). Files for calls of the other
     form, in or out of place, are written as well. An existing file for the question stays at every size at which it is
-    no slower; with `anew` none stays.
+    no slower; with `anew` none stays. If the search has no ranges, nothing is written.
 
     Args:
         result: The search.
@@ -282,10 +282,10 @@ def file_of(result: SearchResult, served: Offer, name: str, programs: Programs, 
         served: The offer.
         name: Stem of the file's name.
         programs: Lowering that made the offer's program.
-        fields: Further fields of its entry.
+        fields: Fields of its entry to add or to replace.
 
     Raises:
-        InputError: If the target cannot hold it.
+        InputError: If the offer has no program (the message is its `refused`), or the target cannot hold it.
     """
     problem, target, lowered = result.problem, programs.target, served.execution
     if not isinstance(lowered, Lowered):
@@ -442,7 +442,7 @@ def stem(result: SearchResult, served: Offer) -> str:
 
 
 def stems(result: SearchResult, library_entries: Iterable[IndexEntry] = ()) -> list[str]:
-    """Return a name for each range of sizes; one algorithm can serve two of them.
+    """Return a name without ending for each range of a search, all different; one algorithm can serve two of them.
 
     If a name is that of another question's file (topologies `a b` and `a-b`), all names get a number that follows from
     the question.

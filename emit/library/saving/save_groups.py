@@ -73,7 +73,8 @@ def save_groups(
 
     If a group's own bound is higher than the union's, `proof` also writes that group's part of the schedule and the
     proof of its bound (NAME-groupN.synth, NAME-groupN.proof.json). Existing files for all groups stay if they are no
-    slower, and files for other sizes stay; with `anew` none of them stays.
+    slower, and nothing is written then; files for other sizes stay; with `anew` none of them stays. If there can be no
+    file, the schedule is written, and `SavedGroups.refused` says why.
 
     Args:
         result: The plan.

@@ -53,7 +53,9 @@ class Folder:
 def export_folders(
     entries: Sequence[IndexEntry], target: str, out: str | Path, groups: Iterable[tuple[int, ...]] = ()
 ) -> list[Folder]:
-    """Write a folder for each communicator that a target has files for.
+    """Write a folder for each communicator that a target has files for, or for each root if there are several.
+
+    Each is a library with an index and env.sh. Every file is checked before the first folder is written.
 
     Args:
         entries: Entries of the library.

@@ -26,7 +26,16 @@ GOAL_FORMAT = "synth-goal-1"
 
 
 def choose(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> IndexEntry | None:
-    """Return the entry that serves a call as `Selector.choose` does, which is faster for many calls."""
+    """Return the entry that serves a call, or None, as `Selector.choose` does, which is faster for many calls.
+
+    Args:
+        entries: Entries of one index.
+        call: The call.
+        size_bytes: Larger of a rank's send and receive buffer in bytes.
+
+    Raises:
+        InputError: As `Selector.choose` raises it.
+    """
     return Selector(entries).choose(call, size_bytes)
 
 
@@ -93,7 +102,7 @@ def goal_beside(path: str | Path) -> Goal | None:
 
 
 def goal_path(path: str | Path) -> Path:
-    """Return the path of the goal of a file that is in no library."""
+    """Return the path NAME.goal.json beside a file NAME.*, where the goal of a file that is in no library stands."""
     return Path(path).parent / f"{Path(path).stem}.goal.json"  # `.stem` also works for "." and "/", which have no name.
 
 

@@ -79,6 +79,8 @@ class Line(NamedTuple):
 def model_lines(entries: Sequence[IndexEntry], topology: Topology) -> tuple[list[Line], list[str]]:
     """Return what NCCL would run by its own cost model for a library's groups on a topology, with remarks.
 
+    Only which collectives and groups the library has counts, not its files; groups with relays are left out.
+
     A line is for a number of nodes and ranks, since the plug-in knows nothing else of a group. Of several such groups
     the first is taken, and a remark says where another group's choices differ.
 

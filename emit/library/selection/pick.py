@@ -13,7 +13,15 @@ from synth.model.text import format_listed, format_served, format_size, format_t
 def pick(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> list[tuple[IndexEntry, str]]:
     """Return the entry that serves a call for each executor that has one, in the order of TARGETS, with the reason.
 
-    The errors are those of `Selector.choose`.
+    The list is empty if no file fits (see `why_none`), and has one entry at most if the call names its target.
+
+    Args:
+        entries: Entries of one index.
+        call: The call.
+        size_bytes: Larger of a rank's send and receive buffer in bytes.
+
+    Raises:
+        InputError: As `Selector.choose` raises it.
     """
     selector, choices = Selector(entries), []
     for name in [name for name in TARGETS if call.target in (None, name)]:
@@ -39,7 +47,7 @@ def _why(entry: IndexEntry, call: LibraryCall) -> str:
 
 
 def why_none(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> str:
-    """Return why no file fits a call.
+    """Return why no file fits a call, given that none does (`pick` returns nothing).
 
     It is the first of these that no file meets: collective, ranks, topology, executor, root, relays, form, size,
     divisor.

@@ -51,7 +51,10 @@ class LibraryCall(NamedTuple):
     any_order: bool = False
 
     def checked(self) -> LibraryCall:
-        """Return the call with plain values, and ranks as tuples; raise InputError for one that is impossible."""
+        """Return a copy with plain values, and ranks as tuples; raise InputError for a call that is impossible.
+
+        Whether the collective is known is not checked.
+        """
         ranks = None if self.ranks is None else whole_numbers(self.ranks, "ranks")
         call = LibraryCall(
             as_text(self.collective, "collective"),
@@ -101,9 +104,10 @@ class Ranges(NamedTuple):
 
 
 def entries_in_order(entries: Iterable[IndexEntry], ranks: tuple[int, ...]) -> list[IndexEntry]:
-    """Return the entries of a group, then those that name it as an isomorphic group, restated for it.
+    """Return the entries whose group is `ranks` in this order, then those that serve it as an isomorphic group.
 
-    The latter are left out if the same question has entries of its own.
+    The latter are restated for it (`IndexEntry.for_group`). They are left out if the same question has entries of its
+    own.
     """
     own, shared = [], []
     for entry in entries:
@@ -160,10 +164,11 @@ class Selector:
 
         Args:
             call: The call.
-            size_bytes: Larger of a rank's send and receive buffer.
+            size_bytes: Larger of a rank's send and receive buffer in bytes.
 
         Raises:
-            InputError: If the call is impossible, or several entries fit; the message says what would tell them apart.
+            InputError: If the call is impossible or its collective unknown, or several entries fit; the message says
+                what would tell them apart.
         """
         try:
             starts, served = self._ranges(*call)

@@ -35,8 +35,8 @@ def table_bytes(entries: Sequence[IndexEntry], index: bytes, topology: str | Non
         topology: Name of the topology whose entries are taken; None for the only one.
 
     Raises:
-        InputError: If there are several topologies and none is named, the named one has no entries, or two entries
-            serve one question and size.
+        InputError: If there are no entries, there are several topologies and none is named, the named one has no
+            entries, a rank is too large, or two entries serve one question and size.
     """
     names = list(dict.fromkeys(entry.topology for entry in entries))
     if topology is None and len(names) != 1:
