@@ -122,11 +122,11 @@ class Library:
             indexed: True to write an index even if it is empty.
 
         Returns:
-            The paths of the new files, the index last.
+            The paths of the new files, the index last if it was written.
 
         Raises:
             InputError: If `load_index` would refuse the index. Nothing is changed then.
-            OSError: If a file cannot be moved.
+            OSError: If a file cannot be moved. Those before it are in their places then.
         """
         # A proof holds for one schedule file to the byte, so a new schedule makes an old proof obsolete.
         unproved = {proof_path(name).as_posix() for name in self.placed if name.endswith(".synth")}

@@ -356,7 +356,8 @@ class ConcurrentSearch:
         """Return the best plan that can be executed, and prove a bound if there is none yet.
 
         Args:
-            hurried: True after a second Ctrl-C: no plan is made fairer or lowered, and the first one is returned.
+            hurried: True after a second Ctrl-C: no plan is made fairer or lowered. With an executor the result is then
+                the plan of isolated schedules begun at once (unless the objective is "fair"), else the best plan.
         """
         state, objective = self.state, self.state.options.objective
         if not any(plan.method == AT_ONCE for plan in state.plans):

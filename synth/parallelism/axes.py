@@ -35,8 +35,8 @@ def parse_axes(text: str, hierarchy: Hierarchy) -> tuple[Axis, ...]:
     """Parse axes like "pp=2,dp=2,tp=8", in this order; the last one varies fastest in the default order of ranks.
 
     Raises:
-        InputError: The form is wrong, a name stands twice, no level can hold an axis, or the product of the sizes is
-            not the number of devices.
+        InputError: The form is wrong, a name stands twice, the size of an axis does not divide the number of devices,
+            or the product of the sizes is not that number.
     """
     axes = []
     for part in text.split(","):
@@ -72,7 +72,7 @@ def parse_over(text: str, axes: Sequence[Axis], where: str = "over") -> tuple[in
 
 
 def axes_named(names: Sequence[str], axes: Sequence[Axis], where: str = "over") -> tuple[int, ...]:
-    """Return the positions of named axes in ascending order.
+    """Return the positions in `axes` of the axes with these names, in ascending order.
 
     Raises:
         InputError: `names` is empty, or a name is unknown or stands twice; the message begins with `where`.

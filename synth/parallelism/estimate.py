@@ -155,7 +155,13 @@ class Estimator:
         return _slowest(self._sent(groups[:, holder[chunk]], groups[:, goal], amount))
 
     def _sent(self, src: Ints, dst: Ints, amount: Floats) -> tuple[Floats, Floats]:
-        """Return the busy times in µs of messages over fixed routes, and the α of each message in µs."""
+        """Return the busy times of all resources and the α of each message in µs, over fixed routes.
+
+        Args:
+            src: Source of each message, in any shape.
+            dst: Destination of each message, in the same order.
+            amount: Bytes of each message, in the same order.
+        """
         net = self.net
         src, dst = src.reshape(-1), dst.reshape(-1)
         load, alpha = np.zeros(net.nresources), np.zeros(len(src))
@@ -175,7 +181,7 @@ def _slowest(sent: tuple[Floats, Floats]) -> tuple[Floats, float]:
 
 
 def _levels_of_resources(net: Network, hierarchy: Hierarchy, position: Ints) -> Ints:
-    """Return the innermost level between whose parts each resource's links go: int64 (nresources,)."""
+    """Return the level of every resource (see `Estimator.level_of`) by the position of every rank in the hierarchy."""
     between, size = np.full(net.nlinks, len(hierarchy.levels) - 1, dtype=np.int64), len(position)
     for level in reversed(range(len(hierarchy.levels))):
         inside = size // math.prod(hierarchy.sizes[: level + 1])

@@ -29,7 +29,8 @@ def evaluate(text: str, values: Mapping[str, float], where: str) -> float:
         where: Beginning of an error message: the file and the field.
 
     Raises:
-        InputError: The formula contains anything else or an unknown name, or its value is not finite.
+        InputError: The formula contains anything else or an unknown name, is too long, divides by zero, or its value is
+            not finite.
     """
     try:
         tree = ast.parse(text.strip(), mode="eval") if len(text) <= _LONGEST else None

@@ -154,6 +154,11 @@ def _stacked(row: Floats, column: Floats, most: int) -> Floats:
     The diagrams have at most len(column) - 1 rows. Rows do not grow, and a column is as high as the number of rows that
     reach it. In a diagram of r rows whose last one is w wide, the columns behind w have their final height and are
     counted; those up to w may still grow.
+
+    Args:
+        row: What a row of each width 0..len(row) - 1 adds.
+        column: What a column of each height 0..len(column) - 1 adds.
+        most: Largest number of cells.
     """
     widths = min(len(row) - 1, most)
     least = np.full((most + 1, widths + 1), np.inf)  # [cells][width of the last row].

@@ -46,7 +46,11 @@ class Windows:
         self._steps: Iterator[None] | None = None
 
     def step(self) -> bool:
-        """Collect the programs that are solved and send the next ones; return False if there is nothing to send."""
+        """Collect the linear programs that are solved, raise the search's bound by them, and send the next ones.
+
+        Returns:
+            False if no size is worth work; a later call looks for one again.
+        """
         if self._steps is None:
             self._steps = self._run()
         try:

@@ -40,7 +40,7 @@ class LibraryReport:
         }
 
     def add(self, report: LibraryReport, prefix: str) -> None:
-        """Add the result of another folder, whose paths begin with `prefix`."""
+        """Add the result of another folder to this one, with `prefix` before its paths."""
         self.wrong += [(f"{prefix}{name}", fault) for name, fault in report.wrong]
         self.remarks += report.remarks
         for reason, names in report.unproved.items():

@@ -75,8 +75,8 @@ def add(additions: Sequence[Addition], folder: str | Path, *, anew: bool = False
         anew: True to replace existing files at all sizes of the new ones.
 
     Raises:
-        InputError: If two programs serve one size, the folder cannot be written, or it has a foreign index. Nothing is
-            written then.
+        InputError: If two programs serve one size, a target cannot hold a program, the folder cannot be written, or it
+            has a foreign index. Nothing is written then.
     """
     with writing(folder, "--library") as library:
         new_files: list[LibraryFile] = []

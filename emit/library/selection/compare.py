@@ -59,6 +59,9 @@ class Times:
         """Return the time in µs of an entry's file at a size; None if the network is not known.
 
         It is the time that the entry states for this size, or else a prediction.
+
+        Raises:
+            InputError: If the file cannot be read or is wrong; a stated time needs no file.
         """
         if entry.shown_bytes == size_bytes and entry.time_us is not None:
             return float(entry.time_us)
@@ -85,7 +88,7 @@ class Times:
 def differences(
     first: Sequence[IndexEntry], second: Sequence[IndexEntry], sizes: Sequence[int], topology: Topology | None = None
 ) -> Iterator[Difference]:
-    """Yield the difference of two libraries for every question that either has, at each size.
+    """Yield the predicted times of two libraries for every question and each size for which either has a file.
 
     Args:
         first: Entries of the first library.

@@ -42,7 +42,8 @@ def environments(entries: Sequence[IndexEntry], target: str | None = None) -> li
     """Return the environment of each target that has files among the entries of one index, or of the named target only.
 
     Raises:
-        InputError: If the named target is unknown or has no files.
+        InputError: If the named target is unknown or has no files, or if a list of files needs a library at a path
+            without a colon.
     """
     names = [name for name in TARGETS if any(entry.target == name for entry in entries)]
     if target is not None and target_named(target).name not in names:

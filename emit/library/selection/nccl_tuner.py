@@ -131,6 +131,8 @@ def model_lines(entries: Sequence[IndexEntry], topology: Topology) -> tuple[list
 def measured_lines(path: str | Path) -> list[Line]:
     """Return the lines by measured times: the least latency of each size, up to the geometric mean with the next size.
 
+    The lines of each collective and its other conditions cover all sizes, in ascending order.
+
     Args:
         path: CSV as NCCL's ext-tuner/example/scripts/optimize_config.py takes it. Its head names the columns
             `collective,size_bytes,algorithm,protocol,channels,nodes,ranks,latency_us`, and perhaps `pipeOps` and

@@ -55,7 +55,7 @@ def sequences(hierarchy: SynthesisHierarchy, most: int = MOST_STEPS) -> list[Seq
 
 @lru_cache(maxsize=32)
 def _search_sequences(small: SynthesisHierarchy, most: int) -> tuple[Sequence, ...]:
-    """Find the reachable states in breadth-first order, then return all paths to the goal, the shortest first."""
+    """Return all sequences of at most `most` steps from the start to the goal, the shortest first (see `sequences`)."""
     steps = [(ReductionStep(name, cut), cut.groups(small)) for cut in slices(small) for name in COLLECTIVES]
     following: dict[State, list[tuple[ReductionStep, State]]] = {}
     frontier, first, last = [start(small)], start(small), goal(small)
