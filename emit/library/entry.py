@@ -123,7 +123,7 @@ class IndexEntry:
 
     @property
     def question(self) -> tuple[object, ...]:
-        """Return what the file answers, and for which executor."""
+        """Return what the file answers, and for which executor: collective, topology, group, relays, root, target."""
         return self.collective, self.topology, self.group, self.relays, self.root, self.target
 
     def answers(self, stated_question: Mapping[str, Any]) -> bool:
@@ -135,7 +135,7 @@ class IndexEntry:
 
     @property
     def question_and_form(self) -> tuple[object, ...]:
-        """Return the question and the form of calls, in or out of place; the sizes of such entries do not overlap."""
+        """Return the fields of `question`, then `inplace`; no two entries of an index with the same serve one size."""
         return *self.question, self.inplace
 
     def for_group(self, group: tuple[int, ...]) -> IndexEntry:

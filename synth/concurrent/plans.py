@@ -46,7 +46,8 @@ class ConcurrentPlan:
     Attributes:
         problem: The groups as one problem, with the chunks that the plan has.
         algorithm: Algorithm of the union, replayed.
-        method: How the plan was made.
+        method: How the plan was made, in words: the name of a stage of `synth.search.plans.GROUPS`, maybe followed by
+            `REORDERED`; or what the plans that existed before the search say.
     """
 
     problem: UnionProblem

@@ -27,7 +27,7 @@ class ConcurrentResult(ConcurrentPlan):
 
     Attributes:
         objective: "makespan" or "fair".
-        relay: Rule for relays: "none", "all", or ranks.
+        relay: Rule for relays as text: "none", "all", or ranks, such as "8,9".
         isolated: Each group's best answer by itself, by the same rule for relays.
         bound: Lower limit on the time of the union, by the largest group's message size.
         best_by_method: Makespan in µs and largest slowdown of the best plan of every method, by that method.

@@ -39,7 +39,7 @@ class Executor(Protocol):
 
     @property
     def rank_sends(self) -> int:
-        """Return how many sends a rank may take part in; see `synth.engines.request.Options`."""
+        """Return how many sends a rank may take part in, on average; see `synth.engines.request.Options`."""
 
     def least_bytes(self, problem: Problem) -> int:
         """Return the smallest useful chunk of a problem under one protocol, in bytes; see `Options`."""
@@ -186,12 +186,12 @@ class Pool:
         return frontier(self.offers or self.refused)
 
     def files(self, size_bytes: int | None = None) -> list[Offer]:
-        """Return the frontier, each offer as one file if there is an executor."""
+        """Return the frontier (see there), split so that each offer is one file if there are programs."""
         offers = self.frontier(size_bytes)
         return self.executor.files(offers) if self.executor and self.offers else offers
 
     def stop(self) -> None:
-        """Lower nothing more; algorithms without a program are shown only if there is no program at all."""
+        """Lower nothing more; if there is any program, remove the algorithms without one, else compare schedules."""
         lowered = [offer for offer in self.offers if offer.execution is not None]
         self.offers = lowered or self.offers
         self.executor = self.executor if lowered else None
