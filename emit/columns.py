@@ -205,7 +205,11 @@ def _nop_faults(c: Columns, dep_tb: Column, dep_step: Column) -> Iterator[Fault]
 def _link_dependencies(
     c: Columns, program: Program, dep_tb: Column, dep_step: Column, has_dep: NDArray[np.bool_]
 ) -> Iterator[Fault]:
-    """Set the column `dep`; yield a fault for each dependency on a step that is missing or never reports its end."""
+    """Set the column `dep`; yield a fault for each dependency on a step that is missing or never reports its end.
+
+    `dep_tb` and `dep_step` are as in `Step`, `has_dep` says which steps report their end. A dependency on a missing
+    step is not set.
+    """
     ntbs = [len(g.threadblocks) for g in program.gpus]
     first_block = pointers(np.array(ntbs, dtype=np.int64))
     lengths = np.diff(c.start)
@@ -287,7 +291,7 @@ def link_connections(c: Columns, nranks: int, blocks: list[tuple[int, int, int, 
 
 
 def _check_pairs(c: Columns, findings: Findings) -> None:
-    """Add a finding where the k-th send of a connection does not match its k-th receive."""
+    """Add a finding where the k-th send and the k-th receive of a connection differ in count, or one is missing."""
     out, into = c.messages()
     if np.array_equal(c.sends[out], c.receives[into]) and np.array_equal(c.count[out], c.count[into]):
         return

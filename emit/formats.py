@@ -205,7 +205,7 @@ class Format:
             algorithm: The algorithm.
             common: Cells of its chunks.
             inplace: True for calls in place.
-            sms: Threadblocks that a rank may have.
+            sms: Threadblocks that a rank may have; 0 for any number.
 
         Raises:
             InputError: If files of this format cannot express the algorithm.
@@ -262,7 +262,10 @@ FORMATS: dict[str, Format] = {
 
 
 def format_of(path: str | Path) -> Format:
-    """Return the format of a file by its suffix, else by how it begins; MSCCL XML if neither tells."""
+    """Return the format of a file by its suffix, else by how it begins; MSCCL XML if neither tells.
+
+    A file that does not exist or cannot be read raises nothing here.
+    """
     suffix = Path(path).suffix.lower()
     for form in FORMATS.values():
         if form.suffix == suffix:
@@ -306,11 +309,12 @@ def verify_program(path: str | os.PathLike[str], goal: Goal | None = None, fifo_
 def check_place(verdict: Verdict, threadblocks: Sequence[int], topology: Topology, ranks: Sequence[int]) -> Verdict:
     """Return the verdict on a file with the findings that depend on the ranks of a topology on which it is to run.
 
-    All threadblocks of a rank must run at once, and messages between nodes must use a protocol that works there.
+    All threadblocks of a rank must run at once, and messages between nodes must use a protocol that works there with
+    the first target that has the collective.
 
     Args:
         verdict: Verdict on the file by itself.
-        threadblocks: Number of threadblocks of each rank.
+        threadblocks: Number of threadblocks of each rank; empty if the file gave no program.
         topology: Topology to run on.
         ranks: The topology's rank of each rank of the program.
     """
@@ -397,6 +401,9 @@ def name_in(path: Path) -> str:
 
 
 def plain_name(name: str) -> str:
-    """Return a name without an earlier digest, in letters that every format takes, with room for a new digest."""
+    """Return a name without an earlier digest, in letters that every format takes, with room for a new digest.
+
+    It is "program" if no letter is left.
+    """
     plain = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-") or "program"
     return re.sub(rf"-[0-9a-f]{{{_DIGEST}}}$", "", plain)[: LONGEST_NAME - 1 - _DIGEST].rstrip("-")

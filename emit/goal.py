@@ -229,7 +229,8 @@ def _o_in_i(kind: CollectiveKind, nchunks: int, nranks: int, rank: int, root: in
 def goal_for(collective: str, nranks: int, nchunks_per_loop: int, inplace: bool, root: int = 0) -> Goal | None:
     """Return the goal of a named collective; None for custom, send, recv and alltoallv, whose name implies none.
 
-    A chunk is named by its index in the source's input buffer. Out of place, the input must also stay as it was, since
+    A chunk is named by its index in the source's input buffer. Results are required in cells of o, or, where a
+    reducing collective is in place, of i. Out of place, the input must also stay as it was, since
     the caller's send buffer is const.
 
     Raises:

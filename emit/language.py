@@ -375,11 +375,14 @@ def load_scripts(path: str | Path, settings: Sequence[str] = ()) -> list[Script]
 
     Args:
         path: Python file.
-        settings: Arguments for the function, such as "ranks=4".
+        settings: Arguments for the function, such as "ranks=4"; a value that is no Python literal is a string.
+
+    Returns:
+        The scripts in the function's order, at least one.
 
     Raises:
-        InputError: If the file, its function, a setting or the algorithm is at fault; the message names the file's
-            line.
+        InputError: If the file, its function, a setting or the algorithm is at fault, or the file raises any exception;
+            the message names the file's line.
     """
     origin = Path(path)
     text = read_bytes(origin, "a Python script", _MOST_BYTES)

@@ -137,7 +137,10 @@ def check_operations(ranks: Operations, names: Mapping[str, str], findings: Find
 def _report_stopped(
     ranks: Operations, matched: Mapping[tuple[int, int], tuple[int, int]], names: Mapping[str, str], findings: Findings
 ) -> None:
-    """Add a finding if operations never start; a send waits only for the operations that it names."""
+    """Add one finding if operations never start; a send waits only for the operations that it names.
+
+    `matched` gives the send of each receive, both as (rank, position in the rank's list).
+    """
     waits: dict[tuple[int, int], int] = {}
     frees: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for rank, operations in enumerate(ranks):

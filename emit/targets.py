@@ -234,7 +234,7 @@ def target_named(name: str) -> Target:
 
 
 def only_target_of(suffix: str) -> Target | None:
-    """Return the target whose files have a suffix; None unless exactly one target has it."""
+    """Return the target whose files have a suffix (".xml", in any case); None unless exactly one target has it."""
     rows = [target for target in TARGETS.values() if target.suffix == suffix.lower()]
     return rows[0] if len(rows) == 1 else None
 
@@ -381,7 +381,7 @@ def divisor(program: Program, target: Target) -> int:
 def choose_protocol(
     largest_bytes: int | None, target: Target | None = None, collective: str = "", nodes: Sequence[int] = ()
 ) -> str:
-    """Return LL for messages of up to LL_MOST_BYTES, else Simple.
+    """Return LL for messages of up to LL_MOST_BYTES, else Simple; always Simple if the target has no LL.
 
     Between nodes LL is taken at any size if the target cannot do the program's collective with Simple there. LL128 is
     never chosen here: it is right only on links that keep the order of stores, and no topology states which links do.

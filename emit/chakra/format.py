@@ -100,6 +100,8 @@ def verify(path: Path, goal: Goal | None = None, fifo_depth: int | None = None, 
 def read(path: Path) -> tuple[list[list[Operation]], str | None]:
     """Return the operations of each rank, and the MSCCL XML in the trace or None, given one rank's file.
 
+    The ranks are those of the files NAME.0.et, NAME.1.et, … up to the first that is missing.
+
     Raises:
         InputError: If a file is missing or malformed; the message names file and node.
     """

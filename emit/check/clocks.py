@@ -36,7 +36,7 @@ class VectorClocks:
         return self.rows[actor]
 
     def learn(self, actor: int, known_row: Row) -> None:
-        """Add to the actor's knowledge the row `known_row` of another actor."""
+        """Add the row `known_row` of another actor to the actor's row: each entry becomes the greater one, in place."""
         row = self.row(actor)
         np.maximum(row, known_row, out=row)
 

@@ -101,12 +101,12 @@ class ProgramContents:
         findings: Findings,
         prefix: str = "",
     ) -> None:
-        """Add a finding for each required chunk that does not hold each of its contributions exactly once.
+        """Add one finding for each required chunk that does not hold each of its contributions exactly once.
 
         Args:
             memory: Number of the multiset that each cell holds at the end; a cell that is missing holds nothing.
             first: First cell of each row of the goal's `required`.
-            units: Number of cells of a chunk.
+            units: Number of cells of a chunk, which follow each other; each of them must hold the contributions.
             writer: Returns the last writer of a cell; None if nothing wrote it.
             findings: Where the findings are added.
             prefix: Prefix of the messages.

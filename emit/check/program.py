@@ -53,7 +53,8 @@ def check(
             one slot, and the report's `splits` says whether the program also ends with `count` slots.
 
     Returns:
-        The report with all findings.
+        The report, with at most MAX_OF_A_KIND findings of a kind. A program with a structural fault is not executed, so
+        that races and wrong results are not looked for then.
 
     Raises:
         InputError: An unknown target, a depth below 1, a goal for another number of ranks, or a program too large.

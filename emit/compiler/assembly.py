@@ -212,7 +212,10 @@ def _awaited_first(
 
 
 def _channels(prepared: Prepared, limits: Limits, layout: BlockLayout) -> Ints:
-    """Return the channel of every instruction that sends or receives; a chain of fused instructions has one channel."""
+    """Return the channel of every instruction that sends or receives; a chain of fused instructions has one channel.
+
+    The shape is (instructions,), with 0 for the others. The channels may exceed the limits.
+    """
     p, nranks, spread, runs = prepared, prepared.ir.header.nranks, layout.spread, layout.runs
     crowd = -(-(nranks - 1) // limits.tbs_per_channel)  # channels that a rank needs to reach all its peers
     received = np.flatnonzero(p.source != NONE)

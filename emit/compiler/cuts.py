@@ -58,7 +58,10 @@ def _widths(algorithm: Algorithm, cells: int) -> list[list[int]]:
 
 
 def cut_time_us(algorithm: Algorithm, common: CommonChunk | None, size_bytes: float) -> float:
-    """Return the schedule's time, in µs, with chunks as long as their cells; None for chunks as they are."""
+    """Return the schedule's time, in µs, for a message of `size_bytes`, with chunks as long as their cells.
+
+    With None for `common`, chunks are as long as the algorithm has them.
+    """
     if common is None or np.ptp(common.count) == 0:
         return algorithm.time_us(size_bytes)
     problem = algorithm.problem

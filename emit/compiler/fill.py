@@ -53,12 +53,14 @@ def choose_instances(  # Longer than 60 lines because of its documentation.
         limits: Limits of the target.
         low: Smallest message, in bytes.
         high: Largest message, in bytes; 0 does not stand for no limit.
-        sizes: Message sizes that are compared, in bytes; empty for default sizes.
+        sizes: Message sizes that may be compared, in bytes; empty for default sizes. At most three of those in
+            low..high are compared, or `high` if there are none.
         until: Time (of `synth.model.deadline.now`) after which no more instances are tried.
 
     Returns:
-        The number of instances, a power of two, and the program, whose chunks are so many times as fine. The number is
-        1 if links are full anyway, and if the goal is custom, because then the goal defines the chunks.
+        The number of instances, a power of two, and the program, whose chunks are so many times as fine. With 1, the
+        program is the given one. The number is 1 if links are full anyway, and if the goal is custom, because then the
+        goal defines the chunks.
     """
     problem = lowering.algorithm.problem
     sizes_to_time = [size for size in sorted(sizes or _SIZES) if low <= size <= high] or [high]

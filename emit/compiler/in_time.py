@@ -24,7 +24,7 @@ def in_time(ir: Instructions, due: list[float], rows: list[int]) -> Instructions
     Args:
         ir: Instructions, in an order that is right.
         due: Time when each instruction is due, in µs.
-        rows: Row of the schedule of each instruction.
+        rows: Row of the schedule of each instruction; −1 for one that is in no row.
 
     Raises:
         InputError: No order is right.

@@ -215,7 +215,10 @@ def accesses(ir: Instructions, call: tuple[Goal | None, tuple[int | None, ...]])
 
 
 def memory_span(first: int, count: int, o_in_i: int | None) -> range:
-    """Return the cells of a span, with cells of o as cells of i if they share memory."""
+    """Return the cells of a span of `count` cells from cell `first` on, those of o as cells of i if they share memory.
+
+    `o_in_i` is the position of o[0] in the rank's i in chunks, or None if the buffers are separate.
+    """
     if o_in_i is not None and BUFFER <= first < SCRATCH:
         first += o_in_i - BUFFER
     return range(first, first + count)

@@ -13,7 +13,8 @@ Block = tuple[int, int, int]  # channel, rank it sends to, rank it receives from
 def settle_threadblocks(ir: Instructions) -> list[int]:
     """Return each instruction's threadblock number: the one that any message of one of its connections requests.
 
-    Executors take one threadblock for a connection (peer, direction, channel).
+    Executors take one threadblock for a connection (peer, direction, channel). The number is −1 if nothing requests a
+    threadblock for the instruction.
 
     Raises:
         InputError: Messages of one connection request two threadblocks.
@@ -43,6 +44,12 @@ def _connections(ir: Instructions, n: int) -> list[tuple[int, int, int, bool]]:
 
 def requested_blocks(ir: Instructions, channel: list[int]) -> list[dict[int, Block]]:
     """Return the requested threadblocks of each rank, by number in ascending order.
+
+    A threadblock without messages has channel 0.
+
+    Args:
+        ir: Instructions.
+        channel: Channel of every instruction; local instructions do not count.
 
     Raises:
         InputError: A threadblock would need two channels or two peers in one direction.

@@ -254,7 +254,7 @@ class LoweringSearch:
         return self._smallest_like(best)
 
     def _best_at(self, level: int, before: ProgramCandidate | None) -> ProgramCandidate | None:
-        """Return the first program on a level of channels that is good enough, or else the fastest.
+        """Return the first program on a level of channels that is good enough, or else the fastest; None if none fits.
 
         If there are many instructions, one probe is tried first: the variant that loses the least time, with a
         threadblock for each direction of each connection. If it is not good enough, only the variant with messages in
@@ -316,7 +316,10 @@ class LoweringSearch:
         return best
 
     def _candidate(self, variant: Variant, level: int, least: float = math.inf) -> ProgramCandidate | None:
-        """Return a variant's program; None if it does not fit, deadlocks, is not to be tried, or exceeds `least`."""
+        """Return a variant's program; None if it does not fit, deadlocks, is not to be tried, or is too slow.
+
+        It is too slow if its excess (see `_excess`) is over `least` times TUNING.as_fast.
+        """
         if ("alternate" in variant and not self._deadlocked) or (variant == _IN_ORDER and not self.variants.crowded):
             return None
         if self.first < math.inf and now() >= self.until:
@@ -327,7 +330,10 @@ class LoweringSearch:
         return self._candidates[key]
 
     def _timed(self, variant: Variant, level: int, most: float) -> ProgramCandidate | None:
-        """Run a variant's program and time it; return None if it does not fit, deadlocks, or exceeds `most`."""
+        """Run a variant's program and time it; return None if it does not fit, deadlocks, or is too slow.
+
+        It is too slow if its excess (see `_excess`) is over `most`.
+        """
         assembled = self.variants.program(variant, level)
         if assembled is None:
             return None

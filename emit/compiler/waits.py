@@ -161,7 +161,7 @@ def _joint_waits(entry: dict[int, tuple[int, int]], waiting: list[int], clock: C
         entry: For each awaited instruction (column of its threadblock in `clock`, entry there once it is over).
         waiting: Instructions that wait for some of the awaited instructions.
         clock: Clock row of each instruction.
-        row: Clock row of the instruction whose waits are chosen.
+        row: Clock row of the instruction whose waits are chosen; it is not changed.
     """
     joint: list[int] = []
     row = row.copy()

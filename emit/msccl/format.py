@@ -128,7 +128,10 @@ def _likely_roots(program: Program) -> list[int]:
 
 
 def refusals(reading: Reading, program: Program) -> dict[str, tuple[Finding, ...]]:
-    """Return for each target what its reader does not take of a file, or crashes on; empty for targets that take it."""
+    """Return by the name of each target what its reader does not take of a file, or crashes on.
+
+    The tuple of findings is empty for a target that takes the file.
+    """
     findings_of_target = {}
     for name, reading_findings in reading.refused.items():
         limits = Findings()
@@ -199,7 +202,9 @@ def write_msccl(program: Program, goal: Goal | None = None, target: str | Target
 
 
 def padded(program: Program) -> Program:
-    """Return the program with every rank's input and output as long as a loop; nobody uses the added chunks.
+    """Return the program with every rank's input and output as long as a loop, nchunks_per_loop chunks.
+
+    Nobody uses the added chunks.
 
     Raises:
         InputError: If a buffer is longer than a loop.

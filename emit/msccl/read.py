@@ -76,7 +76,7 @@ def read_msccl(text_or_path: str | os.PathLike[str]) -> Program:
 
 
 def read(text_or_path: str | os.PathLike[str]) -> Reading:
-    """Read a file, or a text that holds a `<`; the program is not checked here.
+    """Read a file, or a text (a string that is empty or holds a `<` or a newline); the program is not checked here.
 
     Attributes that files for the original msccl lack default to outofplace = not inplace, minBytes 0 and maxBytes 0 (no
     limit). In a file that only its reader takes, or that names a reduction, maxBytes is exclusive.

@@ -102,8 +102,8 @@ def program_of(plan: ExecutionPlan, goal: Goal | None = None, root: int = 0) -> 
 def header(plan: ExecutionPlan, root: int = 0, units: int = 1) -> Program:
     """Return the header of a plan as a Program without threadblocks; `units` is the number of cells of one chunk.
 
-    Sizes are in cells, with no scratch. Names of more than 63 characters are cut. In place, only the buffer
-    that the collective's in-place form names has a size, if it names one. LL128 and unknown protocols count as Simple.
+    Sizes are in cells, with no scratch. Names of more than 63 characters are cut. In place, only the buffer that
+    the collective's in-place form names has a size, if it names one. All protocols but LL become Simple.
     """
     collective = collective_of(plan)
     only_buffer = _only_buffer(plan)

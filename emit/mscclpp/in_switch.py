@@ -142,7 +142,10 @@ def _op(first: int, at: int, count: int, *, sums: bool) -> Op:
 
 
 def _block(gpu: PlanGpu, peers: list[int], data: list[Op], blocks: int) -> PlanBlock:
-    """Return a threadblock with the operations `data`, one of `blocks` of its rank, that hears of `peers`."""
+    """Return a threadblock with the operations `data`, one of `blocks` of its rank, that hears of `peers`.
+
+    Its channels to them are added to `gpu.peers`.
+    """
     rank_peers = gpu.peers.setdefault("memory", [])
     channels = {"memory": list(range(len(rank_peers), len(rank_peers) + len(peers))), "switch": [0, 1]}
     rank_peers += peers

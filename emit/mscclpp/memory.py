@@ -23,7 +23,10 @@ def collective_of(plan: ExecutionPlan) -> str:
 
 
 def chunks_of(plan: ExecutionPlan) -> int:
-    """Return the `nchunks_per_loop` of an equivalent program: the chunks of the whole buffer."""
+    """Return the `nchunks_per_loop` of an equivalent program: the chunks of the whole buffer.
+
+    That is the output if the collective's in-place buffer is the output (as in allgather), else the input.
+    """
     gpu = plan.gpus[0]
     return gpu.output_chunks if find_kind(collective_of(plan)).inplace == "o" else gpu.input_chunks
 
@@ -43,8 +46,8 @@ def most_bytes(plan: ExecutionPlan) -> int:
     """Return the largest message for which all numbers that the executor keeps in 32 bits fit.
 
     The message is in bytes of the buffer that max_message_size refers to (see `counted_chunks`). The numbers are the
-    ends of spans, and the places of packets in double scratch, which the executor sizes by the whole
-    allocation of the input, up to max_message_size.
+    ends of spans, and the places of packets in double scratch, which the executor sizes by the whole allocation of the
+    input, up to max_message_size.
     """
     unit, max_bytes = plan.alignment * counted_chunks(plan), NO_LIMIT
     for gpu in plan.gpus:
@@ -142,7 +145,11 @@ class Memory:
         return cell >= self.base[self.rank(cell)]["s"]
 
     def name(self, cell: int, packet: bool = False) -> tuple[str, int]:
-        """Return (buffer, index in chunks) of a cell; the larger buffer if i and o share the cell."""
+        """Return (buffer, index in chunks) of a cell; the larger buffer if i and o share the cell.
+
+        With `packet`, a cell of scratch is taken for part of a packet, and the index counts packets. Both halves of
+        double scratch have the same names.
+        """
         rank = self.rank(cell)
         gpu, base = self.plan.gpus[rank], self.base[rank]
         for kind, chunks in sorted((("i", gpu.input_chunks), ("o", gpu.output_chunks)), key=lambda x: -x[1]):

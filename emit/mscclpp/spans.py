@@ -124,8 +124,7 @@ def packet_readers(c: Columns, order: list[Step], cells: Cells) -> dict[Step, li
 
     Returns:
         For each step that takes its whole source from packets, where each chunk came from. The receives named there
-        store
-        nothing: everything that they receive into scratch is used in this form.
+        store nothing, because everything that they receive into scratch is used in this form.
     """
     scratch = BUFFERS.index("s")
     names = [OPS[op] for op in c.op.tolist()]

@@ -374,7 +374,7 @@ class _PlanSteps:
 def _switches(plan: ExecutionPlan, net: Network) -> dict[tuple[bool, int, frozenset[int]], int]:
     """Return the hyperlinks by (whether it multicasts, its single rank, all members).
 
-    Hyperlinks are paced if the plan has both directions.
+    Hyperlinks are paced if the plan has both directions. The result is empty if the network has no hyperlinks.
     """
     h = net.hyperlinks
     if h is None:

@@ -65,12 +65,15 @@ def block_rates(topology: Topology, link_gbs: Floats) -> Floats:
 
 
 def assign_links(net: Network, ends: Ints, topology: Topology) -> Ints:
-    """Return the link that each connection uses, shape (connections,).
+    """Return the number of the link that each connection uses, shape (connections,).
+
+    It is the widest link of its pair of ranks, of equally wide ones one with the least α. Links that are equal in both
+    serve the connections of their pair cyclically.
 
     Args:
         net: The network.
         ends: Connections, one row (source, destination, channel) each, with the network's local ranks.
-        topology: The topology, for messages.
+        topology: The topology, whose name errors state.
 
     Raises:
         InputError: Two connected ranks have no link.

@@ -121,7 +121,8 @@ class Predictor(TimedProgram):
             columns: Steps of the program, without faults; then the program itself need not have its steps.
 
         Raises:
-            InputError: The group does not fit, two ranks send without a link, or sends and receives do not pair up.
+            InputError: The group does not fit, two ranks send without a link, sends and receives do not pair up, the
+                program has another fault that changes its time or too many steps, or `fifo_depth` is below 1.
         """
         super().__init__(topology, program.protocol, program.nranks, group)
         self.program = program

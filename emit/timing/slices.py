@@ -22,7 +22,10 @@ MOST_SLICES = 16  # More slices change a time by less than 1 %, and each slice c
 
 
 def slices_of(protocol: str, chunk_bytes: float) -> int:
-    """Return the number of slices in which a chunk moves: a power of two, not above what an executor makes."""
+    """Return the number of slices in which a chunk moves.
+
+    It is a power of two, at most as large as what an executor makes, and at most MOST_SLICES.
+    """
     needed = -(-chunk_bytes // SLICE_BYTES[protocol])
     return 1 << (int(min(max(needed, 1), MOST_SLICES)).bit_length() - 1)
 

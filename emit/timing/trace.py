@@ -49,12 +49,11 @@ def chrome_trace(predictor: Predictor, size_bytes: float) -> str:
 def measured_trace(program: Program, measured: Recorded, predictor: Predictor | None, size_bytes: float) -> str:
     """Return the trace of a measured run, with the predicted run next to it if a predictor is given; both begin at 0.
 
-    The trace is the text of a JSON file. `size_bytes` is the message size of the predicted run.
-
-    A threadblock has one thread for each run; the threads of the measured run follow all threads of the predicted run.
+    The trace is the text of a JSON file. `size_bytes` is the message size of the predicted run. A threadblock has one
+    thread for each run; the threads of the measured run follow all threads of the predicted run.
 
     Raises:
-        InputError: The program deadlocks.
+        InputError: The program deadlocks in the predicted run.
     """
     group = tuple(range(program.nranks)) if predictor is None else predictor.group
     own = _names(program, group, ", measured", by=1)
