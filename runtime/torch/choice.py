@@ -218,7 +218,8 @@ class Chooser:
         the call's tensors is not checked.
 
         Raises:
-            InputError: `method` names an algorithm that does not exist for this collective and number of ranks.
+            InputError: `method` names an algorithm that does not exist for this collective and number of ranks, or a
+                file of the library is wrong, which `check` finds earlier.
         """
         return self._cached_choice(method or Method(self.backend), call)
 
@@ -278,6 +279,9 @@ class Chooser:
         """Return all methods that may serve a call: the wrapped back end first, library algorithms, then built-in ones.
 
         The library's are listed whatever sizes they are for.
+
+        Raises:
+            InputError: A file of the library is wrong, which `check` finds earlier.
         """
         entries = self._entries(call)
         algorithm_names = [Path(e.file).stem for e in entries if self._read(e).collective == call.collective]
@@ -292,6 +296,9 @@ class Chooser:
         Args:
             name: Name of the collective.
             ranks: Ranks of the group, as the whole job numbers them.
+
+        Raises:
+            InputError: A file of the library is wrong, which `check` finds earlier.
         """
         programs = [(entry, self._read(entry)) for entry in self._entries(TableCall(name, 0, "", ranks))]
         return [(entry, program) for entry, program in programs if program.collective == "custom"]

@@ -55,8 +55,8 @@ class Members:
     def facts(self, waiting: Waiting | None) -> dict[int, Fact]:
         """Return by job rank the facts about the other ranks that the call needs; None stands for all ranks.
 
-        A rank that has left counts as an answer if it has done its part of the call. Before the ranks have met, there
-        are no facts.
+        A rank that has ended or left, but has done its part of the call, counts as one that lives and answered so.
+        Before the ranks have met, there are no facts.
         """
         fact_of_rank = {}
         for place, name in enumerate(self.names):
