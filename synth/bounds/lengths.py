@@ -48,7 +48,7 @@ def find_uniform(search: BoundSearch) -> Iterator[Lengths]:
 
 
 def find_by_loads(search: BoundSearch) -> Iterator[Lengths]:
-    """Yield prices from the loads of the search's routing, improved by mirror ascent."""
+    """Yield prices from the loads of the search's routing, improved by mirror ascent; nothing without loads."""
     if search.loads_us is not None:
         yield _claim(_prices_from_loads(search.problem, search.loads_us, search.tuning))
 
@@ -109,7 +109,12 @@ def from_loads(problem: Problem, loads_us: Floats, rounds: int = 0) -> Lengths:
 
 
 def _claim(prices: Floats, text: str = "") -> Lengths:
-    """Return the witness of some prices without numbers; negligible prices are left out."""
+    """Return the witness of some prices, shape (resources,), without numbers; negligible prices are left out.
+
+    Args:
+        prices: The prices ≥ 0.
+        text: Its text; "" for one that counts the prices.
+    """
     loaded = np.flatnonzero(prices > _NEGLIGIBLE * prices.max(initial=0.0))
     rows = tuple(zip(loaded.tolist(), prices[loaded].tolist(), strict=True))
     return Lengths(text=text or f"link lengths, {len(loaded)} loaded resources", prices=rows)

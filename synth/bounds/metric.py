@@ -34,7 +34,7 @@ def latencies(net: Network) -> Distances:
 
 
 def _distances(net: Network, length: Floats) -> Distances:
-    """Return distances by a length of every link and hyperlink; hyperlinks join each source to each goal."""
+    """Return distances by a length of every link and hyperlink; a hyperlink joins each of its pairs by its length."""
     ptr, src, dst = net.pairs
     return Distances(net.nranks, src, dst, length if net.hyperlinks is None else np.repeat(length, np.diff(ptr)))
 

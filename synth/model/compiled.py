@@ -108,7 +108,15 @@ class Runner:
         return type(values)(*(self.columns(value)[0] if isinstance(value, np.ndarray) else value for value in values))
 
     def __call__(self, loop: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a loop and return its result; raise TimeUp instead if the time for it is over."""
+        """Run a loop and return its result.
+
+        Args:
+            loop: A plain function of a module (see `compiled`), always the same object for the same loop.
+            *arguments: Numbers, and arrays or tables as `columns` or `table` of this runner returned them.
+
+        Raises:
+            TimeUp: The time of the work around was over before the loop started.
+        """
         check_deadline()
         return loop(*arguments) if self.interpreted else compiled(loop)(*arguments)
 

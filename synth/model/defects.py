@@ -96,7 +96,11 @@ def raise_first_defect() -> None:
 
 
 class DefectError(RuntimeError):
-    """The error that no answer is possible because parts of this project's own code failed."""
+    """The error that no answer is possible because parts of this project's own code failed.
+
+    Attributes:
+        defect: The first defect, whose line is the message.
+    """
 
     def __init__(self, defect: Defect) -> None:
         super().__init__(defect.line)

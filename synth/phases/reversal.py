@@ -19,7 +19,7 @@ from topologies.network import Network
 
 
 def reversible(collective: Collective) -> bool:
-    """Return whether every chunk reduces and exactly one rank wants it."""
+    """Return whether every chunk reduces and is wanted by exactly one rank, which may differ from chunk to chunk."""
     ngoals = np.bincount(collective.post[:, 1], minlength=collective.nchunks)
     return bool(collective.reduces.all() and (ngoals == 1).all())
 

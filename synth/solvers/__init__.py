@@ -12,7 +12,12 @@ from importlib.util import find_spec
 
 @dataclass(frozen=True)
 class Solver:
-    """A solver: the module that holds `solve`, and the library that it needs."""
+    """A solver.
+
+    Attributes:
+        module: Name of the module that holds `solve`.
+        library: Name of the library that it imports.
+    """
 
     module: str
     library: str

@@ -38,7 +38,13 @@ class Ticket:
 
 
 class _Child:
-    """A child process of one solver, with a pipe to it."""
+    """A child process of one solver, with a pipe to it.
+
+    Attributes:
+        solver: The solver's name in `SOLVERS`.
+        pipe: This end of the pipe: tuples of arguments go out, (ok, result or text of the error) come in.
+        process: The process.
+    """
 
     def __init__(self, solver: str) -> None:
         parent_end, child_end = socket.socketpair()

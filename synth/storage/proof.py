@@ -89,7 +89,7 @@ class Proof:
 
 
 def proof_path(schedule: str | Path) -> Path:
-    """Return the path of a schedule file's proof: NAME.proof.json next to NAME.synth."""
+    """Return the path of a schedule file's proof: NAME.proof.json next to NAME.synth, or next to any other NAME."""
     path = Path(schedule)
     return path.with_name(path.name.removesuffix(".synth") + ".proof.json")
 

@@ -110,14 +110,25 @@ def _link_images(net: Network, translations: Sequence[tuple[int, int]]) -> list[
 
 
 def _users(net: Network, number: Ints) -> Iterator[tuple[bytes, float]]:
-    """Yield for every resource the set of its links, by their numbers, and its capacity."""
+    """Yield for every resource the set of its links, as the bytes of their sorted numbers, and its capacity in GB/s.
+
+    Args:
+        net: The network.
+        number: The number under which each link counts, such as its image, shape (nlinks,).
+    """
     user = number[net.link_of_use]
     order = np.lexsort((user, net.uses_idx))
     yield from _pieces(user[order], net.uses_idx[order], net.capacity_gbs)
 
 
 def _pieces(values: Ints, owner: Ints, capacity: Floats) -> Iterator[tuple[bytes, float]]:
-    """Yield for every owner the bytes of its values and its capacity."""
+    """Yield for every owner, in order, the bytes of its values and its capacity.
+
+    Args:
+        values: The values, sorted by owner.
+        owner: Owner of each value, ascending.
+        capacity: Capacity of each owner 0, 1, …; an owner without values has no bytes.
+    """
     data = np.ascontiguousarray(values).tobytes()
     cuts = (np.searchsorted(owner, np.arange(len(capacity) + 1)) * values.itemsize).tolist()
     for i, figure in enumerate(capacity.tolist()):
@@ -125,7 +136,13 @@ def _pieces(values: Ints, owner: Ints, capacity: Floats) -> Iterator[tuple[bytes
 
 
 def _link_classes(images: list[Ints], translations: Sequence[tuple[int, int]], nlinks: int) -> Ints:
-    """Return a number for every link, equal for links that the translations bring onto each other."""
+    """Return a number 0, 1, … for every link, equal for links that products of the translations bring onto each other.
+
+    Args:
+        images: Image of every link under each translation.
+        translations: The translations in the same order.
+        nlinks: Number of links.
+    """
     lowest = np.arange(nlinks)
     for step, (_, extent) in zip(images, translations, strict=True):
         for _ in range(extent.bit_length()):  # Each round doubles the distance, up to the whole cycle.
@@ -135,7 +152,13 @@ def _link_classes(images: list[Ints], translations: Sequence[tuple[int, int]], n
 
 
 def _class_uses(net: Network, link_class: Ints, nclasses: int) -> tuple[Ints, Ints, Ints]:
-    """Return each resource with each class of links that use it, and the number of these links."""
+    """Return (resource, class, number of links of the class that use it) as three arrays, sorted by resource and class.
+
+    Args:
+        net: The network.
+        link_class: Class of each link.
+        nclasses: Number of classes.
+    """
     cell, count = np.unique(net.uses_idx * nclasses + link_class[net.link_of_use], return_counts=True)
     return cell // nclasses, cell % nclasses, count
 

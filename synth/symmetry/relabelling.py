@@ -133,6 +133,9 @@ class IsomorphicGroups:
     """A finder of process groups that the network's translations bring onto each other, with their schedules.
 
     Without it, every group of a large torus or of many equal nodes would need its own search.
+
+    Attributes:
+        topology: The machine or cluster of all groups.
     """
 
     def __init__(self, topology: Topology) -> None:

@@ -84,7 +84,10 @@ class Clock:
     """A clock for one schedule: it sets the schedule's times at any message size.
 
     It takes O(sends) time, and at most 28 bytes a send besides the schedule and its times. Its constructor raises
-    ScheduleError as `timed` does.
+    ScheduleError as `timed` does, and ignores the schedule's own times.
+
+    Attributes:
+        problem: The problem that the schedule is for.
     """
 
     def __init__(self, problem: Problem, schedule: Schedule, tuning: ClockTuning = TUNING) -> None:

@@ -38,7 +38,8 @@ class ReplayFault(NamedTuple):
     """The first fault of a schedule; there is none where `code` is OK.
 
     The fields are (ABSENT, CLASH, BEFORE or OVERTAKEN, pair, 0, 0), (EARLY, pair, 0, µs at which the last part came),
-    or (MISSING, chunk, rank, 0, how often each position's contribution is present, up to 2).
+    or (MISSING, chunk, rank, 0, how often each position's contribution is present, up to 2; empty for a plain value). A
+    pair is an index of `Contents.pairs`.
     """
 
     code: int
@@ -49,7 +50,10 @@ class ReplayFault(NamedTuple):
 
 
 class _SendTable(NamedTuple):
-    """The sends of a schedule by chunk, step and row; those of chunk c are ptr[c]..ptr[c+1]-1."""
+    """The sends of a schedule by chunk, step and row; those of chunk c are ptr[c]..ptr[c+1]-1.
+
+    A row over a hyperlink is a send for each of its pairs of ranks; `row` is then the pair, as in `Contents.pairs`.
+    """
 
     ptr: Any
     row: Any

@@ -58,7 +58,10 @@ def blocks(problem: Problem, tuning: BoundTuning) -> list[Bools]:
 
 
 def _single_ranks(problem: Problem, traffic: Traffic, tuning: BoundTuning) -> list[Bools]:
-    """Return every rank of the group and its complement, or the worst few where there are many."""
+    """Return every rank of the group and its complement as flags of local ranks, or the worst few where there are many.
+
+    Of many, those are returned that must send most per GB/s, and the complements of those that must receive most.
+    """
     net, n, k = problem.network, problem.nranks, problem.collective.nranks
     if n <= tuning.all_sets:
         return _both_sides([np.arange(n) == rank for rank in range(k)])

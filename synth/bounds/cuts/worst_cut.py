@@ -197,7 +197,11 @@ class CutDemand:
 
 
 class WholeDemand(CutDemand):
-    """The demand of the whole collective of a quotient problem, from its kind and without its chunks."""
+    """The demand of the whole collective of a quotient problem, from its kind and without its chunks.
+
+    It has no `far_rank`, `ptr` and `supply`. It has no targets where what the collective moves is no demand of this
+    direction.
+    """
 
     def __init__(self, problem: Problem, inward: bool) -> None:
         collective = problem.collective
@@ -237,7 +241,7 @@ def worst_cuts(problem: Problem, most_work: int) -> WorstCuts:
 
 
 class _CutSearch:
-    """Dinkelbach's iteration for what must come to every rank, or leave it."""
+    """Dinkelbach's iteration for what must come to every rank (`inward`), or leave it (then all arcs are reversed)."""
 
     def __init__(self, problem: Problem, graph: FlowGraph, demand: CutDemand, inward: bool) -> None:
         self.graph, self.demand, self.inward, self.n = graph, demand, inward, problem.nranks

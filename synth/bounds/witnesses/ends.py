@@ -59,14 +59,14 @@ class Ends(ResourceWitness):
 
 
 class Arrivals(Ends):
-    """A set of ranks at which data must arrive."""
+    """A set of ranks at which data must arrive, with resources of which every link into it uses one."""
 
     kind: ClassVar[str] = "arrivals"
     arrivals: ClassVar[bool] = True
 
 
 class Departures(Ends):
-    """A set of ranks from which data must leave."""
+    """A set of ranks from which data must leave, with resources of which every link out of it uses one."""
 
     kind: ClassVar[str] = "departures"
     arrivals: ClassVar[bool] = False

@@ -48,7 +48,10 @@ class Path(Witness):
 
 @dataclass(frozen=True, kw_only=True)
 class Direct(ResourceWitness):
-    """A resource that a direct exchange keeps busy; `cap_us` is the time from which a second hop could pay."""
+    """A resource that a direct exchange keeps busy; `cap_us` is the time from which a second hop could pay.
+
+    `resources` has this resource only.
+    """
 
     kind: ClassVar[str] = "direct"
     of_quotients: ClassVar[bool] = False
