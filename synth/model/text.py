@@ -41,10 +41,10 @@ def format_number(number: int) -> str:
 
 def format_time(microseconds: float) -> str:
     """Return a time in three significant digits as `1.3 µs`, `5.37 ms` or `12 s`; seconds are the largest unit."""
-    for unit, name in ((1e6, "s"), (1e3, "ms")):
-        if microseconds >= unit:
-            return f"{microseconds / unit:.3g} {name}"
-    return f"{microseconds:.3g} µs"
+    rounded = float(f"{microseconds:.3g}")  # 999.7 µs are 1 ms.
+    unit, name = next(((u, n) for u, n in ((1e6, "s"), (1e3, "ms")) if rounded >= u), (1.0, "µs"))
+    figure = rounded / unit
+    return f"{figure:.0f} {name}" if figure >= 1000 else f"{figure:.3g} {name}"
 
 
 def format_size(size_bytes: int) -> str:

@@ -165,7 +165,7 @@ def _xgmi_gbs(topology: Topology, nodes: Sequence[Ints]) -> Floats:
     xgmi &= (place[topology.link_src] >= 0) & (place[topology.link_dst] >= 0)  # RCCL knows no switch among devices.
     src, dst = place[topology.link_src[xgmi]], place[topology.link_dst[xgmi]]
     gbs = np.zeros((len(nodes), n, n))
-    gbs[src // n, src % n, dst % n] = topology.bandwidth_gbs[xgmi]
+    np.add.at(gbs, (src // n, src % n, dst % n), topology.bandwidth_gbs[xgmi])
     return gbs
 
 
