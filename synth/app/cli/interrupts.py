@@ -9,10 +9,11 @@ import atexit
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-_RETRY_S = 0.02  # time after which an interrupt during an import is tried again
+_RETRY_S = 0.02  # time after which an interrupt that came at a bad time is tried again
 _LEAVING_S = 0.15  # time for a second Ctrl-C to put the disk in order
 
 
@@ -21,10 +22,17 @@ class Unanswered(Exception):
 
 
 class _InterruptState:
-    """The state of the process: how many times Ctrl-C came, and whether there is an answer."""
+    """The state of the process.
+
+    Attributes:
+        came: Number of times that Ctrl-C came.
+        answered: Whether there is an answer.
+        hook_before: What reports exceptions that Python cannot raise, for errors that are no Ctrl-C.
+    """
 
     came = 0
     answered = False
+    hook_before: Callable[[sys.UnraisableHookArgs], object] = staticmethod(sys.__unraisablehook__)
 
 
 def install() -> None:
@@ -34,10 +42,14 @@ def install() -> None:
     atexit.register(_end)
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGALRM, _interrupt)
+    if sys.unraisablehook is not _raise_again:
+        _InterruptState.hook_before = sys.unraisablehook
+        sys.unraisablehook = _raise_again
 
 
 def end_command() -> None:
     """Undo what Ctrl-C changed for the command that is over, so that other work in this process waits as usual."""
+    sys.unraisablehook = _InterruptState.hook_before
     writer = sys.modules.get("emit.library.write")
     if writer is not None:
         writer.allow_waiting()
@@ -69,6 +81,14 @@ def _end() -> None:
             with suppress(OSError, ValueError):
                 stream.flush()
         os._exit(130)
+
+
+def _raise_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Set a timer to raise Ctrl-C again if Python dropped it, as it does in a finalizer or a callback."""
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+    else:
+        _InterruptState.hook_before(unraisable)
 
 
 def _interrupt(signal_: int, frame: FrameType | None) -> None:

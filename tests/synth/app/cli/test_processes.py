@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from synth.app.cli import interrupts
 from tests.hang import HANG_S
 from tests.synth.app.cli.calling import Call, without_progress
 
@@ -154,6 +155,26 @@ def test_interrupt_at_any_moment(
     if running.returncode == 130:
         assert "Traceback" not in err
         assert "interrupted" in out + err
+
+
+def test_an_interrupt_that_a_finalizer_drops_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check Ctrl-C within `__del__`, where Python reports it as ignored and goes on."""
+
+    class Finalized:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM)}
+    monkeypatch.setattr(interrupts._InterruptState, "came", 0)
+    try:
+        interrupts.install()
+        Finalized()  # It ends at once.
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(HANG_S)
+    finally:
+        interrupts.end_command()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def test_two_interrupts(working_folder: Path, answered_s: Callable[[str], float]) -> None:
