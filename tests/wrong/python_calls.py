@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import synth
 from emit.language import Script
 from emit.library import choose, load_index
+from emit.library.selection.selector import LibraryCall
 from topologies.errors import InputError
 from topologies.load import load
 
@@ -96,6 +97,11 @@ def answer() -> synth.Synthesis:
     return synth.synthesize("allgather", "ring:4", engine="route")
 
 
+def _choose(entries: Any, size_bytes: Any, **call: Any) -> object:
+    """Look a file up for a call with these fields."""
+    return choose(entries, LibraryCall(**call), size_bytes)
+
+
 def functions() -> dict[str, tuple[Callable[..., Any], dict[str, Any], Mapping[str, Sequence[Any]]]]:
     """Return by name: the function, right arguments, and wrong values of each argument."""
     question = {"collective": "broadcast", "topo": "ring:4", "budget": 1, "engine": "route"}
@@ -108,7 +114,7 @@ def functions() -> dict[str, tuple[Callable[..., Any], dict[str, Any], Mapping[s
         "Synthesis.save": (answer().save, {"folder": "written"}, saved),
         "load": (load, {"spec": "ring:4"}, {"spec": QUESTION["topo"]}),
         "load_index": (load_index, {"path": "written"}, {"path": (*PATHS, "nosuch", "")}),
-        "choose": (choose, {"entries": [], **right}, CHOOSE),
+        "choose": (_choose, {"entries": [], **right}, CHOOSE),
         "Script": (Script, {"name": "x", "collective": "allreduce", "ranks": 4}, SCRIPT),
     }
 

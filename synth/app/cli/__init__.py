@@ -40,8 +40,13 @@ class CommandRow(NamedTuple):
     summary: str
 
 
-# All commands by name, in the order of the help page: first the registered collectives.
-COMMANDS = {kind.name: CommandRow("search:collective_command", kind.summary) for kind in KINDS.values()} | {
+def all_commands() -> dict[str, CommandRow]:
+    """Return all commands by name, in the order of the help page: first the collectives registered so far."""
+    return {kind.name: CommandRow("search:collective_command", kind.summary) for kind in KINDS.values()} | COMMANDS
+
+
+# The commands that belong to no collective, by name, in the order of the help page.
+COMMANDS = {
     "pattern": CommandRow(
         "search:pattern", "Find algorithms for your own pattern: who holds which chunk before and after."
     ),
@@ -98,27 +103,28 @@ class LazyGroup(StrictGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the names of all commands in the order of the help page."""
-        return list(COMMANDS)
+        return list(all_commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Return the command of a name, imported if necessary; None if there is none."""
-        name = cmd_name
-        if name not in COMMANDS:
+        name, commands = cmd_name, all_commands()
+        if name not in commands:
             with suppress(InputError):
                 name = parse_name(name)
-        if name not in COMMANDS:
+        if name not in commands:
             return None
         if name not in self.commands:
-            module, _, attribute = COMMANDS[name].where.partition(":")
+            module, _, attribute = commands[name].where.partition(":")
             loaded: Any = getattr(import_module(f"{__name__}.{module}"), attribute)
             self.commands[name] = loaded if isinstance(loaded, click.Command) else loaded(KINDS[name])
         return self.commands[name]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list of commands without importing them."""
-        limit = formatter.width - 6 - max(map(len, COMMANDS))
+        commands = all_commands()
+        limit = formatter.width - 6 - max(map(len, commands))
         rows = [
-            (name, click.Command(name, help=row.summary).get_short_help_str(limit)) for name, row in COMMANDS.items()
+            (name, click.Command(name, help=row.summary).get_short_help_str(limit)) for name, row in commands.items()
         ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)

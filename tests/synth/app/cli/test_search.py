@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
-from synth.app.cli import COMMANDS, cli
+from synth.app.cli import all_commands, cli
 from synth.model import deadline
 from tests import EXAMPLES
 from tests.synth.app.cli.calling import Call
@@ -277,7 +277,7 @@ def test_example_of_the_help_can_be_run(
 
 def test_summaries_are_the_commands_own() -> None:
     context = click.Context(cli)
-    for name, row in COMMANDS.items():
+    for name, row in all_commands().items():
         command = cli.get_command(context, name)
         assert command is not None
         assert command.get_short_help_str(1000) == row.summary
