@@ -56,6 +56,12 @@ def _two_hops() -> Engine:
     return two_hops
 
 
+def _messages() -> Engine:
+    from synth.engines.messages import search
+
+    return search
+
+
 def _levels() -> Engine:
     from synth.engines.levels import search
 
@@ -154,6 +160,7 @@ ENGINES: dict[str, EngineRow] = {
         ),
         EngineRow("one-shot", "allreduce in which every rank sums for itself, short messages", _one_shot),
         EngineRow("two-hops", "broadcast and reduce where all ranks are linked", _two_hops),
+        EngineRow("messages", "few messages between nodes, where each costs a gap", _messages),
         EngineRow("levels", "schedules across nodes and inside them, composed", _levels),
         EngineRow("trees", "spanning trees at the throughput optimum, pipelined", _trees),
         EngineRow("steiner", "trees through relays at the throughput optimum, pipelined", _steiner, is_near=True),

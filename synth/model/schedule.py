@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,6 +26,9 @@ class Schedule:
         end_us: Time at which each send leaves its link, in µs; float, shape (n,). The chunk can be used at the other
             end α later.
         size_bytes: Message size that the times are for.
+        joined: Whether each send leaves in one message with the send of the row before it: over the same link, in the
+            same step, as soon as all chunks of the message are ready. The chunks arrive all at once, and the message
+            has one gap. Bool, shape (n,); empty where every send is a message of its own.
     """
 
     chunk: Ints
@@ -35,6 +38,7 @@ class Schedule:
     start_us: Floats
     end_us: Floats
     size_bytes: float
+    joined: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
     def __len__(self) -> int:
         return len(self.chunk)
@@ -47,14 +51,32 @@ class Schedule:
     def take(self, rows: Ints | Bools) -> Schedule:
         """Return the schedule of some rows, with their times and for the same message size.
 
+        Sends of one message stay joined where they still stand behind each other.
+
         Args:
             rows: Indices of the rows, in the order in which they shall stand; or a flag for every row.
         """
         columns = ("chunk", "link", "step", "reduces", "start_us", "end_us")
-        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
+        joined = follows_same(self.message[rows]) if len(self.joined) else self.joined
+        return replace(self, joined=joined, **{name: getattr(self, name)[rows] for name in columns})
+
+    @property
+    def message(self) -> Ints:
+        """Return the number of the message in which each send leaves, int64, shape (n,)."""
+        return np.cumsum(~self.joined) - 1 if len(self.joined) else np.arange(len(self))
 
 
-def untimed(chunk: Ints, link: Ints, step: Ints, reduces: Bools | None = None) -> Schedule:
+def follows_same(message: Ints) -> Bools:
+    """Return for each row whether the row before it is of the same message; empty where no row is.
+
+    Args:
+        message: Number of the message of each row, shape (n,).
+    """
+    joined = np.append(False, message[1:] == message[:-1])[: len(message)]
+    return joined if joined.any() else np.zeros(0, dtype=bool)
+
+
+def untimed(chunk: Ints, link: Ints, step: Ints, reduces: Bools | None = None, joined: Bools | None = None) -> Schedule:
     """Build a schedule whose times and message size are all 0; `simulate.timed` sets them.
 
     It shares arrays that have the right type already with the caller.
@@ -64,8 +86,10 @@ def untimed(chunk: Ints, link: Ints, step: Ints, reduces: Bools | None = None) -
         link: Link of each send.
         step: Step of each send.
         reduces: Whether each send is added; None if no send is.
+        joined: Whether each send is in one message with the send before it; None if no send is.
     """
     none = np.zeros(len(chunk))
     reduces = np.zeros(len(chunk), dtype=bool) if reduces is None else reduces
     chunk, link, step = (np.asarray(column, dtype=np.int64) for column in (chunk, link, step))
-    return Schedule(chunk, link, step, np.asarray(reduces, dtype=bool), none, none, 0.0)
+    joined = np.zeros(0, dtype=bool) if joined is None else joined
+    return Schedule(chunk, link, step, np.asarray(reduces, dtype=bool), none, none, 0.0, joined)

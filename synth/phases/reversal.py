@@ -67,6 +67,7 @@ def backwards(original: Problem, copies: Schedule) -> Schedule:
         reversed_sends.link,
         copies.nsteps - 1 - reversed_sends.step,
         original.collective.reduces[reversed_sends.chunk],
+        reversed_sends.joined,
     )
 
 

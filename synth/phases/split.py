@@ -11,7 +11,7 @@ import numpy as np
 
 from synth.model.collective import Ints
 from synth.model.problem import Problem, hops
-from synth.model.schedule import Schedule, untimed
+from synth.model.schedule import Schedule, follows_same, untimed
 from synth.phases.reversal import reverse, reversible, unreverse
 from topologies.errors import InputError
 
@@ -101,6 +101,7 @@ def join(first: Schedule, second: Schedule) -> Schedule:
         np.concatenate([first.link, second.link]),
         np.concatenate([first.step, second.step + first.nsteps]),
         np.concatenate([first.reduces, second.reduces]),
+        follows_same(np.concatenate([first.message, second.message + len(first)])),
     )
 
 

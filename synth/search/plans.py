@@ -115,7 +115,7 @@ class ProtocolPlan:
     schedules_only: float = 1.0
     first: float | None = 0.75
     exact: float = 0.8
-    engines: tuple[str, ...] = ("route", "baseline", "switch", "closed", "two-hops", "flow", "lns")
+    engines: tuple[str, ...] = ("route", "baseline", "switch", "closed", "two-hops", "messages", "flow", "lns")
     taken_over: int = 3_000
     ahead: Stage = Stage("flow", share=0.15, once=True, refined=1_500, most_ranks=8, gap=1.05)
     exact_engine: str = "ksync"
@@ -255,13 +255,14 @@ SINGLE = SearchPlan(
         Stage("route", most_ranks=16, as_first=True),
         # Before the engines whose answers would each be lowered only to lose against this one.
         Stage("switch"),
+        Stage("messages", share=0.25, gap=1.005),
+        Stage("levels", share=0.2, gap=1.005),
         # Before the baselines, each of which would be lowered; elsewhere other engines come close to the bound.
         Stage("closed", share=0.25, gap=1.02, in_shares=True),
         # Ordering the sends of larger answers takes longer than the search.
         Stage("baseline", most_sends=15_000, always=True),
         Stage("two-hops", most_sends=15_000),
         Stage("one-shot", share=0.15, gap=1.02),
-        Stage("levels", share=0.2, gap=1.005),
         Stage("trees", share=0.35, gap=1.005),
         Stage("steiner", share=0.3, gap=1.01),
         # With fewer ranks exact search ends, and loading compiled loops takes longer than that.

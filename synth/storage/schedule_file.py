@@ -14,7 +14,8 @@ The file is a zip of columns (`synth.storage.columns`). `header.json` holds
     time_us     when the last chunk has arrived, as claimed
     sends       number of rows of the columns
 
-and the columns are chunk, link, step, reduces and start_us, as in `Schedule`; a send's end follows from its start.
+and the columns are chunk, link, step, reduces and start_us, as in `Schedule`, and joined where some sends leave in one
+message; a send's end follows from its start.
 """
 
 from __future__ import annotations
@@ -175,6 +176,7 @@ def write_schedule(path: str | Path, problem: Problem, schedule: Schedule, engin
         "sends": len(schedule),
     }
     columns |= {name: getattr(schedule, name) for name in _SENDS}
+    columns |= {"joined": schedule.joined} if len(schedule.joined) else {}
     write_columns(path, header, columns)
     return Path(path)
 
@@ -235,6 +237,12 @@ def _read_schedule(file: ColumnFile, problem: Problem) -> Schedule:
     file.within("start_us", start_us, 0.0, MAX_US)
     size_bytes, reduces = float(file.header["size_bytes"]), file.column("reduces", "bool", (sends,))
     hold_us = collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
-    end_us = start_us + hold_us[columns["chunk"]] / net.carriers.bandwidth_gbs[columns["link"]]
+    holds_us = hold_us[columns["chunk"]] / net.carriers.bandwidth_gbs[columns["link"]]
+    schedule = Schedule(**columns, reduces=reduces, start_us=start_us, end_us=start_us, size_bytes=size_bytes)
+    if "joined" in file.names:
+        schedule = replace(schedule, joined=file.column("joined", "bool", (sends,)))
+        if sends and schedule.joined[0]:
+            raise InputError(f"{file.origin}: joined: the first send has no send before it")
+        holds_us = np.bincount(schedule.message, weights=holds_us)[schedule.message]
     file.taken_all()
-    return Schedule(**columns, reduces=reduces, start_us=start_us, end_us=end_us, size_bytes=size_bytes)
+    return replace(schedule, end_us=start_us + holds_us)

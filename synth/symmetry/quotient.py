@@ -21,7 +21,7 @@ from synth.model.collective import MAX_ENTRIES, Collective, Ints, named
 from synth.model.deadline import check_deadline
 from synth.model.problem import Problem, Quotient, check_group
 from synth.model.registry import KINDS, OWN, PAIR, find_kind, parse_name
-from synth.model.schedule import Schedule
+from synth.model.schedule import Schedule, follows_same
 from synth.symmetry.quotient_check import check_quotient, check_translations
 from topologies.arrays import pointers, row_entries, strongly_connected
 from topologies.errors import InputError, QuotientRefused
@@ -234,7 +234,23 @@ def expand(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
         chunk[rows] = (tables.owners(owner[rows]) * ndestinations + goals) * chunks + part[rows, None]
     columns = ("step", "reduces", "start_us", "end_us")
     repeated: dict[str, Any] = {name: np.repeat(getattr(schedule, name), order) for name in columns}
-    return full, replace(schedule, chunk=chunk.reshape(-1), link=link.reshape(-1), **repeated)
+    whole = replace(
+        schedule, chunk=chunk.reshape(-1), link=link.reshape(-1), joined=np.zeros(0, dtype=bool), **repeated
+    )
+    return full, _joined_again(whole, schedule, order) if len(schedule.joined) else whole
+
+
+def _joined_again(whole: Schedule, schedule: Schedule, order: int) -> Schedule:
+    """Return an expanded schedule in whose messages the sends stand behind each other, as in the given schedule.
+
+    Args:
+        whole: The expanded schedule, with `order` translates behind each other for each send.
+        schedule: The quotient's schedule.
+        order: Number of translates.
+    """
+    message = (schedule.message[:, None] * order + np.arange(order)).reshape(-1)
+    rows = np.argsort(message, kind="stable")
+    return replace(whole.take(rows), joined=follows_same(message[rows]))
 
 
 class _Translates:

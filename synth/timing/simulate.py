@@ -5,6 +5,9 @@ up to more than its capacity; the chunk can be used at the far end α after the 
 costs are on (`topologies.costs`), nothing is sent before the call's start, and after a send its link and the resources
 of the link stay busy for the gap.
 
+Joined sends (`Schedule.joined`) are one message: it leaves when all its chunks are ready, holds its link for the sum of
+their bytes, and has one gap.
+
 Over a hyperlink (a switch's multicast or reduction) a row is as many sends as it has pairs of ranks, all at the same
 time: it starts when all of them can, and takes its resources once.
 
@@ -36,7 +39,9 @@ SAME = 1 + 1e-12  # Sums of rates that differ by this factor, by rounding only, 
 # before it in the same cell (chunk, rank); -2 - r for those of an earlier step among them.
 _NONE = -1
 # The types of a clock's columns: chunk, link, step, reduces, adds, waits, joined.
-_DTYPES = (np.int64, np.int64, np.int64, np.bool_, np.bool_, np.int32, np.bool_)
+_DTYPES = (np.int64, np.int64, np.int64, np.bool_, np.bool_, np.int32, np.int8)
+# How a row belongs to the row before it: the next pair of ranks of the same send, or the next send of one message.
+_PAIR, _JOINED = 1, 2
 # The columns of `waits`: arrivals that must have come to the row's source; the last row before it into the same cell;
 # arrivals that must be at the far end first.
 _FEED, _BEFORE, _MENDS = range(3)
@@ -98,12 +103,13 @@ class Clock:
         step = _checked_step(problem, schedule)
         chunk, link = (np.asarray(column, dtype=np.int64) for column in (schedule.chunk, schedule.link))
         reduces, pair, src, dst = np.asarray(schedule.reduces), link, net.src, net.dst
-        self._first, joined = None, np.zeros(0, dtype=bool)
+        self._first, joined = None, (schedule.joined * _JOINED).astype(np.int8)
         if not ordinary(net, link):
             row, src, dst = pairs_of_rows(net, link)
             chunk, link, step, reduces, pair = chunk[row], link[row], step[row], reduces[row], np.arange(len(row))
-            joined = np.append(False, row[1:] == row[:-1])
-            self._first = np.flatnonzero(~joined)
+            is_next_pair = np.append(False, row[1:] == row[:-1])
+            joined = np.where(is_next_pair, _PAIR, joined[row] if len(joined) else 0).astype(np.int8)
+            self._first = np.flatnonzero(~is_next_pair)
             run = Runner(interpreted=len(row) < tuning.joined_from)
         count = len(chunk)
         waits = np.empty(count * (3 if collective.reduces.any() else 2), dtype=np.int32)
@@ -323,7 +329,7 @@ def _set_times(  # It exceeds 60 lines: the state of its one pass is too large t
         reduces: Whether each row is added at its destination.
         adds: Whether each chunk is a sum.
         waits: Numbers of `_link_rows`.
-        joined: Whether each row is one send with the row before it; empty if none is.
+        joined: _PAIR or _JOINED for each row that starts with the row before it, else 0; empty if none does.
         alpha: α of each link, in µs.
         rate: Bandwidth of each link, in GB/s.
         gap: Time that each link stays busy after a send, in µs.
@@ -354,9 +360,13 @@ def _set_times(  # It exceeds 60 lines: the state of its one pass is too large t
         after += 1
         while after < len(joined) and joined[after]:
             after += 1
-        c, carrier = chunk[first_row], link[first_row]
-        sums, duration, ready = adds[c], hold[c] / rate[carrier], begins
+        carrier, ready = link[first_row], begins
+        duration = hold[chunk[first_row]] / rate[carrier]
+        for row in range(first_row + 1, after):
+            if joined[row] == _JOINED:
+                duration += hold[chunk[row]] / rate[carrier]
         for row in range(first_row, after):
+            sums = adds[chunk[row]]
             feed = int(waits[width * row + _FEED])
             if feed >= 0:
                 ready = max(ready, cell_arrival[feed])
@@ -421,5 +431,5 @@ def _set_times(  # It exceeds 60 lines: the state of its one pass is too large t
             before = waits[width * row + _BEFORE]
             if before != _NONE:
                 then = cell_arrival[before]
-                arrives = max(arrives, then) if sums else min(arrives, then)
+                arrives = max(arrives, then) if adds[chunk[row]] else min(arrives, then)
             cell_arrival[row] = arrives

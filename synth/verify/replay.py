@@ -80,7 +80,8 @@ def replay(problem: Problem, schedule: Schedule, tuning: ReplayTuning = TUNING) 
 
 def _check_lengths(schedule: Schedule) -> None:
     """Raise ScheduleRefused if columns have different lengths or the message size is negative or not finite."""
-    columns = ("chunk", "link", "step", "reduces", "start_us", "end_us")
+    columns = ["chunk", "link", "step", "reduces", "start_us", "end_us"]
+    columns += ["joined"] if len(schedule.joined) else []
     lengths = {len(getattr(schedule, name)) for name in columns}
     if len(lengths) != 1:
         raise ScheduleRefused(f"columns have different lengths {sorted(lengths)}")
@@ -115,8 +116,11 @@ def _check_rows(problem: Problem, schedule: Schedule, slack: float) -> None:
         if len(bad):
             rule = "a multicast replaces" if is_multicast[bad[0]] else "a switch's reduction adds"
             raise ScheduleRefused(f"send {bad[0]}: {problem.link_name(int(schedule.link[bad[0]]))}: {rule}")
+    _check_messages(schedule)
     rates = net.carriers.bandwidth_gbs[schedule.link]
     duration = collective.fraction[schedule.chunk] * schedule.size_bytes / rates / 1e3
+    if len(schedule.joined):
+        duration = np.asarray(np.bincount(schedule.message, duration), dtype=np.float64)[schedule.message]
     early = schedule.start_us < net.start_us * (1 - slack)
     if net.start_us and early.any():
         row = int(np.argmax(early))
@@ -130,6 +134,18 @@ def _check_rows(problem: Problem, schedule: Schedule, slack: float) -> None:
             f"send {row}: holds its link from {schedule.start_us[row]:.9g} to {schedule.end_us[row]:.9g} µs;"
             f" at its bandwidth it takes {duration[row]:.9g} µs"
         )
+
+
+def _check_messages(schedule: Schedule) -> None:
+    """Raise ScheduleRefused if a joined send differs from the send before it in its link, step, kind or times."""
+    rows = np.flatnonzero(schedule.joined)
+    if len(rows) and rows[0] == 0:
+        raise ScheduleRefused("send 0: is joined to a send before it; there is none")
+    for name in ("link", "step", "reduces", "start_us", "end_us"):
+        column = getattr(schedule, name)
+        bad = rows[column[rows] != column[rows - 1]]
+        if len(bad):
+            raise ScheduleRefused(f"send {bad[0]}: is in one message with send {bad[0] - 1} and has another {name}")
 
 
 def _first_overlap(
@@ -166,10 +182,11 @@ def _first_overlap(
         pointers(2 * np.bincount(uses[may_exceed], minlength=net.nresources)),
         net.capacity_gbs * (1 + capacity_slack),
     )
-    order = np.arange(len(schedule))
+    # The sends of a message hold their link once.
+    order = np.flatnonzero(~schedule.joined) if len(schedule.joined) else np.arange(len(schedule))
     overlap = run(_overlap, *run.columns(order), *columns, tolerance)
     if overlap[0] == _UNSORTED:
-        order = np.argsort(schedule.start_us, kind="stable")
+        order = order[np.argsort(schedule.start_us[order], kind="stable")]
         overlap = run(_overlap, *run.columns(order), *columns, tolerance)
     code, index, row, level = overlap
     return int(code), int(index), int(row), float(level)

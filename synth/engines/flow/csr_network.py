@@ -26,6 +26,7 @@ class CsrNetwork(NamedTuple):
         in_link: Links that enter each rank, in CSR order.
         alpha_us: Latency of each bundle in µs, float, shape (bundles,).
         bandwidth_gbs: Bandwidth of each bundle in GB/s, float, shape (bundles,).
+        gap_us: Time in µs for which each bundle stays busy after a send, float, shape (bundles,).
         uses_ptr: CSR pointer from a bundle to the resources that it uses.
         uses_idx: Resources of each bundle, in CSR order.
         capacity_gbs: Capacity of each resource in GB/s, float, shape (resources,).
@@ -45,6 +46,7 @@ class CsrNetwork(NamedTuple):
     in_link: Ints
     alpha_us: Floats
     bandwidth_gbs: Floats
+    gap_us: Floats
     uses_ptr: Ints
     uses_idx: Ints
     capacity_gbs: Floats
@@ -83,6 +85,7 @@ def csr_network(net: Network) -> CsrNetwork:
         in_link=in_link,
         alpha_us=np.array(net.alpha_us[first], dtype=np.float64),
         bandwidth_gbs=np.array(net.bandwidth_gbs[first], dtype=np.float64),
+        gap_us=np.array(net.gap_us[first], dtype=np.float64) if len(net.gap_us) else np.zeros(nbundles),
         uses_ptr=uses_ptr,
         uses_idx=uses_idx,
         capacity_gbs=np.array(net.capacity_gbs, dtype=np.float64),
@@ -103,11 +106,12 @@ def _bundles(net: Network) -> tuple[Ints, Ints]:
     """Return the bundle of every link, shape (links,), and the first link of every bundle, ascending."""
     counts = np.diff(net.uses_ptr)
     width = int(counts.max(initial=0))
-    table = np.full((net.nlinks, width + 2), -1.0)
+    table = np.full((net.nlinks, width + 3), -1.0)
     rows = net.link_of_use
     table[rows, np.arange(len(rows)) - net.uses_ptr[rows]] = net.uses_idx
     table[:, width] = net.alpha_us
     table[:, width + 1] = net.bandwidth_gbs
+    table[:, width + 2] = net.gap_us if len(net.gap_us) else 0.0
     tightest = np.full(net.nlinks, np.inf)
     np.minimum.at(tightest, rows, net.capacity_gbs[net.uses_idx])
     # Links that use the same resources but can be busy at once are each a bundle of their own.

@@ -367,7 +367,9 @@ def _start_sends(  # One loop over events of over 60 lines, as its state is too 
             when_us[nstarted] = now
             nstarted += 1
             end = now + (hold[row] if len(hold) > 1 else hold[0])
-            size = _file_event(events, size, end, _LEAVES, item, items)
+            # An item leaves before it arrives, because only then it can be in the next list.
+            busy_us = min(net.gap_us[bundle], alpha[bundle])
+            size = _file_event(events, size, end + busy_us, _LEAVES, item, items)
             size = _file_event(events, size, end + alpha[bundle], _ARRIVES, item, items)
         if size == 0:
             break

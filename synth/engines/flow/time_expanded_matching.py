@@ -275,7 +275,7 @@ def _match_in_time(  # One loop over events of over 60 lines, as its state is to
                 out_link[sends] = link
                 out_start[sends] = now
                 end = now + work[chunk] / net.bandwidth_gbs[bundle]
-                push_key(times, codes, size, end, 2 * sends)
+                push_key(times, codes, size, end + net.gap_us[bundle], 2 * sends)
                 push_key(times, codes, size + 1, end + net.alpha_us[bundle], 2 * sends + 1)
                 size += 2
                 sends += 1

@@ -1,0 +1,165 @@
+"""The nodes of a network with costs, the links between them, and paths and trees inside them.
+
+Ranks that links without a gap join are a node: inside it a message costs no more than its bytes. Every message between
+nodes costs a gap, so that few of them should carry the data of all ranks of a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from synth.model.collective import Ints
+from topologies.arrays import components
+from topologies.network import Network
+
+
+class Hop(NamedTuple):
+    """A send inside a node.
+
+    Attributes:
+        link: The link.
+        depth: Number of sends before it on the way from the first rank.
+        turn: Place of the send among those that its source sends, so that sources do not all send to one rank at once.
+    """
+
+    link: int
+    depth: int
+    turn: int
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes of a network.
+
+    Attributes:
+        net: The network.
+        node_of: Node of each rank, int64, shape (ranks,).
+        members: Ranks of each node, ascending.
+    """
+
+    net: Network
+    node_of: Ints
+    members: list[list[int]]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @cached_property
+    def between(self) -> dict[tuple[int, int], list[int]]:
+        """Return the links from node to node, in order of their ranks, of every two ranks the widest."""
+        net, links = self.net, dict[tuple[int, int], list[int]]()
+        for link in _widest(net):
+            ends = int(self.node_of[net.src[link]]), int(self.node_of[net.dst[link]])
+            if ends[0] != ends[1]:
+                links.setdefault(ends, []).append(link)
+        return links
+
+    @cached_property
+    def paths(self) -> list[dict[int, list[int]]]:
+        """Return for each rank the links of a shortest path to every other rank of its node, by fewest links."""
+        net = self.net
+        inner: list[list[tuple[float, int, int]]] = [[] for _ in range(net.nranks)]
+        for link in _widest(net):
+            if self.node_of[net.src[link]] == self.node_of[net.dst[link]] and not net.gap_us[link]:
+                inner[net.src[link]].append((-float(net.bandwidth_gbs[link]), int(net.dst[link]), link))
+        return [_shortest(rank, inner) for rank in range(net.nranks)]
+
+    def path(self, source: int, goal: int) -> list[int]:
+        """Return the links of the path from a rank to another rank of its node; none where they are equal."""
+        return self.paths[source][goal]
+
+    @cached_property
+    def depth(self) -> int:
+        """Return the most links on a path inside a node."""
+        return max(len(path) for paths in self.paths for path in paths.values())
+
+    def tree(self, source: int, middle: int | None = None) -> list[Hop]:
+        """Return a tree from a rank to all ranks of its node, in order of depth.
+
+        Args:
+            source: The rank.
+            middle: A rank of the node that gets the chunk first and passes it on; None for paths from the source.
+        """
+        net, members = self.net, self.members[self.node_of[source]]
+        first = [] if middle is None else self.path(source, middle)
+        root, reached = source if middle is None else middle, {source, *net.dst[first].tolist()}
+        hops = [Hop(link, depth, 0) for depth, link in enumerate(first)]
+        place = members.index(root)
+        for turn in range(1, len(members)):
+            for depth, link in enumerate(self.path(root, members[(place + turn) % len(members)])):
+                if (goal := int(net.dst[link])) not in reached:
+                    reached.add(goal)
+                    hops.append(Hop(link, len(first) + depth, turn))
+        return sorted(hops, key=lambda hop: (hop.depth, hop.turn))
+
+
+class Carriers:
+    """The choice of links for messages between nodes, so that NICs have as many messages each."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._load, self._at_rank = np.zeros(nodes.net.nresources), np.zeros(2 * nodes.net.nranks)
+
+    def choose(self, messages: Sequence[tuple[int, int]], count: int) -> list[list[int]]:
+        """Return up to `count` links for each message from node to node, in the order of their sources."""
+        net, load, at_rank = self._nodes.net, self._load, self._at_rank
+        chosen = []
+        for ends in messages:
+            links = self._nodes.between[ends]
+            share, picked = 1.0 / min(count, len(links)), list[int]()
+            for _ in range(min(count, len(links))):
+                busy = [
+                    (float(load[net.uses(i)].max()), float(at_rank[net.src[i]] + at_rank[net.nranks + net.dst[i]]), i)
+                    for i in links
+                    if i not in picked
+                ]
+                picked.append(link := min(busy)[2])
+                load[net.uses(link)] += share
+                at_rank[[net.src[link], net.nranks + net.dst[link]]] += share
+            chosen.append(sorted(picked))
+        return chosen
+
+
+def nodes_of(net: Network) -> Nodes | None:
+    """Return the nodes of a network; None without gaps, and where ranks of a node or nodes do not reach each other."""
+    if not len(net.gap_us) or not net.gap_us.any():
+        return None
+    gapless = net.gap_us == 0
+    part = components(net.nranks, net.src[gapless], net.dst[gapless])
+    strong = components(net.nranks, net.src[gapless], net.dst[gapless], strong=True)
+    number = np.unique(part, return_inverse=True)[1].ravel()
+    count = int(number.max()) + 1
+    if count < 2 or len(np.unique(strong)) != count:
+        return None
+    nodes = Nodes(net, number, [np.flatnonzero(number == node).tolist() for node in range(count)])
+    return nodes if len(nodes.between) == count * (count - 1) else None
+
+
+def _widest(net: Network) -> list[int]:
+    """Return of every two ranks the widest link, of equal ones the first, in order of the ranks."""
+    order = np.lexsort((net.alpha_us, -net.bandwidth_gbs, net.dst, net.src))
+    pair = net.src[order].astype(np.int64) * net.nranks + net.dst[order]
+    return [int(link) for link in order[np.unique(pair, return_index=True)[1]]]
+
+
+def _shortest(source: int, inner: list[list[tuple[float, int, int]]]) -> dict[int, list[int]]:
+    """Return paths of fewest links from a rank to all that it reaches, each over the widest links first.
+
+    Args:
+        source: The rank.
+        inner: (−bandwidth, goal, link) of the links that leave each rank.
+    """
+    paths, layer = {source: list[int]()}, [source]
+    while layer:
+        steps = sorted((width, goal, link, rank) for rank in layer for width, goal, link in inner[rank])
+        layer = []
+        for _, goal, link, rank in steps:
+            if goal not in paths:
+                paths[goal] = [*paths[rank], link]
+                layer.append(goal)
+    return paths

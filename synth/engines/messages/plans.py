@@ -1,0 +1,351 @@
+"""Plans of sends in few messages between nodes: copies to all ranks, and chunks from one rank to another.
+
+Nodes exchange data as in dissemination (Bruck and others, IEEE TPDS 8, 1997) with a radix: in each phase a node sends
+to radix - 1 other nodes, at once, what these lack. Radix = number of nodes is one phase of direct messages. The message
+from one node to another goes over one or several links. Before and after each phase its chunks move inside nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from synth.engines.messages.nodes import Carriers, Nodes
+from synth.model.collective import Bools, Collective, Floats, Ints
+from synth.model.schedule import Schedule, follows_same, untimed
+
+
+class MessagesForm(NamedTuple):
+    """The form of a plan.
+
+    Attributes:
+        radix: Number of nodes among which one phase exchanges.
+        carriers: Most links over which a message from one node to another is spread.
+        scattered: Whether copies inside a node go by way of different ranks, which spread the load of one port.
+        exchanged: Whether ranks at one place of all nodes exchange their partial sums, so that each has the sum.
+        distributed: Whether a root's chunks go to one node each first, and the nodes exchange them.
+        parts: Number of messages that follow each other from a node to another.
+    """
+
+    radix: int
+    carriers: int
+    scattered: bool = False
+    exchanged: bool = False
+    distributed: bool = False
+    parts: int = 1
+
+
+class _Row(NamedTuple):
+    """A send of a plan.
+
+    Attributes:
+        stage: Place of the row's stage; stages alternate between the inside of nodes and the links between nodes.
+        order: Key by which the rows of a stage are sorted.
+        chunk: The chunk.
+        link: The link.
+        step: Step of the send.
+        message: Number of the message between nodes; -1 inside a node.
+        reduces: Whether the destination adds the chunk.
+    """
+
+    stage: int
+    order: tuple[int, ...]
+    chunk: int
+    link: int
+    step: int
+    message: int
+    reduces: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The rows of a plan, in order of stage, then of place within the stage.
+
+    Attributes:
+        stage: Stage of each row, int64, shape (rows,).
+        chunk: Chunk of each row.
+        link: Link of each row.
+        step: Step of each row.
+        message: Message of each row; inside nodes each row is a message of its own.
+        reduces: Whether the destination of each row adds the chunk.
+        turn: When each chunk leaves its root, from 0 for the first to 1; None where chunks leave at once.
+    """
+
+    stage: Ints
+    chunk: Ints
+    link: Ints
+    step: Ints
+    message: Ints
+    reduces: Bools
+    turn: Floats | None = None
+
+    def schedule(self, waves: int) -> Schedule:
+        """Return the untimed schedule, with every chunk cut into `waves` parts that follow each other in a pipeline."""
+        wave = np.repeat(np.arange(waves), len(self.chunk))
+        stage, chunk, link, step = (np.tile(x, waves) for x in (self.stage, self.chunk, self.link, self.step))
+        message = np.tile(self.message, waves) * waves + wave
+        # In each stage of the pipeline early rows go first, because they wait for less.
+        order = np.lexsort((np.tile(np.arange(len(self.chunk)), waves), stage, stage + wave))
+        joined = follows_same(message[order])
+        reduces = np.tile(self.reduces, waves)
+        return untimed((chunk * waves + wave)[order], link[order], step[order], reduces[order], joined)
+
+
+def spreading(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
+    """Return the plan of a collective whose chunks all go from one rank each to all ranks.
+
+    If the form is distributed, all chunks come from one rank. Each of the other nodes gets a part of them first, and
+    then these nodes exchange their parts (van de Geijn's scatter and all-gather).
+    """
+    plan = _Spreading(nodes, form)
+    holder = collective.holders[1].tolist()
+    home_of = nodes.node_of[holder].tolist()
+    arrivals = [(chunk, rank, 0) for chunk, rank in enumerate(holder)]
+    if form.distributed:
+        others = [(home_of[0] + ahead) % len(nodes) for ahead in range(1, len(nodes))]
+        parts = [
+            (place, [chunk for chunk in range(len(holder)) if chunk * len(others) // len(holder) == place])
+            for place in range(len(others))
+        ]
+        first = plan.messages([(home_of[0], other) for other in others], parts)
+        turn = np.empty(len(holder))
+        for place, chunks, _ in first:
+            turn[chunks] = place / (form.parts * len(others))
+        plan.copy_inside(plan.from_exits(arrivals, first))
+        plan.copy_inside(plan.deliver(first))
+        plan.exchange(others, [{place: chunks} for place, chunks in parts])
+        return replace(_plan(plan.rows), turn=turn)
+    held: list[dict[int, list[int]]] = [{} for _ in range(len(nodes))]
+    for chunk, home in enumerate(home_of):
+        held[home].setdefault(home, []).append(chunk)
+    plan.exchange(list(range(len(nodes))), held, arrivals)
+    return _plan(plan.rows)
+
+
+# A message's place among those of its node, its chunks, and its link.
+_Message = tuple[int, list[int], int]
+# A chunk, the rank that it comes to, the place of its message, and the rank of the node that gets it first, or None.
+_Arrival = tuple[int, int, int] | tuple[int, int, int, int | None]
+
+
+class _Spreading:
+    """The rows of copies to all ranks, as they are added.
+
+    Attributes:
+        rows: The rows so far.
+        stage: Stage of the next rows.
+        step: Step of the next rows.
+    """
+
+    def __init__(self, nodes: Nodes, form: MessagesForm) -> None:
+        self.rows: list[_Row] = []
+        self.stage = self.step = 0
+        self._nodes, self._form, self._carriers = nodes, form, Carriers(nodes)
+
+    def exchange(
+        self, order: list[int], held: list[dict[int, list[int]]], arrivals: Sequence[_Arrival] | None = None
+    ) -> None:
+        """Add the phases in which nodes send each other what they lack.
+
+        Args:
+            order: The nodes, in order.
+            held: Chunks of each of them, by the place in the order of the node that had them first.
+            arrivals: Chunks that are to be copied inside nodes before the first phase.
+        """
+        count = len(order)
+        lacking = [{home for homes in held for home in homes} - set(homes) for homes in held]
+        for ahead in phases_of(count, self._form.radix):
+            ends, carried, gained = list[tuple[int, int]](), list[tuple[int, list[int]]](), list[tuple[int, int, int]]()
+            for place, distance in enumerate(ahead):
+                for node in range(count):
+                    goal = (node + distance) % count
+                    homes = [home for home in held[node] if home in lacking[goal]]
+                    lacking[goal] -= set(homes)
+                    if homes:
+                        ends.append((order[node], order[goal]))
+                        carried.append((place, sorted(chunk for home in homes for chunk in held[node][home])))
+                        gained += [(goal, home, node) for home in homes]
+            messages = self.messages(ends, carried)
+            if arrivals is not None:
+                self.copy_inside(self.from_exits(arrivals, messages))
+                arrivals = None
+            self.copy_inside(self.deliver(messages))
+            for goal, home, node in gained:
+                held[goal][home] = held[node][home]
+
+    def messages(self, ends: list[tuple[int, int]], carried: list[tuple[int, list[int]]]) -> list[_Message]:
+        """Return messages from node to node, each with equal parts of the chunks over its links.
+
+        Args:
+            ends: Source and goal of each message, as nodes.
+            carried: Place of each message among those of its source, and its chunks.
+        """
+        links_of = self._carriers.choose(ends, self._form.carriers)
+        parts, places = range(self._form.parts), len(carried)
+        return [
+            (part * places + place, part_chunks, link)
+            for links, (place, chunks) in zip(links_of, carried, strict=True)
+            for link, link_chunks in cut(links, chunks)
+            for part, part_chunks in cut(parts, link_chunks)
+        ]
+
+    def from_exits(self, arrivals: Sequence[_Arrival], messages: list[_Message]) -> list[_Arrival]:
+        """Return chunks of a rank that has several, so that a rank from which alone a chunk leaves gets it first."""
+        exits: dict[int, tuple[int, set[int]]] = {}
+        for place, chunks, link in messages:
+            for chunk in chunks:
+                first, ranks = exits.get(chunk, (place, set()))
+                exits[chunk] = min(first, place), {*ranks, int(self._nodes.net.src[link])}
+        has_many = len(arrivals) > len({arrival[1] for arrival in arrivals})
+        placed = list[_Arrival]()
+        for chunk, rank, *_ in arrivals:
+            place, ranks = exits.get(chunk, (0, set()))
+            middle = min(ranks) if has_many and len(ranks) == 1 else None
+            members = self._nodes.members[self._nodes.node_of[rank]]
+            if middle == rank and len(members) > 2:
+                # Other ranks copy what leaves from the root, whose port has to send everything else.
+                middle = members[(members.index(rank) + 1 + chunk % (len(members) - 1)) % len(members)]
+            placed.append((chunk, rank, place, middle) if middle is not None else (chunk, rank, place))
+        return placed
+
+    def deliver(self, messages: list[_Message]) -> list[_Arrival]:
+        """Add the sends of messages, and return the chunks that come to ranks."""
+        arrivals = list[_Arrival]()
+        for place, chunks, link in messages:
+            number = len(self.rows)
+            arrivals += [(chunk, int(self._nodes.net.dst[link]), place) for chunk in chunks]
+            self.rows += [_Row(self.stage, (place, number), chunk, link, self.step, number) for chunk in chunks]
+        self.stage, self.step = self.stage + 1, self.step + 1
+        return arrivals
+
+    def copy_inside(self, arrivals: Sequence[_Arrival]) -> None:
+        """Add rows that copy chunks to all ranks of the node that they came to."""
+        seen: dict[int, int] = {}
+        for chunk, rank, place, *chosen in arrivals:
+            turn = seen[rank] = seen.get(rank, -1) + 1
+            members = self._nodes.members[self._nodes.node_of[rank]]
+            rotated = members[(members.index(rank) + turn) % len(members)] if self._form.scattered else None
+            middle = chosen[0] if chosen else rotated
+            for hop in self._nodes.tree(rank, middle):
+                # What a rank gets to pass it on does not wait behind copies that others pass on.
+                order = (0, hop.depth, place, turn, hop.turn) if self.stage == 0 else (place, hop.depth, turn, hop.turn)
+                self.rows.append(_Row(self.stage, order, chunk, hop.link, self.step + hop.depth, -1))
+        self.stage, self.step = self.stage + 1, self.step + 2 * self._nodes.depth
+
+
+def cut(takers: Sequence[int], chunks: list[int]) -> Iterator[tuple[int, list[int]]]:
+    """Yield each taker with its equal part of the chunks, in order; takers without chunks are left out."""
+    cuts = [len(chunks) * i // len(takers) for i in range(len(takers) + 1)]
+    for taker, low, high in zip(takers, cuts, cuts[1:], strict=False):
+        if low < high:
+            yield taker, chunks[low:high]
+
+
+def moving(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
+    """Return the plan of a collective whose chunks each go from one rank to one other rank."""
+    at, goals, count = collective.holders[1].copy(), collective.goals[1], len(nodes)
+    place_of = {rank: place for members in nodes.members for place, rank in enumerate(members)}
+    rows: list[_Row] = []
+    step, width = 0, 1
+    for stage, ahead in enumerate(phases_of(count, form.radix)):
+        distance = (nodes.node_of[goals] - nodes.node_of[collective.holders[1]]) % count
+        digit = distance // width % form.radix
+        width *= form.radix
+        ends, carried = list[tuple[int, int]](), list[tuple[int, list[int]]]()
+        for place, far in enumerate(ahead):
+            leaving = np.flatnonzero(digit == place + 1)
+            own_node = nodes.node_of[at[leaving]]
+            for node in np.unique(own_node).tolist():
+                chunks = leaving[own_node == node].tolist()
+                chunks.sort(key=lambda chunk: (place_of[int(goals[chunk])], int(at[chunk]), chunk))
+                ends.append((node, (node + far) % count))
+                carried.append((place, chunks))
+        for links, (place, chunks) in zip(Carriers(nodes).choose(ends, form.carriers), carried, strict=True):
+            for link, part in cut(links, chunks):
+                number, source = len(rows), int(nodes.net.src[link])
+                for chunk in part:
+                    _move(rows, nodes, chunk, int(at[chunk]), source, (step, 2 * stage, place))
+                    rows.append(_Row(2 * stage + 1, (place, number), chunk, link, step + nodes.depth, number))
+                    at[chunk] = nodes.net.dst[link]
+        step += nodes.depth + 1
+    last = 2 * len(phases_of(count, form.radix))
+    for chunk, (rank, goal) in enumerate(zip(at.tolist(), goals.tolist(), strict=True)):
+        _move(rows, nodes, chunk, rank, goal, (step, last, 0))
+    return _plan(rows)
+
+
+def exchanging(nodes: Nodes, form: MessagesForm) -> Plan | None:
+    """Return the plan of an all-reduce with a chunk for each place of a node, in whose nodes all ranks are linked.
+
+    A node's ranks sum a chunk at the rank at the chunk's place, these ranks exchange their sums in phases, and each
+    copies the result to its node. None where the number of nodes is no power of the radix, or ranks have no link.
+    """
+    count, places = len(nodes), len(nodes.members[0])
+    phases = phases_of(count, form.radix)
+    is_regular = all(len(members) == places for members in nodes.members)
+    if form.radix ** len(phases) != count or not is_regular or nodes.depth > 1:
+        return None
+    link_of = {
+        (int(nodes.net.src[link]), int(nodes.net.dst[link])): link for links in nodes.between.values() for link in links
+    }
+    rows: list[_Row] = []
+    after = 1 + len(phases)
+    for members in nodes.members:
+        for place, rank in enumerate(members):
+            for turn in range(1, places):
+                other = members[(place + turn) % places]
+                into, back = nodes.path(other, rank)[0], nodes.path(rank, other)[0]
+                rows.append(_Row(0, (turn,), place, into, 0, -1, reduces=True))
+                rows.append(_Row(after, (turn,), place, back, after, -1))
+    width = 1
+    for stage, ahead in enumerate(phases, 1):
+        for node in range(count):
+            digit = node // width % form.radix
+            for turn, distance in enumerate(ahead, 1):
+                goal = node + ((digit + turn) % form.radix - digit) * width
+                for place in range(places):
+                    ends = nodes.members[node][place], nodes.members[goal][place]
+                    if ends not in link_of:
+                        return None
+                    rows.append(_Row(stage, (turn, distance), place, link_of[ends], stage, -1, reduces=True))
+        width *= form.radix
+    return _plan(rows)
+
+
+def phases_of(count: int, radix: int) -> list[list[int]]:
+    """Return how many nodes ahead each node sends, phase after phase."""
+    phases, width = [], 1
+    while width < count:
+        phases.append([j * width for j in range(1, radix) if j * width < count])
+        width *= radix
+    return phases
+
+
+def _move(rows: list[_Row], nodes: Nodes, chunk: int, source: int, goal: int, at: tuple[int, int, int]) -> None:
+    """Add rows that move a chunk inside a node.
+
+    Args:
+        rows: Rows of the plan.
+        nodes: The nodes.
+        chunk: The chunk.
+        source: Rank that has it.
+        goal: Rank of the same node that is to have it.
+        at: First step, stage, and place of the message that waits for it.
+    """
+    step, stage, place = at
+    members = nodes.members[nodes.node_of[source]]
+    turn = (members.index(goal) - members.index(source)) % len(members)
+    for depth, link in enumerate(nodes.path(source, goal)):
+        rows.append(_Row(stage, (place, depth, turn), chunk, link, step + depth, -1))
+
+
+def _plan(rows: list[_Row]) -> Plan:
+    """Return the plan of rows in any order."""
+    ordered = sorted(range(len(rows)), key=lambda i: (rows[i].stage, rows[i].order, i))
+    stage, _, chunk, link, step, message, reduces = zip(*(rows[i] for i in ordered), strict=True)
+    numbers = np.array(message)
+    numbers = np.where(numbers < 0, len(rows) + np.arange(len(rows)), numbers)
+    return Plan(np.array(stage), np.array(chunk), np.array(link), np.array(step), numbers, np.array(reduces))

@@ -1,0 +1,240 @@
+"""The engine `messages`: few messages between nodes, each of as many chunks as can leave together.
+
+An executor's cost of a message (the gap) counts at small sizes more than its bytes. Programs send several chunks that
+leave together in one message. The engine tries phases of messages between nodes with several radixes, one or more links
+for each message, and waves that follow each other in a pipeline, as long as these help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from operator import itemgetter
+
+import numpy as np
+
+from synth.engines.flow.csr_network import CsrNetwork, csr_network
+from synth.engines.messages.nodes import Nodes, nodes_of
+from synth.engines.messages.ordering import ordered
+from synth.engines.messages.plans import MessagesForm, Plan, exchanging, moving, phases_of, spreading
+from synth.engines.messages.tuning import TUNING, MessagesTuning
+from synth.engines.request import Candidate, Options, Outcome, Progress, Request
+from synth.model.collective import Floats
+from synth.model.deadline import now
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule
+from synth.phases.reversal import backwards, reverse, reversible
+from synth.phases.split import join, split
+from synth.timing.simulate import predict_us
+
+NAME = "messages"
+
+
+def accepts(problem: Problem, options: Options) -> str:
+    """Return why the engine refuses a problem, empty where messages between nodes have a gap."""
+    if problem.quotient is not None or problem.allowed_holders is not None or problem.collective.chunks != 1:
+        return "messages takes one group, no quotient problems and one chunk a block"
+    if options.pinned:
+        return "messages pins no chunks, steps or rounds; leave --chunks, --steps and --rounds out"
+    if problem.relays or not _kind(problem):
+        return "messages is for collectives that copy to all, sum from all or both, or move chunks; without relays"
+    if nodes_of(problem.network) is None:
+        return "messages needs nodes whose messages have a gap, all linked with each other (--costs)"
+    return ""
+
+
+def _kind(problem: Problem) -> str:
+    """Return how a problem is planned: spread, gather, both or move; empty where it cannot be."""
+    collective = problem.collective
+    if collective.kind.in_shares:
+        return "both"
+    holders, goals = (np.diff(table[0]) for table in (collective.holders, collective.goals))
+    if not collective.reducing and (holders == 1).all():
+        return "spread" if (goals == collective.nranks).all() else "move" if (goals == 1).all() else ""
+    everywhere = reversible(collective) and (holders == collective.nranks).all()
+    return "gather" if everywhere and (goals == 1).all() else ""
+
+
+def solve(problem: Problem, request: Request, tuning: MessagesTuning = TUNING) -> Iterator[Outcome]:
+    """Yield for each size better and better schedules."""
+    nodes = nodes_of(problem.network)
+    assert nodes is not None  # `accepts` has looked.
+    search = _MessagesSearch(problem, request, tuning, nodes)
+    for size in request.sizes:
+        yield from search.run(size)
+
+
+@dataclass
+class _MessagesSearch:
+    """The search for the best form and number of waves.
+
+    Attributes:
+        problem: The problem.
+        request: The request.
+        tuning: Settings of the engine.
+        nodes: The nodes of the problem's network.
+        best_us: Best time so far at the present size.
+    """
+
+    problem: Problem
+    request: Request
+    tuning: MessagesTuning
+    nodes: Nodes
+    best_us: float = np.inf
+    _net: CsrNetwork | None = None
+    _plans: dict[tuple[int, int, MessagesForm], Plan | None] = field(default_factory=dict)
+
+    def run(self, size: int) -> Iterator[Outcome]:
+        """Yield better and better schedules for a message size in bytes."""
+        self.best_us = np.inf
+        reached: list[tuple[float, int, MessagesForm]] = []
+        for parts, form in self._forms():
+            if self._least_us(form) < self.best_us:
+                time = yield from self._try(parts, form, 1, size)
+                reached.append((time, parts, form))
+        for time, parts, form in sorted(reached)[: self.tuning.refined]:
+            if time >= self.tuning.hopeless * self.best_us:
+                continue
+            if form.distributed:
+                yield from self._while_it_gains(
+                    [(parts * finer, form._replace(parts=form.parts * finer), 1) for finer in self.tuning.finer], size
+                )
+                continue
+            yield from self._while_it_gains([(parts, form, waves) for waves in self.tuning.waves], size)
+            if not form.exchanged and len(self.nodes.members[0]) > 2 and _kind(self.problem) != "move":
+                scattered = form._replace(scattered=True)
+                yield from self._while_it_gains([(parts, scattered, waves) for waves in self.tuning.waves], size)
+
+    def _while_it_gains(self, trials: list[tuple[int, MessagesForm, int]], size: int) -> Iterator[Outcome]:
+        """Yield schedules of chunks a block, form and waves, one trial after another, as long as they gain."""
+        before_us, idle = np.inf, 0
+        for parts, form, waves in trials:
+            time = yield from self._try(parts, form, waves, size)
+            idle = 0 if time < before_us else idle + 1
+            if idle > 1:
+                return
+            before_us = min(before_us, time)
+
+    def _forms(self) -> list[tuple[int, MessagesForm]]:
+        """Return chunks a block with the forms to try, the most likely first."""
+        count, places = len(self.nodes), max(len(members) for members in self.nodes.members)
+        collective = self.problem.collective
+        radixes = list(dict.fromkeys([count, *(r for r in self.tuning.radixes if r < count)]))
+        powers = [1 << e for e in range(places.bit_length()) if 1 << e <= places]
+        most = max(len(links) for links in self.nodes.between.values())
+        carriers = sorted({min(most, k) for k in (*powers, places, max(1, places // max(1, count - 1)))})
+        forms = [MessagesForm(*figures) for figures in product(radixes, carriers)]
+        if collective.kind.in_shares:
+            exchanged = [(places, MessagesForm(radix, places, exchanged=True)) for radix in radixes]
+            return exchanged + [(collective.nranks, form) for form in forms]
+        if collective.kind.rooted and collective.nchunks == 1:
+            return self._rooted(forms)
+        return [(1, form) for form in forms]
+
+    def _rooted(self, forms: list[MessagesForm]) -> list[tuple[int, MessagesForm]]:
+        """Return chunks with forms for a root's buffer, of which the nodes get parts first or all at once."""
+        others = len(self.nodes) - 1
+        rooted = [(parts, form) for form in forms for parts in sorted({1, form.carriers, len(self.nodes.members[0])})]
+        if others < 2:
+            return rooted
+        spread = [
+            MessagesForm(others, carriers, distributed=True, parts=parts)
+            for carriers in dict.fromkeys(form.carriers for form in forms)
+            for parts in self.tuning.parts
+        ]
+        return rooted + [(self._chunks(others * form.carriers * form.parts), form) for form in spread]
+
+    def _chunks(self, messages: int) -> int:
+        """Return into how many chunks a root's buffer is cut for a number of messages to nodes."""
+        if not self.request.most_sends:
+            return messages
+        # Programs need chunks that divide the usual message sizes; many of them can be shared out nearly equally.
+        return 1 << (self.tuning.chunks_of_message * messages - 1).bit_length()
+
+    def _least_us(self, form: MessagesForm) -> float:
+        """Return a time in µs that no schedule of a form is below, from latencies and gaps between nodes."""
+        net, places = self.nodes.net, max(len(members) for members in self.nodes.members)
+        between = net.gap_us > 0
+        alpha_us, gap_us = float(net.alpha_us[between].min()), float(net.gap_us[between].min())
+        share = 1.0 if form.exchanged else form.carriers / places
+        nodes = len(self.nodes) - form.distributed
+        counts = [len(ahead) for ahead in phases_of(nodes, form.radix)] + [nodes] * form.distributed
+        messages = [max(1.0, np.ceil(count * share)) for count in counts]
+        passes = 2 if _kind(self.problem) == "both" and not form.exchanged else 1
+        return float(net.start_us + passes * sum(alpha_us + (count - 1) * gap_us for count in messages))
+
+    def _try(self, parts: int, form: MessagesForm, waves: int, size: int) -> Generator[Outcome, None, float]:
+        """Yield the candidate of a form if it is the fastest so far, and progress.
+
+        Args:
+            parts: Chunks a block.
+            form: The form.
+            waves: Parts into which each of these chunks is cut.
+            size: Message size in bytes.
+
+        Returns:
+            Its time in µs; inf without time, where there is no such schedule, or it has too many sends or too small
+            chunks.
+        """
+        chunks, collective, most = parts * waves, self.problem.collective, self.tuning.most_sends
+        sends = chunks * collective.nchunks * self.problem.nranks
+        smallest = float(collective.fraction.min()) * size / chunks
+        too_small = chunks > 1 and smallest < max(1, self.request.options.least_bytes or 0)
+        too_many = sends > min(most, self.request.most_sends or most)
+        if now() >= self.request.deadline or too_many or too_small:
+            return np.inf
+        schedule = self._schedule(parts, form, waves)
+        if schedule is None:
+            return np.inf
+        turn = (np.arange(chunks * collective.nchunks) % waves + self._turn(parts, form)) / waves
+        whole = self.problem.with_chunks(chunks)
+        if (net := self._net) is None:
+            net = self._net = csr_network(whole.network)
+        in_time = ordered(whole, schedule, size, turn, net, self.tuning.orders, self.request.deadline)
+        time, schedule = min(
+            ((predict_us(whole, candidate, size), candidate) for candidate in (in_time, schedule)), key=itemgetter(0)
+        )
+        if time < self.best_us:
+            self.best_us = time
+            yield Candidate(whole, schedule, NAME, size, supersedes=True)
+        yield Progress(f"messages: {form}, {waves} waves, {time / self.request.bound.at(size)[0]:.3f} × the bound")
+        return time
+
+    def _schedule(self, parts: int, form: MessagesForm, waves: int) -> Schedule | None:
+        """Return the untimed schedule of a form in waves; None where the form does not suit the nodes."""
+        problem, kind = self.problem.with_chunks(parts), _kind(self.problem)
+        if form.exchanged:
+            plan = self._plan(0, problem, form)
+            return None if plan is None else plan.schedule(waves)
+        if kind == "both":
+            summing, copying = split(problem)
+            sums, copies = self._plan(1, reverse(summing), form), self._plan(2, copying, form)
+            if sums is None or copies is None:
+                return None
+            return join(backwards(problem.with_chunks(waves), sums.schedule(waves)), copies.schedule(waves))
+        plan = self._plan(0, reverse(problem) if kind == "gather" else problem, form)
+        if plan is None:
+            return None
+        schedule = plan.schedule(waves)
+        return backwards(problem.with_chunks(waves), schedule) if kind == "gather" else schedule
+
+    def _turn(self, parts: int, form: MessagesForm) -> Floats:
+        """Return when each chunk leaves the root within its wave, 0 where all leave at once."""
+        plan = self._plans.get((0, parts * self.problem.collective.nchunks, form))
+        return np.zeros(1) if plan is None or plan.turn is None else plan.turn
+
+    def _plan(self, key: int, problem: Problem, form: MessagesForm) -> Plan | None:
+        """Return the plan of a problem in a form, None where there is none; `key` tells a search's problems apart."""
+        place = key, problem.collective.nchunks, form
+        if place not in self._plans:
+            nodes = nodes_of(problem.network)
+            if nodes is None:
+                plan = None
+            elif form.exchanged:
+                plan = exchanging(nodes, form)
+            else:
+                build = moving if _kind(self.problem) == "move" else spreading
+                plan = build(nodes, problem.collective, form)
+            self._plans[place] = plan
+        return self._plans[place]

@@ -1,0 +1,35 @@
+"""Settings of the engine `messages`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MessagesTuning:
+    """Settings of the engine.
+
+    Attributes:
+        radixes: Radixes of the phases besides the number of nodes.
+        waves: Numbers of waves to try for the best forms.
+        refined: Number of forms that are tried with more waves.
+        hopeless: Factor on the best time above which a form is not tried with more waves.
+        orders: List schedules of each form.
+        chunks_of_message: Chunks, at least, of a message to a node where an executor needs powers of two.
+        parts: Numbers of messages in which a node gets its part.
+        finer: Factors on these numbers, to try for the best forms.
+        most_sends: Most sends of a schedule.
+    """
+
+    radixes: tuple[int, ...] = (2, 3, 4, 5, 9)
+    waves: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+    refined: int = 2
+    hopeless: float = 2.0
+    orders: int = 3
+    chunks_of_message: int = 4
+    parts: tuple[int, ...] = (1, 2, 4)
+    finer: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16)
+    most_sends: int = 150_000
+
+
+TUNING = MessagesTuning()

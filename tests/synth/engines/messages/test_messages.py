@@ -1,0 +1,117 @@
+"""Few messages between nodes: right for every form, collective and group, and few indeed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+
+from synth.bounds.prove import prove
+from synth.engines.messages.nodes import nodes_of
+from synth.engines.messages.plans import MessagesForm, exchanging, moving, spreading
+from synth.engines.messages.search import accepts, solve
+from synth.engines.request import Candidate, Options, Request
+from synth.model.problem import Problem, make_problem
+from synth.verify.algorithm import Algorithm
+from tests.synth.engines.knowledge import BestTimes
+from topologies.costed import with_costs, without_costs
+from topologies.load import load
+
+_KIB = 1024
+_COLLECTIVES = ("allgather", "reducescatter", "allreduce", "broadcast", "reduce", "alltoall", "gather", "scatter")
+_GROUPS = {
+    "dgx-h100:3": tuple(range(24)),
+    "dgx-h100:2": (15, 3, 0, 9, 4, 12),
+    "dgx-h100:5": (0, 8, 16, 24, 32),
+    "dgx-a100:4": (0, 1, 8, 9, 16, 17, 24, 25),
+    "ndv2:3": tuple(range(24)),
+    "dgx2:2": tuple(range(0, 32, 2)),
+}
+
+
+def _problem(topology: str, collective: str, protocol: str = "LL") -> Problem:
+    return make_problem(with_costs(load(topology)), collective, _GROUPS[topology]).under(protocol)
+
+
+def _answers(problem: Problem, size: int) -> list[Algorithm]:
+    bound = prove(problem, max_flow=False)
+    request = Request(Options(size=size), (size,), np.inf, None, BestTimes(), bound)  # type: ignore[arg-type]
+    outcomes = [outcome for outcome in solve(problem, request) if isinstance(outcome, Candidate)]
+    algorithms = [Algorithm(answer.problem, answer.schedule, answer.engine) for answer in outcomes]
+    assert all(algorithm.time_us(size) >= bound.at(size)[0] * (1 - 1e-9) for algorithm in algorithms)
+    return algorithms
+
+
+@pytest.mark.parametrize(("topology", "collective"), list(product(_GROUPS, _COLLECTIVES)))
+def test_answers_are_right(topology: str, collective: str) -> None:
+    problem = _problem(topology, collective)
+    assert not accepts(problem, Options())
+    assert _answers(problem, 8 * _KIB)
+
+
+@pytest.mark.parametrize("form", [MessagesForm(3, 8), MessagesForm(2, 2), MessagesForm(3, 1, True), MessagesForm(2, 4)])
+@pytest.mark.parametrize("waves", [1, 3])
+def test_every_form_of_copies_is_right(form: MessagesForm, waves: int) -> None:
+    problem = _problem("dgx-h100:3", "allgather")
+    nodes = nodes_of(problem.network)
+    assert nodes is not None
+    schedule = spreading(nodes, problem.collective, form).schedule(waves)
+    Algorithm(problem.with_chunks(waves), schedule, "test")
+    assert len(schedule) == 24 * 23 * waves  # Every rank gets every chunk once.
+
+
+def test_one_message_carries_the_data_of_a_node_to_another() -> None:
+    """Check all-to-all with one link for each pair of nodes: so many messages, spread over the NICs."""
+    problem = _problem("dgx-h100:3", "alltoall")
+    nodes = nodes_of(problem.network)
+    assert nodes is not None
+    schedule = moving(nodes, problem.collective, MessagesForm(3, 1)).schedule(1)
+    Algorithm(problem, schedule, "test")
+    leaves = np.flatnonzero((problem.network.gap_us[schedule.link] > 0) & ~schedule.joined)
+    assert len(leaves) == 3 * 2
+    senders = Counter(problem.network.src[schedule.link[leaves]].tolist())
+    assert max(senders.values()) == 1
+
+
+@pytest.mark.parametrize(("topology", "radix", "phases"), [("dgx-h100:3", 3, 1), ("dgx-a100:4", 2, 2)])
+def test_places_exchange_their_sums(topology: str, radix: int, phases: int) -> None:
+    problem = _problem(topology, "allreduce")
+    nodes = nodes_of(problem.network)
+    assert nodes is not None
+    plan = exchanging(nodes, MessagesForm(radix, 1, exchanged=True))
+    assert plan is not None
+    whole = problem.with_chunks(len(nodes.members[0]))
+    assert Algorithm(whole, plan.schedule(1), "test").steps == phases + 2
+
+
+def test_sums_are_exchanged_only_among_powers_of_the_radix() -> None:
+    nodes = nodes_of(_problem("dgx-h100:3", "allreduce").network)
+    assert nodes is not None
+    assert exchanging(nodes, MessagesForm(2, 1, exchanged=True)) is None
+
+
+def test_a_message_of_a_node_is_faster_than_one_of_each_rank() -> None:
+    """Check an all-gather of five nodes with one rank each, where doubling needs three messages and not four."""
+    problem = _problem("dgx-h100:5", "allgather")
+    best = min(_answers(problem, _KIB), key=lambda algorithm: algorithm.time_us(_KIB))
+    direct = problem.network.start_us + 2.7 + 3 * 1.0
+    assert best.time_us(_KIB) <= direct + 0.2
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (make_problem(without_costs(load("dgx-h100:2")), "allgather"), "need"),
+        (make_problem(with_costs(load("dgx-h100")), "allgather").under("LL"), "need"),
+        (_problem("dgx-h100:2", "allgather").with_chunks(2), "one chunk a block"),
+        (make_problem(with_costs(load("dgx-h100:2")), "allgather", range(15), [15]).under("LL"), "without relays"),
+    ],
+)
+def test_other_problems_are_refused(problem: Problem, reason: str) -> None:
+    assert reason in accepts(problem, Options())
+
+
+def test_a_pinned_shape_is_refused() -> None:
+    assert "leave --chunks" in accepts(_problem("dgx-h100:2", "allgather"), Options(chunks=2))
