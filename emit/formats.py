@@ -93,6 +93,9 @@ class SwitchWriter(Protocol):
     def write_program(self, algorithm: Algorithm, common: CommonChunk, inplace: bool, sms: int) -> tuple[str, Program]:
         """Return a text and its Program, as `Format.write_in_switch` does."""
 
+    def refusal(self, algorithm: Algorithm) -> str:
+        """Return why no file can express an algorithm, as far as that is seen before it is written; else ""."""
+
 
 def _msccl() -> Writer:
     from emit.msccl import format as msccl
@@ -210,9 +213,16 @@ class Format:
         Raises:
             InputError: If files of this format cannot express the algorithm.
         """
-        if self.load_in_switch is None:
-            raise InputError(f"{self.what} cannot express sums and multicasts of switches")
+        if refusal := self.refusal_in_switch(algorithm):
+            raise InputError(refusal)
+        assert self.load_in_switch is not None
         return self.load_in_switch().write_program(algorithm, common, inplace, sms)
+
+    def refusal_in_switch(self, algorithm: Algorithm) -> str:
+        """Return why files cannot express an algorithm through switches, as far as that is seen at once; else ""."""
+        if self.load_in_switch is None:
+            return f"{self.what} cannot express sums and multicasts of switches"
+        return self.load_in_switch().refusal(algorithm)
 
     def predictor(
         self, file: str | Path, program: Program, topology: Topology, group: Sequence[int] | None = None

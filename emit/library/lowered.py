@@ -27,7 +27,8 @@ class Lowered:
         common: Cells of its chunks; `padding` is the empty share of the fullest buffer.
         scale: Message size that the executor sees, divided by the problem's message size.
         largest: Largest message in bytes, as the executor sees it, that its file takes; None for no limit.
-        text: Text of its file if that is not written from the program, which then has no threadblocks.
+        text: Text of its file, checked, if it was written with the program; "" if it is written later. Where switches
+            multicast or reduce, the program has no threadblocks.
     """
 
     target: Target
@@ -70,9 +71,17 @@ class Lowered:
     def served(self, low: int, high: int | None) -> tuple[int, int | None]:
         """Return the sizes (smallest, largest) in bytes that an executor sees if the problem's are `low` to `high`.
 
-        Both ends are inclusive; `high` is None where there is no end, and so is the largest size then.
+        Both ends are inclusive; `high` is None where there is no end, and so is the largest size then. One size that no
+        call has, because it does not divide into the collective's blocks, stands for the nearest sizes that are served.
         """
-        return int((low - 1) * self.scale) + 1 if low else 0, None if high is None else int(high * self.scale)
+        first, last = int((low - 1) * self.scale) + 1 if low else 0, None if high is None else int(high * self.scale)
+        cell_bytes = self.target.cell_bytes or 1
+        blocks = max(1, self.divides // (self.common.cells.chunks * cell_bytes))
+        if last is None or low != high or last % blocks == 0:
+            return first, last
+        unit = self.divides * (ELEMENT_BYTES[0] if cell_bytes == 1 else 1)
+        below = last // unit * unit
+        return max(below, 1), below + unit
 
 
 def divides_usual(divides: int, cells: int, target: Target, size: int) -> bool:

@@ -45,6 +45,8 @@ _ROUNDING = 1e-9
 # Bytes of a message that a program's cells divide, unless its protocol is that for the smallest messages.
 _LEAST_OF_OTHERS = 1 << 16
 _LARGEST = 8  # ratio of the largest to the smallest message of the program for the largest messages
+_PROGRAM_SEND_S, _PLAN_SEND_S = 6e-5, 1.5e-3  # Seconds to lower a send in haste.
+_PROGRAM_WRITING, _PLAN_WRITING = 2.0, 1.3  # The time with the file over the time without it.
 _WIDEST = 64  # cells of a chunk; an instruction holds 71
 
 
@@ -57,6 +59,9 @@ class Programs:
         size: The only message size of interest in bytes; None for all sizes.
         inplace: True for calls whose input and output are one memory.
         first_s: Seconds that the last lowering took until it had a program, if not yet the best.
+        send_s: Seconds that the lowering of one send in haste takes, as far as is known. A plan is written, checked and
+            timed then too; the file of a program is written later.
+        writing: Time to lower a program in haste and to write its file, over the time to lower it in haste.
         nodes: Node of each rank.
         linked: Pairs of ranks with a link, sorted.
     """
@@ -84,7 +89,11 @@ class Programs:
         self.inplace = forms(problem)[0] if inplace is None else inplace
         self._lowering: Lowering | None = None  # the last lowering, which the next program may share
         self.first_s = 0.0
+        self._improving_s = 0.0  # Seconds that the last lowering took after its first program for better ones.
         self.target = on_devices(target_for(problem, settings.name), problem.topology.sms, settings)
+        is_program = FORMATS[self.target.format].holds_program
+        self.send_s = _PROGRAM_SEND_S if is_program else _PLAN_SEND_S
+        self.writing = _PROGRAM_WRITING if is_program else _PLAN_WRITING
         self.nodes = problem.topology.nodes[list(problem.ranks)].tolist()
         net = problem.network
         self.linked = sorted(set(zip(net.src.tolist(), net.dst.tolist(), strict=True)))
@@ -128,6 +137,8 @@ class Programs:
         """Return why lowering an algorithm is not even tried; empty if it is."""
         if algorithm.problem.quotient is not None:
             return "an executor's file of so many ranks would be too large"
+        if not ordinary(algorithm.problem.network, algorithm.schedule.link):
+            return FORMATS[self.target.format].refusal_in_switch(algorithm)
         sends = len(algorithm.schedule)
         return f"an executor's file of {sends} sends would be too large" if sends > MOST_SENDS else ""
 
@@ -136,7 +147,8 @@ class Programs:
     ) -> LoweredBySize | Lowered:
         """Lower an algorithm to programs by size, or to one program for all sizes.
 
-        It is one program if costs are on, which state the protocol, or if switches multicast or reduce.
+        It is one program if costs are on, which state the protocol, if one size is of interest, or if switches
+        multicast or reduce.
 
         Args:
             algorithm: Algorithm to lower.
@@ -154,16 +166,9 @@ class Programs:
             self.first_s = now() - start_s
             return lowered
         protocol = algorithm.problem.topology.protocol
-        if protocol:
-            protocols = self.able(protocols_of(algorithm.problem.topology))
-            if protocol not in protocols:
-                names = " or ".join(protocols) or "none of its costs"
-                raise InputError(f"protocol {protocol}: {self.target.name}'s files cannot have it; it must be {names}")
-            is_first = protocol == protocols[0]
-            lowered = self.lower_once(
-                algorithm, protocol, SMALLEST if is_first else _LEAST_OF_OTHERS, LARGEST, until, sizes
-            )
-            self.first_s = self._first_s(start_s)
+        if protocol or self.size is not None:
+            lowered = self._of_one_protocol(algorithm, protocol, until, sizes)
+            self.first_s = now() - start_s - self._improving_s
             return lowered
         large = self.lower_once(algorithm, self.protocol(None), 2 * LL_MOST_BYTES, LARGEST, until)
         self.first_s = self._first_s(start_s)
@@ -174,6 +179,34 @@ class Programs:
         largest = self._largest(algorithm, large, until)
         self._lowering = None
         return LoweredBySize(small, large, largest)
+
+    def _of_one_protocol(self, algorithm: Algorithm, protocol: str, until: float, sizes: Sequence[int]) -> Lowered:
+        """Lower an algorithm to one program.
+
+        Args:
+            algorithm: Algorithm to lower.
+            protocol: Protocol of the costs; "" if costs are off, so that the size chooses it.
+            until: As in `lower`.
+            sizes: As in `lower`.
+
+        Raises:
+            InputError: As `lower` raises it.
+        """
+        low, high, usual = SMALLEST, LARGEST, self.protocol(None)
+        if protocol:
+            protocols = self.able(protocols_of(algorithm.problem.topology))
+            if protocol not in protocols:
+                names = " or ".join(protocols) or "none of its costs"
+                raise InputError(f"protocol {protocol}: {self.target.name}'s files cannot have it; it must be {names}")
+            low = SMALLEST if protocol == protocols[0] else _LEAST_OF_OTHERS
+        if self.size is not None:
+            low = high = self.size
+        try:
+            return self.lower_once(algorithm, protocol or self.protocol(self.size), low, high, until, sizes)
+        except InputError:
+            if protocol or self.protocol(self.size) == usual:
+                raise
+            return self.lower_once(algorithm, usual, low, high, until, sizes)
 
     def _in_switch(self, algorithm: Algorithm) -> Lowered:
         """Lower an algorithm whose sends go through summing or multicasting switches.
@@ -266,13 +299,14 @@ class Programs:
         if lowering is None or not lowering.is_of(algorithm, common):
             name = algorithm.problem.collective.name
             lowering = Lowering(algorithm, name, self.target.limits, inplace=self.inplace, common=common)
-        self._lowering = lowering
+        self._lowering, begun = lowering, now()
         program, goal = lowering.program(protocol, min_bytes=low, max_bytes=high, until=until), lowering.goal
         parts = 1
         if algorithm.problem.topology.protocol:
             parts, program = choose_instances(
                 lowering, program, self.target.limits, low, high, sizes if self.size is None else (self.size,), until
             )
+        self._improving_s = now() - max(begun, lowering.first)
         form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
         if not form.holds_program:  # The format may still refuse the program.
             text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)
@@ -280,7 +314,7 @@ class Programs:
         predictor = form.predictor(text, program, self.problem.topology, self.problem.ranks)
         scale = float(common.cells.fraction[0]) / parts / predictor.chunk_bytes(1.0)
         exact_scale = 1.0 if abs(scale - 1) < _ROUNDING else scale
-        return Lowered(self.target, program, goal, predictor, common, exact_scale, largest)
+        return Lowered(self.target, program, goal, predictor, common, exact_scale, largest, text)
 
     def other_form(self) -> Programs | None:
         """Return a new lowering for the other form of calls, in or out of place; None if there is one form only."""

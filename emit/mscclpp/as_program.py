@@ -24,7 +24,7 @@ from emit.mscclpp.acts import acts_of
 from emit.mscclpp.format import read_and_check
 from emit.mscclpp.memory import Memory, collective_of, goal_of, memory_of
 from emit.mscclpp.plan import NO_LIMIT, ExecutionPlan
-from emit.mscclpp.read import read_plan
+from emit.mscclpp.read import shared_plan
 from emit.mscclpp.structure import ensure_executable
 from emit.mscclpp.timing import PlanPredictor
 from emit.program import Gpu, Program
@@ -68,7 +68,7 @@ def predictor(file: str | Path, topology: Topology, group: Sequence[int] | None)
     Raises:
         InputError: The plan cannot be read, does not fit the topology, or cannot be timed.
     """
-    return PlanPredictor(read_plan(file), topology, group)
+    return PlanPredictor(shared_plan(file), topology, group)
 
 
 def program_of(plan: ExecutionPlan, goal: Goal | None = None, root: int = 0) -> Program:

@@ -39,7 +39,7 @@ from emit.mscclpp.memory import (
 from emit.mscclpp.numbering import Numbering
 from emit.mscclpp.placement import Placer
 from emit.mscclpp.plan import MAX_OPS, ExecutionPlan, plan_text
-from emit.mscclpp.read import read_plan
+from emit.mscclpp.read import read_plan, shared_plan
 from emit.mscclpp.replay import Replay
 from emit.mscclpp.structure import caution, check_structure
 from emit.mscclpp.threadblocks import make_threadblocks
@@ -79,7 +79,7 @@ def check_plan(text_or_plan: str | ExecutionPlan, goal: Goal | None = None, root
         InputError: The text cannot be read as a plan, the goal is for another number of ranks, or the plan is too large
             to be checked.
     """
-    plan = read_plan(text_or_plan) if isinstance(text_or_plan, str) else text_or_plan
+    plan = shared_plan(text_or_plan) if isinstance(text_or_plan, str) else text_or_plan
     rooted = goal is None and collective_of(plan) in ROOTED and root is None
     first = _checked(plan, goal, root or 0)
     roots = range(1, min(len(plan.gpus), 1 + CAPACITY.root_steps // (1 + plan.nops)))
@@ -221,18 +221,18 @@ def threadblocks(_: Program | None, text: str | Path) -> list[int]:
     Raises:
         InputError: As `read_plan` raises it.
     """
-    return [len(gpu.blocks) for gpu in read_plan(text).gpus]
+    return [len(gpu.blocks) for gpu in shared_plan(text).gpus]
 
 
 def largest_message(text: str) -> int:
     """Return the largest message that a plan takes, in bytes of the larger of input and output."""
-    plan = read_plan(text)
+    plan = shared_plan(text)
     return plan.max_bytes * both_chunks(plan) // counted_chunks(plan)
 
 
 def describe(program: Program, _: Target, text: str) -> str:
     """Describe in one line the plan that was written."""
-    plan = read_plan(text)
+    plan = shared_plan(text)
     blocks = max(len(gpu.blocks) for gpu in plan.gpus)
     scratch = max(gpu.scratch_chunks for gpu in plan.gpus)
     between = any(gpu.peers["port"] for gpu in plan.gpus)
@@ -364,8 +364,7 @@ def restate(text: str, name: str, least: int, most: int | None, _: Target) -> st
     Raises:
         InputError: The plan takes no message of such a size, or the text cannot be read.
     """
-    plan = read_plan(text)
-    plan.name = name
+    plan = replace(shared_plan(text), name=name)
     limit_sizes(plan, least, most or 0)
     return plan_text(plan)
 

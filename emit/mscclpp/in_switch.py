@@ -41,6 +41,15 @@ def is_in_switch(algorithm: Algorithm) -> bool:
     return not ordinary(algorithm.problem.network, algorithm.schedule.link)
 
 
+def refusal(algorithm: Algorithm) -> str:
+    """Return why plans cannot express an algorithm whose sends go through switches, as far as is seen at once."""
+    try:
+        _senders(algorithm)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
 def write_in_switch(
     algorithm: Algorithm, name: str, *, inplace: bool = True, common: CommonChunk | None = None, sms: int = 0
 ) -> str:

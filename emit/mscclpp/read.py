@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import MISSING, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,19 @@ def read_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
     path = Path(text_or_path)
     text = read_text(path, _EXPECTED, MAX_BYTES, most_lines=None)
     return _PlanReader(origin_of(path)).plan(parse_json(text, origin_of(path), _EXPECTED))
+
+
+def shared_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
+    """Read a plan as `read_plan` does; a text that was read just before is not read again, so nobody may change it."""
+    if isinstance(text_or_path, str) and text_or_path.startswith("{"):
+        return _latest_plan(text_or_path)
+    return read_plan(text_or_path)
+
+
+@lru_cache(maxsize=1)
+def _latest_plan(text: str) -> ExecutionPlan:
+    """Return the plan of a text; errors as those of `read_plan`."""
+    return read_plan(text)
 
 
 class _PlanReader:

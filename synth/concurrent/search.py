@@ -168,7 +168,6 @@ def _search_protocols(
 
     work = partial(
         search_protocols, list(sizes), results, search_protocol, budget, GROUPS.protocols,
-        has_programs=executor is not None,
     )  # fmt: skip
     result, stop_reason = run_to_end(budget, work, conclude)
     stop_reason = stop_reason or next((own.stop_reason for own in results.values() if own.stop_reason), "")

@@ -18,10 +18,14 @@ from topologies.topology import Topology
 # After the end of the budget a search waits so long for its first answer, and half as long for a first program.
 GRACE_S = 1.0
 _SPARE = 1.25  # The budget that a message proposes, over the estimated one, so that following the message is enough.
-_WRITING = 2.0  # The time to lower a program in haste and to write its file, over the time to lower it in haste.
+_SPARE_LOWERING = 2.0  # The time that a message proposes for lowering and writing, over the estimated time.
 _IMPROVING = 0.4  # The share of the time left in which the best program of an algorithm is looked for.
 _MOST_RESERVED = 0.5  # The largest share of the budget that is reserved for lowering and writing.
 _WHILE_SEARCHING = 0.1  # The share of the budget that one program may take while engines still have stages.
+_OF_ELAPSED = 0.3  # The share of the time so far that lowering may take while engines still have stages.
+_AT_ONCE = 0.03  # The share of the budget that a first program may take as soon as there is an algorithm.
+_FOR_FIRST = 0.25  # The share that a first program may take while engines still have stages.
+_SAFE = 3.0  # The time left over the estimated time of a first program that is surely made.
 _PATIENCE = 2.0  # The factor on that share until there is any program of the algorithm.
 _BASE_S, _RANK_S, _LINK_S, _SEND_S = 0.2, 6e-6, 8e-6, 3e-6  # A first answer, its replay, bound and file, on one core.
 
@@ -75,21 +79,23 @@ class Budget:
         left_s = self.left_s
         return now() + min(left_s, max(share * self.seconds, left_s / 2))
 
-    def search_deadline(self, longest_lowering_s: float, postponed_s: Iterable[float]) -> float:
-        """Return when engines and bounds must end, so that programs can still be lowered and written.
+    def reserved_s(self, longest_s: float, postponed_s: Iterable[float]) -> float:
+        """Return the seconds before the end after which engines and bounds must not run, but programs are made.
 
         At most half of the budget is kept for that; a postponed program that needs more does not count.
 
         Args:
-            longest_lowering_s: Seconds that it took to find one best program.
+            longest_s: Seconds that it took to find one best program, with those to write it.
             postponed_s: Seconds that each postponed program needs for lowering and writing.
         """
         most_s = _MOST_RESERVED * self.seconds
         # A program that needs more than can be reserved would have no file, so the engines keep its time.
         improving_s = (seconds / _IMPROVING for seconds in postponed_s if seconds <= most_s)
-        return self.deadline - min(max(_WRITING * longest_lowering_s, max(improving_s, default=0.0)), most_s)
+        return min(max(longest_s, max(improving_s, default=0.0)), most_s)
 
-    def lowering_deadlines(self, searching: bool, sharing: int, first: bool) -> tuple[float, float]:
+    def lowering_deadlines(
+        self, searching: bool, sharing: int, first: bool, needs_s: float, writing: float
+    ) -> tuple[float, float]:
         """Return when lowering that begins now stops improving a program, and when it is cut off even without one.
 
         Args:
@@ -97,21 +103,49 @@ class Budget:
             sharing: Number of algorithms that share the time left for lowering.
             first: Whether there is no program of any algorithm yet; then lowering may go on after the budget unless
                 `searching`.
+            needs_s: Estimated seconds to lower the algorithm in haste and to write its file.
+            writing: Time to lower a program in haste and to write its file, over the time to lower it in haste.
         """
         begun = now()
-        enough, cutoff = begun + self.left_s * _IMPROVING / max(1, sharing), begun + self.left_s / _WRITING
+        enough, cutoff = begun + self.left_s * _IMPROVING / max(1, sharing), begun + self.left_s / writing
         if searching:
             share_s = _WHILE_SEARCHING * self.seconds
-            return min(enough, begun + share_s), min(cutoff, begun + _PATIENCE * share_s)
+            longest_s = max(_PATIENCE * share_s, _PATIENCE * needs_s if first else 0.0)
+            return min(enough, begun + share_s), min(cutoff, begun + longest_s)
         return enough, max(cutoff, self.deadline + GRACE_S / 2) if first else cutoff
 
-    def writing_s(self, lowering_s: float) -> float:
-        """Return the seconds for lowering a program in haste and writing its file, from those for lowering alone."""
-        return _WRITING * lowering_s
+    def waits(self, needs_s: float, spent_s: float) -> bool:
+        """Return whether a program takes too long to be lowered before all engines had their stages.
 
-    def is_too_long_while_searching(self, needs_s: float) -> bool:
-        """Return whether a program takes too long to be lowered before all engines had their stages."""
-        return needs_s > _WHILE_SEARCHING * self.seconds < math.inf
+        Args:
+            needs_s: Seconds to lower it in haste and to write its file.
+            spent_s: Seconds of lowering so far.
+        """
+        if self.seconds == math.inf:
+            return False
+        share_s = _WHILE_SEARCHING * self.seconds
+        return needs_s > share_s or spent_s + needs_s > max(share_s, _OF_ELAPSED * (now() - self.begun))
+
+    def is_short(self, needs_s: float, searching: bool) -> bool:
+        """Return whether the first program takes so little time that it need not be that of a small algorithm.
+
+        Args:
+            needs_s: Seconds to lower it in haste and to write its file.
+            searching: Whether engines still have stages.
+        """
+        return needs_s <= (_AT_ONCE * self.seconds if searching else self.left_s / _SAFE)
+
+    def is_too_long_for_first(self, needs_s: float) -> bool:
+        """Return whether the first program waits while engines are asked, because it takes long.
+
+        What engines find in the first part of the budget may be faster and as small.
+
+        Args:
+            needs_s: Seconds to lower it in haste and to write its file.
+        """
+        if needs_s <= _AT_ONCE * self.seconds:
+            return False
+        return now() < self.after(_WHILE_SEARCHING) or needs_s > _FOR_FIRST * self.seconds
 
     def enough_for(self, needs_s: float) -> str:
         """Return the least budget as text, such as `90s`, in which a program would be written.
@@ -119,7 +153,7 @@ class Budget:
         Args:
             needs_s: Seconds to lower the program in haste and to write its file.
         """
-        return format_seconds(max(1.2 * self.seconds, self.seconds / 2 + _WRITING * needs_s))
+        return format_seconds(max(1.2 * self.seconds, self.seconds / 2 + _SPARE_LOWERING * needs_s))
 
 
 def least_seconds(topology: Topology, sends: int = 0) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TypeVar
 
 import numpy as np
@@ -28,6 +29,12 @@ _LINEAR_RANKS = 32  # Ranks up to which the linear program of bounds is small.
 
 _THOROUGH = TighteningEffort(quick_ranks=np.inf, least_linear_s=2.0, most_linear_s=np.inf)
 _BULK = 20.0  # Bytes count far more than latencies from this multiple of the bound of an empty message on.
+
+
+class Programs(Enum):
+    """The programs that a search makes of its algorithms."""
+
+    ALL, FIRST, NONE = "all", "first", "none"
 
 
 @dataclass(frozen=True)
@@ -97,8 +104,7 @@ class ProtocolPlan:
         sizes: Message sizes in bytes, the largest first, from which those of each protocol are chosen.
         near: A protocol is searched at a size if its bound is at most this multiple of the least bound there.
         most: Most sizes of a protocol.
-        searching: Share of the budget for schedules, if an executor's programs are made in the rest.
-        schedules_only: Share of the budget for schedules if no programs are made.
+        searching: Share of the budget for the protocols.
         first: Share of the schedules' time that the first of several protocols gets; None for an equal share.
         exact: Share of the first protocol's time for exact search.
         engines: Engines that run for the protocols after the first.
@@ -111,8 +117,7 @@ class ProtocolPlan:
     sizes: tuple[int, ...] = (LARGEST, 16 << 20, 4 << 20, 1 << 20, 256 << 10, 64 << 10, 16 << 10, SMALLEST)
     near: float = 1.3
     most: int = 4
-    searching: float = 0.6
-    schedules_only: float = 1.0
+    searching: float = 1.0
     first: float | None = 0.75
     exact: float = 0.8
     engines: tuple[str, ...] = ("route", "baseline", "switch", "closed", "two-hops", "messages", "flow", "lns")
@@ -197,6 +202,8 @@ class SearchPlan:
         retry_sends: Most sends, as estimated, of an answer that is searched again.
         retry_share: Share of the time left that the stages of one retry divide among them.
         patient: Whether the search waits for its first answer and its programs, however long they take.
+        programs: Which programs of an executor are made: those of ALL winners, only a FIRST one, so that there is a
+            file whatever comes, or NONE; the caller makes the others.
         protocols: How protocols are searched where an executor's costs are on.
     """
 
@@ -218,6 +225,7 @@ class SearchPlan:
     retry_sends: int = 15_000
     retry_share: float = 0.5
     patient: bool = False
+    programs: Programs = Programs.ALL
     protocols: ProtocolPlan = ProtocolPlan()
 
 
@@ -320,7 +328,7 @@ GROUPS = GroupsPlan(
     ),
     met=FLOW.near,
     max_flow_ranks=256,
-    protocols=ProtocolPlan(searching=0.8, schedules_only=0.8, first=None),
+    protocols=ProtocolPlan(searching=0.8, first=None),
 )
 
 

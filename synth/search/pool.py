@@ -8,7 +8,7 @@ all winners are lowered.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -19,12 +19,17 @@ from synth.model.problem import Problem
 from synth.search.budget import Budget
 from synth.search.frontier import frontier, winners
 from synth.search.offer import Execution, Offer
+from synth.search.plans import Programs
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
 LATE = "no time was left to lower it; give --budget {} or more"
 _LEAST_SEND_S = 3e-5  # Seconds that lowering one send in haste takes at least.
-_FEW = 3_000  # Up to so many sends, lowering takes about as long as for fewer.
+_BASE_S = 0.1  # Seconds that lowering takes besides those for the sends.
+_HASTE = 0.5  # The part of the time for a program and its file in which it is improved in haste.
+_NEAR_SMALLEST = 1.5  # The factor on the sends of the smallest algorithm up to which the fastest is lowered first.
+_MUCH_COARSER = 0.7  # The part of the sends of an algorithm below which another one is much sooner lowered.
+_MUCH_FASTER = 0.9  # The part of the best program's time below which a stepping stone is worth its lowering.
 WORTH_SAYING = 0.98  # A schedule that no program can hold is named below this part of the best program's time.
 
 
@@ -33,9 +38,13 @@ class Executor(Protocol):
 
     Attributes:
         first_s: Seconds of the last lowering until it had any program.
+        send_s: Seconds that lowering one send in haste takes, as far as is known.
+        writing: Time to lower a program in haste and to write its file, over the time to lower it in haste.
     """
 
     first_s: float
+    send_s: float
+    writing: float
 
     @property
     def rank_sends(self) -> int:
@@ -74,8 +83,8 @@ class Pool:
         offers: Offers of the algorithms that can be shown.
         refused: Offers of those that have no program, because the executor holds none or time was short.
         searching: Whether engines still have stages; programs that take long wait for their end.
+        programs: Which programs are made; algorithms of which none is made compete by the times of their schedules.
         lowering: Whether a program is being lowered now.
-        send_s: Seconds that lowering one send in haste takes, as far as is known.
     """
 
     def __init__(
@@ -97,20 +106,28 @@ class Pool:
         """
         self.executor, self.budget, self.report = executor, budget or Budget(), report
         self.offers, self.refused = list(offers), list[Offer]()
-        self.searching, self.lowering = False, False
-        self.send_s = _LEAST_SEND_S
+        self.searching, self.lowering, self.programs = False, False, Programs.ALL
         self._least_bytes = least_bytes
+        self._usual_send_s = _LEAST_SEND_S if executor is None else executor.send_s
         self._learned_sends = 0  # The sends of the program that `send_s` was learned from.
         self._longest_s = 0.0  # The longest time until a best program was found.
         self._postponed = set[Algorithm]()
+        self._cut_off = set[Algorithm]()  # Their lowering took too long while engines were asked.
+        self._spent_s = 0.0  # Seconds of lowering while engines were asked.
+        self._fastest: Algorithm | None = None  # At the size of the algorithm that was added last.
         self._sharing = 1  # The number of algorithms that share the time left for lowering.
 
     def search_deadline(self) -> float:
         """Return when engines and bounds must end, so that there is time to lower and write; a reading of `now`."""
         if self.lowering or self.executor is None:
             return self.budget.deadline
-        postponed = (offer for offer in self.offers if offer.algorithm in self._postponed)
-        return self.budget.search_deadline(self._longest_s, map(self._needs_s, postponed))
+        postponed = self._postponed if self.programs is Programs.ALL else {self._fastest}
+        return self.budget.deadline - self.reserved_s(offer for offer in self.offers if offer.algorithm in postponed)
+
+    def reserved_s(self, offers: Iterable[Offer]) -> float:
+        """Return the seconds that are kept at the end of the budget to lower and write algorithms."""
+        longest_s = 0.0 if self.executor is None else self.executor.writing * self._longest_s
+        return self.budget.reserved_s(longest_s, map(self._needs_s, offers))
 
     def add(self, algorithm: Algorithm, size_bytes: float) -> Offer:
         """Add an algorithm, lower what is fastest at a size as `best` does, and return the algorithm's offer.
@@ -119,7 +136,8 @@ class Pool:
         can hold no program of it.
         """
         self.offers.append(offer_of(algorithm, self._least_bytes, now() - self.budget.begun))
-        self.best(size_bytes)
+        best = self.best(size_bytes)
+        self._fastest = None if best is None else best.algorithm
         return self.offer_of(algorithm)
 
     def offer_of(self, algorithm: Algorithm) -> Offer:
@@ -133,6 +151,10 @@ class Pool:
     def is_postponed(self, algorithm: Algorithm) -> bool:
         """Return whether an algorithm is lowered only after all stages, and may turn out to be slower then."""
         return self.searching and algorithm in self._postponed
+
+    def takes_much_longer(self, algorithm: Algorithm, coarser: Algorithm) -> bool:
+        """Return whether the program of an algorithm may come too late where that of a coarser one would not."""
+        return self.executor is not None and len(coarser.schedule) < _MUCH_COARSER * len(algorithm.schedule)
 
     def all_offers(self) -> list[Offer]:
         """Return the offer of every algorithm, with or without a program."""
@@ -198,40 +220,95 @@ class Pool:
 
     def _settle(self, offer: Offer, sizes: Sequence[int]) -> bool:
         """Return True if the time of an algorithm stands for now; else lower or refuse it and return False."""
-        if self.executor is None or offer.execution is not None or self.is_postponed(offer.algorithm):
+        if self.executor is None or offer.execution is not None:
             return True
         if reason := self.executor.refusal(offer.algorithm):
             self._refuse(offer, reason)
             return False
-        if now() + self._needs_s(offer) > self.budget.deadline:
-            if any(rival.execution is not None for rival in self.offers):
-                # Once the time is over, no other algorithm is looked at either.
-                is_over = self.budget.left_s <= 0
-                late = [rival for rival in self.offers if rival.execution is None] if is_over else [offer]
-                for rival in late:
-                    self._refuse(rival, self._reason_late(rival))
-                return False
-            if self.searching:
-                self._postponed.add(offer.algorithm)
-                return True
-            # There must be a program, so the smallest algorithm is lowered even if it is late.
-            offer = min(self.offers, key=lambda candidate: (len(candidate.algorithm.schedule), *candidate.order))
-        if self.searching and self.budget.is_too_long_while_searching(self._needs_s(offer)):
+        has_program = any(rival.execution is not None for rival in self.offers)
+        if self.programs is Programs.NONE or (has_program and self.programs is Programs.FIRST):
+            return True
+        if self.searching and has_program and offer.algorithm in self._cut_off:
+            return True
+        if not has_program:
+            return self._settle_first(offer, sizes)
+        needs_s = self._needs_s(offer)
+        if self.searching and self.budget.waits(needs_s, self._spent_s):
             self._postponed.add(offer.algorithm)
             return True
-        self._lower(offer, sizes)
+        self._postponed.discard(offer.algorithm)
+        if now() + needs_s > self.budget.deadline:
+            # Once the time is over, no other algorithm is looked at either.
+            is_over = self.budget.left_s <= 0
+            for rival in [rival for rival in self.offers if rival.execution is None] if is_over else [offer]:
+                self._refuse(rival, self._reason_late(rival))
+            return False
+        stone = None if self.searching else self._stepping_stone(offer, sizes[-1])
+        self._lower(stone or offer, sizes, in_haste=stone is not None)
         return False
 
-    def _lower(self, offer: Offer, sizes: Sequence[int]) -> None:
-        """Lower an algorithm within its deadlines; refuse or postpone it if there is no program in time."""
+    def _stepping_stone(self, offer: Offer, size_bytes: float) -> Offer | None:
+        """Return an algorithm to lower before another one whose program may come too late; None if there is no need.
+
+        It is the fastest of those that are lowered surely in time and are much faster than the best program so far.
+        """
+        if self.budget.is_short(self._needs_s(offer), self.searching):
+            return None
+        best_us = min(rival.time_us(size_bytes) for rival in self.offers if rival.execution is not None)
+        quick = [
+            rival
+            for rival in self.offers
+            if rival.execution is None
+            and rival.serves(size_bytes)
+            and rival.time_us(size_bytes) < _MUCH_FASTER * best_us
+            and self.budget.is_short(self._needs_s(rival), self.searching)
+        ]
+        return min(quick, key=lambda rival: rival.rank_at(size_bytes), default=None)
+
+    def _settle_first(self, offer: Offer, sizes: Sequence[int]) -> bool:
+        """Lower a first algorithm, so that there is a file whatever comes; return True if that waits.
+
+        If the fastest algorithm takes long, one that takes less comes first: the fastest of those with few sends.
+
+        Args:
+            offer: The fastest algorithm, which has no program, as all others.
+            sizes: Message sizes in bytes at which it is the fastest.
+        """
+        assert self.executor is not None
+        if self.budget.is_short(self._needs_s(offer), self.searching) and offer.algorithm not in self._cut_off:
+            self._lower(offer, sizes)
+            return False
+        candidates = [rival for rival in self.offers if not self.executor.refusal(rival.algorithm)]
+        most_sends = _NEAR_SMALLEST * min(len(rival.algorithm.schedule) for rival in candidates)
+        small = [rival for rival in candidates if len(rival.algorithm.schedule) <= most_sends]
+        first = min(small, key=lambda rival: rival.rank_at(sizes[-1]))
+        waits = first.algorithm in self._cut_off or self.budget.is_too_long_for_first(self._needs_s(first))
+        if self.searching and waits:
+            self._postponed.add(offer.algorithm)
+            return True
+        self._lower(first, sizes, in_haste=True)
+        return False
+
+    def _lower(self, offer: Offer, sizes: Sequence[int], in_haste: bool = False) -> None:
+        """Lower an algorithm within its deadlines; refuse or postpone it if there is no program in time.
+
+        Args:
+            offer: The algorithm.
+            sizes: Message sizes in bytes at which it is the fastest.
+            in_haste: Whether little time is taken to improve the first program.
+        """
         assert self.executor is not None
         sends = len(offer.algorithm.schedule)
         self.report(f"lowering {sends} sends")
         is_first = not any(rival.execution for rival in self.offers)
         begun = now()
-        enough, cutoff = self.budget.lowering_deadlines(self.searching, self._sharing, is_first)
+        enough, cutoff = self.budget.lowering_deadlines(
+            self.searching, self._sharing, is_first, self._needs_s(offer), self.executor.writing
+        )
         self.lowering = True
         try:
+            if in_haste:
+                enough = min(enough, begun + _HASTE * self._needs_s(offer))
             lower = partial(self.executor.lower, offer.algorithm, enough, sizes)
             part = f"lowering of {offer.algorithm.engine}"
             execution = limited(cutoff, partial(contained, part, lower, None))
@@ -241,6 +318,7 @@ class Pool:
             self._learn(sends, now() - begun)
             if self.searching:
                 self._postponed.add(offer.algorithm)
+                self._cut_off.add(offer.algorithm)
             else:
                 self._refuse(offer, self._reason_late(offer))
         except InputError as error:
@@ -251,15 +329,22 @@ class Pool:
             self._longest_s = max(self._longest_s, now() - begun)
         finally:
             self.lowering = False
+            self._spent_s += now() - begun if self.searching else 0.0
 
     def _learn(self, sends: int, seconds: float) -> None:
         """Record how long one lowering in haste took, for the estimates of others; the largest program says most."""
+        assert self.executor is not None
         if sends >= self._learned_sends:
-            self.send_s, self._learned_sends = max(seconds / max(sends, _FEW), _LEAST_SEND_S), sends
+            as_sends = _BASE_S / max(self._usual_send_s, _LEAST_SEND_S)
+            # A program of few instructions for many sends says little of others, so the rate is never below the usual.
+            self.executor.send_s = max(seconds / (sends + as_sends), self._usual_send_s)
+            self._learned_sends = sends
 
     def _needs_s(self, offer: Offer) -> float:
         """Estimate the seconds to lower an algorithm in haste and to write its file."""
-        return self.budget.writing_s(self.send_s * len(offer.algorithm.schedule))
+        if self.executor is None:
+            return 0.0
+        return self.executor.writing * self.executor.send_s * len(offer.algorithm.schedule)
 
     def _reason_late(self, offer: Offer) -> str:
         """Return the reason for a missing program, with a budget that would be enough, as far as is known."""

@@ -35,11 +35,12 @@ def search_protocols(
     budget: Budget,
     plan: ProtocolPlan,
     *,
-    has_programs: bool,
+    reserved_s: Callable[[], float] = float,
 ) -> None:
     """Search one protocol after another until the share of the budget for schedules is used.
 
-    The first one is searched even if that share is used. Later protocols without an answer are left out of `results`.
+    The first one is searched even if that share is used. None begins when only the time for programs is left. Later
+    protocols without an answer are left out of `results`.
 
     Args:
         names: The protocols, the most promising first.
@@ -47,15 +48,15 @@ def search_protocols(
         search_protocol: Searches one protocol in so many seconds, or raises InputError if it has no answer.
         budget: The time of all protocols.
         plan: Shares of the budget.
-        has_programs: Whether an executor's programs are made in the rest of the budget.
+        reserved_s: Returns the seconds that an executor's programs need at the end of that share.
 
     Raises:
         InputError: The first protocol has no answer, so that none has.
         KeyboardInterrupt: Ctrl-C came, or the result of a protocol says so.
     """
-    until = budget.after(plan.searching if has_programs else plan.schedules_only)
+    until = budget.after(plan.searching)
     for place, name in enumerate(names):
-        if results and now() >= until:
+        if results and now() >= until - reserved_s():
             return
         share_s = max(until - now(), _LEAST_S) * plan.share_of(place, len(names))
         try:

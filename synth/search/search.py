@@ -18,7 +18,7 @@ from synth.model.defects import collected
 from synth.model.problem import Problem
 from synth.search.budget import Budget
 from synth.search.offer import Offer
-from synth.search.plans import SINGLE, SearchPlan
+from synth.search.plans import SINGLE, Programs, SearchPlan
 from synth.search.pool import Executor, Pool, offer_of
 from synth.search.protocols import search_protocols
 from synth.search.result import Report, SearchResult
@@ -117,7 +117,7 @@ class _ProtocolsSearch:
         sizes = protocols.sizes_of(self.bounds, self.able, protocols.sizes if size is None else (size,))
         work = partial(
             search_protocols, list(sizes), self.results, partial(self._search_protocol, sizes), self.budget, protocols,
-            has_programs=self._executor is not None,
+            reserved_s=self._reserved_s,
         )  # fmt: skip
         result, stop_reason = run_to_end(self.lowering, work, self._conclude)
         if not stop_reason and (self.lowering.left_s <= 0 or any(own.stop_reason for own in self.results.values())):
@@ -126,11 +126,21 @@ class _ProtocolsSearch:
         return result
 
     def _search_protocol(self, sizes: dict[str, tuple[int, ...]], name: str, budget_s: float) -> SearchResult:
-        """Return the result of the schedules of one protocol, at its sizes in bytes, in so many seconds."""
+        """Return the result of the schedules of one protocol, at its sizes in bytes, in so many seconds.
+
+        The first protocol makes a first program as soon as possible, so that there is a file whatever comes.
+        """
         options = replace(self._options, begun=now(), budget_s=budget_s, least_bytes=self.least_bytes[name])
-        plan = replace(self._plan, sizes=sizes[name], only_sizes=True)
+        has_program = any(offer.execution for result in self.results.values() for offer in _offers(result))
+        programs = Programs.NONE if has_program or self._plan.patient else Programs.FIRST
+        plan = replace(self._plan, sizes=sizes[name], only_sizes=True, programs=programs)
         plan = self._plan.protocols.plan_for(plan, self._options, is_first=not self.results)
-        return search(self.problems[name], options, self._workers, self._report, plan)
+        return search(self.problems[name], options, self._workers, self._report, plan, self._executor)
+
+    def _reserved_s(self) -> float:
+        """Return the seconds that the programs of the fastest schedules so far need."""
+        offers = [offer for result in self.results.values() for offer in result.ranges]
+        return Pool(self._executor, self.lowering).reserved_s(offers)
 
     def _conclude(self, stop_reason: str, _: bool) -> SearchResult:
         """Return the fastest algorithm of all protocols by size, with the bound over all protocols.
@@ -162,7 +172,7 @@ class _ProtocolsSearch:
             baselines=[algorithm for result in results for algorithm in result.baselines],
             claims=first.claims,
             impossible=next((result.impossible for result in results if result.impossible), ""),
-            refused=self.pool.refused,
+            refused=[*(offer for result in results for offer in result.refused), *self.pool.refused],
             engine=first.engine,
             remaining_engines=tuple(dict.fromkeys(name for result in results for name in result.remaining_engines)),
             other_engines=tuple(dict.fromkeys(name for result in results for name in result.other_engines)),

@@ -18,7 +18,7 @@ from synth.model.defects import contained, raise_first_defect
 from synth.search.budget import GRACE_S, check_budget, too_short
 from synth.search.frontier import POWERS
 from synth.search.gaps import LargestGap
-from synth.search.plans import Stage
+from synth.search.plans import Programs, Stage
 from synth.search.result import SearchResult
 from synth.search.runner import EngineRun, by_gain, compiled_interrupts, race, run_to_end
 from synth.search.state import SearchState
@@ -226,6 +226,8 @@ class StagedSearch:
             raise InputError(too_short(state.problem.topology, self._sends, self._options.budget_s))
         if stop_reason == "interrupted":
             state.pool.stop()
+        if self._plan.programs is not Programs.ALL:
+            state.pool.executor = None
         state.pool.searching = False
         if not state.result.bound.witnesses:
             state.raise_bound(prove(state.problem, max_flow=False))

@@ -19,6 +19,7 @@ from synth.model.deadline import now
 from synth.model.problem import LARGEST, Problem
 from synth.search.budget import Budget
 from synth.search.frontier import POWERS
+from synth.search.offer import Offer
 from synth.search.plans import SearchPlan
 from synth.search.pool import Executor, Pool
 from synth.search.result import Report, SearchResult
@@ -60,6 +61,7 @@ class SearchState:
         # A patient search ignores the clock while it lowers, so that its files are reproducible.
         lowering = Budget(math.inf, self.budget.begun) if plan.patient else self.budget
         self.pool = Pool(executor, lowering, self.say, least_bytes=options.least_bytes or 0)
+        self.pool.programs = plan.programs
         self.sizes = plan.sizes if options.size is None else (options.size,)
         self.result = SearchResult(problem, engine=options.engine)
         self.latest: Algorithm | None = None
@@ -190,11 +192,17 @@ class SearchState:
         before = None if best is None else self.pool.offer_of(best)  # It may have a program now.
         if before is not None and time_us >= before.time_us(size):
             self.pool.remove(algorithm)
-        elif before is not None and (before.execution is None or not self.pool.is_postponed(algorithm)):
+        elif before is not None and not self._is_of_use_still(before, algorithm):
             self.pool.remove(before.algorithm)
         if before is None or time_us < before.time_us(size):
             self._best_at_size[candidate.engine, size] = algorithm
         return time_us
+
+    def _is_of_use_still(self, before: Offer, algorithm: Algorithm) -> bool:
+        """Return whether an offer stays next to a faster algorithm, whose program may come too late or not at all."""
+        if self.pool.offer_of(algorithm).execution is not None:
+            return False
+        return before.execution is not None or self.pool.takes_much_longer(algorithm, before.algorithm)
 
     def _add(self, algorithm: Algorithm, size: int) -> float:
         """Add an algorithm; return its time in µs at a size, or inf if no program holds it."""

@@ -53,10 +53,19 @@ def test_powers_of_two_are_served_in_both_forms(collective: str, target: str, tm
     assert len({entry.path.read_text().split(">")[0] for entry in entries}) == len(entries)
 
 
-def test_a_file_that_serves_no_call_is_not_written(tmp_path: Path) -> None:
-    saved = library(tmp_path, "allgather", "executor-nccl", size=1 << 20)
-    assert "no message of 1048576 bytes is a multiple of 3 bytes: NCCL's own algorithm serves it" in saved.refused
-    assert not (tmp_path / "msccl").exists()
+def test_a_size_that_no_call_has_stands_for_the_nearest_ones(tmp_path: Path) -> None:
+    """Check that three ranks, which cannot gather 1 MiB in equal blocks, have a file for the calls next to it."""
+    size = 1 << 20
+    saved = library(tmp_path / "one", "allgather", "executor-nccl", size=size)
+    assert not saved.refused
+    entries = load_index(tmp_path / "one")
+    for nearest in (size // 12 * 12, (size // 12 + 1) * 12):
+        call = LibraryCall("allgather", 3, RANKS, entries[0].inplace, root=None, element_bytes=4)
+        assert choose(entries, call, nearest) is not None
+    assert all(entry.max_bytes - entry.min_bytes <= 8 * entry.divides for entry in entries)
+
+
+def test_a_file_for_a_size_that_calls_have_is_written(tmp_path: Path) -> None:
     library(tmp_path, "allgather", "executor-nccl", size=3 << 20)
     assert [entry.inplace for entry in load_index(tmp_path)] == [True, False]
 

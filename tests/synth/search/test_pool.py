@@ -52,6 +52,8 @@ class Executor:
     factors: dict[str, float] = field(default_factory=dict)
     rank_sends: int = 0
     first_s: float = 0.0
+    send_s: float = 3e-5
+    writing: float = 2.0
     lowered: list[str] = field(default_factory=list)
     never: tuple[str, ...] = ()
 
@@ -85,8 +87,9 @@ def make_pool(
     send_s: float | None = None,
 ) -> Pool:
     """Return a pool to which algorithms are added one by one."""
+    executor.send_s = executor.send_s if send_s is None else send_s
     pool = Pool(executor, Budget(seconds))
-    pool.searching, pool.send_s = searching, pool.send_s if send_s is None else send_s
+    pool.searching = searching
     for algorithm in algorithms:
         pool.add(algorithm, LARGEST)
     return pool
@@ -188,7 +191,7 @@ def test_a_long_lowering_waits_until_all_engines_were_asked(algorithms: list[Alg
     assert pool.best_us(LARGEST) == algorithms[0].time_us(LARGEST)
     assert pool.search_deadline() < pool.budget.deadline
     executor.racing = pool.searching = False
-    pool.send_s = 0.0  # This holds on any slow machine.
+    executor.send_s = 0.0  # This holds on any slow machine.
     assert all(isinstance(served.execution, Slower) for served in pool.frontier())
 
 
@@ -245,9 +248,10 @@ def test_the_time_of_a_small_program_does_not_estimate_large_ones(
             clock[0] += 1.0
             return super().lower(algorithm, _until, _sizes)
 
-    pool = make_pool(Slow(first_s=1.0), algorithms[:1], seconds=100.0)
+    executor = Slow(first_s=1.0)
+    make_pool(executor, algorithms[:1], seconds=100.0)
     assert len(algorithms[0].schedule) < 100
-    assert pool.send_s <= 1e-3
+    assert executor.send_s <= 1e-3
 
 
 def test_where_time_is_short_every_size_has_a_program_before_one_has_its_best(
@@ -315,11 +319,12 @@ def test_the_algorithm_that_is_missed_least_is_left_out_first() -> None:
 def test_a_program_stays_until_a_better_one_is_lowered(algorithms: list[Algorithm]) -> None:
     """Check that a lowered program stays, since a better schedule that is postponed may find no time later."""
     problem, (better, worse) = algorithms[0].problem, (algorithms[0], algorithms[-1])
-    state = SearchState(problem, Options(budget_s=10.0), SINGLE, Workers(), lambda _, __: None, Executor())
+    executor = Executor()
+    state = SearchState(problem, Options(budget_s=10.0), SINGLE, Workers(), lambda _, __: None, executor)
     state.pool.searching = True
     for algorithm in (worse, better):
         state.take(Candidate(algorithm.problem, algorithm.schedule, "toy", LARGEST, supersedes=True), "toy")
-        state.pool.send_s = 2.0 / len(better.schedule)  # This makes the other one wait.
+        executor.send_s = 2.0 / len(better.schedule)  # This makes the other one wait.
     assert state.pool.best_us(LARGEST) == better.time_us(LARGEST)
     state.pool.searching, state.pool.budget = False, Budget(-1.0)
     (served,) = state.pool.frontier()
