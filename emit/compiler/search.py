@@ -261,6 +261,9 @@ class LoweringSearch:
         their order is tried.
         """
         candidates: list[ProgramCandidate] = []
+        # The first program may be the only one in time, and the plain variant is seldom much slower than the others.
+        has_deadline = self.timer is not None and self.first == math.inf and self.until < math.inf
+        first = self._candidate(_PLAIN, level) if has_deadline else None
         for family in self._families(level, before):
             if self._is_large():
                 probe = self._candidate([v for v in family if v != _IN_ORDER][-1], level)
@@ -275,6 +278,7 @@ class LoweringSearch:
                 if candidate and self._is_enough(candidate):
                     return candidate
                 candidates += [candidate] if candidate else []
+        candidates += [first] if first else []
         least = min((self._excess(c.times) for c in candidates), default=math.inf)
         return next((c for c in candidates if self._excess(c.times) <= least * TUNING.as_fast), None)
 

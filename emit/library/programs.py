@@ -30,7 +30,7 @@ from synth.model.deadline import now
 from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, SMALLEST, Problem, question
 from synth.search.budget import Budget
-from synth.search.offer import Offer
+from synth.search.offer import Execution, Offer
 from synth.search.pool import Pool
 from synth.search.result import SearchResult
 from synth.search.settings import ANY_TARGET, AUTO, NONE, TargetSettings
@@ -327,6 +327,15 @@ class Programs:
     def text(self, program: Program, goal: Goal | None) -> str:
         """Return the text of a program's file; raise InputError if the target cannot hold it."""
         return write_program(program, goal, self.target, nodes=self.nodes, linked=self.linked)
+
+    def complete(self, execution: Execution) -> None:
+        """Write and check the text of a program, if its lowering did not; `Lowered.text` then keeps it.
+
+        Raises:
+            InputError: If the target cannot hold it.
+        """
+        if isinstance(execution, Lowered) and not execution.text:
+            execution.text = self.text(replace(execution.program, min_bytes=0, max_bytes=0), execution.goal)
 
     def files(self, offers: Sequence[Offer]) -> list[Offer]:
         """Return the offers split so that each has one program."""

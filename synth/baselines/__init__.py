@@ -46,6 +46,21 @@ def baseline(problem: Problem) -> list[Algorithm]:
     return algorithms
 
 
+def of_few_sends(problem: Problem) -> list[Algorithm]:
+    """Return an all-reduce of few sends, of which a program is made fast; empty for other problems.
+
+    Other collectives have such algorithms among those of `baseline`, or no algorithm has few sends.
+    """
+    if problem.quotient is not None or problem.collective.chunks != 1:
+        return []
+    try:
+        return [
+            algorithm for plan in tree_baselines(problem, numbers_of_pieces=(1,)) for algorithm in plan.algorithms(None)
+        ][:1]
+    except (NoRoute, TooManySends):
+        return []
+
+
 def baseline_named(problem: Problem, name: str, size_bytes: float | None = None) -> list[Algorithm]:
     """Return the algorithms of one name of `BASELINES`; empty where there is none for this problem.
 

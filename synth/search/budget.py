@@ -20,10 +20,12 @@ GRACE_S = 1.0
 _SPARE = 1.25  # The budget that a message proposes, over the estimated one, so that following the message is enough.
 _SPARE_LOWERING = 2.0  # The time that a message proposes for lowering and writing, over the estimated time.
 _IMPROVING = 0.4  # The share of the time left in which the best program of an algorithm is looked for.
+_RESERVED = 1.7  # The time that is kept for the best program over the estimated time.
 _MOST_RESERVED = 0.5  # The largest share of the budget that is reserved for lowering and writing.
 _WHILE_SEARCHING = 0.1  # The share of the budget that one program may take while engines still have stages.
 _OF_ELAPSED = 0.3  # The share of the time so far that lowering may take while engines still have stages.
 _AT_ONCE = 0.03  # The share of the budget that a first program may take as soon as there is an algorithm.
+_WAITING = 1.5  # The time of the search over that of the first program before which that waits.
 _FOR_FIRST = 0.25  # The share that a first program may take while engines still have stages.
 _SAFE = 3.0  # The time left over the estimated time of a first program that is surely made.
 _PATIENCE = 2.0  # The factor on that share until there is any program of the algorithm.
@@ -90,7 +92,7 @@ class Budget:
         """
         most_s = _MOST_RESERVED * self.seconds
         # A program that needs more than can be reserved would have no file, so the engines keep its time.
-        improving_s = (seconds / _IMPROVING for seconds in postponed_s if seconds <= most_s)
+        improving_s = (_RESERVED * seconds for seconds in postponed_s if seconds <= most_s)
         return min(max(longest_s, max(improving_s, default=0.0)), most_s)
 
     def lowering_deadlines(
@@ -145,7 +147,7 @@ class Budget:
         """
         if needs_s <= _AT_ONCE * self.seconds:
             return False
-        return now() < self.after(_WHILE_SEARCHING) or needs_s > _FOR_FIRST * self.seconds
+        return now() < self.begun + _WAITING * needs_s or needs_s > _FOR_FIRST * self.seconds
 
     def enough_for(self, needs_s: float) -> str:
         """Return the least budget as text, such as `90s`, in which a program would be written.

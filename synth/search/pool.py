@@ -26,9 +26,12 @@ from topologies.errors import InputError
 LATE = "no time was left to lower it; give --budget {} or more"
 _LEAST_SEND_S = 3e-5  # Seconds that lowering one send in haste takes at least.
 _BASE_S = 0.1  # Seconds that lowering takes besides those for the sends.
-_HASTE = 0.5  # The part of the time for a program and its file in which it is improved in haste.
+_SLOWER = 2.0  # The most that one lowering without a program raises the estimates of others.
+_HASTE = 1.0  # The part of the time for a program and its file in which it is improved in haste.
 _NEAR_SMALLEST = 1.5  # The factor on the sends of the smallest algorithm up to which the fastest is lowered first.
 _MUCH_COARSER = 0.7  # The part of the sends of an algorithm below which another one is much sooner lowered.
+_NEARLY = 1.08  # The factor on the best time up to which a coarser algorithm is lowered first.
+_FASTER = 0.98  # The part of the best program's time below which a coarser algorithm is worth its lowering.
 _MUCH_FASTER = 0.9  # The part of the best program's time below which a stepping stone is worth its lowering.
 WORTH_SAYING = 0.98  # A schedule that no program can hold is named below this part of the best program's time.
 
@@ -73,6 +76,13 @@ class Executor(Protocol):
 
     def files(self, offers: Sequence[Offer]) -> list[Offer]:
         """Return the offers split so that each is one file."""
+
+    def complete(self, execution: Execution) -> None:
+        """Write and check the file of an execution as far as its lowering left that for later.
+
+        Raises:
+            InputError: A check has a finding.
+        """
 
 
 class Pool:
@@ -156,6 +166,12 @@ class Pool:
         """Return whether the program of an algorithm may come too late where that of a coarser one would not."""
         return self.executor is not None and len(coarser.schedule) < _MUCH_COARSER * len(algorithm.schedule)
 
+    def is_slow_to_lower(self, sends: int) -> bool:
+        """Return whether a program of so many sends takes too long to be the first one."""
+        if self.executor is None or self.programs is Programs.NONE:
+            return False
+        return not self.budget.is_short(self.executor.writing * self.executor.send_s * sends, True)
+
     def all_offers(self) -> list[Offer]:
         """Return the offer of every algorithm, with or without a program."""
         return self.offers + self.refused
@@ -208,9 +224,34 @@ class Pool:
         return frontier(self.offers or self.refused)
 
     def files(self, size_bytes: int | None = None) -> list[Offer]:
-        """Return the frontier (see there), split so that each offer is one file if there are programs."""
-        offers = self.frontier(size_bytes)
-        return self.executor.files(offers) if self.executor and self.offers else offers
+        """Return the frontier (see there), split so that each offer is one file, checked, if there are programs."""
+        while True:
+            offers = self.frontier(size_bytes)
+            if self.executor is None or not self.offers:
+                return offers
+            offers = self.executor.files(offers)
+            if self.budget.seconds == math.inf or all(map(self._complete, offers)):
+                return offers
+
+    def _complete(self, offer: Offer) -> bool:
+        """Write and check the file of an offer; if that fails or takes too long, refuse it and return False."""
+        if self.executor is None or offer.execution is None:
+            return True
+        others = [own for own in self.offers if own.execution and own.algorithm is not offer.algorithm]
+        complete = partial(self.executor.complete, offer.execution)
+        try:
+            # The file of the only program is written even if it is late.
+            limited(self.budget.deadline if others else math.inf, complete)
+        except TimeUp:
+            reason = self._reason_late(offer)
+        except InputError as error:
+            reason = str(error)
+        else:
+            return True
+        own = [rival for rival in self.offers if rival.algorithm is offer.algorithm]
+        for rival in own:
+            self._refuse(replace(rival, execution=None), reason)
+        return not own
 
     def stop(self) -> None:
         """Lower nothing more; if there is any program, remove the algorithms without one, else compare schedules."""
@@ -244,25 +285,32 @@ class Pool:
                 self._refuse(rival, self._reason_late(rival))
             return False
         stone = None if self.searching else self._stepping_stone(offer, sizes[-1])
-        self._lower(stone or offer, sizes, in_haste=stone is not None)
+        self._lower(stone or offer, sizes)
         return False
 
     def _stepping_stone(self, offer: Offer, size_bytes: float) -> Offer | None:
-        """Return an algorithm to lower before another one whose program may come too late; None if there is no need.
+        """Return an algorithm to lower before the fastest one, whose program may come too late or be slow; maybe none.
 
-        It is the fastest of those that are lowered surely in time and are much faster than the best program so far.
+        It is the coarsest of those that are nearly as fast, since executors slow down programs of very many sends. If
+        there is none, it is the fastest of those that are lowered surely in time, unless that is so of the fastest.
         """
-        if self.budget.is_short(self._needs_s(offer), self.searching):
+        if self.budget.seconds == math.inf:
             return None
-        best_us = min(rival.time_us(size_bytes) for rival in self.offers if rival.execution is not None)
-        quick = [
+        program_us = min(rival.time_us(size_bytes) for rival in self.offers if rival.execution is not None)
+        coarser = [
             rival
             for rival in self.offers
             if rival.execution is None
             and rival.serves(size_bytes)
-            and rival.time_us(size_bytes) < _MUCH_FASTER * best_us
-            and self.budget.is_short(self._needs_s(rival), self.searching)
+            and self.takes_much_longer(offer.algorithm, rival.algorithm)
+            and rival.time_us(size_bytes) < _FASTER * program_us
         ]
+        near = [rival for rival in coarser if rival.time_us(size_bytes) < _NEARLY * offer.time_us(size_bytes)]
+        near = [rival for rival in near if self._needs_s(rival) < self.budget.left_s]
+        if near or self.budget.is_short(self._needs_s(offer), self.searching):
+            return min(near, key=lambda rival: len(rival.algorithm.schedule), default=None)
+        quick = [rival for rival in coarser if self.budget.is_short(self._needs_s(rival), self.searching)]
+        quick = [rival for rival in quick if rival.time_us(size_bytes) < _MUCH_FASTER * program_us]
         return min(quick, key=lambda rival: rival.rank_at(size_bytes), default=None)
 
     def _settle_first(self, offer: Offer, sizes: Sequence[int]) -> bool:
@@ -278,12 +326,19 @@ class Pool:
         if self.budget.is_short(self._needs_s(offer), self.searching) and offer.algorithm not in self._cut_off:
             self._lower(offer, sizes)
             return False
-        candidates = [rival for rival in self.offers if not self.executor.refusal(rival.algorithm)]
+        tried = self._cut_off if self.searching else ()
+        candidates = [
+            rival
+            for rival in self.offers
+            if rival.algorithm not in tried and not self.executor.refusal(rival.algorithm)
+        ]
+        if not candidates:
+            self._postponed.add(offer.algorithm)
+            return True
         most_sends = _NEAR_SMALLEST * min(len(rival.algorithm.schedule) for rival in candidates)
         small = [rival for rival in candidates if len(rival.algorithm.schedule) <= most_sends]
         first = min(small, key=lambda rival: rival.rank_at(sizes[-1]))
-        waits = first.algorithm in self._cut_off or self.budget.is_too_long_for_first(self._needs_s(first))
-        if self.searching and waits:
+        if self.searching and self.budget.is_too_long_for_first(self._needs_s(first)):
             self._postponed.add(offer.algorithm)
             return True
         self._lower(first, sizes, in_haste=True)
@@ -314,8 +369,12 @@ class Pool:
             execution = limited(cutoff, partial(contained, part, lower, None))
             if execution is None:
                 raise InputError(f"{part} failed")
+            if is_first and self.searching:
+                for served in self.executor.files([replace(offer, execution=execution)]):
+                    if served.execution is not None:
+                        limited(cutoff, partial(self.executor.complete, served.execution))
         except TimeUp:
-            self._learn(sends, now() - begun)
+            self._learn(sends, min(now() - begun, _SLOWER * sends * self.executor.send_s))
             if self.searching:
                 self._postponed.add(offer.algorithm)
                 self._cut_off.add(offer.algorithm)
@@ -332,13 +391,13 @@ class Pool:
             self._spent_s += now() - begun if self.searching else 0.0
 
     def _learn(self, sends: int, seconds: float) -> None:
-        """Record how long one lowering in haste took, for the estimates of others; the largest program says most."""
+        """Record how long one lowering in haste took, for the estimates of others; large programs say most."""
         assert self.executor is not None
-        if sends >= self._learned_sends:
+        if 2 * sends >= self._learned_sends:
             as_sends = _BASE_S / max(self._usual_send_s, _LEAST_SEND_S)
             # A program of few instructions for many sends says little of others, so the rate is never below the usual.
             self.executor.send_s = max(seconds / (sends + as_sends), self._usual_send_s)
-            self._learned_sends = sends
+            self._learned_sends = max(sends, self._learned_sends)
 
     def _needs_s(self, offer: Offer) -> float:
         """Estimate the seconds to lower an algorithm in haste and to write its file."""

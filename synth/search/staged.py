@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from synth.baselines import of_few_sends
 from synth.bounds.prove import prove
 from synth.bounds.search import DEFAULT as BOUNDS
 from synth.engines.estimates import estimated_sends
@@ -77,6 +78,7 @@ class StagedSearch:
         state.report("bounds", None)
         state.raise_bound(prove(state.problem, max_flow=state.problem.nranks <= self._plan.max_flow_ranks))
         self._engines_deadline = budget.without_last(self._plan.windows * self._has_windows)
+        contained("first answer", self._take_first, None)
         race(self._first_runs(), self, self._engines_deadline, self._waiting)
         if not self._runs_of:
             exact = next(engine for engine in ENGINES.values() if not engine.constructive)
@@ -86,6 +88,15 @@ class StagedSearch:
             contained("search for bounds by windows of time", self._finish_windows, None)
         self._engines_deadline = budget.deadline
         race(self._retry_runs(), self, self._engines_deadline, self._waiting)
+
+    def _take_first(self) -> None:
+        """Take an algorithm of few sends if programs of the others take long, so that there is a file at once."""
+        state = self.state
+        if self._plan.patient or self._options.pinned or self._options.engine != AUTO:
+            return
+        if state.pool.is_slow_to_lower(2 * state.problem.nranks * (state.problem.nranks - 1)):
+            for algorithm in of_few_sends(state.problem):
+                state.take(algorithm, "baseline")
 
     def _interrupt_at(self) -> float:
         """Return when the work is interrupted, as a reading of `now`."""

@@ -6,6 +6,8 @@ children in both; and pieces follow each other up and down again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from synth.baselines.algorithms.spreading import added, first_copies
@@ -22,8 +24,15 @@ NAME = "tree"
 _TREES = 2
 
 
-def tree_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
+def tree_baselines(
+    problem: Problem, most: int = TUNING.most_sends, numbers_of_pieces: Sequence[int] = TUNING.pieces
+) -> list[Unordered]:
     """Build double binary trees in several numbers of pieces; empty for other collectives than all-reduce.
+
+    Args:
+        problem: The problem.
+        most: Most sends of one piece in a tree.
+        numbers_of_pieces: Numbers of pieces of a tree's data, one for each algorithm.
 
     Raises:
         NoRoute: A member has no route from its parent, or to it.
@@ -34,7 +43,7 @@ def tree_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unor
     nodes = _nodes(problem)
     parents = [_parents(nodes, tree) for tree in range(_TREES)]
     plans = []
-    for pieces in TUNING.pieces:
+    for pieces in numbers_of_pieces:
         cut = problem.with_chunks(_TREES * pieces)
         at = np.array([int(np.flatnonzero(parent < 0)[0]) for parent in parents])
         root = np.tile(at, pieces)

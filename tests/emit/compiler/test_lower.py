@@ -56,7 +56,7 @@ def test_lowering_without_time() -> None:
             first_us, best_us = (
                 Predictor(program, algorithm.problem.topology).time_us(1 << 30) for program in (first, best)
             )
-            assert first_us >= 0.99 * best_us
+            assert max(first_us, algorithm.time_us(1 << 30)) >= 0.99 * best_us  # Nothing is gained below that time.
             slower += first != best
     assert slower
 

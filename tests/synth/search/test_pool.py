@@ -17,7 +17,7 @@ from synth.model.deadline import check_deadline, now
 from synth.model.problem import LARGEST, SMALLEST, Problem, make_problem
 from synth.search.budget import Budget
 from synth.search.frontier import _ENDS, _losses, winners
-from synth.search.offer import Offer
+from synth.search.offer import Execution, Offer
 from synth.search.plans import SINGLE
 from synth.search.pool import Pool
 from synth.search.state import SearchState
@@ -71,6 +71,9 @@ class Executor:
 
     def files(self, ranges: Sequence[Offer]) -> list[Offer]:
         return list(ranges)
+
+    def complete(self, execution: Execution) -> None:
+        pass
 
 
 @pytest.fixture(scope="module")
