@@ -95,6 +95,39 @@ def csr_network(net: Network) -> CsrNetwork:
     )
 
 
+def carrier_network(net: Network) -> CsrNetwork:
+    """Return a network in compressed rows whose bundles are its links and hyperlinks, one each.
+
+    The bandwidth of a bundle is the rate that it takes of what it uses. A hyperlink has no destination of its own, so
+    the ends of bundles and the tables of each rank's links are empty.
+    """
+    alpha_us, _, uses_ptr, uses_idx, gap_us, takes_gbs = net.carriers
+    ptr, rows = grouped(uses_idx, net.nresources)
+    is_shared = np.diff(ptr) > 1
+    keep = np.repeat(is_shared, np.diff(ptr))
+    none = np.zeros(0, dtype=np.int64)
+    return CsrNetwork(
+        nranks=net.nranks,
+        nbundles=net.ncarriers,
+        src=none,
+        dst=none,
+        bundle=np.arange(net.ncarriers),
+        out_ptr=none,
+        out_link=none,
+        in_ptr=none,
+        in_link=none,
+        alpha_us=alpha_us.copy(),
+        bandwidth_gbs=takes_gbs.copy(),
+        gap_us=gap_us.copy() if len(gap_us) else np.zeros(net.ncarriers),
+        uses_ptr=uses_ptr.copy(),
+        uses_idx=uses_idx.astype(np.int64),
+        capacity_gbs=np.array(net.capacity_gbs, dtype=np.float64),
+        users_ptr=pointers(np.where(is_shared, np.diff(ptr), 0)),
+        users_idx=np.ascontiguousarray(row_of_entry(uses_ptr)[rows][keep]),
+        exclusive=~np.logical_or.reduceat(is_shared[uses_idx], uses_ptr[:-1]),
+    )
+
+
 def reverse_network(net: CsrNetwork) -> CsrNetwork:
     """Return the network with every link reversed, in the same bundles; it shares its arrays with `net`."""
     return net._replace(

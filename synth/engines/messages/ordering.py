@@ -1,10 +1,9 @@
-"""The order of messages: a list schedule whose items are whole messages."""
+"""The order of messages and of switches' operations: a list schedule whose items are whole messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -12,11 +11,12 @@ from synth.baselines.fifo import waits
 from synth.engines.flow.csr_network import CsrNetwork
 from synth.engines.flow.ordering import OrderedSends
 from synth.engines.flow.tree_sends import Sends
-from synth.model.collective import Floats
+from synth.model.collective import Floats, Ints
 from synth.model.compiled import choose_runner
+from synth.model.pairs import pairs_of_rows
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from topologies.arrays import pointers, row_entries
+from topologies.arrays import pointers, ranges, row_entries
 
 _S_A_SEND = 1e-5  # seconds that the interpreter takes to list a send
 
@@ -26,15 +26,15 @@ class _Messages(OrderedSends):
     """Messages with dependencies; `sends` has the first send of each.
 
     Attributes:
-        kilobytes: Size of each message in kilobytes, shape (messages,).
+        held_us: Time in µs that each message holds its carrier, shape (messages,).
     """
 
-    kilobytes: Floats = field(default_factory=lambda: np.zeros(0))
+    held_us: Floats = field(default_factory=lambda: np.zeros(0))
 
-    @cached_property
+    @property
     def hold_us(self) -> Floats:
         """Return the time in µs that every message holds its bundle, shape (messages,)."""
-        return np.asarray(self.kilobytes / self.net.bandwidth_gbs[self.bundle])
+        return self.held_us
 
 
 def ordered(
@@ -47,22 +47,21 @@ def ordered(
         schedule: Its sends, those of a message behind each other.
         size_bytes: Message size in bytes.
         turn: When each chunk should go, from 0 for the first towards 1, shape (chunks,).
-        net: The network in compressed rows.
+        net: The links and hyperlinks in compressed rows, as `carrier_network` returns them.
         orders: List schedules after which the best one is the answer.
         deadline: Time on the clock `synth.model.deadline.now` at which the best so far is the answer.
     """
-    message = schedule.message
+    message, rates = schedule.message, problem.network.carriers.bandwidth_gbs
     first = pointers(np.bincount(message))
-    count, rows = len(first) - 1, first[:-1]
-    before, after = (message[ends] for ends in waits(problem, schedule))
+    count, items = len(first) - 1, schedule.take(first[:-1])
+    before, after = (message[ends] for ends in _waits(problem, schedule))
     before, after = np.divmod(np.unique(before * count + after), count)
-    items = schedule.take(rows)
     sends = Sends(items.chunk, items.link, items.step, items.reduces, before, after)
-    kilobytes = np.add.reduceat(problem.collective.chunk_bytes(size_bytes)[schedule.chunk] * 1e-3, rows)
+    kilobytes = np.add.reduceat(problem.collective.chunk_bytes(size_bytes)[schedule.chunk] * 1e-3, first[:-1])
     run = choose_runner(_S_A_SEND * count * orders)
-    messages = _Messages(problem, size_bytes, sends, run, net, 0.0, kilobytes=kilobytes)
+    messages = _Messages(problem, size_bytes, sends, run, net, 0.0, held_us=kilobytes / rates[items.link])
     busy_us = np.bincount(messages.bundle, messages.hold_us + net.gap_us[messages.bundle])
-    late_us = float(busy_us.max()) * turn[messages.sends.chunk]
+    late_us = float(busy_us.max()) * turn[sends.chunk]
 
     def urgencies() -> Iterator[Floats]:
         """Yield urgencies: the longest chain first, more or less for one turn after another."""
@@ -71,3 +70,19 @@ def ordered(
 
     _, order, _ = messages.listed(urgencies(), 0.0, orders, deadline)
     return schedule.take(row_entries(first, order))
+
+
+def _waits(problem: Problem, schedule: Schedule) -> tuple[Ints, Ints]:
+    """Return (a, b): row a brings what row b carries, also over hyperlinks; see `waits`."""
+    net = problem.network
+    if net.hyperlinks is None or schedule.link.max(initial=0) < net.nlinks:
+        return waits(problem, schedule)
+    # Rows over hyperlinks carry sums that all come in earlier steps, or copies of them.
+    row, src, dst = pairs_of_rows(net, schedule.link)
+    steps = schedule.nsteps
+    reaches = (schedule.chunk[row] * net.nranks + dst) * steps + schedule.step[row]
+    leaves = (schedule.chunk[row] * net.nranks + src) * steps
+    order = np.argsort(reaches, kind="stable")
+    low = np.searchsorted(reaches[order], leaves)
+    counts = np.searchsorted(reaches[order], leaves + schedule.step[row]) - low
+    return row[order[ranges(low, counts)]], np.repeat(row, counts)

@@ -14,10 +14,11 @@ from operator import itemgetter
 
 import numpy as np
 
-from synth.engines.flow.csr_network import CsrNetwork, csr_network
+from synth.engines.flow.csr_network import CsrNetwork, carrier_network
+from synth.engines.messages.estimate import estimated_us
 from synth.engines.messages.nodes import Nodes, nodes_of
 from synth.engines.messages.ordering import ordered
-from synth.engines.messages.plans import MessagesForm, Plan, exchanging, moving, phases_of, spreading
+from synth.engines.messages.plans import MessagesForm, Plan, exchanging, moving, spreading
 from synth.engines.messages.tuning import TUNING, MessagesTuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Floats
@@ -89,8 +90,13 @@ class _MessagesSearch:
         """Yield better and better schedules for a message size in bytes."""
         self.best_us = np.inf
         reached: list[tuple[float, int, MessagesForm]] = []
-        for parts, form in self._forms():
-            if self._least_us(form) < self.best_us:
+        kind, worth = _kind(self.problem), self.tuning.worth
+        forms = [
+            (estimated_us(self.problem, self.nodes, form, kind, size), place, parts, form)
+            for place, (parts, form) in enumerate(self._forms())
+        ]
+        for least_us, _, parts, form in sorted(forms)[: self.tuning.forms]:
+            if least_us < self.best_us * worth:
                 time = yield from self._try(parts, form, 1, size)
                 reached.append((time, parts, form))
         for time, parts, form in sorted(reached)[: self.tuning.refined]:
@@ -152,18 +158,6 @@ class _MessagesSearch:
         # Programs need chunks that divide the usual message sizes; many of them can be shared out nearly equally.
         return 1 << (self.tuning.chunks_of_message * messages - 1).bit_length()
 
-    def _least_us(self, form: MessagesForm) -> float:
-        """Return a time in µs that no schedule of a form is below, from latencies and gaps between nodes."""
-        net, places = self.nodes.net, max(len(members) for members in self.nodes.members)
-        between = net.gap_us > 0
-        alpha_us, gap_us = float(net.alpha_us[between].min()), float(net.gap_us[between].min())
-        share = 1.0 if form.exchanged else form.carriers / places
-        nodes = len(self.nodes) - form.distributed
-        counts = [len(ahead) for ahead in phases_of(nodes, form.radix)] + [nodes] * form.distributed
-        messages = [max(1.0, np.ceil(count * share)) for count in counts]
-        passes = 2 if _kind(self.problem) == "both" and not form.exchanged else 1
-        return float(net.start_us + passes * sum(alpha_us + (count - 1) * gap_us for count in messages))
-
     def _try(self, parts: int, form: MessagesForm, waves: int, size: int) -> Generator[Outcome, None, float]:
         """Yield the candidate of a form if it is the fastest so far, and progress.
 
@@ -178,7 +172,8 @@ class _MessagesSearch:
             chunks.
         """
         chunks, collective, most = parts * waves, self.problem.collective, self.tuning.most_sends
-        sends = chunks * collective.nchunks * self.problem.nranks
+        copies = 1 + 2 * self.nodes.depth if _kind(self.problem) == "move" else self.problem.nranks
+        sends = chunks * collective.nchunks * copies
         smallest = float(collective.fraction.min()) * size / chunks
         too_small = chunks > 1 and smallest < max(1, self.request.options.least_bytes or 0)
         too_many = sends > min(most, self.request.most_sends or most)
@@ -190,7 +185,7 @@ class _MessagesSearch:
         turn = (np.arange(chunks * collective.nchunks) % waves + self._turn(parts, form)) / waves
         whole = self.problem.with_chunks(chunks)
         if (net := self._net) is None:
-            net = self._net = csr_network(whole.network)
+            net = self._net = carrier_network(whole.network)
         in_time = ordered(whole, schedule, size, turn, net, self.tuning.orders, self.request.deadline)
         time, schedule = min(
             ((predict_us(whole, candidate, size), candidate) for candidate in (in_time, schedule)), key=itemgetter(0)

@@ -11,6 +11,8 @@ class MessagesTuning:
 
     Attributes:
         radixes: Radixes of the phases besides the number of nodes.
+        forms: Number of forms that are planned, those of the least estimates.
+        worth: Ratio of a form's estimate to the best time above which it is not planned.
         waves: Numbers of waves to try for the best forms.
         refined: Number of forms that are tried with more waves.
         hopeless: Factor on the best time above which a form is not tried with more waves.
@@ -22,6 +24,8 @@ class MessagesTuning:
     """
 
     radixes: tuple[int, ...] = (2, 3, 4, 5, 9)
+    forms: int = 16
+    worth: float = 1.0
     waves: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
     refined: int = 2
     hopeless: float = 2.0

@@ -1,0 +1,73 @@
+"""The time of a form of messages as far as the links between nodes tell it, without its plan."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from synth.engines.messages.nodes import Carriers, Nodes
+from synth.engines.messages.plans import MessagesForm, phases_of
+from synth.model.problem import Problem
+
+
+def estimated_us(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str, size_bytes: float) -> float:
+    """Estimate the time in µs of one wave of a form: latencies, gaps and bytes of the messages, phase after phase.
+
+    Args:
+        problem: The problem, with any number of chunks.
+        nodes: The nodes.
+        form: The form.
+        kind: "spread" or "gather" for copies to all ranks and sums of all, "both" for one after the other, or "move".
+        size_bytes: Message size in bytes.
+    """
+    net = nodes.net
+    between = net.gap_us > 0
+    alpha_us = float(net.alpha_us[between].min())
+    if form.distributed:
+        # The nodes exchange their parts while they get them; the last part comes in one more message.
+        part = size_bytes / (len(nodes) - 1)
+        scatter_us = _busy_us(nodes, [(ahead, part) for ahead in range(1, len(nodes))], form)
+        last_us = part / form.parts / form.carriers * 1e-3 / float(net.bandwidth_gbs[between].max())
+        return net.start_us + scatter_us + last_us + 2 * alpha_us
+    passes = 2 if kind == "both" and not form.exchanged else 1
+    phases = [
+        _busy_us(nodes, [(ahead, weight * size_bytes) for ahead, weight in phase], form)
+        for phase in _weights(problem, nodes, form, kind)
+    ]
+    return net.start_us + passes * (sum(phases) + alpha_us * len(phases))
+
+
+def _weights(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str) -> list[list[tuple[int, float]]]:
+    """Return for each phase how far ahead its messages go and which part of the message size each carries."""
+    count, collective = len(nodes), problem.collective
+    phases = phases_of(count, form.radix)
+    if form.exchanged or (collective.kind.rooted and kind in ("spread", "gather")):
+        return [[(ahead, 1.0) for ahead in phase] for phase in phases]
+    if kind != "move":
+        # A node sends on the blocks of as many nodes as it has by then, and that its goal lacks.
+        return [[(ahead, min(phase[0], count - ahead) / count) for ahead in phase] for phase in phases]
+    source, goal = (nodes.node_of[ranks] for ranks in (collective.holders[1], collective.goals[1]))
+    of_pair = float(collective.fraction[source != goal].sum()) / (count * (count - 1))
+    distances = np.arange(count)
+    return [
+        [(ahead, of_pair * int((distances // phase[0] % form.radix == ahead // phase[0]).sum())) for ahead in phase]
+        for phase in phases
+    ]
+
+
+def _busy_us(nodes: Nodes, messages: list[tuple[int, float]], form: MessagesForm) -> float:
+    """Return the longest time in µs that a resource is busy in a phase, without the gap after its last message.
+
+    Args:
+        nodes: The nodes.
+        messages: How far ahead each node sends, and how many bytes.
+        form: The form.
+    """
+    net, count = nodes.net, len(nodes)
+    ends = [(node, (node + ahead) % count) for ahead, _ in messages for node in range(count)]
+    busy_us = np.zeros(net.nresources)
+    links_of = Carriers(nodes).choose(ends, form.carriers)
+    for links, size_bytes in zip(links_of, [size for _, size in messages for _ in range(count)], strict=True):
+        for link in links:
+            lasts_us = size_bytes / len(links) * 1e-3 / float(net.bandwidth_gbs[link])
+            busy_us[net.uses(link)] += form.parts * float(net.gap_us[link]) + lasts_us
+    return float(busy_us.max()) - float(net.gap_us[net.gap_us > 0].min())
