@@ -13,6 +13,7 @@ from synth.bounds.cuts.cut import find_cuts, find_worst_cuts
 from synth.bounds.ends import find_arrivals, find_departures
 from synth.bounds.hops import find_direct, find_path
 from synth.bounds.lengths import find_by_linear_program, find_by_loads, find_uniform
+from synth.bounds.messages import find_messages
 from synth.bounds.parts import find_parts
 from synth.bounds.search import BoundCost, BoundSearch
 from synth.bounds.windows.limit import Window
@@ -22,6 +23,7 @@ from synth.bounds.witnesses.cut import Cut
 from synth.bounds.witnesses.ends import Arrivals, Departures
 from synth.bounds.witnesses.hops import Direct, Path
 from synth.bounds.witnesses.lengths import Lengths
+from synth.bounds.witnesses.messages import Messages
 from synth.bounds.witnesses.parts import Parts
 
 _W = TypeVar("_W", bound=Witness)
@@ -71,6 +73,7 @@ def register(kind: BoundKind) -> None:
 for _row in (
     KindRow[Path](Path, {BoundCost.QUICK: find_path}),
     KindRow[Direct](Direct, {BoundCost.QUICK: find_direct}),
+    KindRow[Messages](Messages, {BoundCost.QUICK: find_messages}),
     KindRow[Cut](Cut, {BoundCost.QUICK: find_cuts, BoundCost.MAX_FLOW: find_worst_cuts}),
     KindRow[Parts](Parts, {BoundCost.QUICK: find_parts}),
     KindRow[Arrivals](Arrivals, {BoundCost.QUICK: find_arrivals}),

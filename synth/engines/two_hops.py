@@ -20,7 +20,7 @@ from synth.phases.reversal import backwards
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, predict_us
 
 NAME = "two-hops"
-_MOST_SENDS = 20_000  # in a schedule
+_MOST_SENDS = 80_000  # in a schedule
 _WORTH = 0.015  # part of the time that twice as many pieces must gain, as they double the time to compile
 
 

@@ -33,6 +33,7 @@ _WITNESSES = {  # sentences by kind of witness
     "lengths": "Give every link a length ({text}). However it is routed, every byte uses up at least the length of its"
     " shortest path, and in a microsecond the links offer only so much of capacity × length. What must be used up, over"
     " what is offered, is time that nobody can save.",
+    "messages": "With a gap after each message, rank {names} cannot get data from all nodes, or bring its own to them.",
     "arrivals": "Everything that ranks {names} want and lack must come in over the links that lead into them.",
     "departures": "Everything that ranks {names} hold and others want must leave over the links that lead out of them.",
 }

@@ -21,6 +21,7 @@ from synth.bounds.witnesses.lengths import Lengths
 from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
 from tests.synth.bounds.cases import scan
+from topologies.costed import with_costs
 from topologies.errors import BadWitness
 from topologies.load import load
 
@@ -78,7 +79,7 @@ def test_a_registered_kind_is_used_and_a_tampered_witness_refused() -> None:
 
 
 def test_searches_claim_no_numbers_and_every_kind_has_a_search() -> None:
-    problem = make_problem(load("full:4"), "allreduce")
+    problem = make_problem(with_costs(load("full:4,gap_us=1")), "allreduce").under("Simple")
     search = BoundSearch(problem)
     for name, kind in KINDS.items():
         claims = [claim for claim in kind.find(search, BoundCost.QUICK) if claim is not None]

@@ -1,0 +1,96 @@
+"""Bounds by messages with a gap: by hand, against counting every schedule of messages, and with planted faults."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from synth.bounds.check import check, proved
+from synth.bounds.messages import find_messages
+from synth.bounds.prove import prove
+from synth.bounds.search import BoundSearch
+from synth.bounds.witnesses.messages import Messages
+from synth.model.problem import Problem, make_problem
+from topologies.costed import with_costs
+from topologies.errors import BadWitness
+from topologies.families import family
+from topologies.load import load
+
+
+def _problem(spec: str, collective: str, group: range | None = None) -> Problem:
+    return make_problem(with_costs(load(spec)), collective, group).under("LL")
+
+
+def _base_us(problem: Problem) -> float:
+    return max(proved(problem, witness).base_us for witness in find_messages(BoundSearch(problem)))
+
+
+def test_nodes_of_one_rank_follow_the_recurrence() -> None:
+    """Check LL between nodes: α 2.7 µs and a gap of 1 µs after a start of 6.6 µs."""
+    assert _base_us(_problem("dgx-h100:2", "allgather", range(0, 16, 8))) == pytest.approx(6.6 + 2.7)
+    assert _base_us(_problem("dgx-h100:3", "alltoall", range(0, 24, 8))) == pytest.approx(6.6 + 3.7)
+    assert _base_us(_problem("dgx-h100:4", "reduce", range(0, 32, 8))) == pytest.approx(6.6 + 4.7)
+    # The sixth node is reached by a second message of the first receiver, or a fifth of the first sender.
+    assert _base_us(_problem("dgx-h100:5", "broadcast", range(0, 40, 8))) == pytest.approx(6.6 + 5.4)
+
+
+def test_eight_nics_reach_eight_nodes_and_pass_on_inside_them() -> None:
+    """Check the two sends of 0.6 µs inside nodes that the 15 messages need besides a second one for each NIC."""
+    assert _base_us(_problem("dgx-h100:16", "broadcast")) == pytest.approx(6.6 + 0.6 + 3.7 + 0.6)
+    assert _base_us(_problem("dgx-h100:2", "broadcast")) == pytest.approx(6.6 + 2.7 + 0.6)
+
+
+@pytest.mark.parametrize(("nodes", "alpha", "gap"), [(3, 2, 1), (5, 2, 1), (4, 1, 2), (5, 3, 1), (4, 2, 2)])
+def test_no_broadcast_of_messages_is_faster(nodes: int, alpha: int, gap: int) -> None:
+    """Check against all schedules of messages at whole times, in which one node after another is informed."""
+
+    @cache
+    def informed(free: tuple[int, ...], left: int) -> int:
+        """Return the earliest end at which `left` more nodes are informed; free: when each node can send next."""
+        if not left:
+            return 0
+        best = 10**9
+        for node, start in enumerate(free):
+            arrival = start + alpha
+            later = sorted([*free[:node], start + gap, *free[node + 1 :], arrival])
+            best = min(best, max(arrival, informed(tuple(later), left - 1)))
+        return best
+
+    spec = f"full:{nodes},bw=8,alpha={alpha},gap_us={gap}"
+    switch = f"star:{nodes},bw=8,alpha={alpha / 2},gap_us={gap}"
+    fewest = informed((0,), nodes - 1)
+    assert _base_us(make_problem(with_costs(family(switch)), "broadcast").under("Simple")) == pytest.approx(fewest)
+    # Where every pair of ranks has a link of its own, all messages can go at once.
+    assert _base_us(make_problem(with_costs(family(spec)), "broadcast").under("Simple")) == pytest.approx(alpha)
+
+
+def test_a_bound_over_protocols_counts_messages() -> None:
+    problem = make_problem(with_costs(load("dgx-h100:4")), "allgather", range(0, 32, 8))
+    bound = prove(problem)
+    for witness in bound.witnesses:
+        check(problem, witness)
+    assert bound.at(1024)[1].kind == "messages"
+
+
+def test_wrong_witnesses_are_refused() -> None:
+    problem = _problem("dgx-h100:2", "allgather")
+    witness = proved(problem, next(find_messages(BoundSearch(problem))))
+    check(problem, witness)
+    for wrong, message in (
+        (replace(witness, parts=witness.parts[:1]), "each local rank once"),
+        (replace(witness, parts=(witness.parts[0], witness.parts[0])), "each local rank once"),
+        (replace(witness, ranks=(16,)), "one rank of the group"),
+        (replace(witness, ranks=(0, 1)), "one rank of the group"),
+        (replace(witness, base_us=witness.base_us * 1.01), "claims"),
+        (replace(witness, per_byte_us=1.0), "claims"),
+    ):
+        with pytest.raises(BadWitness, match=message):
+            check(problem, wrong)
+
+
+def test_parts_without_a_gap_between_them_prove_nothing() -> None:
+    problem = _problem("dgx-h100:2", "allgather")
+    halves = tuple(tuple(range(low, low + 4)) for low in range(0, 16, 4))
+    assert proved(problem, Messages(ranks=(0,), parts=halves)).base_us == 0.0
