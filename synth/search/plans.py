@@ -263,8 +263,8 @@ SINGLE = SearchPlan(
         Stage("route", most_ranks=16, as_first=True),
         # Before the engines whose answers would each be lowered only to lose against this one.
         Stage("switch"),
-        Stage("messages", share=0.25, gap=1.005),
         Stage("levels", share=0.2, gap=1.005),
+        Stage("messages", share=0.25, gap=1.005),
         # Before the baselines, each of which would be lowered; elsewhere other engines come close to the bound.
         Stage("closed", share=0.25, gap=1.02, in_shares=True),
         # Ordering the sends of larger answers takes longer than the search.

@@ -88,7 +88,7 @@ class _MessagesSearch:
 
     def run(self, size: int) -> Iterator[Outcome]:
         """Yield better and better schedules for a message size in bytes."""
-        self.best_us = np.inf
+        self.best_us = self.request.knowledge.best_us(size)
         reached: list[tuple[float, int, MessagesForm]] = []
         kind, worth = _kind(self.problem), self.tuning.worth
         forms = [
