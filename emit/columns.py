@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emit.findings import Findings
+from emit.images import images_of
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, RECEIVES, SENDS, WRITES_DST, Program
 from topologies.arrays import pointers
 from topologies.errors import InputError
+from topologies.symmetry.translations import Translations
 
 Column = NDArray[np.int64]
 Fault = tuple[str, str, int]  # kind, message, step
@@ -151,7 +153,8 @@ def columns_of(program: Program, findings: Findings) -> Columns:
         _nop_faults(c, dep_tb, dep_step), _link_dependencies(c, program, dep_tb, dep_step, flags)
     ):
         findings.add(kind, message, *c.place(step))
-    link_connections(c, program.nranks, [(r, t, tb.send, tb.recv, tb.channel) for r, t, tb in blocks], findings)
+    ends = [(r, t, tb.send, tb.recv, tb.channel) for r, t, tb in blocks]
+    link_connections(c, program.nranks, ends, findings, program.translations)
     _check_pairs(c, findings)
     return c
 
@@ -234,18 +237,28 @@ def _link_dependencies(
             yield "dangling dependency", f"waits for tb {t} step {s}, {never}", step
 
 
-def link_connections(c: Columns, nranks: int, blocks: list[tuple[int, int, int, int, int]], findings: Findings) -> None:
+def link_connections(
+    c: Columns,
+    nranks: int,
+    blocks: list[tuple[int, int, int, int, int]],
+    findings: Findings,
+    translations: Translations = (),
+) -> None:
     """Set the connections, their blocks, and the columns `sends` and `receives`; add a finding for each wrong one.
+
+    With translations, a connection stands for all its images: its source is a representative, which sees its target.
 
     Args:
         c: Columns to complete.
         nranks: Number of ranks.
         blocks: Per block (rank, tb, rank it sends to, rank it receives from, channel); -1 for no peer.
         findings: Where the faults are added.
+        translations: Translations of the program.
 
     Raises:
         InputError: If a rank or a channel is no whole number, or is too large.
     """
+    images = images_of(translations, nranks) if translations else None
     number_of: dict[tuple[int, int, int], int] = {}
     ends: tuple[list[int], list[int]] = (c.sender, c.receiver)
     _integers([x for b in blocks for x in b[2:]], "send, recv, channel")
@@ -262,6 +275,8 @@ def link_connections(c: Columns, nranks: int, blocks: list[tuple[int, int, int, 
                 of_block[side].append(-1)
                 continue
             key = (peer, rank, channel) if side else (rank, peer, channel)
+            if images is not None and 0 <= peer < nranks:
+                key = (*images.connection(*key[:2]), channel)
             number = number_of.setdefault(key, len(number_of))
             if number == len(c.connections):
                 c.connections.append(key)

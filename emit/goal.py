@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from emit.images import images_of
 from emit.program import BUFFERS, Program
 from synth.model.registry import EVERY, OWN, PAIR, ROOT, SHARE, CollectiveKind, find_kind
 from topologies.errors import InputError
@@ -153,14 +154,15 @@ def sizes_of(program: Program, rank: int) -> tuple[int, int]:
 def goals_of(program: Program) -> list[tuple[bool, Goal | None]]:
     """Return (in place or not, goal) for each kind of call that the program serves, in place first.
 
-    A goal is None if the collective's name implies none.
+    A goal is None if the collective's name implies none. With translations it has the cells of the representatives.
 
     Raises:
         InputError: As `goal_for` raises it.
     """
     p = program
     calls = [True] * p.inplace + [False] * p.outofplace
-    return [(call, goal_for(p.collective, p.nranks, p.nchunks_per_loop, call, p.root)) for call in calls]
+    ranks = images_of(p.translations, p.nranks).representatives.tolist() if p.translations else None
+    return [(call, goal_for(p.collective, p.nranks, p.nchunks_per_loop, call, p.root, ranks)) for call in calls]
 
 
 def buffer_sizes(collective: str, nranks: int, nchunks: int, rank: int, root: int) -> tuple[int, int]:
@@ -226,12 +228,19 @@ def _o_in_i(kind: CollectiveKind, nchunks: int, nranks: int, rank: int, root: in
     return 0 if inputs == outputs else first if inputs > outputs else -first
 
 
-def goal_for(collective: str, nranks: int, nchunks_per_loop: int, inplace: bool, root: int = 0) -> Goal | None:
+def goal_for(
+    collective: str,
+    nranks: int,
+    nchunks_per_loop: int,
+    inplace: bool,
+    root: int = 0,
+    ranks_with_cells: Sequence[int] | None = None,
+) -> Goal | None:
     """Return the goal of a named collective; None for custom, send, recv and alltoallv, whose name implies none.
 
     A chunk is named by its index in the source's input buffer. Results are required in cells of o, or, where a
     reducing collective is in place, of i. Out of place, the input must also stay as it was, since
-    the caller's send buffer is const.
+    the caller's send buffer is const. With `ranks_with_cells`, only the cells of these ranks are in the goal.
 
     Raises:
         InputError: If nchunks_per_loop cannot be cut into nranks blocks, or the goal has more than MAX_CELLS cells.
@@ -239,18 +248,22 @@ def goal_for(collective: str, nranks: int, nchunks_per_loop: int, inplace: bool,
     kind, n, k = find_kind(collective), nranks, nchunks_per_loop
     if not kind.unit:
         return None
-    sizes = [buffer_sizes(collective, n, k, rank, root) for rank in range(n)]
-    if sum(i + o for i, o in sizes) > MAX_CELLS:
+    own = range(n) if ranks_with_cells is None else ranks_with_cells
+    sizes = {rank: buffer_sizes(collective, n, k, rank, root) for rank in own}
+    if sum(i + o for i, o in sizes.values()) > MAX_CELLS:
         raise InputError(f"{collective} of {k} chunks on {n} ranks: it must be at most {MAX_CELLS} cells in all")
-    holders = [root] if kind.before == ROOT else range(n)
+    holders = [root] if kind.before == ROOT else own
     ranks = np.concatenate([np.full(sizes[rank][0], rank, dtype=np.int64) for rank in holders])
     chunks = np.concatenate([np.arange(sizes[rank][0], dtype=np.int64) for rank in holders])
     zeros = np.zeros(len(ranks), dtype=np.int64)
     if kind.reduces:
         sets = Sets(np.arange(k + 1) * n, np.tile(np.arange(n), k), np.repeat(np.arange(k), n))
-    else:
+    elif len(own) == n:
         sets = Sets(np.arange(len(ranks) + 1), ranks, chunks)
-    goals = [root] if kind.after == ROOT else range(n)
+    else:  # Every rank's chunks are required somewhere.
+        width = buffer_sizes(collective, n, k, own[0], root)[0]
+        sets = Sets(np.arange(n * width + 1), np.repeat(np.arange(n), width), np.tile(np.arange(width), n))
+    goals = [root] if kind.after == ROOT else own
     rows = [_required(kind, n, rank, sizes[rank][1], inplace) for rank in goals]
     if not inplace:
         first_single = len(sets.start) - 1

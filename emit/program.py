@@ -115,6 +115,8 @@ class Program:
         max_bytes: Largest message that it serves, in bytes; 0 for no limit.
         root: Root of a rooted collective.
         redop: Name of the reduction.
+        translations: (stride, extent) of the translations by which the ranks without threadblocks are images of those
+            with threadblocks (see `emit.images`); () if `gpus` holds the threadblocks of all ranks.
 
     Raises:
         InputError: If the protocol or the collective is unknown, or sizes contradict each other.
@@ -132,6 +134,7 @@ class Program:
     max_bytes: int = 0
     root: int = 0
     redop: str = "sum"
+    translations: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpus", tuple(self.gpus))

@@ -11,6 +11,7 @@ from emit.check.capacity import CAPACITY
 from emit.check.executor import Place
 from emit.findings import Findings
 from emit.goal import Goal
+from emit.images import Images, image_of_chunk
 from emit.program import BUFFERS
 from synth.model.deadline import checking_deadline
 from topologies.errors import InputError
@@ -36,10 +37,13 @@ class ProgramContents:
         number: Number of each multiset.
         sums: Number of the sum of two multisets, by their numbers in ascending order.
         ncontributions: Number of contributions in all multisets.
+        images: Images of the ranks, if the goal holds only the cells of representatives; else None.
+        block: Chunks of a block of the input, as `emit.images.block_of_buffer` returns them.
     """
 
-    def __init__(self, goal: Goal) -> None:
-        self.goal = goal
+    def __init__(self, goal: Goal, images: Images | None = None, block: int = 0) -> None:
+        self.goal, self.images, self.block = goal, images, block
+        self._image_of: dict[tuple[int, int], int] = {}
         self.nchunks = 1 + max(int(goal.initial[4].max(initial=0)), int(goal.sets.chunk.max(initial=0)))
         self.most = max(64, 2 * int(np.diff(goal.sets.start).max(initial=0)))
         self.contributions: list[tuple[int, ...]] = [(), (), ()]
@@ -72,6 +76,23 @@ class ProgramContents:
         """
         _, _, _, source, chunk = self.goal.initial
         return [self.of((x,)) for x in (source * self.nchunks + chunk).tolist()]
+
+    def image(self, number: int, element: int) -> int:
+        """Return the number of the image of a multiset under a group element of `images`.
+
+        Raises:
+            InputError: As `of` raises it.
+        """
+        if number < _SPECIAL:
+            return number
+        image = self._image_of.get((number, element))
+        if image is None:
+            assert self.images is not None
+            source, chunk = np.divmod(np.array(self.contributions[number], dtype=np.int64), self.nchunks)
+            source, chunk = self.images.moved(element)[source], image_of_chunk(self.images, self.block, element, chunk)
+            image = self.of(tuple(sorted((source * self.nchunks + chunk).tolist())))
+            self._image_of[number, element] = image
+        return image
 
     def add(self, a: int, b: int) -> int:
         """Return the number of the sum of the multisets with the numbers `a` and `b`.

@@ -13,6 +13,7 @@ from emit.check.races import find_races
 from emit.columns import Columns, columns_of
 from emit.findings import Findings, Judgement
 from emit.goal import Goal, goals_of, sizes_of
+from emit.images import check_images, images_of, input_block
 from emit.program import FIFO_DEPTH, OPS, READS_DST, READS_SRC, ROOTED, WRITES_DST, Program
 from emit.targets import Limits, target_named
 from synth.model.deadline import checking_deadline
@@ -46,7 +47,8 @@ def check(
     Args:
         program: The program.
         goal: The goal; None means the goal of the program's collective, in place, out of place or both, as the program
-            says. A given goal of an out-of-place program is extended: the input must also stay as it was.
+            says. A given goal of an out-of-place program is extended: the input must also stay as it was. A program
+            with translations must have None; its images are right if its own steps and cells are, which are checked.
         fifo_depth: Slots of a connection (source, destination, channel), in transmissions; None means the protocol's.
         target: Target whose limits are checked (executor-nccl, rccl, msccl), or these limits; None means no limits.
         split: If True, a step of `count` chunks takes `count` slots, as it does for large messages. If False, it takes
@@ -62,6 +64,8 @@ def check(
     depth = FIFO_DEPTH[program.protocol] if fifo_depth is None else fifo_depth
     if depth < 1:
         raise InputError(f"fifo_depth {depth}; it must be 1 or more")
+    if program.translations and (goal is not None or not find_kind(program.collective).translatable):
+        raise InputError(f"{program.collective} with translations; its name must state a goal that translations keep")
     declaration_findings = Findings()
     notes: list[str] = []
     if goal is None:
@@ -72,6 +76,9 @@ def check(
         check_limits(program, target_named(target).limits if isinstance(target, str) else target, declaration_findings)
     structure = Findings()
     columns = columns_of(program, structure)
+    images = images_of(program.translations, program.nranks) if program.translations else None
+    if images is not None:
+        check_images(program)
     splits = True
     judged = False
     if not structure.reported:
@@ -79,9 +86,10 @@ def check(
         if order is not None:
             for prefix, goal_of_call, aliased in goals:
                 cells = cells_of(program, columns, goal_of_call, aliased)
-                find_races(columns, order, cells, structure, prefix)
+                find_races(columns, order, cells, structure, prefix, images)
                 if goal_of_call is not None:
-                    _replay(columns, order, cells, goal_of_call, structure, prefix)
+                    contents = ProgramContents(goal_of_call, images, input_block(program))
+                    _replay(columns, order, cells, contents, structure, prefix)
                     judged = True
     if not judged and all(g is None for _, g, _ in goals):
         notes.append(f"no goal known for collective {program.collective!r}: the result was not judged")
@@ -110,12 +118,16 @@ def _ordered(c: Columns, depth: int, split: bool, findings: Findings) -> tuple[l
     return unlimited_run.order, False
 
 
-def _replay(c: Columns, order: list[int], cells: Cells, goal: Goal, findings: Findings, prefix: str) -> None:
+def _replay(
+    c: Columns, order: list[int], cells: Cells, contents: ProgramContents, findings: Findings, prefix: str
+) -> None:
     """Check the contents of all cells against the goal, by a replay of the transmissions.
 
     `order` must be complete and topological.
     """
-    contents = ProgramContents(goal)
+    goal, images = contents.goal, contents.images
+    # A message is an image of one that its receiver's representative receives.
+    seen = [0 if images is None else images.inverse(int(images.element[target])) for _, target, _ in c.connections]
     memory = dict(zip(cells.of(*goal.initial[:3]), contents.initial(), strict=True))
     uses = list(zip(*(c.is_op(names).tolist() for names in (READS_SRC, WRITES_DST, READS_DST)), strict=True))
     sends, receives, count = c.sends.tolist(), c.receives.tolist(), c.count.tolist()
@@ -156,7 +168,7 @@ def _replay(c: Columns, order: list[int], cells: Cells, goal: Goal, findings: Fi
             received = in_flight[into].popleft()
             value = add(received, value) if reads_src else received
         if out >= 0:
-            in_flight[out].append(value)
+            in_flight[out].append(contents.image(value, seen[out]) if seen[out] else value)
         if writes_dst:
             memory[dst[step] + chunk] = value
             writer[dst[step] + chunk] = step

@@ -17,7 +17,9 @@ from emit.check.cells import Cells
 from emit.check.clocks import Row, VectorClocks
 from emit.columns import Columns
 from emit.findings import MAX_OF_A_KIND, Findings
+from emit.images import Images
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST
+from synth.model.collective import Ints
 from synth.model.deadline import checking_deadline
 from topologies.errors import InputError
 
@@ -44,7 +46,9 @@ class Query(NamedTuple):
     earlier_step: int
 
 
-def find_races(c: Columns, order: list[int], cells: Cells, findings: Findings, prefix: str = "") -> None:
+def find_races(
+    c: Columns, order: list[int], cells: Cells, findings: Findings, prefix: str = "", images: Images | None = None
+) -> None:
     """Add a finding for each pair of steps with unordered accesses of one cell, one of which writes.
 
     A step that overlaps itself is a finding too. Beyond MAX_OF_A_KIND the number of findings may be incomplete.
@@ -55,6 +59,7 @@ def find_races(c: Columns, order: list[int], cells: Cells, findings: Findings, p
         cells: Memory cells of the steps.
         findings: Where the races are added.
         prefix: Prefix of the messages.
+        images: Images of the ranks, if the steps are those of representatives.
 
     Raises:
         InputError: The check would take too long because the program has too many threadblocks.
@@ -63,13 +68,13 @@ def find_races(c: Columns, order: list[int], cells: Cells, findings: Findings, p
     queries = _queries(c, order, cells)
     if not queries:
         return
-    clocks = _HappensBefore(c)
+    clocks = _HappensBefore(c, images)
     # Waits within a rank order nearly all accesses; only the remaining queries need the messages between ranks.
     queries = clocks.not_within_ranks(order, queries)
     columns = sorted({query.block for query in queries})
     in_flight = np.cumsum((c.sends[order] >= 0).astype(np.int64) - (c.receives[order] >= 0))
     rows = len(c.start) + len(clocks.dependants) + int(in_flight.max(initial=0)) + 1
-    width = max(1, CAPACITY.clock_entries // rows)
+    width = max(1, CAPACITY.clock_entries // (rows * clocks.order))
     passes = -(-len(columns) // width)
     if passes * len(order) > CAPACITY.clock_visits:
         raise InputError(
@@ -149,9 +154,18 @@ def _queries(c: Columns, order: list[int], cells: Cells) -> list[Query]:
 
 
 class _HappensBefore:
-    """Vector clocks of a program's threadblocks, which tell the queries that no wait and no message orders."""
+    """Vector clocks of a program's threadblocks, which tell the queries that no wait and no message orders.
 
-    def __init__(self, c: Columns) -> None:
+    With images, a row has an entry for each threadblock of a representative and each of its images: what a message
+    tells of a threadblock holds for the image that its receiver sees.
+    """
+
+    def __init__(self, c: Columns, images: Images | None = None) -> None:
+        self.order = 1 if images is None else images.order
+        self.seen = [
+            None if images is None else images.composed(images.inverse(int(images.element[target])))
+            for _, target, _ in c.connections
+        ]
         self.dependants = set(np.unique(c.dep[c.dep >= 0]).tolist())
         self.dep, self.block, self.rank = c.dep.tolist(), c.block.tolist(), c.rank.tolist()
         self.sends, self.receives = c.sends.tolist(), c.receives.tolist()
@@ -185,11 +199,12 @@ class _HappensBefore:
             queries: Queries about these transmissions.
             messages: Whether messages between ranks order accesses too; then `nodes` must be all transmissions.
         """
-        column = {block: x for x, block in enumerate(sorted({query.block for query in queries}))}
+        order = self.order if messages else 1  # Entry 0 of a threadblock's images is the threadblock itself.
+        column = {block: x * order for x, block in enumerate(sorted({query.block for query in queries}))}
         queries_at: dict[int, list[Query]] = {}
         for query in queries:
             queries_at.setdefault(query.node, []).append(query)
-        clocks = VectorClocks(len(column))
+        clocks = VectorClocks(len(column) * order)
         row_after: dict[int, Row] = {}
         in_flight: list[deque[Row]] = [deque() for _ in range(self.nconnections if messages else 0)]
         passed_of: dict[int, int] = {}
@@ -207,7 +222,7 @@ class _HappensBefore:
             if b in column:
                 row[column[b]] += 1
             if messages and self.sends[step] >= 0:
-                in_flight[self.sends[step]].append(row.copy())
+                in_flight[self.sends[step]].append(_image(row, self.seen[self.sends[step]]))
             if passed + 1 < self.times[step]:
                 passed_of[step] = passed + 1
                 continue
@@ -215,6 +230,15 @@ class _HappensBefore:
             if step in self.dependants:
                 row_after[step] = row.copy()
         return unordered
+
+
+def _image(row: Row, seen: Ints | None) -> Row:
+    """Return a copy of a clock row as the receiver of a message sees it; `seen` is the image of each element."""
+    if seen is None:
+        return row.copy()
+    image = np.empty_like(row)
+    image.reshape(-1, len(seen))[:, seen] = row.reshape(-1, len(seen))
+    return image
 
 
 def _report(c: Columns, query: Query, findings: Findings, prefix: str) -> None:

@@ -130,7 +130,9 @@ class Assembled:
             receiver=[],
         )
         findings = Findings()
-        link_connections(c, p.ir.header.nranks, [(*row[:2], *row[3:], row[2]) for row in block_rows], findings)
+        header = p.ir.header
+        rows = [(*row[:2], *row[3:], row[2]) for row in block_rows]
+        link_connections(c, header.nranks, rows, findings, header.translations)
         assert not findings.reported
         return c
 
@@ -219,13 +221,18 @@ def _channels(prepared: Prepared, limits: Limits, layout: BlockLayout) -> Ints:
     p, nranks, spread, runs = prepared, prepared.ir.header.nranks, layout.spread, layout.runs
     crowd = -(-(nranks - 1) // limits.tbs_per_channel)  # channels that a rank needs to reach all its peers
     received = np.flatnonzero(p.source != NONE)
-    source, u, v = p.source[received], p.into[received], p.rank[received]
+    source = p.source[received]
+    u, v = p.rank[source], p.out[source]
     _, pair, counts = np.unique(u * nranks + v, return_inverse=True, return_counts=True)
     message_number = np.empty(len(received), dtype=np.int64)  # messages before it between these ranks
     message_number[np.argsort(pair, kind="stable")] = positions(counts)
     first = np.array(p.ir.channel, dtype=np.int64)[received]
     # Both directions between two ranks have one channel, so that one threadblock can serve both.
-    shared = (np.minimum((v - u) % nranks, (u - v) % nranks) - 1) * crowd // max(1, nranks // 2)
+    distance = np.minimum((v - u) % nranks, (u - v) % nranks)
+    if p.ir.header.translations:
+        back = p.into[received], p.rank[received]  # the other direction, as the receiver sees it
+        distance = np.minimum(distance, np.minimum((back[0] - back[1]) % nranks, (back[1] - back[0]) % nranks))
+    shared = (distance - 1) * crowd // max(1, nranks // 2)
     channel = np.zeros(len(p), dtype=np.int64)
     run, place = np.divmod(message_number, -(-counts // runs)[pair])
     own = (np.where(first == NONE, shared, first) * runs + run) * spread + place % spread

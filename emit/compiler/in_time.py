@@ -57,7 +57,8 @@ def _message_pairs(ir: Instructions, messages: Ints) -> tuple[Ints, Ints]:
     source, rank = np.array(ir.source, dtype=np.int64), np.array(ir.rank, dtype=np.int64)
     into = messages[source[messages] != NONE]
     sent = source[into]
-    connection = rank[sent] * ir.header.nranks + rank[into]
+    receiver = np.array(ir.out, dtype=np.int64)[sent] if ir.header.translations else rank[into]
+    connection = rank[sent] * ir.header.nranks + receiver
     order = np.argsort(connection, kind="stable")
     follows = np.flatnonzero(np.diff(connection[order]) == 0)
     low, high = order[follows], order[follows + 1]

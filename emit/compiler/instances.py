@@ -178,7 +178,8 @@ def _repeated(ir: Instructions, parts: list[int], finer: int, place: Place) -> I
             offset = offsets[k] if offsets else k
             channel = max(ir.channel[n], 0) * max_parts + offset if offsets else NONE
             block = NONE if ir.threadblock[n] == NONE else ir.threadblock[n] * max_parts + offset
-            repeated.add(rank, op, src, dst, count, NONE if source == NONE else first[source] + k, channel, block)
+            own_source = NONE if source == NONE else first[source] + k
+            repeated.add(rank, op, src, dst, count, own_source, channel, block, ir.out[n])
             if source != NONE and dst != NONE:
                 arrival_offset.update(((rank, dst + c), offsets[k]) for c in range(count))
     return repeated

@@ -17,6 +17,7 @@ from emit.check.order import run
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.goal import Goal, goals_of
+from emit.images import block_of_buffer, images_of, moves_together
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from synth.model.collective import Ints
 from synth.model.deadline import checking_deadline
@@ -53,6 +54,8 @@ class Instructions:
         target: Instruction that receives the message of each, −1 for none.
         channel: Requested channel of each message (the same at both ends), −1 for none.
         threadblock: Requested threadblock of each instruction, by its number in the rank, −1 for none.
+        out: If the header has translations, the rank that each instruction sends to as its own rank sees it, −1 for
+            none; else −1.
         instances: Number of instances of the program to make from the instructions.
         interleaved: Whether the instances share every chunk interleaved or blocked (`emit.compiler.instances`); None
             for the cheaper form.
@@ -69,6 +72,7 @@ class Instructions:
     target: list[int] = field(default_factory=list)
     channel: list[int] = field(default_factory=list)
     threadblock: list[int] = field(default_factory=list)
+    out: list[int] = field(default_factory=list)
     instances: int = 1
     interleaved: bool | None = None
 
@@ -85,6 +89,7 @@ class Instructions:
         source: int = NONE,
         channel: int = NONE,
         threadblock: int = NONE,
+        out: int = NONE,
     ) -> int:
         """Add an instruction at the end, and return its number; with `source`, also set the target of that instruction.
 
@@ -97,6 +102,7 @@ class Instructions:
             source: Instruction whose message it receives, −1 for none.
             channel: Requested channel, −1 for none.
             threadblock: Requested threadblock, −1 for none.
+            out: Rank that it sends to, if the header has translations; else −1.
         """
         number = len(self.op)
         self.op.append(op)
@@ -108,6 +114,7 @@ class Instructions:
         self.target.append(NONE)
         self.channel.append(channel)
         self.threadblock.append(threadblock)
+        self.out.append(out)
         if source != NONE:
             self.target[source] = number
         return number
@@ -126,12 +133,39 @@ class Instructions:
         for number, old in enumerate(numbers):
             new[old] = number
         selected = Instructions(self.header, self.goal)
-        for name in ("rank", "op", "src", "dst", "count", "channel", "threadblock"):
+        for name in ("rank", "op", "src", "dst", "count", "channel", "threadblock", "out"):
             column = getattr(self, name)
             setattr(selected, name, [column[old] for old in numbers])
         selected.source = [new[self.source[old]] for old in numbers]
         selected.target = [new[self.target[old]] for old in numbers]
         return selected
+
+    def receiver(self, n: int) -> int:
+        """Return the rank that instruction `n`, which sends, sends to, as its own rank sees it."""
+        return self.out[n] if self.header.translations else self.rank[self.target[n]]
+
+    def sender(self, n: int) -> int:
+        """Return the rank that instruction `n`, which receives, receives from, as its own rank sees it."""
+        source, header = self.source[n], self.header
+        if not header.translations:
+            return self.rank[source]
+        return images_of(header.translations, header.nranks).reverse(self.rank[source], self.out[source])[1]
+
+    def joins(self, n: int, count: int) -> bool:
+        """Return True if instruction `n` can have `count` chunks, as far as its images on other ranks are concerned.
+
+        The chunks begin where those of `n` do.
+        """
+        return not self.header.translations or all(
+            self._stays_joined(first, count) for first in (self.src[n], self.dst[n]) if first != NONE
+        )
+
+    def _stays_joined(self, first: int, count: int) -> bool:
+        """Return True if so many cells from a cell on are neighbours in all images."""
+        header = self.header
+        gpu = header.gpus[0]
+        size = (gpu.i_chunks, gpu.o_chunks, 0)[first // BUFFER]
+        return moves_together(header.translations, block_of_buffer(header, size), first % BUFFER, count)
 
     def calls(self) -> list[tuple[Goal | None, tuple[int | None, ...]]]:
         """Return, for each form of call that the program serves, its goal and where o[0] lies in each rank's i.
@@ -256,7 +290,8 @@ def instructions_of(program: Program, goal: Goal | None = None, keep_threadblock
         source = in_flight[into].popleft() if into >= 0 else NONE
         channel = c.connections[max(into, out) if into < 0 else into][2] if max(into, out) >= 0 else NONE
         requested_block = threadblock[step] if keep_threadblocks else NONE
-        n = ir.add(rank[step], name, src[step], dst[step], count[step], source, channel, requested_block)
+        peer = c.connections[out][1] if out >= 0 and program.translations else NONE
+        n = ir.add(rank[step], name, src[step], dst[step], count[step], source, channel, requested_block, peer)
         if out >= 0:
             in_flight[out].append(n)
     return ir
@@ -287,7 +322,7 @@ def _by_level(c: Columns, order: list[int]) -> list[int]:
 def peers(ir: Instructions, n: int) -> tuple[int, int]:
     """Return (rank that instruction `n` receives from, rank that it sends to), −1 for none."""
     source, target = ir.source[n], ir.target[n]
-    return (ir.rank[source] if source != NONE else NONE, ir.rank[target] if target != NONE else NONE)
+    return (ir.sender(n) if source != NONE else NONE, ir.receiver(n) if target != NONE else NONE)
 
 
 def scratch_chunks(ir: Instructions) -> list[int]:

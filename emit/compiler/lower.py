@@ -23,10 +23,11 @@ from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions
 from emit.compiler.search import Timer
 from emit.compiler.tuning import TUNING
 from emit.goal import Goal
+from emit.images import images_of
 from emit.program import COLLECTIVES, CUSTOM, Gpu, Program
 from emit.targets import USUAL_LIMITS, Limits
 from emit.timing.predict import Predictor
-from synth.model.collective import Collective, Ints
+from synth.model.collective import Collective, Floats, Ints
 from synth.model.collective import named as named_collective
 from synth.model.common_chunk import CommonChunk, common_chunk
 from synth.model.deadline import checking_deadline
@@ -35,11 +36,13 @@ from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.model.registry import BUFFER as BUFFER_UNIT
 from synth.model.registry import PAIR
 from synth.model.schedule import Schedule
+from synth.symmetry.invariance import image_of_chunks, invariant_under
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
-from topologies.network import Network
+from topologies.symmetry.translations import Translations, digits, translate_links
 from topologies.topology import Topology
 
+_IMAGES_FROM = 16  # Ranks from which on building few of them saves more than the search for translations costs.
 _LEAST_US_PER_BYTE = 1e-12  # assumed for an algorithm that moves nothing
 
 
@@ -51,6 +54,7 @@ class Lowering:
         common: Cells of its chunks.
         goal: The goal, if the collective's name does not define it.
         compiler: Compiler for programs on any number of channels.
+        translations: Translations of the programs; () if these have the threadblocks of all ranks.
         narrow: Makes a compiler for programs on as few channels as possible.
         first: Time (of `synth.model.deadline.now`) when the first program existed, even if it was not the best; inf:
             never.
@@ -64,6 +68,7 @@ class Lowering:
         *,
         inplace: bool | None = None,
         common: CommonChunk | None = None,
+        by_images: bool = False,
     ) -> None:
         """Lower the algorithm to instructions.
 
@@ -73,6 +78,7 @@ class Lowering:
             limits: Limits that programs keep.
             inplace: Form of the programs, as in `lower_to_instructions`.
             common: Cells of the chunks, as in `lower_to_instructions`.
+            by_images: Whether programs may have translations, as in `lower_to_instructions`.
 
         Raises:
             InputError: A rank has more steps than a file of the target can hold; or as `lower_to_instructions` raises
@@ -89,9 +95,10 @@ class Lowering:
                     f"{name}: a rank has {most_steps} steps; {limits.name} takes at most {limits.nodes} {limits.node};"
                     " use fewer chunks (--chunks)"
                 )
-        ir = lower_to_instructions(algorithm, name, inplace=inplace, common=common)
+        ir = lower_to_instructions(algorithm, name, inplace=inplace, common=common, by_images=by_images)
         self.common = common or common_chunk(problem.collective)
         self.algorithm, self.goal, self.compiler = algorithm, ir.goal, Compiler(ir, limits)
+        self.translations = ir.header.translations
         self.narrow = partial(Compiler, ir.copy(), limits, ("more-channels",))
         self.first = math.inf
 
@@ -225,6 +232,7 @@ def lower_to_instructions(
     *,
     inplace: bool | None = None,
     common: CommonChunk | None = None,
+    by_images: bool = False,
 ) -> Instructions:
     """Lower an algorithm's schedule to instructions, with a goal if the collective's name does not define it.
 
@@ -235,6 +243,7 @@ def lower_to_instructions(
         inplace: Whether input and output are one memory; None: if the file formats expect it for this collective
             (allreduce, allgather, reducescatter).
         common: Cells of the chunks; None for those of `common_chunk`: one cell each if the chunks have one size.
+        by_images: Whether the instructions may be those of a few ranks, whose images the others are (`emit.images`).
 
     Raises:
         InputError: No program can keep the order of sends, sends go through switches that multicast or reduce, or the
@@ -244,14 +253,16 @@ def lower_to_instructions(
     if not ordinary(problem.network, algorithm.schedule.link):
         raise InputError(f"{name}: sends through switches that multicast or reduce; no program can express them")
     common = common or common_chunk(problem.collective)
+    translations = _translations(algorithm, common) if by_images else ()
     collective, name_in_program = common.cells, program_collective(problem)
     has_name = name_in_program != CUSTOM
     if inplace is None:
         inplace = forms(problem)[0]
     if inplace not in forms(problem):
         raise InputError(f"{collective.name}: has no form in place; it must be out of place")
-    ranks = [_Rank(common, rank, inplace) for rank in checking_deadline(range(problem.nranks))]
-    sizes = [Gpu(*rank.sizes, 0, ()) for rank in ranks]
+    sends = _Sends(problem, algorithm.schedule, translations)
+    ranks = {rank: _Rank(common, rank, inplace) for rank in checking_deadline(sends.ranks)}
+    sizes = [Gpu(*ranks[rank].sizes, 0, ()) for rank in sends.representative.tolist()]
     per_loop = named_chunks_per_loop(collective) if has_name else max(max((g.i_chunks, g.o_chunks)) for g in sizes)
     header = Program(
         name=name,
@@ -263,10 +274,11 @@ def lower_to_instructions(
         outofplace=not inplace,
         gpus=sizes,
         root=collective.root if has_name else 0,
+        translations=translations,
     )
     goal = None if has_name else Goal.from_arrays(problem.nranks, **goal_columns(_stated(collective)))
     ir = Instructions(header, goal)
-    return in_time(ir, *_fill(ir, problem.network, algorithm.schedule, ranks, common.count.tolist()))
+    return in_time(ir, *_fill(ir, sends, ranks, common.count.tolist()))
 
 
 def named_chunks_per_loop(cells: Collective) -> int:
@@ -385,56 +397,137 @@ class _Rank:
         return self.scratch[chunk]
 
 
+def _translations(algorithm: Algorithm, common: CommonChunk) -> Translations:
+    """Return the translations by which an algorithm's instructions are images of those of few ranks; () for none."""
+    problem = algorithm.problem
+    if program_collective(problem) == CUSTOM or problem.nranks < _IMAGES_FROM:
+        return ()
+    collective = problem.collective
+    parts = collective.chunks // collective.nranks if collective.kind.in_shares else collective.chunks
+    if not parts or (common.count.reshape(-1, parts) != common.count[:parts]).any():
+        return ()
+    translations = invariant_under(problem, algorithm.schedule)
+    if translations and translations[0][0] == 1 and _sends_neighbours(problem, algorithm.schedule):
+        return translations[1:]
+    return translations
+
+
+def _sends_neighbours(problem: Problem, schedule: Schedule) -> bool:
+    """Return True if neighbouring blocks go over a link in one step, so that they may become one message.
+
+    Translations that move each block by itself would prevent that.
+    """
+    collective = problem.collective
+    parts = collective.chunks // collective.nranks if collective.kind.in_shares else collective.chunks
+    block = schedule.chunk // parts
+    destinations = collective.nranks if collective.kind.unit == PAIR else 1
+    owner, destination = np.divmod(block, destinations)
+    sent_at = schedule.link * (schedule.nsteps + 1) + schedule.step
+    for own, other in ((owner, destination), (destination, owner)):
+        key = (sent_at * (collective.nranks + 1) + other) * (collective.nranks + 1) + own
+        if np.isin(key + 1, key).any():
+            return True
+    return False
+
+
+class _Sends:
+    """The sends of a schedule that leave or reach the ranks for which instructions are built.
+
+    All columns have one entry for each send. Without translations these are all sends and all ranks.
+
+    Attributes:
+        translations: Translations that keep the schedule.
+        ranks: The ranks for which instructions are built.
+        representative: The rank of `ranks` whose image each rank is, int, shape (nranks,).
+        schedule: The sends.
+        src: Rank that each send leaves.
+        dst: Rank that each send reaches.
+        leaves: Whether each send leaves one of `ranks`.
+        arrives: Whether each send reaches one of `ranks`.
+        message: The send that leaves one of `ranks` and whose image each send is.
+        arrival_us: Time at which the chunk can be used at the other end, in µs.
+    """
+
+    def __init__(self, problem: Problem, schedule: Schedule, translations: Translations) -> None:
+        """Choose the sends; without translations all of them."""
+        net = problem.network
+        self.translations = translations
+        every = np.arange(net.nranks)
+        images = images_of(translations, net.nranks) if translations else None
+        self.representative: Ints = every if images is None else images.representative
+        self.ranks: list[int] = np.unique(self.representative).tolist()
+        is_own = self.representative == every
+        rows = np.flatnonzero(is_own[net.src[schedule.link]] | is_own[net.dst[schedule.link]])
+        self.schedule = schedule = schedule.take(rows)
+        self.src, self.dst = net.src[schedule.link], net.dst[schedule.link]
+        self.leaves, self.arrives = is_own[self.src], is_own[self.dst]
+        self.message: Ints = np.arange(len(schedule))
+        if images is not None:
+            back = [-digit for digit in digits(translations, self.src)]
+            chunk = image_of_chunks(problem, translations, schedule.chunk, back)
+            link = translate_links(net, translations, schedule.link, back)
+            own = np.flatnonzero(self.leaves)
+            at = schedule.step * problem.collective.nchunks  # A chunk may cross a link again in a later step.
+            key = (at[own] + schedule.chunk[own]) * net.nlinks + schedule.link[own]
+            order = np.argsort(key, kind="stable")
+            self.message = own[order[np.searchsorted(key[order], (at + chunk) * net.nlinks + link)]]
+        # An image has the times of its representative, apart from rounding.
+        self.arrival_us: Floats = (schedule.end_us + net.alpha_us[schedule.link])[self.message]
+
+
 def _fill(
-    ir: Instructions, net: Network, schedule: Schedule, ranks: list[_Rank], count: list[int]
+    ir: Instructions, sends: _Sends, ranks: Mapping[int, _Rank], count: list[int]
 ) -> tuple[list[float], list[int]]:
     """Add the instructions of a schedule step by step.
 
     Args:
         ir: Instructions, to which the new ones are added.
-        net: The network.
-        schedule: The schedule.
-        ranks: Memory cells of each rank.
+        sends: The sends of the schedule.
+        ranks: Memory cells of each rank for which instructions are built.
         count: Number of cells of each chunk.
 
     Returns:
         For each instruction the time when it is due, in µs, and its row of the schedule (−1 for a local copy).
     """
-    arrival = (schedule.end_us + net.alpha_us[schedule.link]).tolist()
-    start = schedule.start_us.tolist()
-    src, dst = net.src[schedule.link].tolist(), net.dst[schedule.link].tolist()
-    chunk, adds = schedule.chunk.tolist(), schedule.reduces.tolist()
+    schedule, nranks = sends.schedule, len(sends.representative)
+    start, arrival = schedule.start_us[sends.message].tolist(), sends.arrival_us.tolist()
+    src, dst = sends.src.tolist(), sends.dst.tolist()
+    chunk, adds, message = schedule.chunk.tolist(), schedule.reduces.tolist(), sends.message.tolist()
     nrows = len(schedule)
-    leaves: list[dict[int, int]] = [{} for _ in ranks]
-    for row in range(nrows):  # Chunks that are not sent on come last.
-        leaves[dst[row]].setdefault(chunk[row], len(ranks))
-    for row in sorted(range(nrows), key=start.__getitem__, reverse=True):
+    leaves: dict[int, dict[int, int]] = {rank: {} for rank in ranks}
+    for row in np.flatnonzero(sends.arrives).tolist():  # Chunks that are not sent on come last.
+        leaves[dst[row]].setdefault(chunk[row], nranks)
+    for row in sorted(np.flatnonzero(sends.leaves).tolist(), key=start.__getitem__, reverse=True):
         if chunk[row] in leaves[src[row]]:
             leaves[src[row]][chunk[row]] = dst[row]
-    for rank, rank_leaves in zip(ranks, leaves, strict=True):
-        rank.place(rank_leaves)
+    for number, rank_leaves in leaves.items():
+        ranks[number].place(rank_leaves)
     # The sends of a step come before its arrivals; sums that may arrive in any order come when they are due.
     step_of_event = np.concatenate([schedule.step, _last_steps(schedule, src, dst)])
-    events = np.lexsort((np.concatenate([np.zeros(nrows), arrival]), np.arange(2 * nrows) >= nrows, step_of_event))
+    of_events = np.concatenate([np.zeros(nrows), arrival]), np.arange(2 * nrows) >= nrows, step_of_event
+    events = np.lexsort((np.tile(sends.message, 2), *of_events))
+    is_built = np.concatenate([sends.leaves, sends.arrives])
     sent = [NONE] * nrows
     due: list[float] = []
     rows: list[int] = []
-    for event in checking_deadline(events.tolist(), every=1024):
+    for event in checking_deadline(events[is_built[events]].tolist(), every=1024):
         row = event % nrows
-        rank, c = ranks[dst[row]], chunk[row]
-        rows.append(row)
+        c = chunk[row]
+        rows.append(message[row])
         if event < nrows:
-            sent[row] = ir.add(src[row], "s", ranks[src[row]].home[c], NONE, count[c])
+            out = dst[row] if sends.translations else NONE
+            sent[row] = ir.add(src[row], "s", ranks[src[row]].home[c], NONE, count[c], out=out)
             due.append(start[row])
             continue
+        rank = ranks[dst[row]]
         cell, home = rank.target(c), rank.home.get(c)
         if not adds[row] or home is None:
-            ir.add(rank.rank, "r", NONE, cell, count[c], sent[row])
+            ir.add(rank.rank, "r", NONE, cell, count[c], sent[message[row]])
         else:
-            ir.add(rank.rank, "rrc", home, cell, count[c], sent[row])
+            ir.add(rank.rank, "rrc", home, cell, count[c], sent[message[row]])
         due.append(arrival[row])
         rank.home[c] = cell
-    for rank in checking_deadline(ranks):
+    for rank in checking_deadline(ranks.values()):
         for c, cell in rank.goal.items():
             home = rank.home.get(c)
             if home is not None and home != cell:

@@ -8,6 +8,7 @@ import numpy as np
 
 from emit.columns import OP_CODE
 from emit.compiler.ir import BUFFER, NONE, Instructions, predecessors, scratch_chunks
+from emit.images import images_of
 from emit.program import OPS, READS_DST, READS_SRC, WRITES_DST
 from emit.targets import Limits
 from synth.model.collective import Ints
@@ -44,8 +45,7 @@ class Prepared:
         self.rank, self.count = _column(ir.rank), _column(ir.count)
         self.source, self.target = _column(ir.source), _column(ir.target)
         self.op = _column([OP_CODE[name] for name in ir.op])
-        self.into = np.where(self.source == NONE, NONE, self.rank[self.source])
-        self.out = np.where(self.target == NONE, NONE, self.rank[self.target])
+        self.into, self.out = _peers(ir, self.rank, self.source, self.target)
         src, dst = _column(ir.src), _column(ir.dst)
         src, dst = np.where(src == NONE, dst, src), np.where(dst == NONE, src, dst)
         self.src, self.src_at = src // BUFFER, src % BUFFER
@@ -54,7 +54,8 @@ class Prepared:
         nranks = ir.header.nranks
         self.nodes = 1 + nranks + int(np.bincount(self.rank, minlength=1).max())
         received = self.source != NONE
-        self.crowd = int(np.bincount((self.into * nranks + self.rank)[received], minlength=1).max())
+        sent = self.source[received]
+        self.crowd = int(np.bincount(self.rank[sent] * nranks + self.out[sent], minlength=1).max())
 
     def __len__(self) -> int:
         return len(self.ir)
@@ -72,6 +73,18 @@ class Prepared:
         exceeds_offset = (reads_src & (self.src_at > limits.offset)) | (uses_dst & (self.dst_at > limits.offset))
         fits = _among(limits.ops - {"re"})[self.op] & ~exceeds_offset & (self.count <= limits.count)
         return bool(fits.all())
+
+
+def _peers(ir: Instructions, rank: Ints, source: Ints, target: Ints) -> tuple[Ints, Ints]:
+    """Return the rank that each instruction receives from, and the rank that it sends to; −1 for none."""
+    if not ir.header.translations:
+        return np.where(source == NONE, NONE, rank[source]), np.where(target == NONE, NONE, rank[target])
+    images = images_of(ir.header.translations, ir.header.nranks)
+    out = np.where(target == NONE, NONE, _column(ir.out))
+    into = np.full(len(rank), NONE, dtype=np.int64)
+    receives = np.flatnonzero(source != NONE)
+    into[receives] = images.seen_by(rank[source[receives]], out[source[receives]])
+    return into, out
 
 
 def _column(values: list[int]) -> Ints:

@@ -31,7 +31,8 @@ def waits_of(
     Returns:
         Numbers of instructions of the same rank, ascending, for every instruction; `after` is not changed.
     """
-    everywhere = len(ir) * sum(blocks) <= TUNING.clock_entries
+    # What a message implies about its sender's threadblocks holds for an image of them only.
+    everywhere = len(ir) * sum(blocks) <= TUNING.clock_entries and not ir.header.translations
     if everywhere or few_nops:
         if len(ir) * (sum(blocks) if everywhere else max(blocks, default=0)) > TUNING.most_clock_entries:
             return _last_of_each_block(block_of, after)

@@ -14,6 +14,7 @@ from emit.compiler.lower import Lowering, forms, program_collective
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, write_program
 from emit.goal import Goal, most_chunks
+from emit.images import whole_program
 from emit.library.by_size import by_size
 from emit.library.lowered import ELEMENT_BYTES, Lowered, LoweredBySize, blocks_of
 from emit.program import FIFO_DEPTH, Program
@@ -295,11 +296,32 @@ class Programs:
         sizes: Sequence[int],
     ) -> Lowered:
         """Lower an algorithm to a program of one protocol in given cells."""
-        lowering = self._lowering
-        if lowering is None or not lowering.is_of(algorithm, common):
+        try:
+            return self._lowered_by(self._lowering_of(algorithm, common), protocol, low, high, until, sizes)
+        except InputError:
+            if self._lowering is None or not self._lowering.translations:
+                raise
+        self._lowering = Lowering(
+            algorithm, algorithm.problem.collective.name, self.target.limits, inplace=self.inplace, common=common
+        )
+        return self._lowered_by(self._lowering, protocol, low, high, until, sizes)
+
+    def _lowering_of(self, algorithm: Algorithm, common: CommonChunk) -> Lowering:
+        """Return the lowering of an algorithm in given cells: the last one if it is that, else a new one."""
+        if self._lowering is None or not self._lowering.is_of(algorithm, common):
+            self._lowering = None
             name = algorithm.problem.collective.name
-            lowering = Lowering(algorithm, name, self.target.limits, inplace=self.inplace, common=common)
-        self._lowering, begun = lowering, now()
+            self._lowering = Lowering(
+                algorithm, name, self.target.limits, inplace=self.inplace, common=common, by_images=True
+            )
+        return self._lowering
+
+    def _lowered_by(
+        self, lowering: Lowering, protocol: str, low: int, high: int, until: float, sizes: Sequence[int]
+    ) -> Lowered:
+        """Return the program of one protocol that a lowering makes."""
+        algorithm, common = lowering.algorithm, lowering.common
+        begun = now()
         program, goal = lowering.program(protocol, min_bytes=low, max_bytes=high, until=until), lowering.goal
         parts = 1
         if algorithm.problem.topology.protocol:
@@ -307,6 +329,7 @@ class Programs:
                 lowering, program, self.target.limits, low, high, sizes if self.size is None else (self.size,), until
             )
         self._improving_s = now() - max(begun, lowering.first)
+        program = whole_program(program)
         form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
         if not form.holds_program:  # The format may still refuse the program.
             text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)

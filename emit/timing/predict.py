@@ -30,7 +30,9 @@ from emit.timing.slices import slices_of
 from emit.timing.timed import TimedProgram, TimedSteps
 from synth.model.collective import Floats, Ints
 from synth.model.registry import find_kind
+from synth.symmetry.quotient import quotient_network
 from topologies.errors import InputError
+from topologies.network import Network
 from topologies.topology import Topology
 
 # Faults of results and of memory do not change the time.
@@ -147,10 +149,17 @@ class Predictor(TimedProgram):
             chunks=c.count.astype(np.float64),
             ends=ends,
             link=assign_links(self.network, ends, self._costed),
-            links=links_of(self.network),
+            links=links_of(self._resources(program)),
             weight=np.ones(program.nranks) if weight is None else weight,
         )
         self._take_steps(steps, slots, compiled_from)
+
+    def _resources(self, program: Program) -> Network:
+        """Return the network whose resources the program's transmissions share.
+
+        With translations, a transmission does to the orbit of a resource what all its images do to the resource.
+        """
+        return quotient_network(self.network, program.translations) if program.translations else self.network
 
     @property
     def nsteps(self) -> int:

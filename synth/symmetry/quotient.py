@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,7 @@ def _build_quotient(
 ) -> Problem:
     """Build the quotient problem of a network by its translations."""
     collective = representative_chunks(name, len(members), chunks, representatives(translations, len(members)))
-    return Problem(topology, collective, members, (), _quotient_network(net, translations), Quotient(translations, net))
+    return Problem(topology, collective, members, (), quotient_network(net, translations), Quotient(translations, net))
 
 
 def representative_chunks(name: str, k: int, chunks: int, owners: Ints) -> Collective:
@@ -165,7 +166,8 @@ def representative_chunks(name: str, k: int, chunks: int, owners: Ints) -> Colle
     return Collective(name, k, block, nchunks, reduces, fraction, pre, post, in_index, out_index)
 
 
-def _quotient_network(net: Network, translations: Translations) -> Network:
+@lru_cache(maxsize=4)
+def quotient_network(net: Network, translations: Translations) -> Network:
     """Return the network with one resource for every class of resources; see `Quotient`.
 
     Copies of two sends cannot meet on a link either: a link is as narrow as some resource that it uses (see

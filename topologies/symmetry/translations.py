@@ -90,14 +90,14 @@ def representatives(translations: Translations, nranks: int) -> Ints:
     return np.flatnonzero(element_of_rank(translations, np.arange(nranks)) == 0)
 
 
-def translate_links(net: Network, translations: Translations, links: Ints, counts: Sequence[int]) -> Ints:
+def translate_links(net: Network, translations: Translations, links: Ints, counts: Sequence[int | Ints]) -> Ints:
     """Return the images of links under translations of the network (see `translate`): int64 (links,).
 
     Args:
         net: The network.
         translations: The translations.
         links: The links to map.
-        counts: Number of times that each translation is applied, any sign.
+        counts: As in `translate`; arrays hold one number for each of `links`.
 
     Raises:
         InputError: The translations map a link to no link.

@@ -50,7 +50,7 @@ class Neighbours:
         ):
             latest: dict[tuple[int, int, int], int] = {}
             for n, source, target in messages:
-                key = (ir.rank[source], ir.rank[target], ir.channel[target])
+                key = (ir.rank[source], ir.receiver(source), ir.channel[target])
                 before[n] = latest.get(key, NONE)
                 if before[n] != NONE:
                     after[before[n]] = n
@@ -188,7 +188,8 @@ def aggregate_copies(ir: Instructions, limits: Limits) -> Instructions:
         into = last_copy.setdefault(key, n)
         width = merged.count[into]
         follows = all(column[n] == column[into] + width for column in (merged.src, merged.dst))
-        if into == n or not follows or width + merged.count[n] > limits.count:
+        width += merged.count[n]
+        if into == n or not follows or width > limits.count or not merged.joins(into, width):
             last_copy[key] = n
             continue
         merged.count[into] += merged.count[n]
@@ -213,6 +214,9 @@ def _aggregated_at(near: Neighbours, s: int, later: int, most: int) -> int:
     if ir.op[r] == "rrc" and ir.src[later_receive] - ir.src[r] != distance:
         return NONE
     if any(n > s for n in near.after[later]):
+        return NONE
+    count, lower = ir.count[s] + ir.count[later], (s, r) if distance > 0 else (later, later_receive)
+    if not all(ir.joins(n, count) for n in lower):
         return NONE
     if all(n < r for n in near.after[later_receive]):
         return r
@@ -245,6 +249,7 @@ def fuse(ir: Instructions) -> Instructions:
             changed.dst[r],
         )
         changed.source[stays], changed.target[stays], changed.channel[stays] = source, target, changed.channel[r]
+        changed.out[stays] = changed.out[s]
         changed.target[source], changed.source[target] = stays, stays
         changed.source[removed] = changed.target[removed] = NONE
         near.remove(removed, stays)

@@ -37,9 +37,7 @@ def order_by_depth(ir: Instructions, exchanges: bool = False) -> Instructions:
         """Return the key by which instruction `n` is sorted."""
         source, target = ir.source[n], ir.target[n]
         own_rank = ir.rank[n]
-        to_lower_rank = (source != NONE and ir.rank[source] > own_rank) or (
-            target != NONE and ir.rank[target] < own_rank
-        )
+        to_lower_rank = (source != NONE and ir.sender(n) > own_rank) or (target != NONE and ir.receiver(n) < own_rank)
         return depth[n], exchanges and to_lower_rank, source != NONE
 
     order = sorted(range(len(ir)), key=key)
@@ -64,7 +62,7 @@ def keeps_message_order(ir: Instructions, order: Sequence[int] | None = None) ->
     for n in range(len(ir)) if order is None else order:
         source, target = ir.source[n], ir.target[n]
         if target != NONE:
-            sent[ir.rank[n], ir.rank[target], ir.channel[target]].append(n)
+            sent[ir.rank[n], ir.receiver(n), ir.channel[target]].append(n)
         if source != NONE:
-            received[ir.rank[source], ir.rank[n], ir.channel[n]].append(source)
+            received[ir.rank[source], ir.receiver(source), ir.channel[n]].append(source)
     return sent == received

@@ -19,7 +19,10 @@ def split(ir: Instructions, most: int) -> Instructions:
         for piece, at in enumerate(range(0, count, most)):
             src, dst = (place + at if place != NONE else NONE for place in (ir.src[n], ir.dst[n]))
             source = first[ir.source[n]] + piece if ir.source[n] != NONE else NONE
-            pieces.add(ir.rank[n], ir.op[n], src, dst, min(most, count - at), source, ir.channel[n], ir.threadblock[n])
+            pieces.add(
+                ir.rank[n], ir.op[n], src, dst, min(most, count - at), source, ir.channel[n], ir.threadblock[n],
+                ir.out[n],
+            )  # fmt: skip
     return pieces
 
 
@@ -39,7 +42,7 @@ def unfuse(ir: Instructions, ops: frozenset[str]) -> Instructions:
         block = ir.threadblock[n]
         source = sender[ir.source[n]] if ir.source[n] != NONE else NONE
         if op in ops:
-            sender[n] = unfused.add(rank, op, src, dst, count, source, channel, block)
+            sender[n] = unfused.add(rank, op, src, dst, count, source, channel, block, ir.out[n])
             continue
         if op == "rcs":
             unfused.add(rank, "r", NONE, dst, count, source, channel, block)
@@ -54,5 +57,5 @@ def unfuse(ir: Instructions, ops: frozenset[str]) -> Instructions:
                 unfused.add(rank, "cpy", src, dst, count, threadblock=block)
             unfused.add(rank, "re", src if op == "rrs" else received_at, result_at, count, threadblock=block)
         if op != "rrc":
-            sender[n] = unfused.add(rank, "s", result_at, NONE, count, NONE, channel, block)
+            sender[n] = unfused.add(rank, "s", result_at, NONE, count, NONE, channel, block, ir.out[n])
     return unfused

@@ -181,6 +181,8 @@ def _over(ir: Instructions) -> list[int]:
         source = ir.source[n]
         for instruction in earlier:
             begun[n] |= ended[instruction]
+        if ir.header.translations:
+            source = NONE  # What the sender knows holds for an image of these instructions.
         if source != NONE:  # A message of many chunks begins to arrive while it is still being sent.
             begun[n] |= ended[source] if ir.count[n] == 1 else begun[source]
         ended[n] = begun[n] | (ended[source] if source != NONE else 0) | 1 << n

@@ -1,0 +1,208 @@
+"""Programs of one representative of each orbit of ranks, whose images under translations are the other ranks.
+
+Translations of the network (`topologies.symmetry.translations`) form a group in which only the identity leaves a rank
+in its place. A program with translations holds the threadblocks of the representatives only. Its peers are ranks as the
+representative sees them. Every other rank executes the same steps, with each peer replaced by its image, and each block
+of a buffer with one block for each rank replaced by the block of the image. `whole_program` writes these images out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from emit.program import READS_DST, READS_SRC, WRITES_DST, Gpu, Program, Step, ThreadBlock
+from synth.model.collective import Ints
+from synth.model.deadline import checking_deadline
+from synth.model.registry import EVERY, PAIR, find_kind
+from topologies.errors import InputError
+from topologies.symmetry.translations import Translations, digits, element_of_rank, representatives, translate
+
+
+class Images:
+    """The ranks as images of representatives; a group element is the number of a product of translations.
+
+    Attributes:
+        translations: The translations.
+        nranks: Number of ranks.
+        representatives: The representative of every orbit, ascending, int, shape (orbits,).
+        element: Element that maps its representative to each rank, int, shape (nranks,).
+        representative: Representative of each rank, int, shape (nranks,).
+        order: Number of elements.
+    """
+
+    def __init__(self, translations: Translations, nranks: int) -> None:
+        """Tabulate the orbits of `nranks` ranks."""
+        self.translations, self.nranks = translations, nranks
+        ranks = np.arange(nranks)
+        self.representatives: Ints = representatives(translations, nranks)
+        self.element: Ints = element_of_rank(translations, ranks)
+        self.representative: Ints = translate(translations, ranks, [-digit for digit in digits(translations, ranks)])
+        self.order = nranks // len(self.representatives)
+        self._first = ranks[self.representative == self.representatives[0]] if nranks else ranks
+        self._moved: dict[int, Ints] = {}
+
+    def counts(self, element: int) -> list[int]:
+        """Return how often each translation is applied in an element."""
+        counts = []
+        for _, extent in self.translations:
+            element, count = divmod(element, extent)
+            counts.append(count)
+        return counts
+
+    def moved(self, element: int) -> Ints:
+        """Return the image of every rank under an element, int, shape (nranks,)."""
+        if element not in self._moved:
+            self._moved[element] = translate(self.translations, np.arange(self.nranks), self.counts(element))
+        return self._moved[element]
+
+    def inverse(self, element: int) -> int:
+        """Return the inverse of an element."""
+        number, weight = 0, 1
+        for count, (_, extent) in zip(self.counts(element), self.translations, strict=True):
+            number += -count % extent * weight
+            weight *= extent
+        return number
+
+    def composed(self, element: int) -> Ints:
+        """Return the product of an element with every element, int, shape (order,)."""
+        origin = int(self.representatives[0])
+        ranks = np.flatnonzero(self.representative == origin)
+        by_element = ranks[np.argsort(self.element[ranks])]
+        return np.asarray(self.element[self.moved(element)[by_element]])
+
+    def seen_by(self, ranks: Ints, observers: Ints) -> Ints:
+        """Return ranks as the representatives of `observers` see them, when `observers` see `ranks`."""
+        back = [-digit for digit in digits(self.translations, observers)]
+        return translate(self.translations, ranks, back)
+
+    def connection(self, source: int, target: int) -> tuple[int, int]:
+        """Return the (source, target) whose image a connection is, with a representative as its source."""
+        back = self.inverse(int(self.element[source]))
+        return int(self.representative[source]), int(self.moved(back)[target])
+
+    def reverse(self, source: int, target: int) -> tuple[int, int]:
+        """Return (target, source) as the target's representative sees them."""
+        return self.connection(target, source)
+
+
+images_of = lru_cache(maxsize=8)(Images)
+
+
+def block_of_buffer(program: Program, size: int) -> int:
+    """Return the chunks of a block of an input or output buffer of `size` chunks; 0 if translations keep its order.
+
+    A buffer of as many chunks as a loop has one block for each rank, which translations map like the ranks.
+    """
+    return program.nchunks_per_loop // program.nranks if size == program.nchunks_per_loop else 0
+
+
+def input_block(program: Program) -> int:
+    """Return `block_of_buffer` of the input that a call out of place has, whose chunks name contributions."""
+    size = program.nchunks_per_loop
+    whole = find_kind(program.collective).before == EVERY or find_kind(program.collective).unit == PAIR
+    return block_of_buffer(program, size) if whole else 0
+
+
+def moves_together(translations: Translations, block: int, first: int, count: int) -> bool:
+    """Return True if neighbouring chunks of a buffer with a block for each rank stay neighbours in all images.
+
+    Args:
+        translations: The translations.
+        block: Chunks of a block; 0 if translations keep the buffer's order.
+        first: First chunk.
+        count: Number of chunks.
+    """
+    if not block or not translations:
+        return True
+    group = block * min(stride for stride, _ in translations)
+    return first // group == (first + count - 1) // group
+
+
+def image_of_chunk(images: Images, block: int, element: int, first: Ints) -> Ints:
+    """Return the places of chunks of a buffer in the image under an element; `block` is as in `moves_together`."""
+    if not block:
+        return first
+    return images.moved(element)[first // block] * block + first % block
+
+
+def whole_program(program: Program) -> Program:
+    """Return a program with the threadblocks of all ranks; itself if it has no translations.
+
+    Raises:
+        InputError: Neighbouring chunks of an instruction are no neighbours in some image.
+    """
+    if not program.translations:
+        return program
+    return replace(program, gpus=list(image_gpus(program)), translations=())
+
+
+def image_gpus(program: Program) -> Iterator[Gpu]:
+    """Yield the part of every rank of a program with translations, in order.
+
+    Raises:
+        InputError: As `whole_program` raises it.
+    """
+    images = images_of(program.translations, program.nranks)
+    check_images(program)
+    for rank in checking_deadline(range(program.nranks)):
+        gpu = program.gpus[int(images.representative[rank])]
+        yield _image(program, images, gpu, int(images.element[rank]))
+
+
+def check_images(program: Program) -> None:
+    """Raise InputError if neighbouring chunks of an instruction are no neighbours in some image."""
+    translations = program.translations
+    for _, gpu in zip(*_parts(program), strict=True):
+        blocks = {"i": block_of_buffer(program, gpu.i_chunks), "o": block_of_buffer(program, gpu.o_chunks), "s": 0}
+        for tb in gpu.threadblocks:
+            for step in tb.steps:
+                for names, buffer, first in (
+                    (READS_SRC, step.src_buf, step.src_off),
+                    (WRITES_DST | READS_DST, step.dst_buf, step.dst_off),
+                ):
+                    if step.op in names and not moves_together(translations, blocks[buffer], first, step.count):
+                        raise InputError(
+                            f"{program.name}: {step.op} of {buffer}[{first}..] has no image on other ranks"
+                        )
+
+
+def _parts(program: Program) -> tuple[list[int], list[Gpu]]:
+    """Return the representatives and their parts."""
+    ranks = images_of(program.translations, program.nranks).representatives.tolist()
+    return ranks, [program.gpus[rank] for rank in ranks]
+
+
+def _image(program: Program, images: Images, gpu: Gpu, element: int) -> Gpu:
+    """Return the image of a representative's part under an element."""
+    if not element:
+        return gpu
+    moved = images.moved(element).tolist()
+    blocks = {"i": block_of_buffer(program, gpu.i_chunks), "o": block_of_buffer(program, gpu.o_chunks), "s": 0}
+
+    def place(buffer: str, first: int) -> int:
+        """Return the first chunk of a span in the image."""
+        block = blocks[buffer]
+        is_inside = block and 0 <= first < program.nchunks_per_loop
+        return moved[first // block] * block + first % block if is_inside else first
+
+    def step_of(step: Step) -> Step:
+        """Return the image of a step."""
+        source, target = place(step.src_buf, step.src_off), place(step.dst_buf, step.dst_off)
+        if source == step.src_off and target == step.dst_off:
+            return step
+        return Step(
+            step.op, step.src_buf, source, step.dst_buf, target, step.count, step.dep_tb, step.dep_step, step.has_dep
+        )
+
+    threadblocks = [
+        ThreadBlock(
+            moved[tb.send] if tb.send >= 0 else -1, moved[tb.recv] if tb.recv >= 0 else -1, tb.channel,
+            [step_of(step) for step in tb.steps],
+        )
+        for tb in gpu.threadblocks
+    ]  # fmt: skip
+    return Gpu(gpu.i_chunks, gpu.o_chunks, gpu.s_chunks, threadblocks)

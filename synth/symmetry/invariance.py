@@ -1,0 +1,80 @@
+"""Find the translations of a network that map a schedule onto itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from synth.model.collective import Ints
+from synth.model.deadline import check_deadline
+from synth.model.problem import Problem
+from synth.model.registry import PAIR
+from synth.model.schedule import Schedule
+from topologies.network import Network
+from topologies.symmetry.translations import Translations, find_translations, translate, translate_links
+
+_ROUNDING = 1e-9  # Relative difference of times that count as equal.
+
+
+def invariant_under(problem: Problem, schedule: Schedule) -> Translations:
+    """Return translations that map a schedule, times included, onto itself; () if there are none.
+
+    They are those of the network (`find_translations`), each replaced by its least power that keeps the schedule.
+
+    Args:
+        problem: A whole problem, on all ranks of its network.
+        schedule: A schedule of it.
+    """
+    collective = problem.collective
+    is_whole = problem.quotient is None and not problem.relays and problem.allowed_holders is None
+    if not (is_whole and collective.kind.translatable and len(schedule)) or collective.is_one_shot:
+        return ()
+    if np.ptp(collective.fraction) or (collective.kind.in_shares and collective.chunks % collective.nranks):
+        return ()
+    kept: list[tuple[int, int]] = []
+    for stride, extent in _translations_of(problem.network):
+        for power in (p for p in range(1, extent) if extent % p == 0):
+            check_deadline()
+            translation = (stride * power, extent // power)
+            if _keeps(problem, schedule, translation):
+                kept.append(translation)
+                break
+    return tuple(kept)
+
+
+@lru_cache(maxsize=4)
+def _translations_of(net: Network) -> Translations:
+    """Return `find_translations` of a network, which several schedules share."""
+    return find_translations(net, check_deadline)
+
+
+def image_of_chunks(problem: Problem, translations: Translations, chunks: Ints, counts: Sequence[int | Ints]) -> Ints:
+    """Return the images of chunks under translations of a whole problem; `counts` is as in `translate`.
+
+    The chunks of a translatable collective are numbered by their owner, for alltoall then by their destination, and
+    then by their part of the block.
+    """
+    n, kind = problem.collective.nranks, problem.collective.kind
+    parts = problem.collective.chunks // n if kind.in_shares else problem.collective.chunks
+    block, part = np.divmod(chunks, parts)
+    destinations = n if kind.unit == PAIR else 1
+    owner, destination = np.divmod(block, destinations)
+    owner = translate(translations, owner, counts)
+    if destinations > 1:
+        destination = translate(translations, destination, counts)
+    return np.asarray((owner * destinations + destination) * parts + part)
+
+
+def _keeps(problem: Problem, schedule: Schedule, translation: tuple[int, int]) -> bool:
+    """Return True if a translation of the network maps every send of a schedule onto a send with the same times."""
+    chunk = image_of_chunks(problem, (translation,), schedule.chunk, [1])
+    link = translate_links(problem.network, (translation,), schedule.link, [1])
+    here, there = (np.lexsort((schedule.step, *ends)) for ends in ((schedule.link, schedule.chunk), (link, chunk)))
+    exact = ((schedule.chunk, chunk), (schedule.link, link), (schedule.step, schedule.step))
+    if not all(np.array_equal(column[here], image[there]) for column, image in exact):
+        return False
+    if not np.array_equal(schedule.reduces[here], schedule.reduces[there]):
+        return False
+    return bool(np.allclose(schedule.start_us[here], schedule.start_us[there], rtol=_ROUNDING, atol=_ROUNDING))

@@ -1,0 +1,152 @@
+"""Programs of representatives: their images are right programs, as fast as the model says, on all ranks."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from emit.check.program import check
+from emit.compiler.lower import Lowering, forms
+from emit.images import Images, moves_together, whole_program
+from emit.program import Program
+from emit.targets import USUAL_LIMITS, target_named
+from emit.timing.predict import Predictor
+from synth.baselines import baseline
+from synth.model.problem import make_problem
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.topology import Topology
+
+GROUPS = [((1, 8),), ((1, 2), (2, 4)), ((4, 3),), ((1, 4), (4, 3)), ((2, 2), (4, 3))]
+
+
+@pytest.mark.parametrize("translations", GROUPS)
+def test_images_form_a_group(translations: tuple[tuple[int, int], ...]) -> None:
+    """Check inverses, products and the frame of a representative against the images of single ranks."""
+    n = 24 if translations[-1] == (4, 3) else 8
+    images = Images(translations, n)
+    for element in range(images.order):
+        moved = images.moved(element)
+        assert sorted(moved.tolist()) == list(range(n))
+        np.testing.assert_array_equal(images.moved(images.inverse(element))[moved], np.arange(n))
+        product = images.composed(element)
+        for other in range(images.order):
+            np.testing.assert_array_equal(images.moved(int(product[other])), moved[images.moved(other)])
+    for source in range(n):
+        assert images.moved(int(images.element[source]))[images.representative[source]] == source
+        for target in range(n):
+            own_source, own_target = images.connection(source, target)
+            back = images.moved(int(images.element[source]))
+            assert (back[own_source], back[own_target]) == (source, target)
+            assert images.connection(*images.reverse(source, target)) == images.connection(target, source)
+
+
+CASES = [
+    (spec, name)
+    for spec in ("full:16", "dgx-h100:2", "hypercube:4", "ring:16", "torus:4x4")
+    for name in ("allgather", "reducescatter", "allreduce", "alltoall")
+]
+
+
+@cache
+def _programs(spec: str, name: str) -> list[tuple[Program, Topology]]:
+    """Return programs with translations of algorithms that libraries would run, in both forms of calls."""
+    problem = make_problem(load(spec), name)
+    programs = []
+    for algorithm in baseline(problem)[:4]:
+        for inplace in forms(problem):
+            for limits in (USUAL_LIMITS, target_named("rccl").limits):
+                lowering = Lowering(algorithm, name, limits, inplace=inplace, by_images=True)
+                if lowering.translations:
+                    programs.append((lowering.program(min_bytes=1 << 20, max_bytes=1 << 20), problem.topology))
+    return programs
+
+
+@pytest.mark.parametrize(("spec", "name"), CASES)
+def test_images_of_a_program_are_right(spec: str, name: str) -> None:
+    """Check that the check of the representatives and the check of all ranks find nothing, and that times agree."""
+    for program, topology in _programs(spec, name):
+        assert sum(bool(gpu.threadblocks) for gpu in program.gpus) * 2 <= program.nranks
+        whole = whole_program(program)
+        assert not whole.translations
+        assert whole.nsteps % program.nsteps == 0
+        assert check(program, target=None).ok
+        assert check(whole, target=None).ok
+        assert Predictor(program, topology).time_us(1 << 20) <= 1.5 * Predictor(whole, topology).time_us(1 << 20)
+
+
+def test_translatable_cases_have_images() -> None:
+    """Check that most of the cases are cases."""
+    assert sum(bool(_programs(spec, name)) for spec, name in CASES) >= 15
+
+
+def _faulty(program: Program, rng: random.Random) -> Program:
+    """Return a program with one changed step of a representative."""
+    gpus = list(program.gpus)
+    rank = rng.choice([rank for rank, gpu in enumerate(gpus) if any(tb.steps for tb in gpu.threadblocks)])
+    blocks = list(gpus[rank].threadblocks)
+    at = rng.choice([at for at, tb in enumerate(blocks) if tb.steps])
+    steps = list(blocks[at].steps)
+    n = rng.randrange(len(steps))
+    fault = rng.choice(("drop", "swap", "wait", "src", "dst", "peer", "op"))
+    if fault == "drop":
+        del steps[n]
+    elif fault == "swap" and len(steps) > 1:
+        m = rng.randrange(len(steps))
+        steps[n], steps[m] = steps[m], steps[n]
+    elif fault == "wait":
+        steps[n] = replace(steps[n], dep_tb=-1, dep_step=-1)
+    elif fault == "src":
+        steps[n] = replace(steps[n], src_off=max(0, steps[n].src_off + rng.choice((-1, 1))))
+    elif fault == "dst":
+        steps[n] = replace(steps[n], dst_off=max(0, steps[n].dst_off + rng.choice((-1, 1))))
+    elif fault == "op" and steps[n].op in ("r", "rrc"):
+        steps[n] = replace(steps[n], op={"r": "rrc", "rrc": "r"}[steps[n].op])
+    block = replace(blocks[at], steps=steps)
+    if fault == "peer":
+        block = replace(block, recv=-1 if block.recv < 0 else (block.recv + 1) % program.nranks)
+    blocks[at] = block
+    gpus[rank] = replace(gpus[rank], threadblocks=blocks)
+    return replace(program, gpus=gpus)
+
+
+@pytest.mark.parametrize(("spec", "name"), CASES)
+def test_checks_of_representatives_and_of_all_ranks_agree(spec: str, name: str) -> None:
+    """Check that both checks find the same kinds of faults in programs with a planted fault."""
+    rng, found = random.Random(f"{spec} {name}"), 0
+    for program, _ in _programs(spec, name):
+        for _ in range(6):
+            faulty = _faulty(program, rng)
+            try:
+                whole = whole_program(faulty)
+            except InputError:
+                with pytest.raises(InputError):
+                    check(faulty, target=None)
+                continue
+            reports = [check(candidate, target=None) for candidate in (faulty, whole)]
+            kinds = [{finding.kind for finding in report.findings} for report in reports]
+            # With a race, what else is found depends on the order of execution that the check follows.
+            if not all("race" in found_kinds for found_kinds in kinds):
+                assert kinds[0] == kinds[1], [f.message for report in reports for f in report.findings][:4]
+            assert reports[0].splits == reports[1].splits
+            found += not reports[0].ok
+    assert found or not _programs(spec, name)
+
+
+def test_spans_that_images_tear_apart_are_refused() -> None:
+    """Check that a step over blocks of two ranks has no image, if translations move each block by itself."""
+    assert moves_together(((1, 8),), 2, 2, 2)
+    assert not moves_together(((1, 8),), 2, 2, 3)
+    assert moves_together(((4, 2),), 2, 0, 8)
+    assert not moves_together(((4, 2),), 2, 6, 4)
+    program, _ = next((p, t) for p, t in _programs("full:16", "allgather") if p.translations[0][0] == 1)
+    gpu = program.gpus[0]
+    block = gpu.threadblocks[0]
+    wide = [replace(step, count=3) for step in block.steps]
+    gpus = [replace(gpu, threadblocks=[replace(block, steps=wide), *gpu.threadblocks[1:]]), *program.gpus[1:]]
+    with pytest.raises(InputError, match="no image"):
+        whole_program(replace(program, gpus=gpus))
