@@ -8,7 +8,7 @@ of a buffer with one block for each rank replaced by the block of the image. `wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -107,6 +107,37 @@ def input_block(program: Program) -> int:
     return block_of_buffer(program, size) if whole else 0
 
 
+class BufferImages:
+    """The places of chunks in the buffers of ranks that are images of representatives.
+
+    Attributes:
+        images: Images of the ranks.
+        blocks: Chunks of a block of each buffer by its name, 0 if translations keep the buffer's order.
+    """
+
+    def __init__(self, images: Images, blocks: Mapping[str, int]) -> None:
+        self.images, self.blocks = images, dict(blocks)
+
+    def place(self, rank: int, buffer: str, chunk: int) -> int:
+        """Return where a rank has the chunk that its representative has at `chunk` of a buffer."""
+        return self._moved(int(self.images.element[rank]), buffer, chunk)
+
+    def place_of_representative(self, rank: int, buffer: str, chunk: int) -> int:
+        """Return where the representative has the chunk that a rank has at `chunk` of a buffer."""
+        return self._moved(self.images.inverse(int(self.images.element[rank])), buffer, chunk)
+
+    def _moved(self, element: int, buffer: str, chunk: int) -> int:
+        """Return the place of a chunk in the image of a buffer."""
+        block = self.blocks.get(buffer, 0)
+        if not block or not element or not 0 <= chunk < block * self.images.nranks:
+            return chunk
+        return int(self.images.moved(element)[chunk // block]) * block + chunk % block
+
+    def moves_together(self, buffer: str, chunk: int, count: int) -> bool:
+        """Return True if neighbouring chunks of a buffer stay neighbours in all images."""
+        return moves_together(self.images.translations, self.blocks.get(buffer, 0), chunk, count)
+
+
 def moves_together(translations: Translations, block: int, first: int, count: int) -> bool:
     """Return True if neighbouring chunks of a buffer with a block for each rank stay neighbours in all images.
 
@@ -120,6 +151,12 @@ def moves_together(translations: Translations, block: int, first: int, count: in
         return True
     group = block * min(stride for stride, _ in translations)
     return first // group == (first + count - 1) // group
+
+
+def neighbours(program: Program, size: int) -> int:
+    """Return how many aligned chunks of a buffer of `size` chunks stay neighbours in all images; 0 for all of them."""
+    block = block_of_buffer(program, size)
+    return block * min(stride for stride, _ in program.translations) if program.translations else 0
 
 
 def image_of_chunk(images: Images, block: int, element: int, first: Ints) -> Ints:

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emit.check.capacity import CAPACITY
+from emit.images import Images
+from synth.model.collective import Ints
 from synth.model.deadline import check_deadline
 from topologies.errors import InputError
 
@@ -41,6 +43,21 @@ class VectorClocks:
         np.maximum(row, known_row, out=row)
 
 
+def image_of_row(row: Row, seen: Ints | None) -> Row:
+    """Return a copy of a row as another rank sees it.
+
+    Args:
+        row: A row with an entry for each group element of each actor.
+        seen: For each element of the row's rank, the same image as an element of the other rank; None to change
+            nothing.
+    """
+    if seen is None:
+        return row.copy()
+    image = np.empty_like(row)
+    image.reshape(-1, len(seen))[:, seen] = row.reshape(-1, len(seen))
+    return image
+
+
 class Message:
     """The knowledge that a signal, a release or a packet carries: rows of `seen` and `shown` (see `ThreadClocks`).
 
@@ -58,6 +75,41 @@ class Message:
         self._total_entries[0] -= self._size
 
 
+class Group:
+    """The group of translations whose images the ranks are; only the identity, whose number is 0, without images.
+
+    Attributes:
+        images: Images of the ranks; None without images.
+        order: Number of elements.
+    """
+
+    def __init__(self, images: Images | None) -> None:
+        self.images, self.order = images, 1 if images is None else images.order
+        self._elements = [] if images is None else images.element.tolist()
+        self._inverses = [0] if images is None else [images.inverse(element) for element in range(self.order)]
+        self._composed: dict[int, Ints] = {}
+
+    def element(self, rank: int) -> int:
+        """Return the element that maps a rank's representative to it."""
+        return self._elements[rank] if self._elements else 0
+
+    def inverse(self, element: int) -> int:
+        """Return the inverse of an element."""
+        return self._inverses[element]
+
+    def representative(self, rank: int) -> int:
+        """Return a rank's representative."""
+        return rank if self.images is None else int(self.images.representative[rank])
+
+    def composed(self, element: int) -> Ints | None:
+        """Return the product of an element with every element; None for the identity."""
+        if self.images is None or not element:
+            return None
+        if element not in self._composed:
+            self._composed[element] = self.images.composed(element)
+        return self._composed[element]
+
+
 class ThreadClocks:
     """The clocks of actors with many threads: threadblocks of an execution plan, and transfers of its port channels.
 
@@ -66,9 +118,13 @@ class ThreadClocks:
     actor's rank has started. `seen` is knowledge of execution, `shown` is knowledge of memory: a relaxed signal and a
     packet's flag order the execution, but not memory.
 
+    With images of the ranks, the actors are those of representatives, and a row has an entry for each image of each
+    actor, as the row's rank sees them: entry `actor · order + element`.
+
     Attributes:
         rank: Rank of each actor.
         merged: Whether `seen` and `shown` are one object, because they never differ in this plan.
+        group: The group of the images.
         tick: Number of the tick that each actor is in.
         nops: Number of nops that each actor has executed.
         seen: Knowledge of execution.
@@ -80,10 +136,10 @@ class ThreadClocks:
         InputError: If there are too many actors.
     """
 
-    def __init__(self, rank: list[int], merged: bool) -> None:
+    def __init__(self, rank: list[int], merged: bool, group: Group) -> None:
         check_deadline()
-        size = len(rank)
-        max_actors = isqrt(2 * CAPACITY.clock_entries // (1 if merged else 2))
+        size, self.group = len(rank), group
+        max_actors = isqrt(2 * CAPACITY.clock_entries // (group.order if merged else 2 * group.order))
         if size > max_actors:
             raise InputError(
                 f"plan of {size} threadblocks and port channels; it must be at most {max_actors} to be checked"
@@ -93,9 +149,11 @@ class ThreadClocks:
         self._total_entries = [0]  # entries of all messages that exist, in a list that the messages share
         self.tick = [0] * size
         self.nops = [0] * size
-        self.seen, self.shown = VectorClocks(size), VectorClocks(size)
+        self.seen, self.shown = VectorClocks(size * group.order), VectorClocks(size * group.order)
         ranks = np.array(rank, dtype=np.int64)
-        self.seen.rows = dict(enumerate((ranks[:, None] == ranks[None, :]).astype(np.int32)))
+        rows = np.zeros((size, size, group.order), dtype=np.int32)
+        rows[:, :, 0] = ranks[:, None] == ranks[None, :]
+        self.seen.rows = dict(enumerate(rows.reshape(size, -1)))
         self.shown.rows = {actor: row.copy() for actor, row in self.seen.rows.items()}
         if merged:
             self.shown = self.seen
@@ -111,7 +169,8 @@ class ThreadClocks:
         self.heard[actor].clear()
         self.nops[actor] += 1
         self.tick[actor] += 1
-        self.seen.row(actor)[actor] = self.shown.row(actor)[actor] = self.tick[actor] + 1
+        at = actor * self.group.order
+        self.seen.row(actor)[at] = self.shown.row(actor)[at] = self.tick[actor] + 1
 
     def message(self, actor: int, relaxed: bool = False) -> Message:
         """Return the message of a signal that one thread of the actor sends: the knowledge at the actor's last nop.
@@ -129,8 +188,41 @@ class ThreadClocks:
             InputError: If too many messages are in flight.
         """
         row = self.seen.row(actor).copy()
-        row[actor] = self.tick[actor] + 2
+        row[actor * self.group.order] = self.tick[actor] + 2
         return self._counted(row, None)
+
+    def entry(self, actor: int, element: int) -> int:
+        """Return the entry of a row for the image of an actor under an element."""
+        return actor * self.group.order + element
+
+    def known(self, actor: int, other: int) -> int:
+        """Return what an actor knows of the execution of another actor of its rank."""
+        return int(self.seen.row(actor)[other * self.group.order])
+
+    def known_of(self, clocks: VectorClocks, entry: int, other: int) -> int:
+        """Return what the image of an actor knows of the image of another; both are entries of one rank's rows."""
+        order = self.group.order
+        actor, element = divmod(entry, order)
+        other_actor, other_element = divmod(other, order)
+        back = self.group.composed(self.group.inverse(element))
+        own_element = other_element if back is None else int(back[other_element])
+        return int(clocks.row(actor)[other_actor * order + own_element])
+
+    def seen_from(self, message: Message, rank: int) -> Message:
+        """Return a message as the representative of the rank that receives it sees it; the sender sees `rank`."""
+        return self._as_seen(message, self.group.inverse(self.group.element(rank)))
+
+    def seen_by(self, message: Message, rank: int, source: int) -> Message:
+        """Return what is kept in the memory of `source` as `rank`, a representative, sees it."""
+        return message if rank == source else self._as_seen(message, self.group.element(source))
+
+    def _as_seen(self, message: Message, element: int) -> Message:
+        """Return a message with each image of an actor replaced by its image under an element."""
+        seen = self.group.composed(element)
+        if seen is None:
+            return message
+        shown = None if message.shown is None else image_of_row(message.shown, seen)
+        return self._counted(image_of_row(message.seen, seen), shown)
 
     def _counted(self, seen_row: Row, shown_row: Row | None) -> Message:
         """Build a message; raise InputError if too many messages are in flight."""
@@ -142,16 +234,23 @@ class ThreadClocks:
         """Record that one thread of the actor received a message; its other threads know it from the next nop on."""
         self.heard[actor].append(message)
 
-    def started(self, actor: int, rank: int, begun: int) -> bool:
+    def started(self, actor: int, rank: int, begun: Sequence[int]) -> bool:
         """Return True if the actor knows that a rank's kernel has started: its input is set, its buffers are free.
 
         Args:
             actor: The actor that must know it.
             rank: The rank whose kernel must have started.
-            begun: Tick in which the rank's first actor began.
+            begun: Tick in which each rank's first actor began.
         """
-        first = self.first.get(rank)
-        return self.rank[actor] == rank or (first is not None and bool(self.seen.row(actor)[first] > begun))
+        return self.rank[actor] == rank or self.has_begun(self.seen.row(actor), rank, begun)
+
+    def has_begun(self, row: Row, rank: int, begun: Sequence[int]) -> bool:
+        """Return True if a rank's kernel has started according to a row, which may be empty; see `started`."""
+        owner = self.group.representative(rank)
+        first = self.first.get(owner)
+        if first is None or not len(row):
+            return False
+        return bool(row[self.entry(first, self.group.element(rank))] > begun[owner])
 
     def join(self, actors: Sequence[int]) -> None:
         """Update actors that meet at a barrier: each of them learns what any of them knows."""

@@ -14,12 +14,11 @@ import numpy as np
 
 from emit.check.capacity import CAPACITY
 from emit.check.cells import Cells
-from emit.check.clocks import Row, VectorClocks
+from emit.check.clocks import Row, VectorClocks, image_of_row
 from emit.columns import Columns
 from emit.findings import MAX_OF_A_KIND, Findings
 from emit.images import Images
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST
-from synth.model.collective import Ints
 from synth.model.deadline import checking_deadline
 from topologies.errors import InputError
 
@@ -222,7 +221,7 @@ class _HappensBefore:
             if b in column:
                 row[column[b]] += 1
             if messages and self.sends[step] >= 0:
-                in_flight[self.sends[step]].append(_image(row, self.seen[self.sends[step]]))
+                in_flight[self.sends[step]].append(image_of_row(row, self.seen[self.sends[step]]))
             if passed + 1 < self.times[step]:
                 passed_of[step] = passed + 1
                 continue
@@ -230,15 +229,6 @@ class _HappensBefore:
             if step in self.dependants:
                 row_after[step] = row.copy()
         return unordered
-
-
-def _image(row: Row, seen: Ints | None) -> Row:
-    """Return a copy of a clock row as the receiver of a message sees it; `seen` is the image of each element."""
-    if seen is None:
-        return row.copy()
-    image = np.empty_like(row)
-    image.reshape(-1, len(seen))[:, seen] = row.reshape(-1, len(seen))
-    return image
 
 
 def _report(c: Columns, query: Query, findings: Findings, prefix: str) -> None:

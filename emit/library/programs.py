@@ -329,8 +329,8 @@ class Programs:
                 lowering, program, self.target.limits, low, high, sizes if self.size is None else (self.size,), until
             )
         self._improving_s = now() - max(begun, lowering.first)
-        program = whole_program(program)
         form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
+        program = whole_program(program) if form.holds_program else program
         if not form.holds_program:  # The format may still refuse the program.
             text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)
             largest = form.writer.largest_message(text)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from emit.check.acts import Act, ActRun, Acts, ChannelEnd, Move
 from emit.check.capacity import CAPACITY
+from emit.images import Images
 from emit.mscclpp.memory import Memory, buffer_of, width
 from emit.mscclpp.plan import PACKETS, SUMS, Op, PlanGpu
 from emit.mscclpp.structure import executed_parts, packet_parts
@@ -21,7 +22,8 @@ def acts_of(memory: Memory) -> Acts:
     Raises:
         InputError: The plan moves too much to be checked.
     """
-    plan_acts, end_of = _with_channels(memory.plan.gpus)
+    images = None if memory.images is None else memory.images.images
+    plan_acts, end_of = _with_channels(memory.plan.gpus, images)
     barrier_of: dict[tuple[int, int, int], int] = {}
     size = 0
     for rank, gpu in enumerate(memory.plan.gpus):
@@ -59,10 +61,11 @@ def acts_of(memory: Memory) -> Acts:
     return plan_acts
 
 
-def _with_channels(gpus: list[PlanGpu]) -> tuple[Acts, dict[tuple[int, str, int], int]]:
+def _with_channels(gpus: list[PlanGpu], images: Images | None = None) -> tuple[Acts, dict[tuple[int, str, int], int]]:
     """Return acts with the channel ends of all ranks, and the number of each end by (rank, type, number in its list).
 
-    The k-th channel of a rank to a peer is connected to the peer's k-th channel to that rank.
+    The k-th channel of a rank to a peer is connected to the peer's k-th channel to that rank. With images, the other
+    end is that of the peer's representative; if that is the same list, the ends of a channel are adjacent in it.
     """
     plan_acts = Acts()
     end_of: dict[tuple[int, str, int], int] = {}
@@ -75,6 +78,15 @@ def _with_channels(gpus: list[PlanGpu]) -> tuple[Acts, dict[tuple[int, str, int]
                 plan_acts.ends.append(ChannelEnd(rank, kind, number, peer))
     plan_acts.across = [-1] * len(plan_acts.ends)
     for (rank, peer, kind), own_ends in ends_between.items():
+        if images is not None and 0 <= peer < images.nranks:
+            there = images.reverse(rank, peer)
+            if there == (rank, peer):
+                for first_end, second_end in zip(own_ends[::2], own_ends[1::2], strict=False):
+                    plan_acts.across[first_end], plan_acts.across[second_end] = second_end, first_end
+                continue
+            for own_end, other_end in zip(own_ends, ends_between.get((*there, kind), ()), strict=False):
+                plan_acts.across[own_end] = other_end
+            continue
         for own_end, other_end in zip(own_ends, ends_between.get((peer, rank, kind), ()), strict=False):
             plan_acts.across[own_end] = other_end
     return plan_acts, end_of

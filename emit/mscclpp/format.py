@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,9 @@ from emit.check.program import check
 from emit.columns import Column, columns_of
 from emit.findings import Findings, Judgement, Verdict
 from emit.goal import Goal, goals_of, sizes_of
+from emit.images import BufferImages, Images, block_of_buffer, images_of, neighbours
 from emit.mscclpp.acts import acts_of
+from emit.mscclpp.images import text_of_images
 from emit.mscclpp.meeting import add_meeting
 from emit.mscclpp.memory import (
     ALIGNMENT,
@@ -33,13 +36,14 @@ from emit.mscclpp.memory import (
     collective_of,
     counted_chunks,
     goal_of,
+    input_block,
     limit_sizes,
     memory_of,
 )
 from emit.mscclpp.numbering import Numbering
 from emit.mscclpp.placement import Placer
-from emit.mscclpp.plan import MAX_OPS, ExecutionPlan, plan_text
-from emit.mscclpp.read import read_plan, shared_plan
+from emit.mscclpp.plan import MAX_OPS, ExecutionPlan
+from emit.mscclpp.read import read_plan, remember, shared_plan
 from emit.mscclpp.replay import Replay
 from emit.mscclpp.structure import caution, check_structure
 from emit.mscclpp.threadblocks import make_threadblocks
@@ -155,7 +159,10 @@ def _nothing_asked(plan: ExecutionPlan) -> Goal:
 def _replay(plan_acts: Acts, memory: Memory, required_goal: Goal | None, findings: Findings, notes: list[str]) -> None:
     """Run several launches of a plan on contents, and add findings and notes."""
     goal = required_goal or _nothing_asked(memory.plan)
-    contents = ProgramContents(goal)
+    images = memory.images
+    contents = (
+        ProgramContents(goal) if images is None else ProgramContents(goal, images.images, input_block(memory.plan))
+    )
 
     def first_cells(columns: tuple[Column, ...]) -> list[int]:
         """Return the first cell of each (rank, buffer, index)."""
@@ -254,7 +261,8 @@ def write_plan(
 ) -> str:
     """Return the program as the text of an execution plan; the same program always gives the same bytes.
 
-    Nothing unverified is written: the program is checked, and the plan's text is read and replayed.
+    Nothing unverified is written: the program is checked, and the plan's text is read and replayed. If the program has
+    translations, the representatives' part of the plan is replayed, and the text has its images.
 
     Args:
         program: The program.
@@ -282,7 +290,8 @@ def write_plan(
         subject = f"collective {program.collective!r} has no goal of its own"
         raise InputError(f"{subject}; it must be given one to check against")
     if form and not own_form:
-        program, own_form = replace(program, gpus=[_gpu_in_place(gpu) for gpu in program.gpus]), True
+        group = neighbours(program, program.gpus[0].o_chunks)
+        program, own_form = replace(program, gpus=[_gpu_in_place(gpu, group) for gpu in program.gpus]), True
     plan = _plan(replace(program, inplace=own_form, outofplace=not own_form), goal, nodes, form, linked)
     findings = Findings()
     check_resident([len(gpu.blocks) for gpu in plan.gpus], sms, findings)
@@ -290,8 +299,11 @@ def write_plan(
         raise InputError(
             f"execution plan of {program.name}: {findings.reported[0].message}; use fewer chunks (--chunks)"
         )
-    text = plan_text(plan)
-    check_plan(text, goal, program.root).raise_if_wrong(f"execution plan of {program.name}")
+    text = text_of_images(plan)
+    checked = plan if plan.translations else text
+    check_plan(checked, goal, program.root).raise_if_wrong(f"execution plan of {program.name}")
+    if plan.translations:
+        remember(text, plan)
     return text
 
 
@@ -327,6 +339,7 @@ def _plan(
     node_of_rank = [0] * n if nodes is None else [int(node) for node in nodes]
     packets = program.protocol == "LL"
     c = columns_of(program, Findings())
+    images = _images_between(program, node_of_rank)
     full_goal = goals_of(program)[0][1] if goal is None else goal
     cells = cells_of(program, c, full_goal, program.inplace)
     order = run(c, None, split=False).order
@@ -339,8 +352,11 @@ def _plan(
         )
         sizes = [(inputs, outputs)] * n
     for room in _ROOMS:
-        blocks = make_threadblocks(c, placement, node_of_rank, packets, room)
-        gpus = Numbering(blocks, placement, node_of_rank, sizes, packets).gpus()
+        blocks = make_threadblocks(c, placement, node_of_rank, packets, room, _buffers_of(program, sizes))
+        connections = {send: c.connections[c.sends[send]][:2] for send in placement.match}
+        gpus = Numbering(blocks, placement, node_of_rank, sizes, packets, connections, images).gpus()
+        if placement.needs_meeting and images is not None:
+            raise InputError(f"{program.name}: ranks that do not hear of each other must meet; it must have all ranks")
         if placement.needs_meeting:
             add_meeting(gpus, [(u, v) for u, v, _ in c.connections], node_of_rank, linked)
         if all(len(block.ops) <= MAX_OPS for gpu in gpus for block in gpu.blocks):
@@ -353,9 +369,36 @@ def _plan(
         gpus=gpus,
         double=packets,
         alignment=ALIGNMENT,
+        translations=program.translations,
     )
     limit_sizes(plan, program.min_bytes, program.max_bytes)
     return plan
+
+
+def _images_between(program: Program, node_of_rank: Sequence[int]) -> Images | None:
+    """Return the images of a program's ranks; None if it has no translations.
+
+    Raises:
+        InputError: A translation moves two ranks of one node to different nodes.
+    """
+    if not program.translations:
+        return None
+    images, nodes = images_of(program.translations, program.nranks), np.array(node_of_rank)
+    for rank in images.representatives.tolist():
+        with_rank = nodes == nodes[rank]
+        for image in np.flatnonzero(images.representative == rank).tolist():
+            moved = images.moved(int(images.element[image]))
+            if ((nodes[moved] == nodes[image]) != with_rank).any():
+                raise InputError(f"{program.name}: its translations tear nodes apart; it must have all ranks")
+    return images
+
+
+def _buffers_of(program: Program, sizes: Sequence[tuple[int, int]]) -> BufferImages | None:
+    """Return the images of the buffers of a program's plan; None if it has no translations."""
+    if not program.translations:
+        return None
+    blocks = {buffer: block_of_buffer(program, size) for buffer, size in zip("io", sizes[0], strict=True)}
+    return BufferImages(images_of(program.translations, program.nranks), blocks)
 
 
 def restate(text: str, name: str, least: int, most: int | None, _: Target) -> str:
@@ -366,13 +409,17 @@ def restate(text: str, name: str, least: int, most: int | None, _: Target) -> st
     """
     plan = replace(shared_plan(text), name=name)
     limit_sizes(plan, least, most or 0)
-    return plan_text(plan)
+    restated = text_of_images(plan)
+    if plan.translations:
+        remember(restated, plan)
+    return restated
 
 
-def _gpu_in_place(gpu: Gpu) -> Gpu:
+def _gpu_in_place(gpu: Gpu, group: int) -> Gpu:
     """Return a rank of a right out-of-place program, changed to serve in-place calls.
 
-    Its results go to scratch instead of the output, and are copied to the output after everything else.
+    Its results go to scratch instead of the output, and are copied to the output after everything else. No copy crosses
+    a multiple of `group` chunks, unless that is 0.
     """
     blocks = []
     waits: list[Step] = []
@@ -382,21 +429,25 @@ def _gpu_in_place(gpu: Gpu) -> Gpu:
             steps[-1] = replace(steps[-1], has_dep=True)
             waits.append(Step("nop", "i", -1, "o", -1, 0, tb, len(steps) - 1))
         blocks.append(replace(block, steps=steps))
-    copies = [Step("cpy", "s", gpu.s_chunks + at, "o", at, count) for at, count in _output_runs(gpu)]
+    copies = [Step("cpy", "s", gpu.s_chunks + at, "o", at, count) for at, count in _output_runs(gpu, group)]
     if copies:  # The copies wait for the steps that write their sources.
         copies[0] = replace(copies[0], dep_tb=waits[-1].dep_tb, dep_step=waits[-1].dep_step)
         blocks.append(ThreadBlock(-1, -1, 0, [*waits[:-1], *copies]))
     return replace(gpu, s_chunks=gpu.s_chunks + gpu.o_chunks, threadblocks=blocks)
 
 
-def _output_runs(gpu: Gpu) -> list[tuple[int, int]]:
-    """Return (first chunk, number of chunks) of the parts of the output that are written."""
+def _output_runs(gpu: Gpu, group: int) -> list[tuple[int, int]]:
+    """Return (first chunk, number of chunks) of the parts of the output that are written, cut as in `_gpu_in_place`."""
     written = np.zeros(gpu.o_chunks + 2, dtype=bool)  # with an extra chunk at both ends
     for block in gpu.threadblocks:
         for step in block.steps:
             if step.op in WRITES_DST and step.dst_buf == "o":
                 written[step.dst_off + 1 : step.dst_off + step.count + 1] = True
-    return [(first, end - first) for first, end in np.flatnonzero(np.diff(written)).reshape(-1, 2).tolist()]
+    runs: list[tuple[int, int]] = []
+    for first, end in np.flatnonzero(np.diff(written)).reshape(-1, 2).tolist():
+        cuts = range((first // group + 1) * group, end, group) if group else range(0)
+        runs += [(low, high - low) for low, high in pairwise((first, *cuts, end))]
+    return runs
 
 
 def _output_in_scratch(step: Step, first: int) -> Step:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from emit.check.capacity import CAPACITY
 from emit.goal import Goal, buffer_sizes, goal_for
+from emit.images import BufferImages, images_of
 from emit.mscclpp.plan import MAX_MIN_BYTES, NO_LIMIT, OFFSET_END, ExecutionPlan, Op, PlanPart
 from emit.program import COLLECTIVES
-from synth.model.registry import find_kind
+from synth.model.registry import EVERY, PAIR, find_kind
 from topologies.errors import InputError
 
 ALIGNMENT = 16  # Bytes that a thread moves; the executor refuses chunks that are no multiple of it.
@@ -94,7 +95,9 @@ def goal_of(plan: ExecutionPlan, root: int = 0) -> Goal | None:
     Raises:
         InputError: The chunks cannot be divided into as many blocks as ranks, or the goal has too many cells.
     """
-    return goal_for(collective_of(plan), len(plan.gpus), chunks_of(plan), plan.inplace, root)
+    nranks = len(plan.gpus)
+    owners = images_of(plan.translations, nranks).representatives.tolist() if plan.translations else None
+    return goal_for(collective_of(plan), nranks, chunks_of(plan), plan.inplace, root, owners)
 
 
 def sizes_of(plan: ExecutionPlan, rank: int) -> tuple[int, int]:
@@ -116,20 +119,26 @@ class Memory:
     Attributes:
         plan: The plan.
         units: Cells of a chunk.
-        base: First cell of the buffers i, o and s of each rank.
-        first: First cell of each rank, and the end of all cells.
+        base: First cell of the buffers i, o and s of each rank; with images those of its representative.
+        first: First cell of each rank that has cells of its own, and the end of all cells.
+        owners: The ranks that have cells of their own: all, or the representatives.
+        images: Images of the buffers, if the plan has translations; else None.
     """
 
     plan: ExecutionPlan
     units: int
     base: list[dict[str, int]]
     first: list[int]
+    owners: list[int]
+    images: BufferImages | None = None
 
     def cell(self, rank: int, kind: str, index: int, packet: bool) -> int:
         """Return the first cell of chunk `index` of a rank's buffer `kind` (i, o or s), or of packet `index` there.
 
-        A packet has two cells for each cell of its data.
+        A packet has two cells for each cell of its data. With images, it is the cell of the rank's representative.
         """
+        if self.images is not None:
+            index = self.images.place_of_representative(rank, kind, index)
         return self.base[rank][kind] + index * self.units * (2 if packet else 1)
 
     def half(self, rank: int) -> int:
@@ -138,7 +147,7 @@ class Memory:
 
     def rank(self, cell: int) -> int:
         """Return the rank to which a cell belongs."""
-        return bisect_right(self.first, cell) - 1
+        return self.owners[bisect_right(self.first, cell) - 1]
 
     def in_scratch(self, cell: int) -> bool:
         """Return True if a cell is in some rank's scratch."""
@@ -165,8 +174,11 @@ def memory_of(plan: ExecutionPlan, goal: Goal | None) -> Memory:
         InputError: The plan has too many cells.
     """
     units = _units(plan)
-    base, first, at = [], [], 0
-    for rank, gpu in enumerate(plan.gpus):
+    base, first, at = dict[int, dict[str, int]](), [], 0
+    images = images_of_buffers(plan)
+    owners = list(range(len(plan.gpus))) if images is None else images.images.representatives.tolist()
+    for rank in owners:
+        gpu = plan.gpus[rank]
         shift = goal.o_in_i[rank] if goal is not None else None
         first.append(at)
         if shift is None:
@@ -175,12 +187,29 @@ def memory_of(plan: ExecutionPlan, goal: Goal | None) -> Memory:
             i_at = at + max(0, -shift) * units
             o_at = i_at + shift * units
         s_at = max(i_at + gpu.input_chunks * units, o_at + gpu.output_chunks * units)
-        base.append({"i": i_at, "o": o_at, "s": s_at})
+        base[rank] = {"i": i_at, "o": o_at, "s": s_at}
         at = s_at + gpu.scratch_chunks * units * (2 if plan.packets else 1) * (2 if plan.double else 1)
         if at > CAPACITY.plan_cells:
             raise InputError(f"plan of more than {CAPACITY.plan_cells} cells; it must be at most that to be checked")
     first.append(at)
-    return Memory(plan, units, base, first)
+    representative = owners if images is None else images.images.representative.tolist()
+    return Memory(plan, units, [base[rank] for rank in representative], first, owners, images)
+
+
+def images_of_buffers(plan: ExecutionPlan) -> BufferImages | None:
+    """Return the images of a plan's buffers; None if it has no translations."""
+    if not plan.translations:
+        return None
+    gpu, chunks, nranks = plan.gpus[0], chunks_of(plan), len(plan.gpus)
+    sizes = {"i": gpu.input_chunks, "o": gpu.output_chunks}
+    blocks = {buffer: chunks // nranks if size == chunks else 0 for buffer, size in sizes.items()}
+    return BufferImages(images_of(plan.translations, nranks), blocks)
+
+
+def input_block(plan: ExecutionPlan) -> int:
+    """Return the chunks of a block of the input that a call out of place has; 0 if translations keep its order."""
+    kind, chunks = find_kind(collective_of(plan)), chunks_of(plan)
+    return chunks // len(plan.gpus) if kind.before == EVERY or kind.unit == PAIR else 0
 
 
 def width(plan: ExecutionPlan, op: Op) -> int:

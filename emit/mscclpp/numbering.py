@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
+from emit.images import Images
 from emit.mscclpp.plan import (
     EVEN_SCRATCH,
     MAX_OP_CHANNELS,
@@ -31,6 +33,8 @@ class Numbering:
         nodes: Node of each rank.
         sizes: Input and output chunks of each rank.
         packets: Whether messages are packets.
+        connections: (rank, rank that it sends to, as it sees it) of each send.
+        images: Images of the ranks, if the program has translations; else None.
         part: Threadblock of each step.
         place: Position of each step among the steps of its threadblock.
         channel_of: Channel of each send.
@@ -47,7 +51,10 @@ class Numbering:
         nodes: list[int],
         sizes: list[tuple[int, int]],
         packets: bool,
+        connections: Mapping[Step, tuple[int, int]],
+        images: Images | None = None,
     ) -> None:
+        self.connections, self.images = connections, images
         self.blocks, self.places, self.nodes, self.sizes, self.packets = blocks, places, nodes, sizes, packets
         self.part: dict[Step, int] = {}
         self.place: dict[Step, int] = {}
@@ -57,9 +64,7 @@ class Numbering:
         self.channel_of: dict[Step, _Channel] = {
             send: (self.part[send], self.part[receive]) for send, receive in sorted(places.match.items())
         }
-        self.kind = {
-            channel: self._type(*(blocks[end].rank for end in channel)) for channel in self.channel_of.values()
-        }
+        self.kind = {channel: self._type(*connections[send]) for send, channel in self.channel_of.items()}
         self.first_packet = [-(-plain // 2) if packets else plain for plain in places.scratch]
         self.semaphores: list[dict[_Channel, int]] = [{} for _ in sizes]
         self.needed: dict[Step, list[int]] = defaultdict(list)
@@ -141,23 +146,26 @@ class Numbering:
                 acquired[number, at] = ids
         return acquired
 
-    def _channels(self, gpus: list[PlanGpu]) -> dict[tuple[_Channel, int], int]:
-        """Return the number of each channel end (channel, rank).
+    def _channels(self, gpus: list[PlanGpu]) -> dict[tuple[_Channel, bool], int]:
+        """Return the number of each channel end (channel, whether it is the receiver's).
 
-        The k-th channel of a rank to a peer is connected to the peer's k-th channel to that rank.
+        The k-th channel of a rank to a peer is connected to the peer's k-th channel to that rank. If an image of a
+        channel is the same channel in the other direction, its two ends are adjacent (see `emit.mscclpp.images`).
         """
-        ends: dict[tuple[_Channel, int], int] = {}
-        of_rank: dict[tuple[int, str], list[tuple[int, int, _Channel]]] = defaultdict(list)
+        ends: dict[tuple[_Channel, bool], int] = {}
+        of_rank: dict[tuple[int, str], list[tuple[int, int, bool, _Channel]]] = defaultdict(list)
+        ranks = {channel: self.connections[send] for send, channel in self.channel_of.items()}
         for n, (channel, kind) in enumerate(self.kind.items()):
-            u, v = (self.blocks[end].rank for end in channel)
-            of_rank[u, kind].append((v, n, channel))
-            of_rank[v, kind].append((u, n, channel))
+            u, v = ranks[channel]
+            of_rank[u, kind].append((v, n, False, channel))
+            receiver, sender = (v, u) if self.images is None else self.images.reverse(u, v)
+            of_rank[receiver, kind].append((sender, n, True, channel))
         for rank, gpu in enumerate(gpus):
             for kind in ("memory", "port"):
                 channels = sorted(of_rank[rank, kind])
-                gpu.peers[kind] = [peer for peer, _, _ in channels]
-                for n, (_, _, channel) in enumerate(channels):
-                    ends[channel, rank] = n
+                gpu.peers[kind] = [peer for peer, *_ in channels]
+                for n, (_, _, is_receiver, channel) in enumerate(channels):
+                    ends[channel, is_receiver] = n
         return ends
 
     def _block(
@@ -165,7 +173,7 @@ class Numbering:
         number: int,
         block: SymbolicBlock,
         acquired: dict[tuple[int, int], list[int]],
-        ends: dict[tuple[_Channel, int], int],
+        ends: dict[tuple[_Channel, bool], int],
         buffers: dict[tuple[int, str], int],
     ) -> PlanBlock:
         """Return a threadblock with its numbers."""
@@ -173,10 +181,10 @@ class Numbering:
         channels: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
         remote: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
 
-        def channel(send: Step, kind: str) -> int:
-            """Return the channel of a send as a number in the threadblock's list."""
-            end = ends[self.channel_of[send], block.rank]
-            return channels[kind].setdefault(end, len(channels[kind]))
+        def channel(send: Step, op: SymbolicOp) -> int:
+            """Return the channel of a send on which an operation works as a number in the threadblock's list."""
+            end = ends[self.channel_of[send], (op.name == "wait") != op.back]
+            return channels[op.kind].setdefault(end, len(channels[op.kind]))
 
         def part(span: Span, kind: str) -> PlanPart:
             """Return a span as part of an operation on channels of type `kind`."""
@@ -205,7 +213,7 @@ class Numbering:
                         src=[part(span, op.kind) for span in op.src],
                         dst=[part(span, op.kind) for span in op.dst],
                         channel_type=op.kind,
-                        channels=[channel(send, op.kind) for send in op.sends],
+                        channels=[channel(send, op) for send in op.sends],
                     )
                 )
         while plan_block.ops and plan_block.ops[-1] is _NOP:

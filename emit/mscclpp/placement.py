@@ -17,9 +17,10 @@ import numpy as np
 
 from emit.check.capacity import CAPACITY
 from emit.check.cells import Cells
-from emit.check.clocks import Row, VectorClocks
+from emit.check.clocks import Row, VectorClocks, image_of_row
 from emit.columns import Columns
 from emit.goal import Goal, sizes_of
+from emit.images import images_of, neighbours
 from emit.mscclpp.spans import (
     Origin,
     Span,
@@ -92,13 +93,24 @@ class Placer:
         self.steps = [StepPlacement() for _ in self.count]
         self.match = dict(zip(*(steps.tolist() for steps in c.messages()), strict=True))
         nblocks = len(self.rank_of)
-        max_blocks = isqrt(CAPACITY.clock_entries)
+        # With translations, a row has entries for all images of each threadblock, as its rank sees them.
+        images = images_of(program.translations, program.nranks) if program.translations else None
+        self.group = neighbours(program, program.nchunks_per_loop)  # Copies do not cross multiples of it; 0 for none.
+        self.images, self.order_of_group = images, 1 if images is None else images.order
+        elements = [0 if images is None else int(images.element[target]) for _, target, _ in c.connections]
+        self.seen = [
+            None if images is None else images.composed(images.inverse(element)) for element in elements
+        ]  # images as the receiver on each connection sees them
+        self.sender_entry = [0 if images is None else images.inverse(element) for element in elements]
+        self.receiver_entry = elements
+        max_blocks = isqrt(CAPACITY.clock_entries // self.order_of_group)
         if nblocks > max_blocks:
             raise InputError(
                 f"program of {nblocks} threadblocks; it must be at most {max_blocks} to be followed as a plan"
             )
-        self.clocks = VectorClocks(nblocks)  # positions in threadblocks that are over, counted from 1
-        self.local = VectorClocks(nblocks) if packets else self.clocks  # the same without the knowledge from packets
+        width = nblocks * self.order_of_group
+        self.clocks = VectorClocks(width)  # positions in threadblocks that are over, counted from 1
+        self.local = VectorClocks(width) if packets else self.clocks  # the same without the knowledge from packets
         self.started = [1 << rank for rank in self.rank_of]  # ranks that a threadblock knows to have started, as bits
         self.packet_slots = [0] * program.nranks
         self.slots: list[list[tuple[Span, Step]]] = [[] for _ in range(program.nranks)]
@@ -122,6 +134,7 @@ class Placer:
         # The knowledge at the end of awaited steps, as long as a step may wait for them: a row has all threadblocks.
         self.knowledge_after: dict[Step, tuple[Row, Row, int]] = {}
         self._max_stored = _STORED_ROWS
+        self._moved_ranks: dict[tuple[int, int], int] = {}
 
     def placement(self) -> SpanPlacement:
         """Return the placement, by following the program's order of execution to its end; it is to be called once."""
@@ -142,7 +155,8 @@ class Placer:
             message: _PlacedMessage | None = None
             if receives[step] >= 0:
                 message = in_flight[receives[step]].popleft()
-                message.known_over[self.block_of[message.send]] = self.position[message.send] + 1
+                entry = self.block_of[message.send] * self.order_of_group + self.sender_entry[receives[step]]
+                message.known_over[entry] = self.position[message.send] + 1
                 if step in self.stays:
                     self.in_packets[step] = message
                 else:
@@ -159,8 +173,11 @@ class Placer:
                 if not self.packets and not self.started[block] >> target & 1:
                     placed.awaits_start = True
                     self.started[block] |= 1 << target
-                in_flight[sends[step]].append(_PlacedMessage(step, row.copy(), self.started[block]))
-            row[block] = local[block] = self.position[step] + 1
+                known_row = image_of_row(row, self.seen[sends[step]])
+                in_flight[sends[step]].append(
+                    _PlacedMessage(step, known_row, self._seen_ranks(self.started[block], sends[step]))
+                )
+            row[block * self.order_of_group] = local[block * self.order_of_group] = self.position[step] + 1
             if step in awaited:
                 known_row = row.copy()
                 self.knowledge_after[step] = (
@@ -171,6 +188,16 @@ class Placer:
                 if self.packets and len(self.knowledge_after) > self._max_stored:
                     self._forget()
         return self._finished()
+
+    def _seen_ranks(self, ranks: int, connection: int) -> int:
+        """Return a set of ranks, as bits, as the receiver on a connection sees them."""
+        if self.images is None:
+            return ranks
+        key = ranks, self.sender_entry[connection]
+        if key not in self._moved_ranks:
+            moved = self.images.moved(key[1]).tolist()
+            self._moved_ranks[key] = sum(1 << moved[rank] for rank in range(len(moved)) if ranks >> rank & 1)
+        return self._moved_ranks[key]
 
     def _forget(self) -> None:
         """Keep the knowledge at the end of only those steps that a later step may still have to wait for."""
@@ -224,7 +251,7 @@ class Placer:
                 for reader in self.readers.get(key, {}).values():
                     self._order(step, reader, self.clocks)
             for flight in self.flights.pop(key, ()):
-                if not self._passed(self.clocks.row(self.block_of[step]), self.match[flight]) and flight != step:
+                if not self._arrived(self.clocks.row(self.block_of[step]), flight) and flight != step:
                     self._copied(flight)
             self.readers.pop(key, None)
             self.written[key] = step
@@ -254,7 +281,13 @@ class Placer:
 
     def _passed(self, row: Row, step: Step) -> bool:
         """Return True if a step is over according to the knowledge `row`."""
-        return bool(row[self.block_of[step]] > self.position[step])
+        return bool(row[self.block_of[step] * self.order_of_group] > self.position[step])
+
+    def _arrived(self, row: Row, send: Step) -> bool:
+        """Return True if the receive of a send is over according to the knowledge `row` of the sender's rank."""
+        receive = self.match[send]
+        entry = self.block_of[receive] * self.order_of_group + self.receiver_entry[self.sends[send]]
+        return bool(row[entry] > self.position[receive])
 
     def _order(self, step: Step, earlier: Step, clocks: VectorClocks) -> None:
         """Add a wait for an earlier step unless it is known to be over.
@@ -271,7 +304,8 @@ class Placer:
         self.steps[step].deps.append(earlier)
         for clocks in (self.clocks, self.local):
             row = clocks.row(block)
-            row[self.block_of[earlier]] = max(row[self.block_of[earlier]], self.position[earlier] + 1)
+            entry = self.block_of[earlier] * self.order_of_group
+            row[entry] = max(row[entry], self.position[earlier] + 1)
         if earlier in self.knowledge_after:
             known_row, local_row, started = self.knowledge_after[earlier]
             self.clocks.learn(block, known_row)
@@ -301,8 +335,8 @@ class Placer:
             return
         slots = self.slots[rank]
         for n, (slot, user) in enumerate(slots[:_SCAN]):
-            last_use = self.match[user] if self.by_port[user] else user
-            if slot.size == count and self._passed(row, last_use) and self._passed(row, user):
+            is_used_up = self._arrived(row, user) if self.by_port[user] else True
+            if slot.size == count and is_used_up and self._passed(row, user):
                 slots.pop(n)
                 break
         else:
@@ -316,7 +350,7 @@ class Placer:
         return (
             (last is None or self._passed(row, last))
             and all(self._passed(row, reader) for reader in self.readers.get(key, {}).values())
-            and all(self._passed(row, self.match[flight]) for flight in self.flights.get(key, ()))
+            and all(self._arrived(row, flight) for flight in self.flights.get(key, ()))
         )
 
     def keys(self, rank: int, span: Span) -> Iterable[int]:
@@ -370,7 +404,13 @@ class Placer:
                 continue
             source, target = (Span(0, *self._where(rank, cell, writes), 1) for writes in (False, True))
             last = copies[-1] if copies else None
-            if last is not None and last[0] == rank and follows(last[1], source) and follows(last[2], target):
+            if (
+                last is not None
+                and last[0] == rank
+                and follows(last[1], source)
+                and follows(last[2], target)
+                and not (self.group and at % self.group == 0)
+            ):
                 n = last[1].size + 1
                 copies[-1] = (rank, last[1]._replace(size=n), last[2]._replace(size=n))
             else:
@@ -386,16 +426,18 @@ class Placer:
             started[rank] |= self.started[block]
         unconfirmed: set[Step] = set()
         for step, connection in enumerate(self.sends):
-            if self.by_port[step] and not self._passed(ends.row(self.c.connections[connection][0]), self.match[step]):
+            if self.by_port[step] and not self._arrived(ends.row(self.c.connections[connection][0]), step):
                 unconfirmed.add(step)
-        some_rank_is_unaware = any(~started_ranks & (1 << self.program.nranks) - 1 for started_ranks in started)
+        nranks = self.program.nranks
+        owners = list(range(nranks)) if self.images is None else self.images.representative.tolist()
+        some_rank_is_unaware = any(~started[rank] & (1 << nranks) - 1 for rank in set(owners))
         return SpanPlacement(
             self.steps,
             self.match,
             self._copies(),
             some_rank_is_unaware,
             unconfirmed,
-            self.scratch,
-            self.packet_slots,
+            [self.scratch[rank] for rank in owners],
+            [self.packet_slots[rank] for rank in owners],
             self.keys,
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from emit.images import images_of
 from synth.model.deadline import checking_deadline
 
 # Capacities of the executor's structures; its reader checks only the number of operations of a threadblock.
@@ -168,6 +169,8 @@ class ExecutionPlan:
         threads: Threads of a threadblock.
         min_bytes: Smallest size of the input (for allgather of the output), in bytes.
         max_bytes: Largest size of the input (for allgather of the output), in bytes.
+        translations: Translations by which the ranks without threadblocks are images of those with threadblocks (see
+            `emit.images`); () if the plan holds the threadblocks of all ranks. No file states them.
     """
 
     name: str
@@ -181,6 +184,7 @@ class ExecutionPlan:
     threads: int = 1024
     min_bytes: int = 0
     max_bytes: int = NO_LIMIT
+    translations: tuple[tuple[int, int], ...] = ()
 
     @property
     def packets(self) -> bool:
@@ -195,10 +199,12 @@ class ExecutionPlan:
     def connects(self, rank: int, target: int) -> bool:
         """Return True if channels lead from `rank` to `target`, perhaps through further ranks, or if both are equal."""
         reached, todo = {rank}, [rank]
+        images = images_of(self.translations, len(self.gpus))
         while todo:
-            gpu = self.gpus[todo.pop()]
+            member = todo.pop()
+            gpu, moved = self.gpus[int(images.representative[member])], images.moved(int(images.element[member]))
             groups = [*gpu.peers.values(), *(ranks for _, ranks in gpu.switches)]
-            todo += (new := {peer for peers in groups for peer in peers} - reached)
+            todo += (new := {int(moved[peer]) for peers in groups for peer in peers} - reached)
             reached |= new
         return target in reached
 
@@ -225,10 +231,17 @@ _NOP_TEXT = '{"name": "nop"}'
 _KEY = {"L": "type", "R": "buffer_id", "W": "switch_channel_id"}
 
 
-def plan_text(plan: ExecutionPlan) -> str:
-    """Return the plan as the text that the executor reads, ended by a newline, without any check."""
+def plan_text(plan: ExecutionPlan, gpu_texts: Iterable[str] | None = None) -> str:
+    """Return the plan as the text that the executor reads, ended by a newline, without any check.
+
+    Args:
+        plan: A plan without translations, unless `gpu_texts` is given.
+        gpu_texts: Text of every rank, as `gpu_text` returns it; None to write those of the plan.
+    """
     head = {key: getattr(plan, name) for name, key in PLAN_KEYS.items()}
-    return _object(0, head, "gpus", [_gpu(rank, gpu) for rank, gpu in enumerate(plan.gpus)]) + "\n"
+    if gpu_texts is None:
+        gpu_texts = (gpu_text(rank, gpu) for rank, gpu in enumerate(plan.gpus))
+    return _object(0, head, "gpus", list(gpu_texts)) + "\n"
 
 
 def _object(indent: int, head: dict[str, Any], name: str, items: list[str]) -> str:
@@ -239,7 +252,8 @@ def _object(indent: int, head: dict[str, Any], name: str, items: list[str]) -> s
     return f'{pad}{{\n{lines}{pad} "{name}": [{inside}]\n{pad}}}'
 
 
-def _gpu(rank: int, gpu: PlanGpu) -> str:
+def gpu_text(rank: Any, gpu: PlanGpu) -> str:
+    """Return the text of a rank; `rank` and the numbers in `gpu` may be anything that JSON can hold."""
     channels: list[dict[str, Any]] = [
         {"channel_type": kind, "connected_to": peers} for kind, peers in gpu.peers.items() if peers
     ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -52,9 +53,15 @@ def read_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
 
 
 def shared_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
-    """Read a plan as `read_plan` does; a text that was read just before is not read again, so nobody may change it."""
+    """Read a plan as `read_plan` does; a text that was read just before is not read again, so nobody may change it.
+
+    Of a text that this process wrote from a plan with translations (see `remember`), that plan is returned.
+    """
     if isinstance(text_or_path, str) and text_or_path.startswith("{"):
-        return _latest_plan(text_or_path)
+        plan = _written.get(_digest(text_or_path))
+        if plan is None:
+            return _latest_plan(text_or_path)
+        return replace(plan, name=json.loads("{" + text_or_path.split("\n", 2)[1].rstrip(",") + "}")["name"])
     return read_plan(text_or_path)
 
 
@@ -62,6 +69,23 @@ def shared_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
 def _latest_plan(text: str) -> ExecutionPlan:
     """Return the plan of a text; errors as those of `read_plan`."""
     return read_plan(text)
+
+
+def remember(text: str, plan: ExecutionPlan) -> None:
+    """Keep a plan with translations as what its text says, for `shared_plan`; only the last few are kept."""
+    _written[_digest(text)] = plan
+    while len(_written) > _KEPT:
+        del _written[next(iter(_written))]
+
+
+_KEPT = 4
+_written: dict[bytes, ExecutionPlan] = {}
+
+
+def _digest(text: str) -> bytes:
+    """Return a digest of a written text apart from its second line, which holds the name."""
+    head, _, rest = text.partition("\n")
+    return hashlib.blake2b((head + rest.partition("\n")[2]).encode()).digest()
 
 
 class _PlanReader:
@@ -131,7 +155,9 @@ class _PlanReader:
         if not 1 <= len(gpus) <= MAX_RANKS:
             raise self.fail("gpus", f"{len(gpus)} of them; it must be 1..{MAX_RANKS}")
         top = {
-            PLAN_KEYS[field.name]: field.default for field in fields(ExecutionPlan) if field.default is not MISSING
+            PLAN_KEYS[field.name]: field.default
+            for field in fields(ExecutionPlan)
+            if field.default is not MISSING and field.name in PLAN_KEYS
         } | top
         return ExecutionPlan(
             name=self.get(top, "name", "", self.word),

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from emit.check.acts import Act, ActExecution, ActRun, Acts, Move
-from emit.check.clocks import Message, Row, ThreadClocks, VectorClocks
+from emit.check.clocks import Group, Message, Row, ThreadClocks, VectorClocks
 from emit.check.contents import GARBAGE, NOTHING, ProgramContents
 from emit.findings import Findings
 from emit.mscclpp.acts import in_upper_half
@@ -55,6 +55,7 @@ class Replay:
         self.plan_acts, self.memory, self.contents = plan_acts, memory, contents
         self.initial, self.cells = cells, dict(cells)
         self.findings = findings
+        self.group = Group(None if memory.images is None else memory.images.images)
         self.launch, self.execution = 0, ActExecution(plan_acts)
         self.halves = [plan_acts.acts, in_upper_half(plan_acts, memory) if memory.plan.double else plan_acts.acts]
         self.begun = [0] * len(memory.plan.gpus)
@@ -67,7 +68,7 @@ class Replay:
         self.port = {end: nblocks + n for n, end in enumerate(ports)}
         is_ordered_alike = not any(a.packets or a.relaxed for acts in plan_acts.acts for a in acts)
         self.clocks = ThreadClocks(
-            [*plan_acts.rank, *(plan_acts.ends[end].rank for end in ports)], merged=is_ordered_alike
+            [*plan_acts.rank, *(plan_acts.ends[end].rank for end in ports)], is_ordered_alike, self.group
         )
         self.written: dict[int, Access] = {}
         self.read: dict[int, dict[int, Access]] = {}
@@ -135,7 +136,7 @@ class Replay:
         message = self.clocks.message(actor, act.relaxed)
         other_end = self.plan_acts.across[end]
         if other_end >= 0:
-            self.signals[other_end].append(message)
+            self.signals[other_end].append(self.clocks.seen_from(message, self.plan_acts.ends[end].peer))
 
     def _handed_over(self, block: int, end: int) -> int:
         """Return the actor of a port channel, which works asynchronously, with the knowledge of the threadblock."""
@@ -164,7 +165,7 @@ class Replay:
         nops = self.clocks.nops[block]
         if last_use is not None:
             user_block, tick, op, nops_before, user = last_use
-            is_concurrent = user_block != block and self.clocks.seen.row(block)[user_block] < tick + 2
+            is_concurrent = user_block != block and self.clocks.known(block, user_block) < tick + 2
             if is_concurrent or (user_block == block and nops_before == nops and user != thread):
                 user_text = (
                     f"tb {self.plan_acts.tb[user_block]} step {op}" if is_concurrent else f"another thread in step {op}"
@@ -191,12 +192,14 @@ class Replay:
 
     def _hear_packets(self, actor: int, move: Move) -> None:
         """Add the knowledge of the packets that a move reads."""
-        seen_messages: set[int] = set()
-        for cell in move.packets_read():
-            message = self.packet.get(cell)
-            if message is not None and id(message) not in seen_messages:
-                seen_messages.add(id(message))
-                self.clocks.seen.learn(actor, message.seen)  # Each thread reads the packets of its own elements.
+        seen_messages: set[tuple[int, int]] = set()
+        for run in move.sources:
+            for cell in run.cells(move.length) if run.packet else ():
+                message = self.packet.get(cell)
+                if message is not None and (id(message), run.rank) not in seen_messages:
+                    seen_messages.add((id(message), run.rank))
+                    own = self.clocks.seen_by(message, self.clocks.rank[actor], run.rank)
+                    self.clocks.seen.learn(actor, own.seen)  # Each thread reads the packets of its own elements.
 
     def _move(self, actor: int, block: int, act: Act, move: Move) -> None:
         """Run one move, which `actor` executes for an operation of threadblock `block`."""
@@ -206,38 +209,45 @@ class Replay:
         for run in (*move.sources, *move.targets):
             # Packets in double scratch may arrive before the start, because the last launch uses the other half.
             must_have_started = not (run.packet and self.memory.plan.double)
-            if (
-                must_have_started
-                and run.rank != clocks.rank[actor]
-                and not clocks.started(actor, run.rank, self.begun[run.rank])
-            ):
+            if must_have_started and run.rank != clocks.rank[actor] and not clocks.started(actor, run.rank, self.begun):
                 self._too_early(block, act, run)
-        message = clocks.packet(actor) if any(run.packet for run in move.targets) else None
-        cells, add = self.cells, self.contents.add
+        packets = {
+            run.rank: clocks.seen_from(message, run.rank)
+            for message in ([clocks.packet(actor)] if any(run.packet for run in move.targets) else ())
+            for run in move.targets
+            if run.packet
+        }
+        cells, add, image, group = self.cells, self.contents.add, self.contents.image, self.group
         for j in range(move.length):
             access = (actor, clocks.tick[actor], block, act.op, clocks.nops[actor], act.packets, j)
             total = NOTHING
             for n, run in enumerate(move.sources):
                 for cell in run.element(j):
-                    self._reads(cell, access, run.packet and act.flagged, act)
+                    self._reads(cell, access, run, act)
                     value = cells.get(cell, NOTHING)
                 if value == NOTHING:
                     value = self._uninitialised(cell, run.packet, block, act)
+                if there := group.element(run.rank):
+                    value = image(value, there)
                 total = value if n == 0 else add(total, value)
             for run in move.targets:
+                there = group.element(run.rank)
+                value = image(total, group.inverse(there)) if there else total
                 for cell in run.element(j):
-                    self._writes(cell, access, run.packet, act)
-                    cells[cell] = total
+                    self._writes(cell, access, run, act)
+                    cells[cell] = value
                     self.packet.pop(cell, None)
-                    if run.packet and message is not None:
-                        self.packet[cell] = message
+                    if run.packet:
+                        self.packet[cell] = packets[run.rank]
                         self.times[cell] += 1
-        if message is not None:
+        if packets:
             clocks.tick[actor] += 1  # The packet says nothing about later events.
 
-    def _reads(self, cell: int, access: Access, flagged: bool, act: Act) -> None:
+    def _reads(self, cell: int, access: Access, run: ActRun, act: Act) -> None:
         """Check that a read of a cell is ordered after its last write, and record it."""
         last_write = self.written.get(cell)
+        flagged = run.packet and act.flagged
+        access = self._at_owner(access, run)
         if last_write is not None and not (flagged and self.times[cell] == 1 and cell in self.packet):
             self._ordered(last_write, access, self.clocks.shown, cell, act)
         readers = self.read.setdefault(cell, {})
@@ -246,14 +256,20 @@ class Replay:
             access = (*access[:6], _MIXED)
         readers[access[0]] = access
 
-    def _writes(self, cell: int, access: Access, packet: bool, act: Act) -> None:
+    def _writes(self, cell: int, access: Access, run: ActRun, act: Act) -> None:
         """Check that a write of a cell is ordered after its last write and the reads since, and record it."""
         last_write = self.written.get(cell)
+        access = self._at_owner(access, run)
         if last_write is not None:
-            self._ordered(last_write, access, self.clocks.shown, cell, act, packet)
+            self._ordered(last_write, access, self.clocks.shown, cell, act, run.packet)
         for reader in self.read.pop(cell, {}).values():
-            self._ordered(reader, access, self.clocks.seen, cell, act, packet)
+            self._ordered(reader, access, self.clocks.seen, cell, act, run.packet)
         self.written[cell] = access
+
+    def _at_owner(self, access: Access, run: ActRun) -> Access:
+        """Return an access whose actor is the image that the representative of the cell's owner sees."""
+        element = self.group.inverse(self.group.element(run.rank))
+        return (self.clocks.entry(access[0], element), *access[1:])
 
     def _ordered(
         self, earlier: Access, access: Access, clocks: VectorClocks, cell: int, act: Act, packet: bool = False
@@ -262,7 +278,7 @@ class Replay:
         if earlier[0] == access[0]:
             if earlier[4] < access[4] or (earlier[5:] == access[5:] and earlier[6] != _MIXED):
                 return
-        elif clocks.row(access[0])[earlier[0]] >= earlier[1] + 2:
+        elif self.clocks.known_of(clocks, access[0], earlier[0]) >= earlier[1] + 2:
             return
         pair = (access[2], access[3], earlier[2], earlier[3])
         if pair in self.reported:
@@ -274,7 +290,7 @@ class Replay:
         step = f"tb {tb} step {op}" if rank == own_place[0] else f"rank {rank} tb {tb} step {op}"
         where, name = self._name(cell, packet, own_place[0])
         remedy = "a nop must stand between" if own_place[:2] == (rank, tb) else "one must wait for the other"
-        if earlier[0] >= len(self.plan_acts.acts):
+        if earlier[0] // self.group.order >= len(self.plan_acts.acts):
             remedy = "a port channel moves data on its own time; the other end must answer first"
         self.findings.add_race(act.name, f"the {earlier_name} of {step}", where, remedy, own_place, name)
 
@@ -331,8 +347,9 @@ class Replay:
         for cell, access, verb in accesses:
             actor, tick, block, op = access[:4]
             owner = self.memory.rank(cell)
-            is_own = self.clocks.rank[actor] == owner
-            if actor < len(plan_acts.acts) and is_own:
+            own_actor, element = divmod(actor, self.group.order)
+            is_own = self.clocks.rank[own_actor] == owner and not element
+            if own_actor < len(plan_acts.acts) and is_own:
                 continue
             is_known = len(known_at_end[owner]) and known_at_end[owner][actor] >= tick + 2
             if is_known or (block, op, owner) in reported:
@@ -359,12 +376,13 @@ class Replay:
         `notes`. A plan of packets whose channels connect the two ranks must prevent it, because its launches mix with
         those of other packet plans.
         """
-        plan, first = self.memory.plan, self.clocks.first
+        plan, clocks = self.memory.plan, self.clocks
+        known_at_end = self._known_at_end()
         unaware_pairs = (
             (rank, peer)
-            for rank, known_row in enumerate(self._known_at_end())
+            for rank in self.memory.owners
             for peer in range(len(plan.gpus))
-            if rank != peer and not (peer in first and len(known_row) and known_row[first[peer]] > self.begun[peer])
+            if rank != peer and not clocks.has_begun(known_at_end[rank], peer, self.begun)
         )
         pair = next(unaware_pairs, None)
         if pair is None:

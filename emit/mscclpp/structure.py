@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from emit.findings import Findings
 from emit.goal import Goal
-from emit.mscclpp.memory import buffer_of, collective_of, most_bytes, sizes_of
+from emit.mscclpp.memory import buffer_of, collective_of, images_of_buffers, most_bytes, sizes_of
 from emit.mscclpp.plan import (
     EVEN_SCRATCH,
     MAX_BARRIERS,
@@ -286,6 +286,7 @@ def executed_parts(op: Op) -> tuple[Sequence[PlanPart], Sequence[PlanPart]]:
 
 def _reach_faults(plan: ExecutionPlan, rank: int, tb: int, op: Op) -> Iterator[tuple[str, str, Cell | None]]:
     """Yield a fault if a span exceeds a buffer, or is not where the executor looks for it."""
+    images = images_of_buffers(plan)
     for parts, packets, word in zip(executed_parts(op), packet_parts(op), ("source", "destination"), strict=True):
         for part, packet in zip(parts, packets, strict=True):
             for owner, kind in buffer_of(plan, rank, tb, part, op.channel_type):
@@ -300,6 +301,8 @@ def _reach_faults(plan: ExecutionPlan, rank: int, tb: int, op: Op) -> Iterator[t
                     continue
                 if not packet and kind == "s" and plan.packets:
                     chunks *= 2
+                if images is not None and not images.moves_together(kind, part.first, part.size):
+                    yield "inconsistent", f"{word} {kind}[{part.first}..] is torn apart on other ranks", None
                 last = part.first + part.size - 1
                 if last >= chunks:
                     span = f"{kind}[{part.first}..{last}]{owner_text}"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from emit.columns import Columns
+from emit.images import BufferImages
 from emit.mscclpp.plan import MAX_OP_BUFFERS, MAX_OP_CHANNELS, MAX_OP_SEMAPHORES, PACKETS
 from emit.mscclpp.spans import Span, SpanPlacement, Step, StepPlacement, split_spans
 from emit.program import OPS, SENDS
@@ -199,7 +200,7 @@ def _conflict(before: _Threads, now: _Threads) -> bool:
 
 
 def make_threadblocks(
-    c: Columns, places: SpanPlacement, nodes: list[int], packets: bool, room: int
+    c: Columns, places: SpanPlacement, nodes: list[int], packets: bool, room: int, images: BufferImages | None = None
 ) -> list[SymbolicBlock]:
     """Build all threadblocks, with at most about `room` operations each.
 
@@ -212,8 +213,9 @@ def make_threadblocks(
         nodes: Node of each rank.
         packets: Whether messages are packets.
         room: Number of operations, without those that `Numbering` adds for other threadblocks.
+        images: Images of the ranks' buffers, if the program has translations.
     """
-    translator = _Translator(c, places, nodes, packets)
+    translator = _Translator(c, places, nodes, packets, images)
     sends = c.sends.tolist()
     awaited = {step for placed in places.steps for step in placed.deps}
     copies: dict[int, list[SymbolicOp]] = defaultdict(list)
@@ -253,8 +255,10 @@ def _most(placed: StepPlacement) -> int:
 class _Translator:
     """A translator of a program's steps to operations, for the messages of one of the two protocols."""
 
-    def __init__(self, c: Columns, places: SpanPlacement, nodes: list[int], packets: bool) -> None:
-        self.c, self.places = c, places
+    def __init__(
+        self, c: Columns, places: SpanPlacement, nodes: list[int], packets: bool, images: BufferImages | None
+    ) -> None:
+        self.c, self.places, self.images = c, places, images
         self.message = self.by_packets if packets else self.by_put
         self.names = [OPS[op] for op in c.op.tolist()]
         self.sent_by = {receive: send for send, receive in places.match.items()}
@@ -294,7 +298,10 @@ class _Translator:
         """
         rank, pieces = self.to[int(self.c.sends[send])], split_spans(*lists, self.arrival(send))
         for n, piece in enumerate(pieces, 1):
-            dst = [*piece[2:-1], piece[-1]._replace(rank=rank)]
+            there = piece[-1]._replace(rank=rank)
+            if self.images is not None:
+                there = there._replace(first=self.images.place(rank, there.kind, there.first))
+            dst = [*piece[2:-1], there]
             builder.move(last if last and n == len(pieces) else name, piece[:-1][:2], dst, self.kind(send), send)
 
     def kind(self, send: Step) -> str:

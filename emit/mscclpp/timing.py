@@ -23,6 +23,7 @@ import numpy as np
 from emit.check.acts import Act, ActRun, Acts, Move, execution_order
 from emit.columns import OP_CODE, Columns
 from emit.mscclpp.acts import acts_of
+from emit.mscclpp.images import whole_plan
 from emit.mscclpp.memory import memory_of
 from emit.mscclpp.plan import ExecutionPlan, PlanGpu
 from emit.mscclpp.structure import ensure_executable
@@ -30,6 +31,7 @@ from emit.timing.links import MessageLinks, assign_links
 from emit.timing.timed import TimedProgram, TimedSteps
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import checking_deadline
+from synth.symmetry.quotient import quotient_network
 from topologies.arrays import pointers
 from topologies.errors import InputError
 from topologies.network import Network
@@ -73,7 +75,10 @@ class PlanPredictor(TimedProgram):
         except InputError as error:
             raise InputError(f"cannot be timed: {error}") from None
         weight = np.ones(len(plan.gpus)) if weight is None else weight
-        self._take_steps(steps.timed(self.network, self._costed, weight), _FREE)
+        net = self.network
+        if plan.translations:  # A message does to the orbit of a resource what all its images do to the resource.
+            net = quotient_network(net, plan.translations)
+        self._take_steps(steps.timed(net, self._costed, weight), _FREE)
         self._hold_us /= memory.units
 
     @property
@@ -113,7 +118,7 @@ class PlanPredictor(TimedProgram):
         """Return the time when the last of several concurrent plans has ended, in µs, as `TimedProgram` says."""
         gpus, weight = [PlanGpu(1, 1, 0, peers={"memory": [], "port": []}) for _ in ranks], np.ones(len(ranks))
         for predictor_of_group, new_ranks, size in zip(timed, positions, chunk_bytes, strict=True):
-            for rank, gpu in zip(new_ranks.tolist(), predictor_of_group.plan.gpus, strict=True):
+            for rank, gpu in zip(new_ranks.tolist(), whole_plan(predictor_of_group.plan).gpus, strict=True):
                 peers = {kind: new_ranks[ends].tolist() for kind, ends in gpu.peers.items()}
                 buffers = [buffer._replace(rank=int(new_ranks[buffer.rank])) for buffer in gpu.buffers]
                 gpus[rank], weight[rank] = replace(gpu, peers=peers, buffers=buffers), size
@@ -299,7 +304,7 @@ class _PlanSteps:
         actor = self._hand_over(block, end) if end in self.port else block
         other_end = self.plan_acts.across[end]
         if other_end >= 0:
-            step = self._send(actor, self.plan_acts.ends[end].rank, self.plan_acts.ends[other_end].rank, 0, signal=True)
+            step = self._send(actor, self.plan_acts.ends[end].rank, self.plan_acts.ends[end].peer, 0, signal=True)
             self._signals[other_end].append(step)
 
     def _hand_over(self, block: int, end: int) -> int:

@@ -1,0 +1,184 @@
+"""Write out the ranks of a plan with translations: the images of its representatives (see `emit.images`).
+
+A rank has as many channels to a peer as the peer has to it, and the k-th of the one is connected to the k-th of the
+other. If an element of the group exchanges two ranks, each channel from the one to the other has an image in the other
+direction. The representative lists the two ends one after the other, its own sending end first. Of two such ranks, the
+one with the greater number lists them in reverse, so that each sending end meets a receiving one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from emit.images import BufferImages
+from emit.mscclpp.memory import images_of_buffers
+from emit.mscclpp.plan import ExecutionPlan, Op, PlanBlock, PlanGpu, PlanPart, gpu_text, plan_text
+from synth.model.deadline import checking_deadline
+
+
+def whole_plan(plan: ExecutionPlan) -> ExecutionPlan:
+    """Return a plan with the threadblocks of all ranks; itself if it has no translations."""
+    if not plan.translations:
+        return plan
+    return replace(plan, gpus=list(image_gpus(plan)), translations=())
+
+
+def text_of_images(plan: ExecutionPlan) -> str:
+    """Return the text of `whole_plan`, which is written by filling the numbers of each image into one text."""
+    buffers = images_of_buffers(plan)
+    if buffers is None:
+        return plan_text(plan)
+    templates = {rank: _Template(plan.gpus[rank]) for rank in buffers.images.representatives.tolist()}
+    representative = buffers.images.representative.tolist()
+    ranks = checking_deadline(range(len(plan.gpus)))
+    return plan_text(
+        plan, (templates[representative[rank]].text(buffers, representative[rank], rank) for rank in ranks)
+    )
+
+
+class _Template:
+    """The text of a representative, in which the numbers that differ between its images are to be filled in.
+
+    Attributes:
+        gpu: The representative.
+        form: The text, with %d for each of these numbers.
+        numbers: What each of them is: (kind, number), where the kind is `rank`, `peer`, `memory` or `port` for the
+            place of a channel in its list, or a buffer for a chunk in it.
+    """
+
+    def __init__(self, gpu: PlanGpu) -> None:
+        self.gpu = gpu
+        text = gpu_text(_mark("rank", 0), _marked(gpu))
+        pieces = _MARK.split(text.replace("%", "%%"))
+        self.form = "%d".join(pieces[::3])
+        self.numbers = list(zip(pieces[1::3], map(int, pieces[2::3]), strict=True))
+
+    def text(self, buffers: BufferImages, representative: int, rank: int) -> str:
+        """Return the text of a rank that is an image of the representative."""
+        images = buffers.images
+        moved = images.moved(int(images.element[rank])).tolist()
+        exchanged = [images.reverse(representative, peer) == (representative, peer) for peer in range(len(moved))]
+        order = {
+            kind: _order_of_channels(peers, [exchanged[peer] for peer in peers], moved, rank)
+            for kind, peers in self.gpu.peers.items()
+        }
+        filled = {("rank", 0): rank}
+        for kind, number in set(self.numbers) - filled.keys():
+            if kind == "peer":
+                filled[kind, number] = moved[number]
+            elif kind in order:
+                filled[kind, number] = order[kind][number]
+            else:
+                filled[kind, number] = buffers.place(rank, kind, number)
+        return self.form % tuple(map(filled.__getitem__, self.numbers))
+
+
+_MARK = re.compile(r'"@(\w+) (\d+)"')
+
+
+def _mark(kind: str, number: int) -> Any:
+    """Return a mark that stands for a number that differs between images."""
+    return f"@{kind} {number}"
+
+
+def _marked(gpu: PlanGpu) -> PlanGpu:
+    """Return a representative with marks for the numbers that differ between its images."""
+    kind_of_buffer = [buffer.kind for buffer in gpu.buffers]
+
+    def parts_of(parts: Sequence[PlanPart], remote: list[int]) -> list[PlanPart]:
+        """Return spans with marks for their first chunks."""
+        kinds = [part.at if part.side == "L" else kind_of_buffer[remote[int(part.at)]] for part in parts]
+        return [part._replace(first=_mark(str(kind), part.first)) for kind, part in zip(kinds, parts, strict=True)]
+
+    def op_of(op: Op, block: PlanBlock) -> Op:
+        """Return an operation with marks."""
+        remote = block.buffers.get(op.channel_type, [])
+        return op._replace(src=parts_of(op.src, remote), dst=parts_of(op.dst, remote)) if op.src else op
+
+    blocks = [
+        PlanBlock(
+            [op_of(op, block) for op in block.ops],
+            {kind: [_mark(kind, end) for end in ends] for kind, ends in block.channels.items()},
+            block.buffers,
+        )
+        for block in gpu.blocks
+    ]
+    return replace(
+        gpu,
+        blocks=blocks,
+        peers={kind: [_mark("peer", peer) for peer in peers] for kind, peers in gpu.peers.items()},
+        buffers=[buffer._replace(rank=_mark("peer", buffer.rank)) for buffer in gpu.buffers],
+    )
+
+
+def image_gpus(plan: ExecutionPlan) -> Iterator[PlanGpu]:
+    """Yield every rank of a plan with translations, in order."""
+    buffers = images_of_buffers(plan)
+    assert buffers is not None
+    representative = buffers.images.representative.tolist()
+    for rank in checking_deadline(range(len(plan.gpus))):
+        yield _image(plan.gpus[representative[rank]], buffers, representative[rank], rank)
+
+
+def _image(gpu: PlanGpu, buffers: BufferImages, representative: int, rank: int) -> PlanGpu:
+    """Return a rank as the image of its representative."""
+    images = buffers.images
+    element = int(images.element[rank])
+    moved = images.moved(element).tolist()
+    order = {
+        kind: _order_of_channels(
+            peers, [images.reverse(representative, p) == (representative, p) for p in peers], moved, rank
+        )
+        for kind, peers in gpu.peers.items()
+    }
+    kind_of_buffer = [buffer.kind for buffer in gpu.buffers]
+
+    def part_of(part: PlanPart, remote: list[int]) -> PlanPart:
+        """Return the image of a span of an operation."""
+        kind = part.at if part.side == "L" else kind_of_buffer[remote[int(part.at)]]
+        return part._replace(first=buffers.place(rank, str(kind), part.first))
+
+    def op_of(op: Op, block: PlanBlock) -> Op:
+        """Return the image of an operation; itself if it names no place that differs."""
+        if not op.src:
+            return op
+        remote = block.buffers.get(op.channel_type, [])
+        return op._replace(
+            src=[part_of(part, remote) for part in op.src], dst=[part_of(part, remote) for part in op.dst]
+        )
+
+    blocks = [
+        PlanBlock(
+            [op_of(op, block) for op in block.ops],
+            {kind: [order[kind][end] for end in ends] for kind, ends in block.channels.items()},
+            block.buffers,
+        )
+        for block in gpu.blocks
+    ]
+    return replace(
+        gpu,
+        blocks=blocks,
+        peers={kind: [moved[peer] for peer in peers] for kind, peers in gpu.peers.items()},
+        buffers=[buffer._replace(rank=moved[buffer.rank]) for buffer in gpu.buffers],
+    )
+
+
+def _order_of_channels(peers: list[int], exchanged: list[bool], moved: list[int], rank: int) -> list[int]:
+    """Return the place of each channel of a representative in the list of its image.
+
+    Args:
+        peers: Rank at the other end of each channel, as the representative sees it.
+        exchanged: Whether an element exchanges the representative with each of these ranks.
+        moved: Image of every rank.
+        rank: The image of the representative.
+    """
+    place = list(range(len(peers)))
+    before: dict[int, int] = {}
+    for number, peer in enumerate(peers):
+        if exchanged[number] and moved[peer] < rank:
+            count = before[peer] = before.get(peer, 0) + 1
+            place[number] += 1 if count % 2 else -1
+    return place

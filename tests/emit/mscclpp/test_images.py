@@ -1,0 +1,117 @@
+"""Plans of representatives: their images are right plans, and both checks find the same faults."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from emit.compiler.lower import Lowering, forms
+from emit.mscclpp.format import check_plan, write_plan
+from emit.mscclpp.images import text_of_images, whole_plan
+from emit.mscclpp.plan import ExecutionPlan, PlanBlock, plan_text
+from emit.mscclpp.read import read_plan, shared_plan
+from emit.mscclpp.timing import PlanPredictor
+from emit.targets import target_named
+from synth.baselines import baseline
+from synth.model.problem import make_problem
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.topology import Topology
+
+CASES = [
+    (spec, name, protocol)
+    for spec in ("full:16", "dgx-h100:2", "ring:16")
+    for name in ("allgather", "reducescatter", "allreduce", "alltoall")
+    for protocol in ("LL", "Simple")
+]
+
+
+@cache
+def _texts(spec: str, name: str, protocol: str) -> list[tuple[str, Topology]]:
+    """Return the texts of plans with translations of algorithms that libraries would run, in both forms of calls."""
+    problem = make_problem(load(spec), name)
+    nodes = problem.topology.nodes.tolist()
+    texts = []
+    for algorithm in {algorithm.engine: algorithm for algorithm in baseline(problem)}.values():
+        for inplace in forms(problem):
+            lowering = Lowering(algorithm, name, target_named("mscclpp").limits, inplace=inplace, by_images=True)
+            if not lowering.translations:
+                continue
+            program = lowering.program(protocol, min_bytes=1 << 20, max_bytes=1 << 20)
+            for form in (inplace, not inplace) if len(forms(problem)) > 1 else (inplace,):
+                with suppress(InputError):  # Ranks that must meet have no images.
+                    texts.append((write_plan(program, nodes=nodes, inplace=form), problem.topology))
+    return [(text, topology) for text, topology in texts if shared_plan(text).translations][:3]
+
+
+@cache
+def _plans(spec: str, name: str, protocol: str) -> list[tuple[ExecutionPlan, str, Topology]]:
+    """Return plans with translations, with their texts."""
+    return [(shared_plan(text), text, topology) for text, topology in _texts(spec, name, protocol)]
+
+
+@pytest.mark.parametrize(("spec", "name", "protocol"), CASES)
+def test_images_of_a_plan_are_right(spec: str, name: str, protocol: str) -> None:
+    """Check that the text has the threadblocks of all ranks, is right by the check of all ranks, and takes as long."""
+    for plan, text, topology in _plans(spec, name, protocol):
+        assert plan.translations
+        written = read_plan(text)
+        assert not written.translations
+        assert all(gpu.blocks for gpu in written.gpus)
+        assert plan_text(whole_plan(plan)) == text == text_of_images(plan)
+        report = check_plan(text)
+        assert report.ok, report.findings
+        assert report.notes == check_plan(plan).notes
+        us = [PlanPredictor(timed, topology).time_us(1 << 20) for timed in (plan, written)]
+        assert us[0] <= 1.5 * us[1]
+
+
+def test_translatable_cases_have_images() -> None:
+    """Check that most of the cases are cases."""
+    assert sum(bool(_plans(*case)) for case in CASES) >= 18
+
+
+def _faulty(plan: ExecutionPlan, rng: random.Random) -> ExecutionPlan:
+    """Return a plan with one changed operation of a representative."""
+    gpus = list(plan.gpus)
+    rank = rng.choice([rank for rank, gpu in enumerate(gpus) if any(block.ops for block in gpu.blocks)])
+    blocks = list(gpus[rank].blocks)
+    at = rng.choice([at for at, block in enumerate(blocks) if block.ops])
+    ops = list(blocks[at].ops)
+    n = rng.randrange(len(ops))
+    fault = rng.choice(("drop", "swap", "repeat", "src", "dst"))
+    op = ops[n]
+    if fault == "drop":
+        del ops[n]
+    elif fault == "swap":
+        m = rng.randrange(len(ops))
+        ops[n], ops[m] = ops[m], ops[n]
+    elif fault == "repeat":
+        ops.insert(n, op)
+    elif op.src:
+        parts = [part._replace(first=max(0, part.first + rng.choice((-1, 1)))) for part in getattr(op, fault)]
+        ops[n] = op._replace(**{fault: parts})
+    blocks[at] = PlanBlock(ops, blocks[at].channels, blocks[at].buffers)
+    gpus[rank] = replace(gpus[rank], blocks=blocks)
+    return replace(plan, gpus=gpus)
+
+
+@pytest.mark.parametrize(("spec", "name", "protocol"), CASES)
+def test_checks_of_representatives_and_of_all_ranks_agree(spec: str, name: str, protocol: str) -> None:
+    """Check that both checks find the same kinds of faults in plans with a planted fault."""
+    rng, found = random.Random(f"{spec} {name} {protocol}"), 0
+    for plan, _, _ in _plans(spec, name, protocol):
+        for _ in range(4):
+            faulty = _faulty(plan, rng)
+            reports = [check_plan(candidate) for candidate in (faulty, whole_plan(faulty))]
+            kinds = [{finding.kind for finding in report.findings} for report in reports]
+            assert reports[0].ok == reports[1].ok, [f.message for report in reports for f in report.findings][:4]
+            # With a race, what else is found depends on the order of execution that the check follows.
+            if not all("race" in found_kinds for found_kinds in kinds):
+                assert kinds[0] == kinds[1], [f.message for report in reports for f in report.findings][:4]
+            found += not reports[0].ok
+    assert found or not _plans(spec, name, protocol)
