@@ -32,12 +32,14 @@ class SwitchTuning:
 
     Attributes:
         waves: Most waves in a schedule.
+        lags: Numbers of waves that begin before the next step of a wave, where a latency is longer than a wave.
         worth: Least gain as a fraction of the time for which the number of waves is doubled.
         most_pairs: Most pairs of ranks over all sends of a schedule; timing so many takes a second.
         near: Factor on the best time up to which a schedule with fewer sends is preferred for an executor.
     """
 
     waves: int = 128
+    lags: tuple[int, ...] = (1, 2, 4)
     worth: float = 1e-3
     most_pairs: int = 1_500_000
     near: float = 1.05
@@ -51,11 +53,13 @@ class _SwitchForm(NamedTuple):
         paced: Whether switches work at the paced rate, so that all members' multicasts and reductions fit in flight.
         chain: True if a chunk goes along its rail from rank to rank, False if it goes directly from or to the home
             group.
+        lag: Number of waves that begin before the next step of a wave.
     """
 
     waves: int
     paced: bool
     chain: bool
+    lag: int = 1
 
 
 class _TimedSchedule(NamedTuple):
@@ -115,14 +119,17 @@ def solve(problem: Problem, request: Request, tuning: SwitchTuning = SwitchTunin
     candidates_at: dict[int, list[_TimedSchedule]] = {size: [] for size in request.sizes}
     for chain in (False, True) if len(groups.at) > 2 else (False,):
         for paced in (False, True) if sums_and_copies else (False,):
-            for pairs, timed_schedules in _by_waves(problem, groups, _SwitchForm(1, paced, chain), request, tuning):
-                few = not request.most_sends or pairs <= request.most_sends
-                for size, candidate in timed_schedules.items():
-                    if request.most_sends:
-                        candidates_at[size].append(candidate)
-                    for key in ((size, False), (size, True)) if few else ((size, False),):
-                        if key not in best or candidate.time_us < best[key].time_us:
-                            best[key] = candidate
+            # Only operations at the paced rate, with nothing else between them, leave room for those of other waves.
+            for lag in tuning.lags if paced and len(groups.at) == 1 else (1,):
+                form = _SwitchForm(1, paced, chain, lag)
+                for pairs, timed_schedules in _by_waves(problem, groups, form, request, tuning):
+                    few = not request.most_sends or pairs <= request.most_sends
+                    for size, candidate in timed_schedules.items():
+                        if request.most_sends:
+                            candidates_at[size].append(candidate)
+                        for key in ((size, False), (size, True)) if few else ((size, False),):
+                            if key not in best or candidate.time_us < best[key].time_us:
+                                best[key] = candidate
     chosen = [(size, best[size, few]) for few in (False, True) for size in request.sizes if (size, few) in best]
     for size, candidates in candidates_at.items() if request.most_sends else ():
         near = [candidate for candidate in candidates if candidate.time_us <= tuning.near * best[size, False].time_us]
@@ -298,7 +305,7 @@ def _schedule(problem: Problem, groups: _Groups, form: _SwitchForm) -> Schedule 
     chunks, links, steps, sums, distances = (np.array(column) for column in zip(*rows.rows, strict=True))
     # The waves are pipelined. In each stage of the pipeline early steps go first, because they wait for less. Sends
     # over the same distance, one from each home group, are a permutation of the groups: no port serves two of them.
-    order = np.lexsort((chunks, distances, steps, chunks % form.waves + steps))
+    order = np.lexsort((chunks, distances, steps, chunks % form.waves + form.lag * steps))
     return untimed(chunks[order], links[order], steps[order], sums[order])
 
 

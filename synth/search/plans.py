@@ -120,7 +120,17 @@ class ProtocolPlan:
     searching: float = 1.0
     first: float | None = 0.75
     exact: float = 0.8
-    engines: tuple[str, ...] = ("route", "baseline", "switch", "closed", "two-hops", "messages", "flow", "lns")
+    engines: tuple[str, ...] = (
+        "route",
+        "baseline",
+        "switch",
+        "closed",
+        "two-hops",
+        "levels",
+        "messages",
+        "flow",
+        "lns",
+    )
     taken_over: int = 3_000
     ahead: Stage = Stage("flow", share=0.15, once=True, refined=1_500, most_ranks=8, gap=1.05)
     exact_engine: str = "ksync"

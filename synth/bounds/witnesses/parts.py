@@ -51,4 +51,5 @@ class Parts(ResourceWitness):
             raise self.refusal("no chunk is in two parts; there must be one that has to be sent between them")
         translates = 1 if problem.quotient is None else problem.quotient.order
         share = float(sends @ collective.fraction) * translates
-        return float(net.carriers.alpha_us.min()), share / capacity / 1e3, np.inf
+        # The last of the counted sends arrives a latency after it has left.
+        return float(net.carriers.alpha_us[times > 0].min()), share / capacity / 1e3, np.inf
