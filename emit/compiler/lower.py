@@ -253,7 +253,9 @@ def lower_to_instructions(
     if not ordinary(problem.network, algorithm.schedule.link):
         raise InputError(f"{name}: sends through switches that multicast or reduce; no program can express them")
     common = common or common_chunk(problem.collective)
-    translations = _translations(algorithm, common) if by_images else ()
+    translations = translations_of(algorithm) if by_images else ()
+    if translations and not _keeps_cells(problem, common):
+        translations = ()
     collective, name_in_program = common.cells, program_collective(problem)
     has_name = name_in_program != CUSTOM
     if inplace is None:
@@ -397,19 +399,22 @@ class _Rank:
         return self.scratch[chunk]
 
 
-def _translations(algorithm: Algorithm, common: CommonChunk) -> Translations:
+def translations_of(algorithm: Algorithm) -> Translations:
     """Return the translations by which an algorithm's instructions are images of those of few ranks; () for none."""
     problem = algorithm.problem
     if program_collective(problem) == CUSTOM or problem.nranks < _IMAGES_FROM:
-        return ()
-    collective = problem.collective
-    parts = collective.chunks // collective.nranks if collective.kind.in_shares else collective.chunks
-    if not parts or (common.count.reshape(-1, parts) != common.count[:parts]).any():
         return ()
     translations = invariant_under(problem, algorithm.schedule)
     if translations and translations[0][0] == 1 and _sends_neighbours(problem, algorithm.schedule):
         return translations[1:]
     return translations
+
+
+def _keeps_cells(problem: Problem, common: CommonChunk) -> bool:
+    """Return True if the blocks of all ranks are cut into cells in the same way."""
+    collective = problem.collective
+    parts = collective.chunks // collective.nranks if collective.kind.in_shares else collective.chunks
+    return bool((common.count.reshape(-1, parts) == common.count[:parts]).all())
 
 
 def _sends_neighbours(problem: Problem, schedule: Schedule) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from emit.check.capacity import CAPACITY
 from emit.compiler.cuts import best_cut, cut_time_us
 from emit.compiler.fill import choose_instances, least_bytes
-from emit.compiler.lower import Lowering, forms, program_collective
+from emit.compiler.lower import Lowering, forms, program_collective, translations_of
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, write_program
 from emit.goal import Goal, most_chunks
@@ -89,6 +89,7 @@ class Programs:
         self.problem, self.size = problem, size
         self.inplace = forms(problem)[0] if inplace is None else inplace
         self._lowering: Lowering | None = None  # the last lowering, which the next program may share
+        self._sends: dict[Algorithm, int] = {}
         self.first_s = 0.0
         self._improving_s = 0.0  # Seconds that the last lowering took after its first program for better ones.
         self.target = on_devices(target_for(problem, settings.name), problem.topology.sms, settings)
@@ -119,6 +120,13 @@ class Programs:
         """
         equal_share = self.target.limits.rank_sends(self.problem.nranks)
         return max(equal_share, min(2 * equal_share, TUNING.unfused_from // (2 * self.problem.nranks)))
+
+    def sends(self, algorithm: Algorithm) -> int:
+        """Return the number of sends that are lowered: those of a schedule, or of the representatives of its ranks."""
+        if algorithm not in self._sends:
+            order = math.prod(extent for _, extent in translations_of(algorithm))
+            self._sends[algorithm] = len(algorithm.schedule) // order
+        return self._sends[algorithm]
 
     def least_bytes(self, problem: Problem) -> int:
         """Return the smallest chunk of a problem in bytes under its protocol (see `synth.engines.request.Options`)."""

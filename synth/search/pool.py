@@ -53,6 +53,9 @@ class Executor(Protocol):
     def rank_sends(self) -> int:
         """Return how many sends a rank may take part in, on average; see `synth.engines.request.Options`."""
 
+    def sends(self, algorithm: Algorithm) -> int:
+        """Return the number of sends that are lowered: one of those that symmetry maps onto each other."""
+
     def least_bytes(self, problem: Problem) -> int:
         """Return the smallest useful chunk of a problem under one protocol, in bytes; see `Options`."""
 
@@ -164,7 +167,11 @@ class Pool:
 
     def takes_much_longer(self, algorithm: Algorithm, coarser: Algorithm) -> bool:
         """Return whether the program of an algorithm may come too late where that of a coarser one would not."""
-        return self.executor is not None and len(coarser.schedule) < _MUCH_COARSER * len(algorithm.schedule)
+        return self.executor is not None and self._sends(coarser) < _MUCH_COARSER * self._sends(algorithm)
+
+    def _sends(self, algorithm: Algorithm) -> int:
+        """Return the number of sends that lowering an algorithm takes time for."""
+        return len(algorithm.schedule) if self.executor is None else self.executor.sends(algorithm)
 
     def is_slow_to_lower(self, sends: int) -> bool:
         """Return whether a program of so many sends takes too long to be the first one."""
@@ -218,7 +225,7 @@ class Pool:
                 won_sizes.setdefault(offer, []).extend(sizes)
             self._sharing = sum(offer.execution is None for offer in won_sizes)
             # The smallest is lowered first, because time may not be enough for all.
-            smallest_first = sorted(won_sizes, key=lambda offer: len(offer.algorithm.schedule))
+            smallest_first = sorted(won_sizes, key=lambda offer: self._sends(offer.algorithm))
             if all(self._settle(offer, won_sizes[offer]) for offer in smallest_first):
                 break
         return frontier(self.offers or self.refused)
@@ -335,8 +342,8 @@ class Pool:
         if not candidates:
             self._postponed.add(offer.algorithm)
             return True
-        most_sends = _NEAR_SMALLEST * min(len(rival.algorithm.schedule) for rival in candidates)
-        small = [rival for rival in candidates if len(rival.algorithm.schedule) <= most_sends]
+        most_sends = _NEAR_SMALLEST * min(self._sends(rival.algorithm) for rival in candidates)
+        small = [rival for rival in candidates if self._sends(rival.algorithm) <= most_sends]
         first = min(small, key=lambda rival: rival.rank_at(sizes[-1]))
         if self.searching and self.budget.is_too_long_for_first(self._needs_s(first)):
             self._postponed.add(offer.algorithm)
@@ -353,7 +360,7 @@ class Pool:
             in_haste: Whether little time is taken to improve the first program.
         """
         assert self.executor is not None
-        sends = len(offer.algorithm.schedule)
+        sends = self._sends(offer.algorithm)
         self.report(f"lowering {sends} sends")
         is_first = not any(rival.execution for rival in self.offers)
         begun = now()
@@ -403,7 +410,7 @@ class Pool:
         """Estimate the seconds to lower an algorithm in haste and to write its file."""
         if self.executor is None:
             return 0.0
-        return self.executor.writing * self.executor.send_s * len(offer.algorithm.schedule)
+        return self.executor.writing * self.executor.send_s * self._sends(offer.algorithm)
 
     def _reason_late(self, offer: Offer) -> str:
         """Return the reason for a missing program, with a budget that would be enough, as far as is known."""

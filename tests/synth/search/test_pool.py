@@ -57,6 +57,10 @@ class Executor:
     lowered: list[str] = field(default_factory=list)
     never: tuple[str, ...] = ()
 
+    def sends(self, algorithm: Algorithm) -> int:
+        """Return the number of sends of an algorithm, which are all lowered."""
+        return len(algorithm.schedule)
+
     def least_bytes(self, _problem: Problem) -> int:
         return 0
 
