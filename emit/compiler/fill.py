@@ -39,6 +39,7 @@ def choose_instances(  # Longer than 60 lines because of its documentation.
     high: int,
     sizes: Sequence[int] = (),
     until: float = math.inf,
+    most_steps: float = math.inf,
 ) -> tuple[int, Program]:
     """Choose the number of instances of a lowered program that is fastest for its message sizes.
 
@@ -56,6 +57,7 @@ def choose_instances(  # Longer than 60 lines because of its documentation.
         sizes: Message sizes that may be compared, in bytes; empty for default sizes. At most three of those in
             low..high are compared, or `high` if there are none.
         until: Time (of `synth.model.deadline.now`) after which no more instances are tried.
+        most_steps: Steps of all instances up to which more are tried.
 
     Returns:
         The number of instances, a power of two, and the program, whose chunks are so many times as fine. With 1, the
@@ -92,7 +94,7 @@ def choose_instances(  # Longer than 60 lines because of its documentation.
             if instance.nchannels == program.nchannels:
                 continue
             last_score = score(instance)
-        for instances, repeated in _doublings(instance, limits, until):
+        for instances, repeated in _doublings(instance, limits, until, most_steps):
             repeated_score = score(repeated)
             if repeated_score <= _GAIN * best_score:
                 best, best_score, number = repeated, repeated_score, instances
@@ -102,10 +104,10 @@ def choose_instances(  # Longer than 60 lines because of its documentation.
     return number, best
 
 
-def _doublings(instance: Program, limits: Limits, until: float) -> Iterator[tuple[int, Program]]:
+def _doublings(instance: Program, limits: Limits, until: float, most_steps: float) -> Iterator[tuple[int, Program]]:
     """Yield (number, program) for 2, 4, 8, … instances of a program, as long as the limits and the time allow it."""
     instances = 2
-    while instances <= _MOST and now() < until:
+    while instances <= _MOST and now() < until and instances * instance.nsteps <= most_steps:
         ir = replace(instructions_of(instance, None, False), instances=instances, interleaved=None)
         try:
             yield instances, side_by_side(instance, ir, limits)

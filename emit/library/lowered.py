@@ -84,6 +84,11 @@ class Lowered:
         return max(below, 1), below + unit
 
 
+def has_text(execution: object) -> bool:
+    """Return whether the text of an execution's file is written and checked already."""
+    return isinstance(execution, Lowered) and bool(execution.text)
+
+
 def divides_usual(divides: int, cells: int, target: Target, size: int) -> bool:
     """Return True if a file of `cells` cells a block takes messages of about a size (see `Lowered.serves`)."""
     if size & (size - 1):

@@ -46,8 +46,9 @@ _ROUNDING = 1e-9
 # Bytes of a message that a program's cells divide, unless its protocol is that for the smallest messages.
 _LEAST_OF_OTHERS = 1 << 16
 _LARGEST = 8  # ratio of the largest to the smallest message of the program for the largest messages
-_PROGRAM_SEND_S, _PLAN_SEND_S = 6e-5, 1.5e-3  # Seconds to lower a send in haste.
+_PROGRAM_SEND_S, _PLAN_SEND_S = 6e-5, 2e-3  # Seconds to lower a send in haste.
 _PROGRAM_WRITING, _PLAN_WRITING = 2.0, 1.3  # The time with the file over the time without it.
+_SEND_STEPS = 2  # A send is a step at both of its ends.
 _WIDEST = 64  # cells of a chunk; an instruction holds 71
 
 
@@ -91,11 +92,12 @@ class Programs:
         self._lowering: Lowering | None = None  # the last lowering, which the next program may share
         self._sends: dict[Algorithm, int] = {}
         self.first_s = 0.0
+        self._instances = 1  # Of the last program.
         self._improving_s = 0.0  # Seconds that the last lowering took after its first program for better ones.
         self.target = on_devices(target_for(problem, settings.name), problem.topology.sms, settings)
-        is_program = FORMATS[self.target.format].holds_program
-        self.send_s = _PROGRAM_SEND_S if is_program else _PLAN_SEND_S
-        self.writing = _PROGRAM_WRITING if is_program else _PLAN_WRITING
+        self._holds_program = FORMATS[self.target.format].holds_program
+        self.send_s = _PROGRAM_SEND_S if self._holds_program else _PLAN_SEND_S
+        self.writing = _PROGRAM_WRITING if self._holds_program else _PLAN_WRITING
         self.nodes = problem.topology.nodes[list(problem.ranks)].tolist()
         net = problem.network
         self.linked = sorted(set(zip(net.src.tolist(), net.dst.tolist(), strict=True)))
@@ -177,7 +179,8 @@ class Programs:
         protocol = algorithm.problem.topology.protocol
         if protocol or self.size is not None:
             lowered = self._of_one_protocol(algorithm, protocol, until, sizes)
-            self.first_s = now() - start_s - self._improving_s
+            lowering_s = now() - start_s
+            self.first_s = lowering_s - self._improving_s if self._holds_program else lowering_s / self._instances
             return lowered
         large = self.lower_once(algorithm, self.protocol(None), 2 * LL_MOST_BYTES, LARGEST, until)
         self.first_s = self._first_s(start_s)
@@ -333,9 +336,11 @@ class Programs:
         program, goal = lowering.program(protocol, min_bytes=low, max_bytes=high, until=until), lowering.goal
         parts = 1
         if algorithm.problem.topology.protocol:
+            sizes_to_time = sizes if self.size is None else (self.size,)
             parts, program = choose_instances(
-                lowering, program, self.target.limits, low, high, sizes if self.size is None else (self.size,), until
+                lowering, program, self.target.limits, low, high, sizes_to_time, until, self._most_steps(begun, until)
             )
+        self._instances = parts
         self._improving_s = now() - max(begun, lowering.first)
         form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
         program = whole_program(program) if form.holds_program else program
@@ -346,6 +351,15 @@ class Programs:
         scale = float(common.cells.fraction[0]) / parts / predictor.chunk_bytes(1.0)
         exact_scale = 1.0 if abs(scale - 1) < _ROUNDING else scale
         return Lowered(self.target, program, goal, predictor, common, exact_scale, largest, text)
+
+    def _most_steps(self, begun: float, until: float) -> float:
+        """Return the most steps of a program that takes no longer to be written with its lowering than to be improved.
+
+        Args:
+            begun: When the lowering began, a reading of `now`.
+            until: When its improvement ends.
+        """
+        return math.inf if self._holds_program else max(0.0, until - begun) / (self.send_s / _SEND_STEPS)
 
     def other_form(self) -> Programs | None:
         """Return a new lowering for the other form of calls, in or out of place; None if there is one form only."""

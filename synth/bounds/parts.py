@@ -135,7 +135,7 @@ class _Steepness:
             kicked = best.copy()
             ends = self.neighbours[draw.integers(len(self.neighbours), size=_KICK_RANKS)]
             kicked[ends[:, 0]] = best[ends[:, 1]]
-            division, value = self._climb(_renamed(kicked))
+            division, value = self._climb(_renamed(kicked[None])[0])
             if value > proved * _BETTER:
                 best, proved = division, value
         return self._with_members(best)
@@ -166,7 +166,7 @@ class _Steepness:
         rows[np.arange(len(ranks)), ranks] = targets
         pairs = self._apart(division)
         rows = np.concatenate([rows, np.where(division == pairs[:, 1:], pairs[:, :1], division)])
-        return np.array([_renamed(row) for row in rows[(rows != division).any(axis=1)]])
+        return _renamed(rows[(rows != division).any(axis=1)])
 
     def _with_members(self, division: Ints) -> Ints:
         """Return the partition without parts that have no member of the group.
@@ -185,10 +185,14 @@ class _Steepness:
         return division
 
 
-def _renamed(division: Ints) -> Ints:
-    """Return the partition with each part named by the lowest of its ranks."""
-    _, first, part = np.unique(division, return_index=True, return_inverse=True)
-    return np.asarray(first[part])
+def _renamed(divisions: Ints) -> Ints:
+    """Return partitions, numbers below 2 nranks, with each part named by the lowest of its ranks; shape (rows, nranks)."""
+    nrows, nranks = divisions.shape
+    rows = np.arange(nrows)
+    lowest = np.zeros((nrows, 2 * nranks), dtype=divisions.dtype)
+    for rank in reversed(range(nranks)):  # A lower rank overwrites a higher one.
+        lowest[rows, divisions[:, rank]] = rank
+    return np.asarray(np.take_along_axis(lowest, divisions, axis=1))
 
 
 def _joined_by_width(search: BoundSearch) -> Iterator[list[list[int]]]:

@@ -21,7 +21,7 @@ _SPARE = 1.25  # The budget that a message proposes, over the estimated one, so 
 _SPARE_LOWERING = 2.0  # The time that a message proposes for lowering and writing, over the estimated time.
 _IMPROVING = 0.4  # The share of the time left in which the best program of an algorithm is looked for.
 _RESERVED = 1.7  # The time that is kept for the best program over the estimated time.
-_MOST_RESERVED = 0.5  # The largest share of the budget that is reserved for lowering and writing.
+_MOST_RESERVED = 0.6  # The largest share of the budget that is reserved for lowering and writing.
 _WHILE_SEARCHING = 0.1  # The share of the budget that one program may take while engines still have stages.
 _OF_ELAPSED = 0.3  # The share of the time so far that lowering may take while engines still have stages.
 _AT_ONCE = 0.03  # The share of the budget that a first program may take as soon as there is an algorithm.
@@ -92,8 +92,12 @@ class Budget:
         """
         most_s = _MOST_RESERVED * self.seconds
         # A program that needs more than can be reserved would have no file, so the engines keep its time.
-        improving_s = (_RESERVED * seconds for seconds in postponed_s if seconds <= most_s)
+        improving_s = (_RESERVED * seconds for seconds in postponed_s if self.can_reserve(seconds))
         return min(max(longest_s, max(improving_s, default=0.0)), most_s)
+
+    def can_reserve(self, needs_s: float) -> bool:
+        """Return whether so many seconds for a program and its file can be kept at the end of the budget."""
+        return needs_s <= _MOST_RESERVED * self.seconds
 
     def lowering_deadlines(
         self, searching: bool, sharing: int, first: bool, needs_s: float, writing: float

@@ -26,10 +26,13 @@ from topologies.errors import InputError
 LATE = "no time was left to lower it; give --budget {} or more"
 _LEAST_SEND_S = 3e-5  # Seconds that lowering one send in haste takes at least.
 _BASE_S = 0.1  # Seconds that lowering takes besides those for the sends.
+_LOADING_S = 0.5  # The same for the first program, for which the compiler is loaded.
 _SLOWER = 2.0  # The most that one lowering without a program raises the estimates of others.
 _HASTE = 1.0  # The part of the time for a program and its file in which it is improved in haste.
 _NEAR_SMALLEST = 1.5  # The factor on the sends of the smallest algorithm up to which the fastest is lowered first.
 _MUCH_COARSER = 0.7  # The part of the sends of an algorithm below which another one is much sooner lowered.
+_MET = 1.05  # The time of a program over that of its schedule above which it is lowered again.
+_AGAIN = 1.6  # The time left over the estimated time above which a program is lowered again.
 _NEARLY = 1.08  # The factor on the best time up to which a coarser algorithm is lowered first.
 _FASTER = 0.98  # The part of the best program's time below which a coarser algorithm is worth its lowering.
 _MUCH_FASTER = 0.9  # The part of the best program's time below which a stepping stone is worth its lowering.
@@ -125,17 +128,21 @@ class Pool:
         self._learned_sends = 0  # The sends of the program that `send_s` was learned from.
         self._longest_s = 0.0  # The longest time until a best program was found.
         self._postponed = set[Algorithm]()
+        self._late = list[Offer]()  # Refused because time seemed too short.
+        self._improved = set[Algorithm]()  # Lowered again in the time left.
         self._cut_off = set[Algorithm]()  # Their lowering took too long while engines were asked.
         self._spent_s = 0.0  # Seconds of lowering while engines were asked.
-        self._fastest: Algorithm | None = None  # At the size of the algorithm that was added last.
+        self._aim: Offer | None = None  # The fastest algorithm whose program the caller has time to make.
         self._sharing = 1  # The number of algorithms that share the time left for lowering.
 
     def search_deadline(self) -> float:
         """Return when engines and bounds must end, so that there is time to lower and write; a reading of `now`."""
         if self.lowering or self.executor is None:
             return self.budget.deadline
-        postponed = self._postponed if self.programs is Programs.ALL else {self._fastest}
-        return self.budget.deadline - self.reserved_s(offer for offer in self.offers if offer.algorithm in postponed)
+        postponed = [offer for offer in self.offers if offer.algorithm in self._postponed]
+        if self.programs is not Programs.ALL:
+            postponed = [] if self._aim is None else [self._aim]
+        return self.budget.deadline - self.reserved_s(postponed)
 
     def reserved_s(self, offers: Iterable[Offer]) -> float:
         """Return the seconds that are kept at the end of the budget to lower and write algorithms."""
@@ -149,8 +156,10 @@ class Pool:
         can hold no program of it.
         """
         self.offers.append(offer_of(algorithm, self._least_bytes, now() - self.budget.begun))
-        best = self.best(size_bytes)
-        self._fastest = None if best is None else best.algorithm
+        self.best(size_bytes)
+        if self.programs is not Programs.ALL:
+            able = (offer for offer in self.offers if self.budget.can_reserve(self._needs_s(offer)))
+            self._aim = min(able, key=lambda offer: offer.rank_at(size_bytes), default=None)
         return self.offer_of(algorithm)
 
     def offer_of(self, algorithm: Algorithm) -> Offer:
@@ -237,7 +246,9 @@ class Pool:
             if self.executor is None or not self.offers:
                 return offers
             offers = self.executor.files(offers)
-            if self.budget.seconds == math.inf or all(map(self._complete, offers)):
+            if self.budget.seconds == math.inf:
+                return offers
+            if all(map(self._complete, offers)) and not any(list(map(self._improve, offers))):
                 return offers
 
     def _complete(self, offer: Offer) -> bool:
@@ -259,6 +270,30 @@ class Pool:
         for rival in own:
             self._refuse(replace(rival, execution=None), reason)
         return not own
+
+    def _improve(self, offer: Offer) -> bool:
+        """Lower the algorithm of an offer again in the time left, if that is long; return whether its program is new.
+
+        The time of the first lowering is limited, because other algorithms wait, and programs may need more.
+        """
+        algorithm, size = offer.algorithm, offer.shown
+        is_slow = offer.time_us(size) > _MET * algorithm.time_us(size)
+        has_time = _AGAIN * self._needs_s(offer) < self.budget.left_s
+        own = next((rival for rival in self.offers if rival.algorithm is algorithm), None)
+        if self.executor is None or own is None or not is_slow or not has_time or algorithm in self._improved:
+            return False
+        self._improved.add(algorithm)
+        self.report(f"lowering {self._sends(algorithm)} sends again")
+        enough, cutoff = self.budget.lowering_deadlines(False, 1, False, 0.0, self.executor.writing)
+        try:
+            lower = partial(self.executor.lower, algorithm, enough, (size,))
+            execution = limited(cutoff, partial(contained, f"lowering of {algorithm.engine}", lower, None))
+        except (TimeUp, InputError):
+            return False
+        if execution is None or execution.time_us(size) > _FASTER * offer.time_us(size):
+            return False
+        self.offers[self.offers.index(own)] = replace(own, execution=execution)
+        return True
 
     def stop(self) -> None:
         """Lower nothing more; if there is any program, remove the algorithms without one, else compare schedules."""
@@ -289,6 +324,7 @@ class Pool:
             # Once the time is over, no other algorithm is looked at either.
             is_over = self.budget.left_s <= 0
             for rival in [rival for rival in self.offers if rival.execution is None] if is_over else [offer]:
+                self._late.append(rival)
                 self._refuse(rival, self._reason_late(rival))
             return False
         stone = None if self.searching else self._stepping_stone(offer, sizes[-1])
@@ -315,7 +351,7 @@ class Pool:
         near = [rival for rival in coarser if rival.time_us(size_bytes) < _NEARLY * offer.time_us(size_bytes)]
         near = [rival for rival in near if self._needs_s(rival) < self.budget.left_s]
         if near or self.budget.is_short(self._needs_s(offer), self.searching):
-            return min(near, key=lambda rival: len(rival.algorithm.schedule), default=None)
+            return min(near, key=lambda rival: self._sends(rival.algorithm), default=None)
         quick = [rival for rival in coarser if self.budget.is_short(self._needs_s(rival), self.searching)]
         quick = [rival for rival in quick if rival.time_us(size_bytes) < _MUCH_FASTER * program_us]
         return min(quick, key=lambda rival: rival.rank_at(size_bytes), default=None)
@@ -391,17 +427,28 @@ class Pool:
             self._refuse(offer, str(error))
         else:
             self.offers[self.offers.index(offer)] = replace(offer, execution=execution)
+            rate_s = self.executor.send_s
             self._learn(sends, self.executor.first_s)
             self._longest_s = max(self._longest_s, now() - begun)
+            if self.executor.send_s < rate_s:
+                self._readmit()
         finally:
             self.lowering = False
             self._spent_s += now() - begun if self.searching else 0.0
+
+    def _readmit(self) -> None:
+        """Look again at the algorithms for which time seemed too short, since lowering takes less than estimated."""
+        late = {offer.algorithm for offer in self._late}
+        self.refused = [offer for offer in self.refused if offer.algorithm not in late]
+        self.offers += self._late
+        self._late = []
 
     def _learn(self, sends: int, seconds: float) -> None:
         """Record how long one lowering in haste took, for the estimates of others; large programs say most."""
         assert self.executor is not None
         if 2 * sends >= self._learned_sends:
-            as_sends = _BASE_S / max(self._usual_send_s, _LEAST_SEND_S)
+            base_s = _BASE_S if self._learned_sends else _LOADING_S
+            as_sends = base_s / max(self._usual_send_s, _LEAST_SEND_S)
             # A program of few instructions for many sends says little of others, so the rate is never below the usual.
             self.executor.send_s = max(seconds / (sends + as_sends), self._usual_send_s)
             self._learned_sends = max(sends, self._learned_sends)
@@ -410,7 +457,8 @@ class Pool:
         """Estimate the seconds to lower an algorithm in haste and to write its file."""
         if self.executor is None:
             return 0.0
-        return self.executor.writing * self.executor.send_s * self._sends(offer.algorithm)
+        base_s = _BASE_S * self.executor.send_s / max(self._usual_send_s, _LEAST_SEND_S)
+        return self.executor.writing * (base_s + self.executor.send_s * self._sends(offer.algorithm))
 
     def _reason_late(self, offer: Offer) -> str:
         """Return the reason for a missing program, with a budget that would be enough, as far as is known."""

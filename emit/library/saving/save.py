@@ -15,7 +15,7 @@ from emit.compiler.lower import goal_columns
 from emit.formats import FORMATS, restate_program
 from emit.library.entry import FILE_KINDS, INDEX, SCHEDULES, IndexEntry
 from emit.library.library_file import LibraryFile, network_digest, requirement_of, schedule_again
-from emit.library.lowered import Lowered
+from emit.library.lowered import Lowered, has_text
 from emit.library.programs import Programs, run_by
 from emit.library.saving.existing import FORMS, Outcome, PlacedFile, place, table_rows, write_placed
 from emit.library.write import Library, writing
@@ -209,7 +209,10 @@ class _CallForm:
                     write = partial(file_of, self.result, served, name + ending, programs)
                     no_file: LibraryFile | None = None
                     make = partial(contained, f"file {name}", write, no_file)
-                    new_file = make() if served.execution is None else limited(until + GRACE_S / 2, make)
+                    # The first file is made even if it is late: its text is checked already.
+                    is_first = programs.is_usual and not self.files
+                    is_limited = served.execution is not None and not (is_first and has_text(served.execution))
+                    new_file = limited(until + GRACE_S / 2, make) if is_limited else make()
                     if new_file is None:
                         raise InputError("its file cannot be made, for a defect of synth")
             except (InputError, TimeUp) as error:
