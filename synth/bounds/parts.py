@@ -186,7 +186,7 @@ class _Steepness:
 
 
 def _renamed(divisions: Ints) -> Ints:
-    """Return partitions, numbers below 2 nranks, with each part named by the lowest of its ranks; shape (rows, nranks)."""
+    """Return partitions with each part named by its lowest rank, shape (rows, nranks); numbers are below 2 nranks."""
     nrows, nranks = divisions.shape
     rows = np.arange(nrows)
     lowest = np.zeros((nrows, 2 * nranks), dtype=divisions.dtype)
