@@ -31,13 +31,8 @@ def accepts(problem: Problem, options: Options) -> str:
     """Return why the engine refuses a problem, empty for few ranks with few sets of chunks with the same ends."""
     if options.pinned:
         return "steiner pins no chunks, steps or rounds; leave --chunks, --steps and --rounds out"
-    if (
-        problem.quotient is not None
-        or problem.allowed_holders is not None
-        or problem.protocols
-        or len(problem.network.gap_us)
-    ):
-        return "steiner takes no quotients, no shared networks and no executor's costs"
+    if problem.quotient is not None or problem.allowed_holders is not None or problem.protocols:
+        return "steiner takes no quotients, no shared networks and one protocol of an executor's costs at a time"
     if problem.nranks > TUNING.most_ranks:
         return f"steiner takes at most {TUNING.most_ranks} ranks, relays included; this problem has {problem.nranks}"
     chunk_sets = demands(problem) if problem.collective.nchunks <= TUNING.most_chunks else []

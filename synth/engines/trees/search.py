@@ -43,8 +43,8 @@ def accepts(problem: Problem, options: Options) -> str:
         return "trees pins no chunks, steps or rounds; leave --chunks, --steps and --rounds out"
     if kind not in _KINDS or problem.collective.chunks != 1:
         return f"trees packs trees for {', '.join(_KINDS)}; this is {kind}"
-    if problem.quotient is not None or problem.allowed_holders is not None or problem.protocols or len(net.gap_us):
-        return "trees takes no quotients, no shared networks and no executor's costs"
+    if problem.quotient is not None or problem.allowed_holders is not None or problem.protocols:
+        return "trees takes no quotients, no shared networks and one protocol of an executor's costs at a time"
     if max(len(problem.collective.post), len(problem.collective.pre)) > TUNING.most_arcs:
         return f"trees packs at most {TUNING.most_arcs} arcs; this problem has more (ranks × roots)"
     if problem.relays:
