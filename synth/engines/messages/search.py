@@ -83,12 +83,13 @@ class _MessagesSearch:
     tuning: MessagesTuning
     nodes: Nodes
     best_us: float = np.inf
+    _best: tuple[int, MessagesForm, int] | None = None
     _net: CsrNetwork | None = None
     _plans: dict[tuple[int, int, MessagesForm], Plan | None] = field(default_factory=dict)
 
     def run(self, size: int) -> Iterator[Outcome]:
         """Yield better and better schedules for a message size in bytes."""
-        self.best_us = self.request.knowledge.best_us(size)
+        self.best_us, self._best = self.request.knowledge.best_us(size), None
         reached: list[tuple[float, int, MessagesForm]] = []
         kind, worth = _kind(self.problem), self.tuning.worth
         forms = [
@@ -99,7 +100,7 @@ class _MessagesSearch:
             if least_us < self.best_us * worth:
                 time = yield from self._try(parts, form, 1, size)
                 reached.append((time, parts, form))
-        for time, parts, form in sorted(reached)[: self.tuning.refined]:
+        for time, parts, form in sorted(reached):
             if time >= self.tuning.hopeless * self.best_us:
                 continue
             if form.distributed:
@@ -111,6 +112,8 @@ class _MessagesSearch:
             if not form.exchanged and len(self.nodes.members[0]) > 2 and _kind(self.problem) != "move":
                 scattered = form._replace(scattered=True)
                 yield from self._while_it_gains([(parts, scattered, waves) for waves in self.tuning.waves], size)
+        if self._best is not None:
+            yield from self._try(*self._best, size, self.tuning.orders_at_last)
 
     def _while_it_gains(self, trials: list[tuple[int, MessagesForm, int]], size: int) -> Iterator[Outcome]:
         """Yield schedules of chunks a block, form and waves, one trial after another, as long as they gain."""
@@ -158,7 +161,9 @@ class _MessagesSearch:
         # Programs need chunks that divide the usual message sizes; many of them can be shared out nearly equally.
         return 1 << (self.tuning.chunks_of_message * messages - 1).bit_length()
 
-    def _try(self, parts: int, form: MessagesForm, waves: int, size: int) -> Generator[Outcome, None, float]:
+    def _try(
+        self, parts: int, form: MessagesForm, waves: int, size: int, orders: int | None = None
+    ) -> Generator[Outcome, None, float]:
         """Yield the candidate of a form if it is the fastest so far, and progress.
 
         Args:
@@ -166,6 +171,7 @@ class _MessagesSearch:
             form: The form.
             waves: Parts into which each of these chunks is cut.
             size: Message size in bytes.
+            orders: List schedules to try; None for the usual number.
 
         Returns:
             Its time in µs; inf without time, where there is no such schedule, or it has too many sends or too small
@@ -186,12 +192,12 @@ class _MessagesSearch:
         whole = self.problem.with_chunks(chunks)
         if (net := self._net) is None:
             net = self._net = carrier_network(whole.network)
-        in_time = ordered(whole, schedule, size, turn, net, self.tuning.orders, self.request.deadline)
+        in_time = ordered(whole, schedule, size, turn, net, orders or self.tuning.orders, self.request.deadline)
         time, schedule = min(
             ((predict_us(whole, candidate, size), candidate) for candidate in (in_time, schedule)), key=itemgetter(0)
         )
         if time < self.best_us:
-            self.best_us = time
+            self.best_us, self._best = time, (parts, form, waves)
             yield Candidate(whole, schedule, NAME, size, supersedes=True)
         yield Progress(f"messages: {form}, {waves} waves, {time / self.request.bound.at(size)[0]:.3f} × the bound")
         return time

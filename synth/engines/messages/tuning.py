@@ -14,9 +14,9 @@ class MessagesTuning:
         forms: Number of forms that are planned, those of the least estimates.
         worth: Ratio of a form's estimate to the best time above which it is not planned.
         waves: Numbers of waves to try for the best forms.
-        refined: Number of forms that are tried with more waves.
         hopeless: Factor on the best time above which a form is not tried with more waves.
         orders: List schedules of each form.
+        orders_at_last: List schedules of the best form.
         chunks_of_message: Chunks, at least, of a message to a node where an executor needs powers of two.
         parts: Numbers of messages in which a node gets its part.
         finer: Factors on these numbers, to try for the best forms.
@@ -27,9 +27,9 @@ class MessagesTuning:
     forms: int = 16
     worth: float = 1.0
     waves: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-    refined: int = 2
     hopeless: float = 2.0
     orders: int = 3
+    orders_at_last: int = 24
     chunks_of_message: int = 4
     parts: tuple[int, ...] = (1, 2, 4)
     finer: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16)
