@@ -178,11 +178,14 @@ def whole_program(program: Program) -> Program:
 
 
 def image_gpus(program: Program) -> Iterator[Gpu]:
-    """Yield the part of every rank of a program with translations, in order.
+    """Yield the part of every rank of a program, in order.
 
     Raises:
         InputError: As `whole_program` raises it.
     """
+    if not program.translations:
+        yield from program.gpus
+        return
     images = images_of(program.translations, program.nranks)
     check_images(program)
     for rank in checking_deadline(range(program.nranks)):

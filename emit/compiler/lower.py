@@ -29,7 +29,7 @@ from emit.targets import USUAL_LIMITS, Limits
 from emit.timing.predict import Predictor
 from synth.model.collective import Collective, Floats, Ints
 from synth.model.collective import named as named_collective
-from synth.model.common_chunk import CommonChunk, common_chunk
+from synth.model.common_chunk import CommonChunk, common_chunk, cut_blocks
 from synth.model.deadline import checking_deadline
 from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, SMALLEST, Problem
@@ -37,6 +37,7 @@ from synth.model.registry import BUFFER as BUFFER_UNIT
 from synth.model.registry import PAIR
 from synth.model.schedule import Schedule
 from synth.symmetry.invariance import image_of_chunks, invariant_under
+from synth.symmetry.quotient import expand, whole_problem
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.symmetry.translations import Translations, digits, translate_links
@@ -86,7 +87,8 @@ class Lowering:
         """
         problem, schedule = algorithm.problem, algorithm.schedule
         net = problem.network
-        large = 2 * len(schedule) >= TUNING.unfused_from and ordinary(net, schedule.link)
+        is_whole = problem.quotient is None  # The sends of a quotient are not those of a few ranks.
+        large = is_whole and 2 * len(schedule) >= TUNING.unfused_from and ordinary(net, schedule.link)
         if large:  # Refuse it before so many instructions are built.
             ends = (np.bincount(side[schedule.link], minlength=net.nranks) for side in (net.src, net.dst))
             most_steps = int(np.maximum(*ends).max())  # A receive and a send may be one step.
@@ -246,23 +248,29 @@ def lower_to_instructions(
         by_images: Whether the instructions may be those of a few ranks, whose images the others are (`emit.images`).
 
     Raises:
-        InputError: No program can keep the order of sends, sends go through switches that multicast or reduce, or the
-            collective has no form such as `inplace` says.
+        InputError: No program can keep the order of sends, sends go through switches that multicast or reduce, the
+            collective has no form such as `inplace` says, or the problem is a quotient whose instructions may have no
+            images.
     """
-    problem = algorithm.problem
+    problem, schedule = algorithm.problem, algorithm.schedule
     if not ordinary(problem.network, algorithm.schedule.link):
         raise InputError(f"{name}: sends through switches that multicast or reduce; no program can express them")
     common = common or common_chunk(problem.collective)
     translations = translations_of(algorithm) if by_images else ()
     if translations and not _keeps_cells(problem, common):
         translations = ()
+    if problem.quotient is not None:
+        if not translations:
+            raise InputError(f"{name}: a program of all {problem.nranks} ranks would be too large")
+        common = _cells_of_whole(problem, common)
+        problem, schedule = expand(problem, schedule)
     collective, name_in_program = common.cells, program_collective(problem)
     has_name = name_in_program != CUSTOM
     if inplace is None:
         inplace = forms(problem)[0]
     if inplace not in forms(problem):
         raise InputError(f"{collective.name}: has no form in place; it must be out of place")
-    sends = _Sends(problem, algorithm.schedule, translations)
+    sends = _Sends(problem, schedule, translations)
     ranks = {rank: _Rank(common, rank, inplace) for rank in checking_deadline(sends.ranks)}
     sizes = [Gpu(*ranks[rank].sizes, 0, ()) for rank in sends.representative.tolist()]
     per_loop = named_chunks_per_loop(collective) if has_name else max(max((g.i_chunks, g.o_chunks)) for g in sizes)
@@ -404,6 +412,8 @@ def translations_of(algorithm: Algorithm) -> Translations:
     problem = algorithm.problem
     if program_collective(problem) == CUSTOM or problem.nranks < _IMAGES_FROM:
         return ()
+    if problem.quotient is not None:
+        return problem.quotient.translations
     translations = invariant_under(problem, algorithm.schedule)
     if translations and translations[0][0] == 1 and _sends_neighbours(problem, algorithm.schedule):
         return translations[1:]
@@ -415,6 +425,15 @@ def _keeps_cells(problem: Problem, common: CommonChunk) -> bool:
     collective = problem.collective
     parts = collective.chunks // collective.nranks if collective.kind.in_shares else collective.chunks
     return bool((common.count.reshape(-1, parts) == common.count[:parts]).all())
+
+
+def _cells_of_whole(problem: Problem, common: CommonChunk) -> CommonChunk:
+    """Return the cells of a quotient problem's whole, whose blocks are cut like those of the quotient."""
+    whole = whole_problem(problem).collective
+    if (common.count == 1).all():
+        return common_chunk(whole)
+    parts = whole.chunks // whole.nranks if whole.kind.in_shares else whole.chunks
+    return cut_blocks(whole, np.tile(common.count[:parts], whole.chunks // parts).tolist())
 
 
 def _sends_neighbours(problem: Problem, schedule: Schedule) -> bool:

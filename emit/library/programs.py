@@ -49,6 +49,7 @@ _LARGEST = 8  # ratio of the largest to the smallest message of the program for 
 _PROGRAM_SEND_S, _PLAN_SEND_S = 6e-5, 2e-3  # Seconds to lower a send in haste.
 _PROGRAM_WRITING, _PLAN_WRITING = 2.0, 1.3  # The time with the file over the time without it.
 _SEND_STEPS = 2  # A send is a step at both of its ends.
+_WRITTEN_SENDS = 20  # Sends of an image that are written in the time to lower one.
 _WIDEST = 64  # cells of a chunk; an instruction holds 71
 
 
@@ -124,11 +125,20 @@ class Programs:
         return max(equal_share, min(2 * equal_share, TUNING.unfused_from // (2 * self.problem.nranks)))
 
     def sends(self, algorithm: Algorithm) -> int:
-        """Return the number of sends that are lowered: those of a schedule, or of the representatives of its ranks."""
+        """Return the number of sends whose lowering and writing takes as long as that of an algorithm."""
         if algorithm not in self._sends:
-            order = math.prod(extent for _, extent in translations_of(algorithm))
-            self._sends[algorithm] = len(algorithm.schedule) // order
+            # Deadlines depend on this number, and they are looked at while it is computed.
+            self._sends[algorithm] = len(algorithm.schedule)
+            self._sends[algorithm] = self._sends_of(algorithm)
         return self._sends[algorithm]
+
+    def _sends_of(self, algorithm: Algorithm) -> int:
+        """Return `sends`: all sends where the file is checked with all ranks, else mostly those of representatives."""
+        sends = len(algorithm.schedule)
+        if algorithm.problem.quotient is not None or FORMATS[self.target.format].holds_program:
+            return sends
+        order = math.prod(extent for _, extent in translations_of(algorithm))
+        return sends if order == 1 else sends // order + sends // _WRITTEN_SENDS
 
     def least_bytes(self, problem: Problem) -> int:
         """Return the smallest chunk of a problem in bytes under its protocol (see `synth.engines.request.Options`)."""
@@ -146,8 +156,6 @@ class Programs:
 
     def refusal(self, algorithm: Algorithm) -> str:
         """Return why lowering an algorithm is not even tried; empty if it is."""
-        if algorithm.problem.quotient is not None:
-            return "an executor's file of so many ranks would be too large"
         if not ordinary(algorithm.problem.network, algorithm.schedule.link):
             return FORMATS[self.target.format].refusal_in_switch(algorithm)
         sends = len(algorithm.schedule)
@@ -310,7 +318,8 @@ class Programs:
         try:
             return self._lowered_by(self._lowering_of(algorithm, common), protocol, low, high, until, sizes)
         except InputError:
-            if self._lowering is None or not self._lowering.translations:
+            is_quotient = algorithm.problem.quotient is not None
+            if is_quotient or self._lowering is None or not self._lowering.translations:
                 raise
         self._lowering = Lowering(
             algorithm, algorithm.problem.collective.name, self.target.limits, inplace=self.inplace, common=common
@@ -343,7 +352,8 @@ class Programs:
         self._instances = parts
         self._improving_s = now() - max(begun, lowering.first)
         form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
-        program = whole_program(program) if form.holds_program else program
+        if form.holds_program and algorithm.problem.quotient is None:  # The file is checked with all ranks.
+            program = whole_program(program)
         if not form.holds_program:  # The format may still refuse the program.
             text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)
             largest = form.writer.largest_message(text)

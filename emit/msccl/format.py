@@ -12,6 +12,7 @@ from emit.check.limits import check_limits
 from emit.check.program import ProgramReport, check, root_of
 from emit.findings import Finding, Findings, Judgement, Verdict, first_of
 from emit.goal import Goal
+from emit.images import image_gpus
 from emit.msccl.read import NO_LIMIT, REDOPS, Reading, read
 from emit.program import Program
 from emit.targets import (
@@ -271,7 +272,7 @@ def _lines(program: Program, target: Target) -> Iterator[str]:
         f'nchunksperloop="{p.nchunks_per_loop}" ngpus="{p.nranks}" coll="{coll}" inplace="{int(p.inplace)}" '
         f'outofplace="{int(p.outofplace)}" minBytes="{least}" maxBytes="{most}"{redop}>'
     )
-    for rank, gpu in enumerate(p.gpus):
+    for rank, gpu in enumerate(image_gpus(p)):
         yield (f'  <gpu id="{rank}" i_chunks="{gpu.i_chunks}" o_chunks="{gpu.o_chunks}" s_chunks="{gpu.s_chunks}">')
         for tb, block in checking_deadline(enumerate(gpu.threadblocks)):
             yield f'    <tb id="{tb}" send="{block.send}" recv="{block.recv}" chan="{block.channel}">'

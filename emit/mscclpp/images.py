@@ -17,6 +17,9 @@ from emit.images import BufferImages
 from emit.mscclpp.memory import images_of_buffers
 from emit.mscclpp.plan import ExecutionPlan, Op, PlanBlock, PlanGpu, PlanPart, gpu_text, plan_text
 from synth.model.deadline import checking_deadline
+from topologies.errors import InputError
+
+_MOST_TEXT = 1 << 29  # characters of a plan, which are in memory a few times
 
 
 def whole_plan(plan: ExecutionPlan) -> ExecutionPlan:
@@ -33,6 +36,11 @@ def text_of_images(plan: ExecutionPlan) -> str:
         return plan_text(plan)
     templates = {rank: _Template(plan.gpus[rank]) for rank in buffers.images.representatives.tolist()}
     representative = buffers.images.representative.tolist()
+    size = buffers.images.order * sum(len(template.form) for template in templates.values())
+    if size > _MOST_TEXT:
+        raise InputError(
+            f"{plan.name}: its file would have {size >> 20} MiB; it must be at most {_MOST_TEXT >> 20} MiB"
+        )
     ranks = checking_deadline(range(len(plan.gpus)))
     return plan_text(
         plan, (templates[representative[rank]].text(buffers, representative[rank], rank) for rank in ranks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from functools import cache
@@ -12,11 +13,18 @@ import pytest
 from emit.check.program import check
 from emit.compiler.lower import Lowering, forms
 from emit.images import Images, moves_together, whole_program
+from emit.library.programs import Programs
+from emit.msccl.format import write_msccl
 from emit.program import Program
 from emit.targets import USUAL_LIMITS, target_named
 from emit.timing.predict import Predictor
 from synth.baselines import baseline
+from synth.model.deadline import limited
 from synth.model.problem import make_problem
+from synth.search.settings import TargetSettings
+from synth.symmetry.quotient import quotient_problem
+from synth.verify.algorithm import Algorithm
+from tests.synth.symmetry.quotients import answer
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Topology
@@ -150,3 +158,40 @@ def test_spans_that_images_tear_apart_are_refused() -> None:
     gpus = [replace(gpu, threadblocks=[replace(block, steps=wide), *gpu.threadblocks[1:]]), *program.gpus[1:]]
     with pytest.raises(InputError, match="no image"):
         whole_program(replace(program, gpus=gpus))
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"), [("torus:4x4", "allgather"), ("torus:4x4", "allreduce"), ("full:16", "alltoall")]
+)
+def test_schedules_of_quotients_are_lowered(spec: str, name: str) -> None:
+    """Check that the schedule of a quotient problem becomes a right program of representatives and of all ranks."""
+    quotient = quotient_problem(load(spec), name)
+    assert quotient is not None
+    algorithm = Algorithm(quotient, answer(quotient), "flow")
+    with pytest.raises(InputError, match="all 16 ranks would be too large"):
+        Lowering(algorithm, name)
+    for inplace in forms(quotient):
+        program = Lowering(algorithm, name, inplace=inplace, by_images=True).program(min_bytes=1 << 20)
+        assert program.translations
+        whole = whole_program(program)
+        assert check(program).ok
+        assert check(whole).ok
+        if not (inplace and name == "alltoall"):  # Executors of MSCCL XML have no such form.
+            assert write_msccl(program) == write_msccl(whole)
+
+
+def test_deadlines_that_depend_on_the_work_can_be_looked_at_while_it_is_estimated() -> None:
+    """Check that the estimate of an algorithm's work may be asked for while it is computed."""
+    problem = make_problem(load("full:16"), "allgather")
+    algorithm = next(algorithm for algorithm in baseline(problem) if algorithm.engine == "direct")
+    programs = Programs(problem, TargetSettings("mscclpp"))
+    seen: list[int] = []
+
+    def deadline_s() -> float:
+        """Return a deadline that depends on the estimate."""
+        seen.append(programs.sends(algorithm))
+        return math.inf
+
+    sends = limited(deadline_s, lambda: programs.sends(algorithm))
+    assert 0 < sends < len(algorithm.schedule)
+    assert seen
