@@ -203,7 +203,10 @@ def _traffic(problem: Problem, schedule: Schedule) -> _DrawnTraffic:
     number[link_row[first]] = np.arange(nrows)
     row = number[link_row]
     of_send = row[schedule.link]
-    busy_us = sum_by(of_send, schedule.end_us - schedule.start_us, nrows)
+    # The sends of a message hold their link once.
+    messages = schedule.take(~schedule.joined) if len(schedule.joined) else schedule
+    of_message = row[messages.link]
+    busy_us = sum_by(of_message, messages.end_us - messages.start_us, nrows)
     bins = max(16, min(MOST_BINS, _CELLS // max(1, nrows)))
     return _DrawnTraffic(
         net,
@@ -212,7 +215,7 @@ def _traffic(problem: Problem, schedule: Schedule) -> _DrawnTraffic:
         first,
         copies,
         load=busy_us / span if span > 0 else np.zeros(nrows),
-        shares=shares_of_time(of_send, schedule.start_us, schedule.end_us, nrows, bins, span),
+        shares=shares_of_time(of_message, messages.start_us, messages.end_us, nrows, bins, span),
         bytes=sum_by(of_send, problem.collective.chunk_bytes(schedule.size_bytes)[schedule.chunk], nrows),
         physical=_physical_links(problem.topology, net),
     )

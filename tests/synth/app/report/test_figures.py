@@ -15,13 +15,17 @@ from synth.app.report.layout import place_vertices
 from synth.app.report.lineage import sample_chunks, trace_schedule
 from synth.app.report.schedule import schedule_view
 from synth.app.report.shares import pack_table, shares_of_time
+from synth.engines.messages.nodes import nodes_of
+from synth.engines.messages.plans import MessagesForm, moving
 from synth.model.collective import Ints
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule
-from synth.storage.schedule_file import StoredSchedule, load_schedule
+from synth.storage.schedule_file import StoredSchedule, load_schedule, save_schedule
 from synth.timing.simulate import timed
+from synth.verify.algorithm import Algorithm
 from tests.random_problems import answered, random_problem
 from tests.synth.app.report.report_pages import opened, rows_of, spread, stored, straight
+from topologies.costed import with_costs
 from topologies.load import load
 from topologies.topology import Topology
 
@@ -183,6 +187,17 @@ def test_a_schedule_of_a_quotient_is_shown_as_the_whole(tmp_path: Path, spec: st
         for rank in range(problem.nranks):
             many = sum(r == rank for _, r in missing)
             assert got[rank, bin_] == pytest.approx(chunks_at[rank] / many, abs=0.5 / 255 + 1e-6)
+
+
+def test_the_sends_of_a_message_hold_their_link_once(tmp_path: Path) -> None:
+    problem = make_problem(with_costs(load("dgx-h100:2")), "alltoall").under("LL")
+    nodes = nodes_of(problem.network)
+    assert nodes is not None
+    schedule = moving(nodes, problem.collective, MessagesForm(2, 8)).schedule(1)
+    path = save_schedule(tmp_path / "a.synth", Algorithm(problem, schedule, "test"), 1 << 20)
+    known_schedule = load_schedule(path)
+    assert known_schedule.schedule.joined.any()
+    check_loads(known_schedule, schedule_view(known_schedule, 10**6))
 
 
 def test_a_figure_of_another_schedule_is_refused() -> None:
