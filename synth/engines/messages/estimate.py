@@ -64,10 +64,12 @@ def _busy_us(nodes: Nodes, messages: list[tuple[int, float]], form: MessagesForm
     """
     net, count = nodes.net, len(nodes)
     ends = [(node, (node + ahead) % count) for ahead, _ in messages for node in range(count)]
-    busy_us = np.zeros(net.nresources)
+    busy_us = [0.0] * net.nresources
     links_of = Carriers(nodes).choose(ends, form.carriers)
+    gbs, gap_us = net.bandwidth_gbs.tolist(), net.gap_us.tolist()
     for links, size_bytes in zip(links_of, [size for _, size in messages for _ in range(count)], strict=True):
         for link in links:
-            lasts_us = size_bytes / len(links) * 1e-3 / float(net.bandwidth_gbs[link])
-            busy_us[net.uses(link)] += form.parts * float(net.gap_us[link]) + lasts_us
-    return float(busy_us.max()) - float(net.gap_us[net.gap_us > 0].min())
+            lasts_us = form.parts * gap_us[link] + size_bytes / len(links) * 1e-3 / gbs[link]
+            for resource in nodes.ends[link][2]:
+                busy_us[resource] += lasts_us
+    return max(busy_us) - float(net.gap_us[net.gap_us > 0].min())

@@ -60,6 +60,16 @@ class Nodes:
         return links
 
     @cached_property
+    def ends(self) -> dict[int, tuple[int, int, list[int]]]:
+        """Return for each link between nodes its source, its goal counted after all sources, and its resources."""
+        net = self.net
+        return {
+            link: (int(net.src[link]), net.nranks + int(net.dst[link]), net.uses(link).tolist())
+            for links in self.between.values()
+            for link in links
+        }
+
+    @cached_property
     def paths(self) -> list[dict[int, list[int]]]:
         """Return for each rank the links of a shortest path to every other rank of its node, by fewest links."""
         net = self.net
@@ -103,24 +113,27 @@ class Carriers:
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._load, self._at_rank = np.zeros(nodes.net.nresources), np.zeros(2 * nodes.net.nranks)
+        self._load, self._at_rank = [0.0] * nodes.net.nresources, [0.0] * (2 * nodes.net.nranks)
 
     def choose(self, messages: Sequence[tuple[int, int]], count: int) -> list[list[int]]:
         """Return up to `count` links for each message from node to node, in the order of their sources."""
-        net, load, at_rank = self._nodes.net, self._load, self._at_rank
+        load, at_rank = self._load, self._at_rank
         chosen = []
         for ends in messages:
             links = self._nodes.between[ends]
             share, picked = 1.0 / min(count, len(links)), list[int]()
+            rows = [(link, *self._nodes.ends[link]) for link in links]
             for _ in range(min(count, len(links))):
-                busy = [
-                    (float(load[net.uses(i)].max()), float(at_rank[net.src[i]] + at_rank[net.nranks + net.dst[i]]), i)
-                    for i in links
-                    if i not in picked
-                ]
-                picked.append(link := min(busy)[2])
-                load[net.uses(link)] += share
-                at_rank[[net.src[link], net.nranks + net.dst[link]]] += share
+                _, _, place = min(
+                    (max(load[r] for r in uses), at_rank[source] + at_rank[goal], place)
+                    for place, (_, source, goal, uses) in enumerate(rows)
+                )
+                link, source, goal, uses = rows.pop(place)
+                picked.append(link)
+                for resource in uses:
+                    load[resource] += share
+                at_rank[source] += share
+                at_rank[goal] += share
             chosen.append(sorted(picked))
         return chosen
 

@@ -92,11 +92,12 @@ class _MessagesSearch:
         self.best_us, self._best = self.request.knowledge.best_us(size), None
         reached: list[tuple[float, int, MessagesForm]] = []
         kind, worth = _kind(self.problem), self.tuning.worth
-        forms = [
-            (estimated_us(self.problem, self.nodes, form, kind, size), place, parts, form)
-            for place, (parts, form) in enumerate(self._forms())
-        ]
-        for least_us, _, parts, form in sorted(forms)[: self.tuning.forms]:
+        forms = self._forms()
+        least_us_of = {
+            form: estimated_us(self.problem, self.nodes, form, kind, size) for form in {form: None for _, form in forms}
+        }
+        ordered_forms = sorted((least_us_of[form], place, parts, form) for place, (parts, form) in enumerate(forms))
+        for least_us, _, parts, form in ordered_forms[: self.tuning.forms]:
             if least_us < self.best_us * worth:
                 time = yield from self._try(parts, form, 1, size)
                 reached.append((time, parts, form))
