@@ -414,6 +414,8 @@ def translations_of(algorithm: Algorithm) -> Translations:
         return ()
     if problem.quotient is not None:
         return problem.quotient.translations
+    if not ordinary(problem.network, algorithm.schedule.link):  # Translations carry links, not what switches do.
+        return ()
     translations = invariant_under(problem, algorithm.schedule)
     if translations and translations[0][0] == 1 and _sends_neighbours(problem, algorithm.schedule):
         return translations[1:]

@@ -81,3 +81,26 @@ def test_targets_and_collectives_without_switch_plans_are_refused() -> None:
         Programs(problem, TargetSettings("mscclpp")).lower(answers(problem, 4)[0])
     with pytest.raises(InputError, match="XML file cannot express sums and multicasts of switches"):
         Programs(problem, TargetSettings("executor-nccl")).lower(answers(problem, 4)[0])
+
+
+def test_sends_through_switches_of_many_ranks_are_counted() -> None:
+    """Check ranks that translations carry into each other, whose links are no links of a switch."""
+    problem = make_problem(load("gb200-nvl72"), "allreduce", range(18))
+    programs = Programs(problem, TargetSettings("mscclpp"), size=_SIZE)
+    algorithms = list(answers(problem, 36))
+    assert algorithms
+    for algorithm in algorithms:
+        assert programs.sends(algorithm) == len(algorithm.schedule)
+        assert programs.refusal(algorithm) == ""
+
+
+def test_what_a_plan_cannot_express_is_refused_before_it_is_lowered() -> None:
+    """Check a reduce-scatter, whose sums no rank multicasts."""
+    problem = make_problem(load("dgx-h100"), "reducescatter")
+    programs = Programs(problem, TargetSettings("mscclpp"), size=_SIZE)
+    algorithms = list(answers(problem, 8))
+    assert algorithms
+    for algorithm in algorithms:
+        assert "only if the reader multicasts" in programs.refusal(algorithm)
+        with pytest.raises(InputError, match="only if the reader multicasts"):
+            programs.lower(algorithm)
