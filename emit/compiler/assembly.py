@@ -219,11 +219,14 @@ def _channels(prepared: Prepared, limits: Limits, layout: BlockLayout) -> Ints:
     The shape is (instructions,), with 0 for the others. The channels may exceed the limits.
     """
     p, nranks, spread, runs = prepared, prepared.ir.header.nranks, layout.spread, layout.runs
-    crowd = -(-(nranks - 1) // limits.tbs_per_channel)  # channels that a rank needs to reach all its peers
     received = np.flatnonzero(p.source != NONE)
     source = p.source[received]
     u, v = p.rank[source], p.out[source]
-    _, pair, counts = np.unique(u * nranks + v, return_inverse=True, return_counts=True)
+    pairs, pair, counts = np.unique(u * nranks + v, return_inverse=True, return_counts=True)
+    seen = np.unique(p.rank[received] * nranks + p.into[received])
+    most_peers = max(int(np.bincount(keys // nranks, minlength=1).max()) for keys in (pairs, seen))
+    # channels that a rank needs to reach all other ranks, or one if its peers are few
+    crowd = 1 if most_peers <= limits.tbs_per_channel else -(-(nranks - 1) // limits.tbs_per_channel)
     message_number = np.empty(len(received), dtype=np.int64)  # messages before it between these ranks
     message_number[np.argsort(pair, kind="stable")] = positions(counts)
     first = np.array(p.ir.channel, dtype=np.int64)[received]

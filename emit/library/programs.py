@@ -49,7 +49,7 @@ _LARGEST = 8  # ratio of the largest to the smallest message of the program for 
 _PROGRAM_SEND_S, _PLAN_SEND_S = 6e-5, 2e-3  # Seconds to lower a send in haste.
 _PROGRAM_WRITING, _PLAN_WRITING = 2.0, 1.3  # The time with the file over the time without it.
 _SEND_STEPS = 2  # A send is a step at both of its ends.
-_WRITTEN_SENDS = 20  # Sends of an image that are written in the time to lower one.
+_WRITTEN_SENDS = 100  # Sends of an image that are written in the time to lower one.
 _WIDEST = 64  # cells of a chunk; an instruction holds 71
 
 
