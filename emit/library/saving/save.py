@@ -6,6 +6,7 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -295,7 +296,12 @@ def file_of(result: SearchResult, served: Offer, name: str, programs: Programs, 
         raise InputError(served.refused)
     low, high = lowered.served(served.low, served.high)
     program, goal = replace(lowered.program, name=name, min_bytes=low, max_bytes=high or 0), lowered.goal
-    text = restate_program(lowered.text, name, low, high, target) if lowered.text else programs.text(program, goal)
+    text = ""
+    if lowered.text:
+        # A text that a format cannot restate, or not for these sizes, is written anew, if the program holds its steps.
+        with suppress(InputError) if any(gpu.threadblocks for gpu in program.gpus) else nullcontext():
+            text = restate_program(lowered.text, name, low, high, target)
+    text = text or programs.text(program, goal)
     asked_fields = question(problem)
     entry_row = {
         **asked_fields,
