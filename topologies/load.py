@@ -18,7 +18,8 @@ from topologies.text.fields import shown
 from topologies.text.files import origin_of, read_text
 from topologies.topology import Topology
 
-NO_COSTS, OWN_COSTS = "none", "machine"  # Names that stand in place of a file of costs.
+# Names that stand in place of a file of costs.
+NO_COSTS, OWN_COSTS, STATED_COSTS = "none", "machine", "auto"
 
 
 def load(spec: str | Path) -> Topology:
@@ -38,8 +39,8 @@ def apply_costs(topology: Topology, costs: str | Path | Costs) -> Topology:
 
     Args:
         topology: The topology.
-        costs: OWN_COSTS for the topology's own costs, NO_COSTS to put them off, a file with [costs], or the costs
-            themselves.
+        costs: OWN_COSTS for the topology's own costs, STATED_COSTS for these if it states any, NO_COSTS to put them
+            off, a file with [costs], or the costs themselves.
 
     Raises:
         InputError: There are no costs, they are not right on the topology's links, or the file cannot be read.
@@ -47,20 +48,23 @@ def apply_costs(topology: Topology, costs: str | Path | Costs) -> Topology:
     if isinstance(costs, Costs):
         return with_costs(topology, costs)
     stated = read_costs(costs)
+    if stated == STATED_COSTS:
+        stated = NO_COSTS if topology.costs is None else OWN_COSTS
     if stated == NO_COSTS:  # The kinds of links stay, because NCCL's own model needs them.
         return replace(topology, protocol="") if topology.protocol else topology
     return with_costs(topology, stated if isinstance(stated, Costs) else None)
 
 
 def read_costs(costs: str | Path) -> str | Costs:
-    """Return NO_COSTS or OWN_COSTS as they are, or the [costs] of a file.
+    """Return NO_COSTS, OWN_COSTS or STATED_COSTS as they are, or the [costs] of a file.
 
     Raises:
         InputError: The file cannot be read or has no [costs].
     """
     if not isinstance(costs, str | Path) or not str(costs):
-        raise InputError(f"costs {shown(costs)}: must be {NO_COSTS}, {OWN_COSTS} or a file with [costs]")
-    return str(costs) if costs in (NO_COSTS, OWN_COSTS) else read_costs_file(costs)
+        names = f"{STATED_COSTS}, {NO_COSTS}, {OWN_COSTS}"
+        raise InputError(f"costs {shown(costs)}: must be {names} or a file with [costs]")
+    return str(costs) if costs in (NO_COSTS, OWN_COSTS, STATED_COSTS) else read_costs_file(costs)
 
 
 def load_machine(spec: str | Path) -> Machine:

@@ -1,36 +1,42 @@
 """Measure how near the optimum answers are on questions that nobody tuned for, drawn by a seed.
 
-    python -m results.scripts.census [--count N] [--seed N] [--every N] [--only NUMBER …] [--budget S] [--dgx1-groups]
+    python -m results.scripts.census [--count N] [--seed N] [--every N] [--only NUMBER …] [--budget S]
+                                     [--clusters | --dgx1-groups] [--costs NAME] [--busy]
 
-makes census.md. The questions are about machines, clusters of two nodes, tori, meshes, hypercubes and random irregular
-networks; random groups, half of them with all other ranks as relays; six collectives and five sizes. `--dgx1-groups`
-asks instead for all groups of a DGX-1 up to its symmetry, with relays (census-dgx1.md). With `--every 4` that takes
-some ten minutes.
+makes census.md. Each question is a whole command in a fresh process with the default target, and its gap is
+that of the file that the command wrote. The questions are about machines, clusters of two nodes, tori, meshes,
+hypercubes and random irregular networks; random groups, half of them with all other ranks as relays; six collectives
+and five sizes. `--clusters` asks instead about machines of 2 to 16 nodes and racks of 72, in which every first, second,
+fourth or eighth rank takes part (census-clusters.md). `--dgx1-groups` asks for all groups of a DGX-1 up to its
+symmetry, with relays (census-dgx1.md). `--busy` keeps one core busy with another process meanwhile (a table with
+`-busy` in its name). The table says how many of the questions were asked.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
-import time
-from collections.abc import Callable, Sequence
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 
-from results.measuring.measure import TABLES, grid, page, save, write
-from synth.app.synthesis import synthesize
-from synth.engines.registry import AUTO, processes
+from results.measuring.measure import TABLES, geometric_mean, grid, page, run, save, synth
 from synth.model.problem import make_problem
 from synth.model.text import format_size
-from synth.search.statement import next_minute
-from synth.solvers.workers import Workers
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network
 from topologies.symmetry.automorphism import automorphisms
+from topologies.text.writer import to_toml
 from topologies.topology import Topology
 
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce")
@@ -42,6 +48,14 @@ CUBES = ("hypercube:3", "hypercube:4")
 RANDOM = "random"  # The network is drawn by the number of the question.
 _MOST_RANKS = 12  # Largest group.
 _NEAR = 1.05
+# Clusters, whose groups are every first, second, fourth or eighth rank.
+NODES = ("dgx-a100", "dgx-h100", "dgx2", "ndv2", "mi300x", "p4d.24xlarge", "p5.48xlarge", "dgx-b200")
+NODE_COUNTS = (2, 4, 8, 16)
+RACKS = ("gb200-nvl72", "gb300-nvl72")
+STRIDES = (1, 2, 4, 8)
+CLUSTER_COLLECTIVES = COLLECTIVES[:5]
+CLUSTER_SIZES = (8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 256 << 20)
+_SPARE_S = 60.0  # Seconds after the budget when a command counts as one without an answer.
 
 
 @dataclass(frozen=True)
@@ -84,19 +98,23 @@ class Answered:
 
     Attributes:
         question: The question.
-        gap: Time / bound.
+        gap: Time of the file's program / bound; of the schedule where there is no file; inf without an answer.
+        vs_nccl: NCCL's own time / ours; None where its model does not cover the question.
         engine: Engine that found the algorithm.
-        proof: Kind of bound that proves the gap.
-        seconds: Wall time of the search in seconds.
-        moved: What improved last (algorithm or bound), as `next_minute` names it.
+        proof: What proves the bound, in words.
+        seconds: Wall time of the command in seconds.
+        moved: What improved last (algorithm or bound).
+        why_no_file: Why there is no file; "" if there is one.
     """
 
     question: Question
     gap: float
+    vs_nccl: float | None
     engine: str
     proof: str
     seconds: float
     moved: str
+    why_no_file: str
 
 
 def random_network(seed: int, number: int) -> Topology:
@@ -169,23 +187,55 @@ def dgx1_questions() -> list[Question]:
     return questions
 
 
-def answered(question: Question, budget_s: float, workers: Workers) -> Answered:
-    """Return the answer to a question; an error is a defect and ends the script."""
-    begun = time.monotonic()
-    answer = synthesize(
-        question.collective,
-        question.topology,
-        question.group,
-        relay=question.relay,
-        size=question.size,
-        budget=budget_s,
-        workers=workers,
-    )
-    result = answer.result
-    (served,) = result.ranges
-    row = answer.algorithms[0]
-    proof, moved = result.bound.at(question.size)[1].kind, next_minute(result, answer.algorithms)["moved"]
-    return Answered(question, row["gap"], served.algorithm.engine, proof, time.monotonic() - begun, moved)
+def cluster_question(seed: int, number: int) -> Question:
+    """Return the cluster question of a number; sizes and collectives rotate with the number, all else is random."""
+    rng = random.Random(f"{seed} cluster question {number}")
+    spec = rng.choice(RACKS) if rng.random() < 1 / 5 else f"{rng.choice(NODES)}:{rng.choice(NODE_COUNTS)}"
+    stride = rng.choice(STRIDES)
+    group = tuple(range(rng.randrange(stride), load(spec).nranks, stride))
+    collective = CLUSTER_COLLECTIVES[number // len(CLUSTER_SIZES) % len(CLUSTER_COLLECTIVES)]
+    return Question(number, seed, spec, group, "none", collective, CLUSTER_SIZES[number % len(CLUSTER_SIZES)])
+
+
+def answered(question: Question, budget_s: float, costs: str) -> Answered:
+    """Return the answer of one command; the script ends if the command fails in any way but by its time."""
+    with tempfile.TemporaryDirectory() as folder:
+        spec = question.spec
+        if spec == RANDOM:
+            spec = str(Path(folder) / "network.toml")
+            Path(spec).write_text(to_toml(question.topology))
+        group = ",".join(map(str, question.group))
+        command = synth(
+            question.collective, "--topo", spec, "--group", group, "--relay", question.relay, "--size", question.size,
+            "--budget", budget_s, "--costs", costs, "--out", Path(folder) / "out", "--cache", "none", "--json",
+        )  # fmt: skip
+        ended = run(command, budget_s + _SPARE_S)
+        if ended.code is None:
+            return Answered(question, float("inf"), None, "–", "–", ended.seconds, "", "no answer in time")
+        if not ended.out:
+            sys.exit(f"{question}: exit code {ended.code}\n{ended.err}")
+        document = json.loads(ended.out)
+        row = next(iter(document["algorithms"]), None)
+        if row is None:
+            return Answered(question, float("inf"), None, "–", "–", ended.seconds, "", "no algorithm")
+        has_file = any(Path(folder, "out").glob("m*/*"))
+        why = "" if has_file else str(row["refused"] or document["unsaved"] or "not said")
+        vs_nccl = row["libraries"].get("NCCL", {}).get("vs")
+        moved = document["next_minute"]["moved"]
+        return Answered(question, row["gap"], vs_nccl, row["engine"], row["proof"], ended.seconds, moved, why)
+
+
+@contextmanager
+def busy_core(is_busy: bool) -> Iterator[None]:
+    """Keep one core busy with another process for as long as the block runs, if asked to."""
+    if not is_busy:
+        yield
+        return
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 def summary(name: str, answers: Sequence[Answered]) -> tuple[str, ...]:
@@ -218,42 +268,65 @@ def table(answers: Sequence[Answered], key: Callable[[Answered], str], title: st
     return grid(titles, [*rows, summary("all", answers)])
 
 
-def worst(answers: Sequence[Answered], count: int = 10) -> str:
+def worst(answers: Sequence[Answered], count: int = 12) -> str:
     """Return the table of the largest gaps, with the algorithm and the bound of each."""
     first = sorted(answers, key=lambda a: -a.gap)[:count]
-    titles = ("number", "question", "collective", "size", "gap", "engine", "bound", "improved last")
+    titles = ("number", "question", "collective", "size", "gap", "engine", "bound", "improved last", "no file")
     return grid(titles, [
         (a.question.number, a.question.name, a.question.collective, format_size(a.question.size), f"{a.gap:.3f}",
-         a.engine, a.proof, a.moved) for a in first
+         a.engine, a.proof, a.moved, a.why_no_file) for a in first
     ])  # fmt: skip
+
+
+def against_nccl(answers: Sequence[Answered]) -> str:
+    """Return a sentence on NCCL's times by its own model against ours."""
+    ratios = [a.vs_nccl for a in answers if a.vs_nccl is not None]
+    if not ratios:
+        return "NCCL's model covers none of the questions under these costs."
+    slower = [a for a in answers if a.vs_nccl is not None and a.vs_nccl < 1]
+    return (
+        f"NCCL's own model covers {len(ratios)} questions. Its time / ours is {geometric_mean(ratios):.2f} in the"
+        f" geometric mean and {min(ratios):.2f} at least; it is below 1 in {len(slower)} questions."
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Ask all questions, and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--count", type=int, default=240, help="number of random questions")
+    parser.add_argument("--count", type=int, help="number of questions; default: 90, and 45 of clusters")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th question only")
     parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER")
-    parser.add_argument("--budget", type=float, default=8.0, help="seconds for each question")
-    parser.add_argument("--dgx1-groups", action="store_true", help="all groups of a DGX-1 instead")
+    parser.add_argument("--budget", type=float, help="seconds for each question; default: 8, and 15 for clusters")
+    parser.add_argument("--costs", help="as --costs of synth; default: none, and auto for clusters")
+    parser.add_argument("--clusters", action="store_true", help="ask about clusters instead")
+    parser.add_argument("--dgx1-groups", action="store_true", help="ask about all groups of a DGX-1 instead")
+    parser.add_argument("--busy", action="store_true", help="keep one core busy meanwhile")
     parser.add_argument("--dry", action="store_true", help="write no table")
     options = parser.parse_args(arguments)
-    questions = (
-        dgx1_questions() if options.dgx1_groups else [question(options.seed, number) for number in range(options.count)]
-    )
+    count = options.count or (45 if options.clusters else 90)
+    budget_s = options.budget or (15.0 if options.clusters else 8.0)
+    costs = options.costs or ("auto" if options.clusters else "none")
+    draw = cluster_question if options.clusters else question
+    questions = dgx1_questions() if options.dgx1_groups else [draw(options.seed, number) for number in range(count)]
     chosen = [q for q in questions[:: options.every] if not options.only or q.number in options.only]
     answers: list[Answered] = []
-    with Workers(processes(AUTO)) as workers:
+    with busy_core(options.busy):
         for query in chosen:
-            answers.append(a := answered(query, options.budget, workers))
-            print(f"{query.number:4d} {a.gap:.3f} {a.seconds:5.1f} s {query.collective} {format_size(query.size)}"
-                  f" {query.name}: {a.engine}, {a.proof} {a.moved}", flush=True)  # fmt: skip
+            answers.append(a := answered(query, budget_s, costs))
+            asked = f"{query.collective} {format_size(query.size)} {query.name[:60]}"
+            no_file = f", no file: {a.why_no_file}" if a.why_no_file else ""
+            figures = f"{query.number:4d} {a.gap:.3f} {a.vs_nccl or 0:.2f} {a.seconds:5.1f} s"
+            print(f"{figures} {asked}: {a.engine}, {a.proof} {a.moved}{no_file}", flush=True)
     kind = "groups of a DGX-1 up to its symmetry" if options.dgx1_groups else f"questions of seed {options.seed}"
-    over = sum(a.seconds > options.budget * _NEAR for a in answers)
+    over = sum(a.seconds > 1.1 * budget_s + 0.5 for a in answers)
+    files = sum(not a.why_no_file for a in answers)
+    beside = ", beside a process that keeps one core busy" if options.busy else ""
     parts = [
-        f"{len(answers)} of {len(questions)} {kind}, with a budget of {options.budget:g} s each. A gap is time /"
-        f" proved bound. {over} answers took more than {_NEAR:g} × the budget.",
+        f"{len(answers)} of {len(questions)} {kind}, one command each, with a budget of {budget_s:g} s and"
+        f" `--costs {costs}`{beside}. A gap is the time of the file's program / the proved bound. {files} have a file."
+        f" {over} commands took more than 1.1 × the budget and 0.5 s.",
+        against_nccl(answers),
         table(answers, lambda a: format_size(a.question.size), "size"),
         table(sorted(answers, key=lambda a: a.question.collective), lambda a: a.question.collective, "collective"),
         table(answers, lambda a: "with relays" if a.question.relay == "all" else "without relays", "relays"),
@@ -261,12 +334,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         worst(answers),
     ]
     text = page(__file__, "Gaps on questions drawn by a seed", parts)
-    if options.dry:
-        print(text)
-    elif options.dgx1_groups:
-        save(TABLES / "census-dgx1.md", text)
-    else:
-        write(__file__, text)
+    subject = "-dgx1" if options.dgx1_groups else "-clusters" if options.clusters else ""
+    print(text)
+    if not options.dry:
+        save(TABLES / f"census{subject}{'-busy' if options.busy else ''}.md", text)
 
 
 if __name__ == "__main__":

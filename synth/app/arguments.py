@@ -42,8 +42,8 @@ class QuestionArguments:
         groups_overlap: Whether ranks are in several groups at a time, which MSCCL++'s packets (LL) do not support.
         scratch_limit: Bytes of scratch memory a rank that the executor may allocate before it serves a call; None for
             `emit.targets.SCRATCH_LIMIT`.
-        costs: The executor's costs: those that the machine states ("machine"), those of a file's [costs], or Costs;
-            "none" stands for α and bandwidth only.
+        costs: The executor's costs: those that the machine states, if it states any ("auto") or else as an error
+            ("machine"), those of a file's [costs], or Costs; "none" stands for α and bandwidth only.
         switch_ops: Whether switches may multicast and reduce. They do so only where the topology has such switches, the
             target can express it, and the costs, if they are on, include it.
         begun: Time of `synth.model.deadline.now` from which the budget counts; None for now.

@@ -74,7 +74,7 @@ def test_sms_that_a_rank_may_use() -> None:
 
 @pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
 def test_a_lowered_program_fits_its_sms(collective: str) -> None:
-    problem = make_question(QuestionArguments(collective, "dgx1")).problem
+    problem = make_question(QuestionArguments(collective, "dgx1", costs="none")).problem
     programs = Programs(problem, TargetSettings(sms=8))
     for algorithm in list(baseline(problem))[:2]:
         for lowered in (programs.lower(algorithm).small, programs.lower(algorithm).large):

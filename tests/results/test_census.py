@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from results.scripts.census import (
     COLLECTIVES,
     SIZES,
+    STRIDES,
     Question,
     answered,
+    cluster_question,
     dgx1_questions,
     groups_up_to_symmetry,
     question,
     summary,
 )
-from synth.solvers.workers import Workers
 
 
-def test_an_answer_states_gap_engine_and_proof() -> None:
-    with Workers(()) as workers:
-        answer = answered(Question(0, 0, "line:3", (0, 1, 2), "none", "broadcast", 1024), 5.0, workers)
+def test_an_answer_states_gap_engine_and_file() -> None:
+    answer = answered(Question(0, 0, "line:3", (0, 1, 2), "none", "broadcast", 1024), 5.0, "none")
     assert 1 <= answer.gap < 1.001
-    assert answer.proof in ("path", "cut")
     assert answer.engine
+    assert answer.vs_nccl is None
+    assert answer.why_no_file == ""
     assert summary("all", [answer])[-1] == "100%"
+
+
+def test_cluster_questions_take_every_so_many_ranks() -> None:
+    for drawn in (cluster_question(1, number) for number in range(12)):
+        assert drawn == cluster_question(1, drawn.number)
+        strides = {second - first for first, second in pairwise(drawn.group)}
+        assert len(strides) == 1
+        assert strides <= set(STRIDES)
+        assert drawn.group[-1] < drawn.topology.nranks
 
 
 def test_a_quarter_of_the_groups_covers_collectives_and_sizes() -> None:

@@ -66,8 +66,9 @@ def sms_option(default: str) -> Option:
 costs_option: Option = click.option(
     "--costs",
     default="none",
-    metavar="none|machine|FILE",
-    help="Count an executor's costs besides α and bandwidth: none, the machine's, or those of a FILE with [costs].",
+    metavar="none|auto|machine|FILE",
+    help="Count an executor's costs besides α and bandwidth: none, auto (the machine's, if it states any), machine, or"
+    " those of a FILE with [costs].",
 )
 overlap_option: Option = click.option(
     "--groups-overlap",

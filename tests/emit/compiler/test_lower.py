@@ -37,7 +37,7 @@ def test_baselines_are_lowered(collective: str, topo: str, protocol: str, target
 
 def test_explicit_limits() -> None:
     """Check that a program keeps explicit limits in place of its target's, or is refused."""
-    (algorithm, *_) = baseline(make_question(QuestionArguments("allgather", "dgx1")).problem)
+    (algorithm, *_) = baseline(make_question(QuestionArguments("allgather", "dgx1", costs="none")).problem)
     program, _ = lower(algorithm, "x")
     blocks = max(len(gpu.threadblocks) for gpu in program.gpus)
     least = replace(TARGETS["executor-nccl"].limits, tbs_per_gpu=blocks - 1)

@@ -23,7 +23,14 @@ RANKS = (0, 1, 2)
 
 def library(folder: Path, collective: str, target: str, **options: object) -> Saved:
     with Workers(()) as no_workers:
-        arguments = {"engine": "route", "budget": 2, "workers": no_workers, "target": target, **options}
+        arguments = {
+            "engine": "route",
+            "budget": 2,
+            "workers": no_workers,
+            "target": target,
+            "costs": "none",
+            **options,
+        }
         return save(synthesize(collective, "dgx-a100", RANKS, **arguments).result, folder, TargetSettings(target))  # type: ignore[arg-type]
 
 

@@ -89,7 +89,7 @@ def test_a_budget_that_is_over_is_named(synth: Call) -> None:
 
 def test_a_shape_that_is_found_is_not_called_impossible() -> None:
     """Check shapes that exist: 7 rounds in 3 steps, where 2 steps are impossible, and a reduce with few rounds."""
-    result = synthesize("allgather", "dgx1", rounds=7, chunks=6, budget=20).result
+    result = synthesize("allgather", "dgx1", rounds=7, chunks=6, budget=20, costs="none").result
     assert [(offer.algorithm.rounds, offer.algorithm.chunks) for offer in result.ranges] == [(7, 6)]
     assert result.impossible == ""
     none = synthesize("reduce", "mesh:3x3", rounds=2, budget=20).result

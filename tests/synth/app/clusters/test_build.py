@@ -73,9 +73,12 @@ def test_symmetric_questions_are_solved_once(built_library: tuple[Path, BuildPla
 
 def test_costs_and_relays_are_of_the_question(tmp_path: Path) -> None:
     text = RING.replace("1536K", "64K").replace("ring:4", "dgx1").replace('"0,1,2", "0,1,3", "0,1", "1,2,3"', '"0,1"')
-    plain, costly, through = (planned(tmp_path, text + more) for more in ("", 'costs = "machine"', 'relays = "2-3"'))
-    keys = {plan.searches[0].key for plan in (plain, costly, through, planned(tmp_path, text + 'relays = "2"'))}
-    assert len(keys) == 4
+    lines = ('costs = "none"', 'costs = "machine"', 'relays = "2-3"', 'relays = "2"', "", 'costs = "auto"')
+    plans = [planned(tmp_path, text + more) for more in lines]
+    keys = [plan.searches[0].key for plan in plans]
+    assert len(set(keys)) == 4
+    assert keys[0] == keys[4] != keys[1] == keys[5]
+    costly = plans[1]
     build(costly, tmp_path / "costly", Cache(None), Inline())
     assert {bool(entry.row.get("costs")) for entry in load_index(tmp_path / "costly")} == {True}
 

@@ -63,7 +63,6 @@ def test_dead_ranks_are_left_out_of_groups(tmp_path: Path) -> None:
         ('groups = ["tp=4"]\nrelays = "7-9"', "3: relays: "),
         ('groups = ["tp=4"]\nswitch_ops = "no"', "3: switch_ops: 'no' is neither true nor false"),
         ('groups = ["tp=4"]\ntargets = "msccl"\nswitch_ops = true', "4: switch_ops: files for msccl cannot express it"),
-        ('groups = ["tp=4"]\ncosts = "machine"\nswitch_ops = true', "4: switch_ops: the costs do not cover"),
         ('grops = ["tp=8"]', "2: 'grops': unknown key; did you mean groups"),
     ],
 )
@@ -82,3 +81,12 @@ def test_a_wrong_topology_is_reported_for_its_field(tmp_path: Path) -> None:
 def test_too_many_groups_are_refused_before_they_are_made(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is 13\d+ groups; it must be at most"):
         read(tmp_path, 'topology = "gb200-nvl72"\ngroups = "all 2..8 in a node"')
+
+
+def test_costs_without_switches_operations_are_refused_for_them(tmp_path: Path) -> None:
+    """Check costs of LL alone, under which no switch multicasts or reduces."""
+    (tmp_path / "ll.toml").write_text("[costs.LL]\nstart_us = 1.0\n")
+    text = 'topology = "dgx-h100"\ngroups = ["tp=4"]\nswitch_ops = true\n'
+    assert read(tmp_path, text + 'costs = "machine"\n').switch_ops
+    with pytest.raises(InputError, match="switch_ops: the costs do not cover operations of switches"):
+        read(tmp_path, text + 'costs = "ll.toml"\n')

@@ -36,7 +36,7 @@ def test_switch_operations_have_their_own_answers_for_targets_that_support_them(
 
 
 def test_switch_operations_are_used_where_they_are_requested(tmp_path: Path) -> None:
-    text = 'topology = "dgx-h100"\ngroups = ["0,1,2,3"]\ntargets = "none"\nsizes = "64M"'
+    text = 'topology = "dgx-h100"\ngroups = ["0,1,2,3"]\ntargets = "none"\nsizes = "64M"\ncosts = "none"'
     [task] = planned(tmp_path, text, "switch_ops = true").searches
     [row] = unpacked(solve(task)).unfiled
     assert row["switch_ops"]
