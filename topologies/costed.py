@@ -93,6 +93,12 @@ def figures_of(topology: Topology) -> Figures | None:
     return topology.costs.figures(protocols_of(topology) if topology.protocol == ANY else [topology.protocol])
 
 
+def costs_omit_switch_ops(topology: Topology) -> bool:
+    """Return True if costs are on that do not cover the multicasts and reductions of the topology's switches."""
+    figures = figures_of(topology)
+    return bool(topology.switch_ops) and figures is not None and figures.switch_ops is None
+
+
 def kinds_of(topology: Topology) -> list[str]:
     """Return the names of the kinds of links that the topology has, in the order of KINDS."""
     return [KINDS[kind] for kind in np.unique(topology.link_kind).tolist()]

@@ -19,7 +19,7 @@ from synth.model.sizes import parse_size
 from synth.search.budget import check_budget
 from synth.search.question import Question
 from synth.search.settings import NONE, TargetSettings
-from topologies.costed import figures_of
+from topologies.costed import costs_omit_switch_ops
 from topologies.errors import InputError
 from topologies.faults.apply import apply_faults
 from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks
@@ -59,7 +59,7 @@ def make_question(arguments: QuestionArguments) -> Question:
     if options.chunks is not None:
         problem.with_chunks(options.chunks)  # Raise for an impossible number of chunks.
     why_switches_forward, is_hurt = "", topology is not healthy
-    if topology.switch_ops and (figures := figures_of(topology)) is not None and figures.switch_ops is None:
+    if costs_omit_switch_ops(topology):
         why_switches_forward = "the costs do not cover multicast and reduction in switches (--costs none allows them)"
     executor = executor_for(problem, settings)  # Raise if the target cannot express the question.
     if problem.network.hyperlinks is not None and executor is not None and not executor.target.switch_ops:

@@ -41,7 +41,7 @@ from synth.model.problem import LARGEST, SMALLEST, parse_ranks
 from synth.model.registry import KINDS, parse_name
 from synth.model.sizes import parse_size
 from synth.search.settings import NONE
-from topologies.costed import figures_of
+from topologies.costed import costs_omit_switch_ops
 from topologies.errors import InputError, did_you_mean
 from topologies.faults.apply import apply_faults
 from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks
@@ -192,7 +192,7 @@ def _switch_ops(top: Fields, topology: Topology, targets: Sequence[str]) -> bool
     """Read the field `switch_ops`; return False if the topology has no switches that multicast or reduce."""
     if not top.boolean("switch_ops", False):
         return False
-    if topology.switch_ops and (figures := figures_of(topology)) is not None and figures.switch_ops is None:
+    if costs_omit_switch_ops(topology):
         top.fail("switch_ops", 'the costs do not cover operations of switches; it must be false, or costs = "none"')
     if targets and not any(TARGETS[name].switch_ops for name in targets):
         top.fail(
