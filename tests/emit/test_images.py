@@ -55,8 +55,14 @@ def test_images_form_a_group(translations: tuple[tuple[int, int], ...]) -> None:
 
 CASES = [
     (spec, name)
-    for spec in ("full:16", "dgx-h100:2", "hypercube:4", "ring:16", "torus:4x4")
-    for name in ("allgather", "reducescatter", "allreduce", "alltoall")
+    for spec, names in (
+        ("full:16", ("allgather", "alltoall")),
+        ("dgx-h100:2", ("allgather", "reducescatter", "allreduce", "alltoall")),
+        ("hypercube:4", ("reducescatter", "alltoall")),
+        ("ring:16", ("allgather", "allreduce")),
+        ("torus:4x4", ("reducescatter", "allreduce")),
+    )
+    for name in names
 ]
 
 
@@ -89,7 +95,7 @@ def test_images_of_a_program_are_right(spec: str, name: str) -> None:
 
 def test_translatable_cases_have_images() -> None:
     """Check that most of the cases are cases."""
-    assert sum(bool(_programs(spec, name)) for spec, name in CASES) >= 15
+    assert sum(bool(_programs(spec, name)) for spec, name in CASES) >= 9
 
 
 def _faulty(program: Program, rng: random.Random) -> Program:
