@@ -211,9 +211,13 @@ def _channel_offsets(arrival_offsets: list[list[int]]) -> list[int]:
 
 
 def _block(ir: Instructions) -> int:
-    """Return the number of chunks that belong to one rank, or of the whole buffer if blocks do not belong to ranks."""
+    """Return the number of chunks that belong to one rank, or of the whole buffer if blocks do not belong to ranks.
+
+    Translations map blocks like ranks, so with them blocks belong to ranks in every collective.
+    """
     p = ir.header
-    return p.nchunks_per_loop // p.nranks if find_kind(p.collective).blocks_a_rank else p.nchunks_per_loop
+    by_rank = bool(p.translations) or find_kind(p.collective).blocks_a_rank
+    return p.nchunks_per_loop // p.nranks if by_rank else p.nchunks_per_loop
 
 
 def _is_paired(program: Program) -> bool:

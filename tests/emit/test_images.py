@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from emit.check.program import check
+from emit.compiler.instances import side_by_side
+from emit.compiler.ir import instructions_of
 from emit.compiler.lower import Lowering, forms
 from emit.images import Images, moves_together, whole_program
 from emit.library.programs import Programs
@@ -91,6 +94,21 @@ def test_images_of_a_program_are_right(spec: str, name: str) -> None:
         assert check(program, target=None).ok
         assert check(whole, target=None).ok
         assert Predictor(program, topology).time_us(1 << 20) <= 1.5 * Predictor(whole, topology).time_us(1 << 20)
+
+
+def test_instances_of_a_program_are_right() -> None:
+    """Check that the images of several instances are right programs: blocks of ranks stay blocks of ranks."""
+    repeated = 0
+    for spec, name in CASES:
+        for program, _ in _programs(spec, name):
+            instances = replace(instructions_of(program, None, False), instances=2, interleaved=None)
+            with suppress(InputError):  # The limits may not hold so many.
+                double = side_by_side(program, instances, USUAL_LIMITS)
+                for candidate in (double, whole_program(double)):
+                    report = check(candidate, target=None)
+                    assert report.ok, (spec, name, report.findings[:1])
+                repeated += 1
+    assert repeated >= 9
 
 
 def test_translatable_cases_have_images() -> None:
