@@ -28,9 +28,9 @@ _LEAST_SEND_S = 3e-5  # Seconds that lowering one send in haste takes at least.
 _BASE_S = 0.1  # Seconds that lowering takes besides those for the sends.
 _LOADING_S = 0.5  # The same for the first program, for which the compiler is loaded.
 _SLOWER = 2.0  # The most that one lowering without a program raises the estimates of others.
-_HASTE = 1.0  # The part of the time for a program and its file in which it is improved in haste.
 _NEAR_SMALLEST = 1.5  # The factor on the sends of the smallest algorithm up to which the fastest is lowered first.
 _MUCH_COARSER = 0.7  # The part of the sends of an algorithm below which another one is much sooner lowered.
+_AS_FAST = 1.001  # The time of a program over that of its schedule up to which it is not improved.
 _MET = 1.05  # The time of a program over that of its schedule above which it is lowered again.
 _AGAIN = 1.6  # The time left over the estimated time above which a program is lowered again.
 _NEARLY = 1.08  # The factor on the best time up to which a coarser algorithm is lowered first.
@@ -285,15 +285,36 @@ class Pool:
         self._improved.add(algorithm)
         self.report(f"lowering {self._sends(algorithm)} sends again")
         enough, cutoff = self.budget.lowering_deadlines(False, 1, False, 0.0, self.executor.writing)
-        try:
-            lower = partial(self.executor.lower, algorithm, enough, (size,))
-            execution = limited(cutoff, partial(contained, f"lowering of {algorithm.engine}", lower, None))
-        except (TimeUp, InputError):
+        faster = self._faster_program(offer, enough, cutoff, (size,))
+        if faster is None or faster.time_us(size) > _FASTER * offer.time_us(size):
             return False
-        if execution is None or execution.time_us(size) > _FASTER * offer.time_us(size):
-            return False
-        self.offers[self.offers.index(own)] = replace(own, execution=execution)
+        self.offers[self.offers.index(own)] = replace(own, execution=faster)
         return True
+
+    def _faster_program(self, offer: Offer, enough: float, cutoff: float, sizes: Sequence[int]) -> Execution | None:
+        """Return the best program of an algorithm that is found in time; None if it is no faster or there is none.
+
+        Args:
+            offer: The algorithm with its program so far.
+            enough: When the program is no longer improved, a reading of `now`.
+            cutoff: When the lowering is cut off, a reading of `now`.
+            sizes: Message sizes in bytes that count.
+        """
+        try:
+            execution = limited(cutoff, partial(self._program_of, offer.algorithm, enough, sizes))
+        except (TimeUp, InputError):
+            return None
+        over = [execution.time_us(size) / offer.time_us(size) for size in sizes]
+        return execution if sum(over) < len(sizes) else None
+
+    def _program_of(self, algorithm: Algorithm, enough: float, sizes: Sequence[int]) -> Execution:
+        """Return a program of an algorithm; arguments and errors as those of `Executor.lower`, also after a defect."""
+        assert self.executor is not None
+        part = f"lowering of {algorithm.engine}"
+        execution = contained(part, partial(self.executor.lower, algorithm, enough, sizes), None)
+        if execution is None:
+            raise InputError(f"{part} failed")
+        return execution
 
     def stop(self) -> None:
         """Lower nothing more; if there is any program, remove the algorithms without one, else compare schedules."""
@@ -393,7 +414,7 @@ class Pool:
         Args:
             offer: The algorithm.
             sizes: Message sizes in bytes at which it is the fastest.
-            in_haste: Whether little time is taken to improve the first program.
+            in_haste: Whether the first program is not improved.
         """
         assert self.executor is not None
         sends = self._sends(offer.algorithm)
@@ -405,15 +426,12 @@ class Pool:
         )
         self.lowering = True
         try:
-            if in_haste:
-                enough = min(enough, begun + _HASTE * self._needs_s(offer))
-            lower = partial(self.executor.lower, offer.algorithm, enough, sizes)
-            part = f"lowering of {offer.algorithm.engine}"
-            execution = limited(cutoff, partial(contained, part, lower, None))
-            if execution is None:
-                raise InputError(f"{part} failed")
+            # The first program stays if the time ends while a better one is looked for.
+            has_end = self.budget.seconds < math.inf
+            program = partial(self._program_of, offer.algorithm, begun if has_end else math.inf, sizes)
+            lowered = replace(offer, execution=limited(cutoff, program))
             if is_first and self.searching:
-                for served in self.executor.files([replace(offer, execution=execution)]):
+                for served in self.executor.files([lowered]):
                     if served.execution is not None:
                         limited(cutoff, partial(self.executor.complete, served.execution))
         except TimeUp:
@@ -426,9 +444,14 @@ class Pool:
         except InputError as error:
             self._refuse(offer, str(error))
         else:
-            self.offers[self.offers.index(offer)] = replace(offer, execution=execution)
             rate_s = self.executor.send_s
             self._learn(sends, self.executor.first_s)
+            at = self.offers.index(offer)
+            self.offers[at] = lowered
+            is_slow = any(lowered.time_us(size) > _AS_FAST * offer.time_us(size) for size in sizes)
+            if has_end and is_slow and not in_haste:
+                faster = self._faster_program(lowered, enough, cutoff, sizes)
+                self.offers[at] = lowered if faster is None else replace(lowered, execution=faster)
             self._longest_s = max(self._longest_s, now() - begun)
             if self.executor.send_s < rate_s:
                 self._readmit()
