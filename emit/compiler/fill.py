@@ -25,13 +25,14 @@ from topologies.errors import InputError
 from topologies.network import Network
 
 _GAIN = 0.99  # part of the best score that more instances must reach
+_NEAR = 1.5  # multiple of the best score up to which a program may be the fastest by another model of time
 _MOST = 16  # instances
 _SIZES = (1 << 20, 16 << 20, 256 << 20)  # Bytes; smaller messages are dominated by latencies.
 _NSIZES = 3  # number of message sizes that are timed, the smallest and the largest included
 _WAITING = 1.5  # A message occupies its slot for so many times its latency, because it also waits for the link.
 
 
-def choose_instances(  # Longer than 60 lines because of its documentation.
+def rank_instances(  # Longer than 60 lines because of its documentation.
     lowering: Lowering,
     program: Program,
     limits: Limits,
@@ -40,8 +41,8 @@ def choose_instances(  # Longer than 60 lines because of its documentation.
     sizes: Sequence[int] = (),
     until: float = math.inf,
     most_steps: float = math.inf,
-) -> tuple[int, Program]:
-    """Choose the number of instances of a lowered program that is fastest for its message sizes.
+) -> list[tuple[int, Program]]:
+    """Rank numbers of instances of a lowered program by their times for its message sizes.
 
     Two programs are repeated: the given program, and the program on the fewest channels. If chunks that pass through
     several ranks one after the other are spread over channels, the pipeline becomes shorter, whereas each instance has
@@ -60,9 +61,9 @@ def choose_instances(  # Longer than 60 lines because of its documentation.
         most_steps: Steps of all instances up to which more are tried.
 
     Returns:
-        The number of instances, a power of two, and the program, whose chunks are so many times as fine. With 1, the
-        program is the given one. The number is 1 if links are full anyway, and if the goal is custom, because then the
-        goal defines the chunks.
+        Numbers of instances, powers of two, each with the program, whose chunks are so many times as fine; the best
+        first, and only those that are nearly as fast. It is the given program alone if links are full anyway, and if
+        the goal is custom, because then the goal defines the chunks.
     """
     problem = lowering.algorithm.problem
     sizes_to_time = [size for size in sorted(sizes or _SIZES) if low <= size <= high] or [high]
@@ -79,8 +80,9 @@ def choose_instances(  # Longer than 60 lines because of its documentation.
     best, number = program, 1
     costs = protocol_costs(problem.topology)
     if lowering.goal is not None or costs is None or costs.threadblock_gbs >= problem.network.bandwidth_gbs.max():
-        return number, best
+        return [(number, best)]
     best_score = score(program)
+    tried = [(best_score, number, best)]
     # The narrow program comes first: if many instances are needed it is mostly better, and time may be short.
     for narrow in (True, False):
         if now() >= until:
@@ -94,14 +96,21 @@ def choose_instances(  # Longer than 60 lines because of its documentation.
             if instance.nchannels == program.nchannels:
                 continue
             last_score = score(instance)
+            tried.append((last_score, 1, instance))
         for instances, repeated in _doublings(instance, limits, until, most_steps):
             repeated_score = score(repeated)
+            tried.append((repeated_score, instances, repeated))
             if repeated_score <= _GAIN * best_score:
                 best, best_score, number = repeated, repeated_score, instances
             elif repeated_score > _GAIN * last_score:
                 break
             last_score = repeated_score
-    return number, best
+    near = [
+        (instances, candidate)
+        for own_score, instances, candidate in sorted(tried, key=lambda row: row[0])
+        if candidate is not best and own_score <= _NEAR * best_score
+    ]
+    return [(number, best), *near]
 
 
 def _doublings(instance: Program, limits: Limits, until: float, most_steps: float) -> Iterator[tuple[int, Program]]:

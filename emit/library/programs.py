@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from emit.check.capacity import CAPACITY
 from emit.compiler.cuts import best_cut, cut_time_us
-from emit.compiler.fill import choose_instances, least_bytes
+from emit.compiler.fill import least_bytes, rank_instances
 from emit.compiler.lower import Lowering, forms, program_collective, translations_of
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, write_program
@@ -50,6 +50,7 @@ _PROGRAM_SEND_S, _PLAN_SEND_S = 6e-5, 2e-3  # Seconds to lower a send in haste.
 _PROGRAM_WRITING, _PLAN_WRITING = 2.0, 1.3  # The time with the file over the time without it.
 _SEND_STEPS = 2  # A send is a step at both of its ends.
 _WRITTEN_SENDS = 100  # Sends of an image that are written in the time to lower one.
+_MOST_PLANS = 4  # Plans of an algorithm, with different instances, that are written to take the fastest.
 _WIDEST = 64  # cells of a chunk; an instruction holds 71
 
 
@@ -340,25 +341,46 @@ class Programs:
         self, lowering: Lowering, protocol: str, low: int, high: int, until: float, sizes: Sequence[int]
     ) -> Lowered:
         """Return the program of one protocol that a lowering makes."""
-        algorithm, common = lowering.algorithm, lowering.common
-        begun = now()
-        program, goal = lowering.program(protocol, min_bytes=low, max_bytes=high, until=until), lowering.goal
-        parts = 1
+        algorithm, begun = lowering.algorithm, now()
+        program = lowering.program(protocol, min_bytes=low, max_bytes=high, until=until)
+        sizes_to_time = sizes if self.size is None else (self.size,)
+        candidates = [(1, program)]
         if algorithm.problem.topology.protocol:
-            sizes_to_time = sizes if self.size is None else (self.size,)
-            parts, program = choose_instances(
+            candidates = rank_instances(
                 lowering, program, self.target.limits, low, high, sizes_to_time, until, self._most_steps(begun, until)
             )
-        self._instances = parts
+        best, fault = None, None
+        # The times of plans differ from those of their programs, so several are written.
+        for number, candidate in candidates[: 1 if self._holds_program else _MOST_PLANS]:
+            if best is not None and now() >= until:
+                break
+            try:
+                lowered = self._as_lowered(lowering, candidate, number)
+            except InputError as error:  # The format may still refuse the program.
+                fault = fault or error
+                continue
+            if best is None or _is_faster(lowered, best, sizes_to_time or (high,)):
+                best, self._instances = lowered, number
         self._improving_s = now() - max(begun, lowering.first)
+        if best is None:
+            raise fault or InputError(f"{lowering.algorithm.engine}: no program")
+        return best
+
+    def _as_lowered(self, lowering: Lowering, program: Program, instances: int) -> Lowered:
+        """Return a program of so many instances with its predictor, and with the text of its file if it is a plan.
+
+        Raises:
+            InputError: The format refuses the program.
+        """
+        algorithm, common, goal = lowering.algorithm, lowering.common, lowering.goal
         form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
         if form.holds_program and algorithm.problem.quotient is None:  # The file is checked with all ranks.
             program = whole_program(program)
-        if not form.holds_program:  # The format may still refuse the program.
+        if not form.holds_program:
             text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)
             largest = form.writer.largest_message(text)
         predictor = form.predictor(text, program, self.problem.topology, self.problem.ranks)
-        scale = float(common.cells.fraction[0]) / parts / predictor.chunk_bytes(1.0)
+        scale = float(common.cells.fraction[0]) / instances / predictor.chunk_bytes(1.0)
         exact_scale = 1.0 if abs(scale - 1) < _ROUNDING else scale
         return Lowered(self.target, program, goal, predictor, common, exact_scale, largest, text)
 
@@ -395,6 +417,11 @@ class Programs:
     def files(self, offers: Sequence[Offer]) -> list[Offer]:
         """Return the offers split so that each has one program."""
         return by_size(offers)
+
+
+def _is_faster(lowered: Lowered, other: Lowered, sizes: Sequence[int]) -> bool:
+    """Return whether a program is faster than another one in the mean over message sizes in bytes."""
+    return sum(lowered.time_us(size) / other.time_us(size) for size in sizes) < len(sizes)
 
 
 def executor_for(problem: Problem, settings: TargetSettings, size: int | None = None) -> Programs | None:

@@ -104,7 +104,7 @@ class ProtocolPlan:
         sizes: Message sizes in bytes, the largest first, from which those of each protocol are chosen.
         near: A protocol is searched at a size if its bound is at most this multiple of the least bound there.
         most: Most sizes of a protocol.
-        searching: Share of the budget for the protocols.
+        searching: Share of the budget for the protocols; all of it if no programs are made of the schedules.
         first: Share of the schedules' time that the first of several protocols gets; None for an equal share.
         exact: Share of the first protocol's time for exact search.
         engines: Engines that run for the protocols after the first.
@@ -117,7 +117,7 @@ class ProtocolPlan:
     sizes: tuple[int, ...] = (LARGEST, 16 << 20, 4 << 20, 1 << 20, 256 << 10, 64 << 10, 16 << 10, SMALLEST)
     near: float = 1.3
     most: int = 4
-    searching: float = 1.0
+    searching: float = 0.7
     first: float | None = 0.75
     exact: float = 0.8
     engines: tuple[str, ...] = (

@@ -114,6 +114,8 @@ class _ProtocolsSearch:
     def run(self) -> SearchResult:
         """Search one protocol after another and merge their results."""
         protocols, size = self._plan.protocols, self._options.size
+        if self._executor is None:
+            protocols = replace(protocols, searching=1.0)
         sizes = protocols.sizes_of(self.bounds, self.able, protocols.sizes if size is None else (size,))
         work = partial(
             search_protocols, list(sizes), self.results, partial(self._search_protocol, sizes), self.budget, protocols,
