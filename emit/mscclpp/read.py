@@ -78,7 +78,7 @@ def remember(text: str, plan: ExecutionPlan) -> None:
         del _written[next(iter(_written))]
 
 
-_KEPT = 4
+_KEPT = 32  # Plans of a few ranks each.
 _written: dict[bytes, ExecutionPlan] = {}
 
 

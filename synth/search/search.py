@@ -29,6 +29,8 @@ from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
+_WRITING = 0.1  # The last share of the budget, in which files are written and the other form of calls gets a program.
+
 
 def search(
     problem: Problem,
@@ -108,7 +110,8 @@ class _ProtocolsSearch:
             name: 0 if executor is None else executor.least_bytes(under) for name, under in self.problems.items()
         }
         self.results: dict[str, SearchResult] = {}
-        self.lowering = Budget(math.inf, self.budget.begun) if plan.patient else self.budget
+        lowering_s = self.budget.seconds * (1.0 if executor is None else 1.0 - _WRITING)
+        self.lowering = Budget(math.inf if plan.patient else lowering_s, self.budget.begun)
         self.pool: Pool | None = None
 
     def run(self) -> SearchResult:
