@@ -33,9 +33,9 @@ _MUCH_COARSER = 0.7  # The part of the sends of an algorithm below which another
 _AS_FAST = 1.001  # The time of a program over that of its schedule up to which it is not improved.
 _MET = 1.05  # The time of a program over that of its schedule above which it is lowered again.
 _AGAIN = 1.6  # The time left over the estimated time above which a program is lowered again.
-_NEARLY = 1.08  # The factor on the best time up to which a coarser algorithm is lowered first.
+_NEARLY = 1.08  # The factor on a time up to which a coarser algorithm is lowered first.
 _FASTER = 0.98  # The part of the best program's time below which a coarser algorithm is worth its lowering.
-_MUCH_FASTER = 0.9  # The part of the best program's time below which a stepping stone is worth its lowering.
+_MUCH_FASTER = 0.75  # The part of the best program's time below which what is surely in time is lowered first.
 WORTH_SAYING = 0.98  # A schedule that no program can hold is named below this part of the best program's time.
 
 
@@ -348,34 +348,36 @@ class Pool:
                 self._late.append(rival)
                 self._refuse(rival, self._reason_late(rival))
             return False
-        stone = None if self.searching else self._stepping_stone(offer, sizes[-1])
-        self._lower(stone or offer, sizes)
+        self._lower(offer if self.searching else self._next_to_lower(offer, sizes[-1]), sizes)
         return False
 
-    def _stepping_stone(self, offer: Offer, size_bytes: float) -> Offer | None:
-        """Return an algorithm to lower before the fastest one, whose program may come too late or be slow; maybe none.
+    def _next_to_lower(self, offer: Offer, size_bytes: float) -> Offer:
+        """Return the algorithm to lower next at the end: the fastest one, or another one whose program comes sooner.
 
-        It is the coarsest of those that are nearly as fast, since executors slow down programs of very many sends. If
-        there is none, it is the fastest of those that are lowered surely in time, unless that is so of the fastest.
+        While the best program is much slower than the fastest of those that are lowered surely in time, that one comes
+        first. Of algorithms that are nearly as fast, the coarsest is lowered, since executors slow down programs of
+        very many sends.
+
+        Args:
+            offer: The fastest algorithm, which has no program.
+            size_bytes: A message size at which it is the fastest.
         """
         if self.budget.seconds == math.inf:
-            return None
+            return offer
         program_us = min(rival.time_us(size_bytes) for rival in self.offers if rival.execution is not None)
-        coarser = [
+        waiting = [rival for rival in self.offers if rival.execution is None and rival.serves(size_bytes)]
+        surely = [rival for rival in waiting if self.budget.is_short(self._needs_s(rival), self.searching)]
+        surely = [rival for rival in surely if rival.time_us(size_bytes) < _MUCH_FASTER * program_us]
+        target = min(surely, key=lambda rival: rival.rank_at(size_bytes), default=offer)
+        most_us = min(_NEARLY * target.time_us(size_bytes), _FASTER * program_us)
+        near = [
             rival
-            for rival in self.offers
-            if rival.execution is None
-            and rival.serves(size_bytes)
-            and self.takes_much_longer(offer.algorithm, rival.algorithm)
-            and rival.time_us(size_bytes) < _FASTER * program_us
+            for rival in waiting
+            if rival.time_us(size_bytes) < most_us
+            and self.takes_much_longer(target.algorithm, rival.algorithm)
+            and self._needs_s(rival) < self.budget.left_s
         ]
-        near = [rival for rival in coarser if rival.time_us(size_bytes) < _NEARLY * offer.time_us(size_bytes)]
-        near = [rival for rival in near if self._needs_s(rival) < self.budget.left_s]
-        if near or self.budget.is_short(self._needs_s(offer), self.searching):
-            return min(near, key=lambda rival: self._sends(rival.algorithm), default=None)
-        quick = [rival for rival in coarser if self.budget.is_short(self._needs_s(rival), self.searching)]
-        quick = [rival for rival in quick if rival.time_us(size_bytes) < _MUCH_FASTER * program_us]
-        return min(quick, key=lambda rival: rival.rank_at(size_bytes), default=None)
+        return min(near, key=lambda rival: self._sends(rival.algorithm), default=target)
 
     def _settle_first(self, offer: Offer, sizes: Sequence[int]) -> bool:
         """Lower a first algorithm, so that there is a file whatever comes; return True if that waits.
