@@ -114,8 +114,10 @@ def test_checks_of_representatives_and_of_all_ranks_agree(spec: str, name: str, 
             reports = [check_plan(candidate) for candidate in (faulty, whole_plan(faulty))]
             kinds = [{finding.kind for finding in report.findings} for report in reports]
             assert reports[0].ok == reports[1].ok, [f.message for report in reports for f in report.findings][:4]
-            # With a race, what else is found depends on the order of execution that the check follows.
-            if not all("race" in found_kinds for found_kinds in kinds):
+            # With a race, what else is found depends on the order of execution that the check follows. A span that
+            # leaves a buffer on another rank is no span of neighbours on the representative.
+            is_torn = any("torn apart" in finding.message for finding in reports[0].findings)
+            if not is_torn and not all("race" in found_kinds for found_kinds in kinds):
                 assert kinds[0] == kinds[1], [f.message for report in reports for f in report.findings][:4]
             found += not reports[0].ok
     assert found or not _plans(spec, name, protocol)
