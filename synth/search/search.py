@@ -8,6 +8,7 @@ that mind latencies run for them. Then all algorithms compete, each under its pr
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,10 +16,10 @@ from synth.bounds.prove import Bound, prove
 from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.defects import collected
-from synth.model.problem import Problem
+from synth.model.problem import SMALLEST, Problem
 from synth.search.budget import Budget
 from synth.search.offer import Offer
-from synth.search.plans import SINGLE, Programs, SearchPlan
+from synth.search.plans import SINGLE, Programs, ProtocolPlan, SearchPlan
 from synth.search.pool import Executor, Pool, offer_of
 from synth.search.protocols import search_protocols
 from synth.search.result import Report, SearchResult
@@ -159,7 +160,7 @@ class _ProtocolsSearch:
         if self.pool is None:
             offers = [offer for result in results for offer in _offers(result)]
             offers += self._taken_over()
-            self.pool = Pool(self._executor, self.lowering, lambda text: self._report(text, None), offers)
+            self.pool = Pool(self._executor, self.lowering, lambda text: self._report(text, None), _unlike(offers))
         if stop_reason == "interrupted":
             self.pool.stop()
         ranges = self.pool.files(self._options.size)
@@ -203,3 +204,19 @@ class _ProtocolsSearch:
 def _offers(result: SearchResult) -> list[Offer]:
     """Return an offer of every algorithm of a result that can be shown, each once."""
     return list({offer.algorithm: offer for offer in (*result.ranges, *result.unused)}.values())
+
+
+def _unlike(offers: Sequence[Offer]) -> list[Offer]:
+    """Return the offers without those whose schedules are as large and as fast at all sizes as an earlier one.
+
+    Several engines find the same schedule, and lowering it again takes time that other algorithms need. An offer with
+    a program comes before those without one.
+    """
+    first: dict[tuple[object, ...], Offer] = {}
+    for offer in sorted(offers, key=lambda offer: offer.execution is None):
+        algorithm = offer.algorithm
+        times_us = (f"{algorithm.time_us(size):.9g}" for size in (SMALLEST, *ProtocolPlan.sizes))
+        protocol = algorithm.problem.topology.protocol
+        chunks = algorithm.problem.collective.chunks
+        first.setdefault((protocol, len(algorithm.schedule), chunks, *times_us), offer)
+    return list(first.values())
