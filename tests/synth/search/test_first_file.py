@@ -11,14 +11,14 @@ import pytest
 
 from synth.baselines import baseline
 from synth.engines.request import Candidate, Options
-from synth.model.deadline import now
+from synth.model.deadline import TimeUp, now
 from synth.model.problem import LARGEST, make_problem
 from synth.search.budget import Budget
 from synth.search.offer import Offer
 from synth.search.plans import SINGLE, Programs, Stage
 from synth.search.pool import Pool
 from synth.search.protocols import search_protocols
-from synth.search.search import search
+from synth.search.search import _unlike, search
 from synth.search.state import SearchState
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
@@ -180,6 +180,37 @@ def test_a_quicker_program_comes_before_one_that_may_be_too_late(executor: Clock
     pool._needs_s = lambda offer: needs_s[offer.algorithm]  # type: ignore[method-assign]
     assert pool.best_us(LARGEST) == best.time_us(LARGEST)
     assert executor.lowered == [middle.algorithm.engine, best.algorithm.engine]
+
+
+@pytest.mark.parametrize("fault", [InputError("refused"), TimeUp()])
+def test_the_first_program_stays_if_no_better_one_is_found(fault: Exception) -> None:
+    """Check that what fails while a program is improved does not cost the program."""
+    asked_until = []
+
+    class Failing(Executor):
+        def lower(self, algorithm: Algorithm, until: float, sizes: Sequence[int]) -> Slower:
+            asked_until.append(until)
+            if until > now():
+                raise fault
+            return super().lower(algorithm, until, sizes)
+
+    algorithm = by_sends()[0]
+    pool = Pool(Failing(factors={algorithm.engine: 2.0}), Budget(SECONDS))
+    pool.add(algorithm, LARGEST)
+    (served,) = pool.files(LARGEST)
+    assert isinstance(served.execution, Slower)
+    assert len(asked_until) > 1
+    assert asked_until[1] > asked_until[0]
+
+
+def test_a_schedule_that_several_engines_found_is_offered_once_to_be_lowered() -> None:
+    algorithm, other = by_sends()[:2]
+    same = Algorithm(algorithm.problem, algorithm.schedule, "another engine")
+    lowered = Offer(same, Slower(same, 1.0))
+    kept = _unlike([Offer(algorithm), Offer(other), Offer(same)])
+    assert [offer.algorithm for offer in kept] == [algorithm, other]
+    kept = _unlike([Offer(algorithm), Offer(other), lowered])
+    assert [offer.algorithm for offer in kept] == [same, other]
 
 
 def test_a_search_with_costs_makes_a_first_program_before_the_last_protocol_is_searched() -> None:
