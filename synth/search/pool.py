@@ -32,6 +32,7 @@ _NEAR_SMALLEST = 1.5  # The factor on the sends of the smallest algorithm up to 
 _MUCH_COARSER = 0.7  # The part of the sends of an algorithm below which another one is much sooner lowered.
 _AS_FAST = 1.001  # The time of a program over that of its schedule up to which it is not improved.
 _IMPROVING = 4.0  # The time to improve the first program of an algorithm over the time that this took.
+_LEAST_IMPROVING = 0.1  # The share of the budget that this may take however short the first lowering was.
 _MET = 1.02  # The time of a program over that of its schedule above which it is lowered again.
 _AGAIN = 1.6  # The time left over the estimated time above which a program is lowered again.
 _NEARLY = 1.08  # The factor on a time up to which a coarser algorithm is lowered first.
@@ -453,7 +454,9 @@ class Pool:
             self.offers[at] = lowered
             is_slow = any(lowered.time_us(size) > _AS_FAST * offer.time_us(size) for size in sizes)
             if has_end and is_slow and not in_haste:
-                enough = min(enough, now() + _IMPROVING * (now() - begun))
+                # What takes little time ends by itself, so that the same question gets the same program.
+                longest_s = max(_IMPROVING * (now() - begun), _LEAST_IMPROVING * self.budget.seconds)
+                enough = min(enough, now() + longest_s)
                 faster = self._faster_program(lowered, enough, min(cutoff, 2 * enough - now()), sizes)
                 self.offers[at] = lowered if faster is None else replace(lowered, execution=faster)
             self._longest_s = max(self._longest_s, now() - begun)
