@@ -35,7 +35,7 @@ from tests.synth.engines.knowledge import BestTimes
 from topologies.errors import InputError
 from topologies.topology import SwitchOps, Topology
 
-_LEAST_S, _EXACT_S = 0.4, 2.0  # Seconds of a constructive engine, and of an engine with solvers.
+_LEAST_S, _EXACT_S = 0.1, 2.0  # Seconds of a constructive engine, and of an engine with solvers.
 _MOST_ANSWERS = 8  # Limit of an engine's answers to one question.
 _EXACT_EVERY = 25  # Each so many questions, engines with solvers are called.
 _SEARCH_EVERY = 10  # Each so many questions, a whole search is run.
