@@ -114,6 +114,11 @@ class Network:
         return len(self.capacity_gbs)
 
     @property
+    def figures(self) -> tuple[Floats, ...]:
+        """Return the columns of figures in which links differ: α in µs, bandwidth in GB/s and, if any, gaps in µs."""
+        return (self.alpha_us, self.bandwidth_gbs, *((self.gap_us,) if len(self.gap_us) else ()))
+
+    @property
     def _links(self) -> Carriers:
         """Return the columns of the links."""
         rate = self.bandwidth_gbs

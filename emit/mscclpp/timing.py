@@ -31,10 +31,10 @@ from emit.timing.links import MessageLinks, assign_links
 from emit.timing.timed import TimedProgram, TimedSteps
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import checking_deadline
-from synth.symmetry.quotient import quotient_network
 from topologies.arrays import pointers
 from topologies.errors import InputError
 from topologies.network import Network
+from topologies.symmetry.translations import quotient_network
 from topologies.topology import Topology
 
 _NONE = -1

@@ -30,9 +30,9 @@ from emit.timing.slices import slices_of
 from emit.timing.timed import TimedProgram, TimedSteps
 from synth.model.collective import Floats, Ints
 from synth.model.registry import find_kind
-from synth.symmetry.quotient import quotient_network
 from topologies.errors import InputError
 from topologies.network import Network
+from topologies.symmetry.translations import quotient_network
 from topologies.topology import Topology
 
 # Faults of results and of memory do not change the time.

@@ -51,7 +51,7 @@ def make_question(arguments: QuestionArguments) -> Question:
         """Return the problem on a topology, or its quotient where nothing that a quotient cannot express is pinned."""
         quotient = None
         name, is_plain = arguments.collective, (options.steps, options.rounds, root) == (None, None, None)
-        if isinstance(name, str) and is_plain and not variant.protocol:  # A bound covers one protocol of a quotient.
+        if isinstance(name, str) and is_plain:
             quotient = quotient_question(variant, parse_name(name), members, relays, options.chunks)
         return quotient or make_problem(variant, arguments.collective, members, relays, root=root)
 

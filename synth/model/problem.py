@@ -15,6 +15,7 @@ from topologies.costed import protocols_of
 from topologies.costs import ANY
 from topologies.errors import InputError
 from topologies.network import Network, network
+from topologies.symmetry.translations import Translations, quotient_network
 from topologies.text.fields import shown
 from topologies.topology import Topology
 
@@ -51,7 +52,7 @@ class Quotient:
             the representative does to its orbit.
     """
 
-    translations: tuple[tuple[int, int], ...]
+    translations: Translations
     whole: Network
 
     @property
@@ -117,18 +118,24 @@ class Problem:
         """Return the problem under one protocol, or under ANY, where an executor's costs are on.
 
         Raises:
-            InputError: The costs do not allow the protocol, or this is a quotient problem.
+            InputError: The costs do not allow the protocol, or the translations of a quotient problem do not keep the
+                protocol's network.
         """
         if self.topology.protocol == protocol:
             return self
-        if self.quotient is not None:
-            raise InputError(
-                f"{self.collective.name}: a quotient problem has one protocol; choose another for the whole problem"
-            )
         if protocol != ANY and protocol not in protocols_of(self.topology):
             raise InputError(f"protocol {protocol[:40]!r}: the costs of {self.topology.name} do not allow it")
         topology = replace(self.topology, protocol=protocol)
-        return replace(self, topology=topology, network=network(topology, self.ranks, len(self.group)))
+        whole = network(topology, self.ranks, len(self.group))
+        if self.quotient is None:
+            return replace(self, topology=topology, network=whole)
+        translations = self.quotient.translations
+        return replace(
+            self,
+            topology=topology,
+            network=quotient_network(whole, translations),
+            quotient=Quotient(translations, whole),
+        )
 
     def link_name(self, link: int) -> str:
         """Return a link's name by topology ranks: `0→1`; of a hyperlink `0→all of {0,1,2}` or `sum of {0,1,2}→0`."""

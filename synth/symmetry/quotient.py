@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from synth.model.problem import Problem, Quotient, check_group
 from synth.model.registry import KINDS, OWN, PAIR, find_kind, parse_name
 from synth.model.schedule import Schedule, follows_same
 from synth.symmetry.quotient_check import check_quotient, check_translations
-from topologies.arrays import pointers, row_entries, strongly_connected
+from topologies.arrays import strongly_connected
 from topologies.errors import InputError, QuotientRefused
 from topologies.network import Network, network
 from topologies.symmetry.translations import (
@@ -33,6 +32,7 @@ from topologies.symmetry.translations import (
     element_of_rank,
     find_translations,
     orbits,
+    quotient_network,
     representatives,
 )
 from topologies.topology import Topology
@@ -164,28 +164,6 @@ def representative_chunks(name: str, k: int, chunks: int, owners: Ints) -> Colle
     fraction = np.full(nchunks, 1.0 / (k * chunks) if kind.in_shares else 1.0 / k / chunks)
     reduces = np.full(nchunks, kind.reduces)
     return Collective(name, k, block, nchunks, reduces, fraction, pre, post, in_index, out_index)
-
-
-@lru_cache(maxsize=4)
-def quotient_network(net: Network, translations: Translations) -> Network:
-    """Return the network with one resource for every class of resources; see `Quotient`.
-
-    Copies of two sends cannot meet on a link either: a link is as narrow as some resource that it uses (see
-    `Network`), so two sends over links of its class have no room on that resource's class.
-    """
-    classes = orbits(net, translations)
-    cls, resource = classes.uses[:, 0], classes.uses[:, 1]  # They are sorted by class, then resource.
-    starts = np.searchsorted(cls, np.arange(len(classes.link_first) + 1))
-    used = row_entries(starts, classes.link_class)
-    names = [net.resource_names[i] for i in classes.resource_first.tolist()]
-    return replace(
-        net,
-        uses_ptr=pointers(np.diff(starts)[classes.link_class]),
-        uses_idx=resource[used],
-        capacity_gbs=net.capacity_gbs[classes.resource_first] / classes.times,
-        resource_names=tuple(f"{name} and its translates" for name in names),
-        hyperlinks=None,
-    )
 
 
 def _find_quotient(problem: Problem) -> tuple[Quotient, int]:

@@ -54,7 +54,7 @@ def _check_networks(problem: Problem, net: Network) -> None:
         QuotientRefused: A column of one of the networks differs.
     """
     real = network(problem.topology, problem.group)
-    columns = ("ranks", "src", "dst", "alpha_us", "bandwidth_gbs")
+    columns = ("ranks", "src", "dst", "alpha_us", "bandwidth_gbs", "gap_us", "start_us")
     for name in (*columns, "uses_ptr", "uses_idx", "capacity_gbs"):
         if not np.array_equal(getattr(real, name), getattr(net, name)):
             raise _refused(f"its network is not that of {problem.topology.name} ({name} differs)")
@@ -84,7 +84,7 @@ def _link_images(net: Network, translations: Sequence[tuple[int, int]]) -> list[
     Raises:
         QuotientRefused: A translation does not keep the links, their figures or the resources that they share.
     """
-    figures = (np.diff(net.uses_ptr), net.bandwidth_gbs, net.alpha_us)
+    figures = (np.diff(net.uses_ptr), *reversed(net.figures))
     pair = net.src * net.nranks + net.dst
     b = np.lexsort((*figures, pair))
     before = dict(Counter(_users(net, np.arange(net.nlinks))))  # Plain dictionaries compare faster than Counters.

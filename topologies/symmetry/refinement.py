@@ -88,9 +88,9 @@ class LinkSets:
         self.sums = segment_sums(self.salt[self.users], self.ptr)
 
     def are_kept_by(self, image: Ints) -> bool:
-        """Return whether l → image[l] keeps α and bandwidth, and maps sets of resources to sets of equal capacity."""
+        """Return whether l → image[l] keeps the links' figures, and maps sets of resources to sets of equal capacity."""
         net = self.net
-        if (net.alpha_us[image] != net.alpha_us).any() or (net.bandwidth_gbs[image] != net.bandwidth_gbs).any():
+        if any((figure[image] != figure).any() for figure in net.figures):
             return False
         moved = segment_sums(self.salt[image[self.users]], self.ptr)
         a, b = np.lexsort((net.capacity_gbs, moved)), np.lexsort((net.capacity_gbs, self.sums))
@@ -120,7 +120,7 @@ class Structure:
     def __init__(self, net: Network) -> None:
         n = net.nranks
         self.net = net
-        self.links = _number(net.alpha_us, net.bandwidth_gbs)
+        self.links = _number(*net.figures)
         self.resources = _number(net.capacity_gbs)
         self.sets = LinkSets(net)
         self.out_ptr = np.searchsorted(net.src, np.arange(n + 1))

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
-from topologies.arrays import Ints, positions, segment_sums
+from topologies.arrays import Ints, pointers, positions, row_entries, segment_sums
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.refinement import LinkSets
@@ -123,6 +123,31 @@ def orbits(net: Network, translations: Translations) -> Orbits:
     return classes
 
 
+@lru_cache(maxsize=4)
+def quotient_network(net: Network, translations: Translations) -> Network:
+    """Return the network with one resource for every class of resources; see `synth.model.problem.Quotient`.
+
+    Copies of two sends cannot meet on a link either: a link is as narrow as some resource that it uses (see
+    `Network`), so two sends over links of its class have no room on that resource's class.
+
+    Raises:
+        InputError: The translations do not keep the network, as in `orbits`.
+    """
+    classes = orbits(net, translations)
+    cls, resource = classes.uses[:, 0], classes.uses[:, 1]  # They are sorted by class, then resource.
+    starts = np.searchsorted(cls, np.arange(len(classes.link_first) + 1))
+    used = row_entries(starts, classes.link_class)
+    names = [net.resource_names[i] for i in classes.resource_first.tolist()]
+    return replace(
+        net,
+        uses_ptr=pointers(np.diff(starts)[classes.link_class]),
+        uses_idx=resource[used],
+        capacity_gbs=net.capacity_gbs[classes.resource_first] / classes.times,
+        resource_names=tuple(f"{name} and its translates" for name in names),
+        hyperlinks=None,
+    )
+
+
 def find_translations(net: Network, look: Callable[[], None] = lambda: None) -> Translations:
     """Find translations that keep the network and generate the largest group; return none where no translation holds.
 
@@ -203,7 +228,7 @@ class _TranslatedPairs:
         key = net.src * net.nranks + net.dst
         order = np.arange(net.nlinks)
         if (np.diff(key) <= 0).any():
-            order = np.lexsort((np.diff(net.uses_ptr), net.bandwidth_gbs, net.alpha_us, key))
+            order = np.lexsort((np.diff(net.uses_ptr), *reversed(net.figures), key))
         self.order = order
         self.first = np.flatnonzero(np.diff(key[order], prepend=-1))
         self.keys = key[order][self.first]

@@ -11,6 +11,8 @@ from synth.engines.flow.tuning import SEARCH
 from synth.model.problem import Problem
 from synth.model.registry import find_kind
 from synth.symmetry.quotient import quotient_problem
+from synth.symmetry.quotient_check import check_quotient
+from topologies.errors import InputError
 from topologies.topology import Topology, without_switch_ops
 
 
@@ -42,6 +44,11 @@ def quotient_question(
         or quotient.quotient is None
         or estimated_sends(quotient) * quotient.quotient.order <= SEARCH.expanded
     ):
+        return None
+    try:
+        for protocol in quotient.protocols:  # Kinds of links that are alike under the best figures may differ.
+            check_quotient(quotient.under(protocol))
+    except InputError:
         return None
     return quotient
 
