@@ -172,18 +172,26 @@ def least_seconds(topology: Topology, sends: int = 0) -> float:
     return _BASE_S + _RANK_S * topology.nranks + _LINK_S * topology.nlinks + _SEND_S * sends
 
 
-def too_short(topology: Topology, sends: int, budget_s: float) -> str:
-    """Return the message for a budget in which there is no answer, with a budget that is enough."""
-    least_s = _SPARE * max(least_seconds(topology, sends), budget_s)
-    size = f"{topology.nranks} ranks and {topology.nlinks} links"
-    return f"budget {format_seconds(budget_s)}: is too short for {size}; it must be {format_seconds(least_s)} or more"
+class BudgetTooShort(InputError):
+    """An error about a budget in which there is no answer; the message proposes one that is enough.
+
+    Attributes:
+        sends: Number of sends of the first answer; 0 if it is not known.
+    """
+
+    def __init__(self, topology: Topology, sends: int, budget_s: float) -> None:
+        """Compute the budget that is enough from the size of the network, the first answer and the budget."""
+        self.sends = sends
+        least_s = _SPARE * max(least_seconds(topology, sends), budget_s)
+        size, enough = f"{topology.nranks} ranks and {topology.nlinks} links", format_seconds(least_s)
+        super().__init__(f"budget {format_seconds(budget_s)}: is too short for {size}; it must be {enough} or more")
 
 
 def check_budget(topology: Topology, sends: int, budget_s: float) -> None:
     """Refuse a budget that is surely too short, before any time is spent.
 
     Raises:
-        InputError: The first answer alone would take longer than the budget.
+        BudgetTooShort: The first answer alone would take longer than the budget.
     """
     if least_seconds(topology, sends) > budget_s + GRACE_S:
-        raise InputError(too_short(topology, sends, budget_s))
+        raise BudgetTooShort(topology, sends, budget_s)

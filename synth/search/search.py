@@ -17,7 +17,7 @@ from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.defects import collected
 from synth.model.problem import SMALLEST, Problem
-from synth.search.budget import Budget
+from synth.search.budget import Budget, BudgetTooShort
 from synth.search.offer import Offer
 from synth.search.plans import SINGLE, Programs, ProtocolPlan, SearchPlan
 from synth.search.pool import Executor, Pool, offer_of
@@ -141,7 +141,10 @@ class _ProtocolsSearch:
         programs = Programs.NONE if has_program or self._plan.patient else Programs.FIRST
         plan = replace(self._plan, sizes=sizes[name], only_sizes=True, programs=programs)
         plan = self._plan.protocols.plan_for(plan, self._options, is_first=not self.results)
-        return search(self.problems[name], options, self._workers, self._report, plan, self._executor)
+        try:
+            return search(self.problems[name], options, self._workers, self._report, plan, self._executor)
+        except BudgetTooShort as error:  # The user knows the budget of all protocols.
+            raise BudgetTooShort(self._problem.topology, error.sends, self.budget.seconds) from None
 
     def _reserved_s(self) -> float:
         """Return the seconds that the programs of the fastest schedules so far need."""

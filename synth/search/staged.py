@@ -16,7 +16,7 @@ from synth.engines.registry import AUTO, ENGINES, engines_named
 from synth.engines.request import SEEDS, Options, Outcome, Request
 from synth.model.deadline import now
 from synth.model.defects import contained, raise_first_defect
-from synth.search.budget import GRACE_S, check_budget, too_short
+from synth.search.budget import GRACE_S, BudgetTooShort, check_budget
 from synth.search.frontier import POWERS
 from synth.search.gaps import LargestGap
 from synth.search.plans import Programs, Stage
@@ -227,14 +227,14 @@ class StagedSearch:
 
         Raises:
             KeyboardInterrupt: Ctrl-C came before there was an answer.
-            InputError: The budget was too short for an answer.
+            BudgetTooShort: There was no answer in time.
         """
         state = self.state
         if not state.answered and not self._options.pinned:
             if stop_reason == "interrupted":
                 raise KeyboardInterrupt
             raise_first_defect()
-            raise InputError(too_short(state.problem.topology, self._sends, self._options.budget_s))
+            raise BudgetTooShort(state.problem.topology, self._sends, self._options.budget_s)
         if stop_reason == "interrupted":
             state.pool.stop()
         if self._plan.programs is not Programs.ALL:

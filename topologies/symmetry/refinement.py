@@ -88,7 +88,7 @@ class LinkSets:
         self.sums = segment_sums(self.salt[self.users], self.ptr)
 
     def are_kept_by(self, image: Ints) -> bool:
-        """Return whether l → image[l] keeps the figures of links and maps sets of resources to sets of equal capacity."""
+        """Return whether l → image[l] keeps the links' figures and maps resources to resources of equal capacity."""
         net = self.net
         if any((figure[image] != figure).any() for figure in net.figures):
             return False
