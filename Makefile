@@ -15,7 +15,7 @@ EXAMPLE := allreduce --topo dgx-a100 --group 0,2,4,6
 
 demo: .venv/.installed
 	$(BIN)/synth $(EXAMPLE)
-	@for file in out/msccl/allreduce-dgx-a100-0.2.4.6-*.xml; do $(BIN)/synth verify "$$file" || exit; done
+	@for file in out/mscclpp/allreduce-dgx-a100-0.2.4.6-*.json; do $(BIN)/synth verify "$$file" || exit; done
 	$(BIN)/synth bench out --collective allreduce --group 0,2,4,6 -b 1K -e 16M -f 128
 	@$(COMPILE_LOOPS)
 

@@ -18,6 +18,7 @@ from topologies.errors import InputError
 
 if TYPE_CHECKING:  # The command line lists targets before it loads NumPy.
     from synth.model.problem import Problem
+    from topologies.topology import Topology
 
 MSCCL_FILES = 4  # files of a list that Microsoft's msccl loads
 BLOCK_SIZES = frozenset({"gather", "scatter"})  # whose XML states minBytes and maxBytes of one rank's block
@@ -107,6 +108,8 @@ class Target:
         flags_by_process: True if its LL counts launches by process, so that ranks of several groups must not use LL.
         switch_ops: True if its files can express multicasts and reductions of switches.
         cell_bytes: Every cell of a message must be a multiple of this many bytes; 0 for whole elements of the type.
+        capability_from: Compute capability from which NVIDIA's GPUs take this target first; 0 for none.
+        gcn: Architectures of AMD's GPUs that take this target first.
         otherwise: What serves a call that none of its files serves.
         remarks: What its users must know, one sentence each.
     """
@@ -134,8 +137,16 @@ class Target:
     flags_by_process: bool = False
     switch_ops: bool = False
     cell_bytes: int = 0
+    capability_from: int = 0
+    gcn: tuple[str, ...] = ()
     otherwise: str = "NCCL's own algorithm"
     remarks: tuple[str, ...] = ()
+
+    def is_first_on(self, topology: Topology | None) -> bool:
+        """Return whether the devices of a topology take this target before others; False where it is not known."""
+        if topology is None:
+            return False
+        return 0 < self.capability_from <= topology.compute_capability or topology.gcn in self.gcn
 
 
 def _spelled(*names: str, **spellings: str) -> dict[str, str]:
@@ -161,7 +172,8 @@ _ONE_GROUP = (
 )
 _ONE_FORM = "all ranks of a call are in place, or none: each takes a file by its own form, and different files hang"
 
-# The order is that of preference: without `--target` the first target that can express the question is taken.
+# Without `--target`, of the targets that can express the question the one that is first on the devices is taken, else
+# the first in this order.
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
@@ -183,6 +195,7 @@ TARGETS: dict[str, Target] = {
             ),
             format="msccl", folder="msccl-rccl", suffix=".xml", collectives=_NCCL_NAMES,
             limits=Limits("rccl", 64, 64, 128, frozenset({"s", "r", "cpy", "re", "nop"})),
+            gcn=("gfx906", "gfx908", "gfx90a"),
             required=_NCCL_REQUIRED, otherwise="RCCL's own algorithm",
         ),
         Target(
@@ -217,7 +230,8 @@ TARGETS: dict[str, Target] = {
             limits=_MSCCLPP_LIMITS, protocols={"Simple": "Simple", "LL": "LL", "LL128": "Simple"},
             only_outofplace=frozenset(), only_ll_between_nodes=frozenset(),
             needs_buffers=True, flags_by_process=True, switch_ops=True,
-            cell_bytes=16, otherwise="an algorithm of MSCCL++'s or NCCL's own",
+            cell_bytes=16, capability_from=80, gcn=("gfx942", "gfx950"),
+            otherwise="an algorithm of MSCCL++'s or NCCL's own",
         ),
     )
 }  # fmt: skip
@@ -239,19 +253,33 @@ def only_target_of(suffix: str) -> Target | None:
     return rows[0] if len(rows) == 1 else None
 
 
-def choose_target(collective: str, target_name: str = AUTO) -> Target:
+def choose_target(
+    collective: str, target_name: str = AUTO, topology: Topology | None = None, suffix: str = ""
+) -> Target:
     """Return the target of a name, or for AUTO the first that can do a program's collective.
+
+    Args:
+        collective: The program's collective.
+        target_name: Name of the target, or AUTO.
+        topology: The network whose devices count for AUTO, if it is known.
+        suffix: Suffix of the file that is to be written; for AUTO a target whose files have it comes first.
 
     Raises:
         InputError: If the name is unknown, the target cannot do the collective, or none can.
     """
-    return _first([t for t in TARGETS.values() if collective in t.collectives], target_name, collective)
+    capable = [t for t in TARGETS.values() if collective in t.collectives]
+    return _first(_preferred(capable, topology, suffix), target_name, collective)
 
 
-def target_for(problem: Problem, target_name: str = AUTO) -> Target:
-    """Return the target of a name, or for AUTO the first that can express a problem.
+def target_for(problem: Problem, target_name: str = AUTO, suffix: str = "") -> Target:
+    """Return the target of a name, or for AUTO the first on the problem's devices that can express the problem.
 
     With relays, and where no reader names the collective, the problem's algorithms are written as "custom".
+
+    Args:
+        problem: The problem.
+        target_name: Name of the target, or AUTO.
+        suffix: Suffix of the file that is to be written, as in `choose_target`.
 
     Raises:
         InputError: If the name is unknown, the target cannot express the problem, or none can.
@@ -265,7 +293,12 @@ def target_for(problem: Problem, target_name: str = AUTO) -> Target:
     description, hint = (
         (f"{collective.name} with relays", " or --relay none") if problem.relays else (collective.name, "")
     )
-    return _first(capable, target_name, description, hint)
+    return _first(_preferred(capable, problem.topology, suffix), target_name, description, hint)
+
+
+def _preferred(targets: Sequence[Target], topology: Topology | None, suffix: str) -> list[Target]:
+    """Return targets in the order of preference for a topology and a file's suffix."""
+    return sorted(targets, key=lambda target: (target.suffix != suffix.lower(), not target.is_first_on(topology)))
 
 
 def _first(capable: Sequence[Target], target_name: str, description: str, hint: str = "") -> Target:

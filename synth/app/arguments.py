@@ -35,8 +35,8 @@ class QuestionArguments:
         engine: A name that `--engine` takes.
         budget: Seconds, or text such as `5m`.
         seed: Seed of the solvers.
-        target: The executor whose programs are the answer (a key of `emit.targets.TARGETS`; auto: the first that can
-            express the question); none: schedules.
+        target: The executor whose programs are the answer (a key of `emit.targets.TARGETS`; auto: that of the
+            machine, or else the first that can express the question); none: schedules.
         sms: Threadblocks that a rank's program may have. None stands for the SMs of its device without
             `emit.targets.RESERVED_SMS`, and for any number where the topology does not state them.
         groups_overlap: Whether ranks are in several groups at a time, which MSCCL++'s packets (LL) do not support.
@@ -69,7 +69,7 @@ class QuestionArguments:
     sms: int | None = None
     groups_overlap: bool = False
     scratch_limit: int | str | None = None
-    costs: str | Path | Costs = "none"
+    costs: str | Path | Costs = "auto"
     switch_ops: bool = True
     begun: float | None = None
     are_options: bool = False

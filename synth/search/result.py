@@ -99,12 +99,15 @@ class SearchResult:
             size_bytes: Message size in bytes.
 
         Returns:
-            The choice; or, returned and not raised, a NotModelled that says why it is not known.
+            The choice; or, returned and not raised, a NotModelled that says why it is not known, or not comparable.
         """
         model = self._models[name]
         if isinstance(model, NotModelled):
             return model
-        return _modelled(name, partial(model.choose, self.problem.collective.name, size_bytes))
+        choice = _modelled(name, partial(model.choose, self.problem.collective.name, size_bytes))
+        if isinstance(choice, NotModelled) or self.problem.topology.protocol:
+            return choice
+        return NotModelled(f"{name}'s times include an executor's costs, which these times leave out (--costs none)")
 
     def fastest(self, size_bytes: int) -> Offer:
         """Return the offer that serves a message size in bytes; the last one for a size above all ranges.

@@ -180,8 +180,8 @@ def statement(result: SearchResult) -> dict[str, Any]:  # It is long because eve
         - algorithms: Rows (see `row`), each also with refused: why the executor can hold no program of the algorithm;
           "" if it can or if no executor was named.
         - baselines: Names of the baselines.
-        - libraries: By name: version; own_clock: whether its times are by its own cost model; costs: whether the times
-          here include an executor's costs; not_modelled: why its model does not cover this question, "" if it does.
+        - libraries: By name: version; own_clock: whether its times are by its own cost model; not_modelled: why
+          nothing of it stands beside this question's times, "" if something does.
         - bounds: Each witness: kind, text, base_us, us_per_byte, cap_us.
         - k_synchronous: What is proved for each phase and number of steps, as `StepClaim` says: part, steps; rounds and
           chunks of the best shape (None without one); least_rounds_a_chunk as a fraction in text (None without a
@@ -212,7 +212,6 @@ def statement(result: SearchResult) -> dict[str, Any]:  # It is long because eve
             library.name: {
                 "version": library.version,
                 "own_clock": library.own_clock,
-                "costs": bool(problem.topology.protocol),
                 "not_modelled": _not_modelled(result, library.name),
             }
             for library in LIBRARIES.values()

@@ -80,22 +80,24 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return completed
 
 
-_PROVED = ("bound", "gap", "worst in range", "proof")
+_PREDICTED = re.compile(r"  ([0-9.]+) (µs|ms|s) @ ([0-9.]+[KMG]?)  ")
+_IN_US = {"µs": 1.0, "ms": 1e3, "s": 1e6}
 
 
-def without_seconds(text: str) -> str:
-    """Remove times, and the cells and lines that depend on the machine's speed."""
-    text = re.sub(r" +[0-9.]+ s(?=$|\nnext minute: )", "", text.rstrip())
-    text = re.sub(r"\nnext minute: .*$", "\nnext minute: ", text)
-    lines, head = [], list[str]()
-    for line in text.splitlines():
-        cells = re.split(r"  +", line)
-        if "predicted" in cells:
-            head = cells
-        if len(head) == len(cells):
-            cells = [cell for cell, name in zip(cells, head, strict=True) if name not in _PROVED]
-        lines.append("  ".join(cells))
-    return "\n".join(lines)
+def times_us(text: str) -> dict[str, float]:
+    """Return the predicted time in µs of each row of a table, by the size that the row shows."""
+    return {size: float(figure) * _IN_US[unit] for figure, unit, size in _PREDICTED.findall(text)}
+
+
+def frame(text: str) -> list[list[str]]:
+    """Return the words of a search's output that are the same on every machine: the question, columns and last lines.
+
+    Which algorithms are found in time depends on the machine's speed.
+    """
+    lines = text.rstrip().splitlines()
+    is_row = [bool(_PREDICTED.search(line)) for line in lines]
+    kept = [line.split(" → ")[0].split(": ")[0] for line, row in zip(lines, is_row, strict=True) if not row]
+    return [re.split(r"  +", re.sub(r"\d+ algorithms?", "", line)) for line in kept if not line.startswith("k-sync")]
 
 
 def _renewed(match: re.Match[str]) -> str:

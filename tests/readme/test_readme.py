@@ -21,8 +21,9 @@ from tests.readme.blocks import (
     all_text,
     blocks,
     files,
+    frame,
     run,
-    without_seconds,
+    times_us,
     write_files,
 )
 
@@ -57,12 +58,18 @@ def test_opening() -> None:
 
 @pytest.mark.parametrize("block", blocks("console"), ids=_at)
 def test_shown_output(first: tuple[Path, CompletedProcess[str]], block: Block) -> None:
-    """Check the shown output, which `python -m tests.readme.blocks` renews."""
+    """Check the shown output, which `python -m tests.readme.blocks` renews, and its times within a tenth."""
     (example, completed), (command, _, shown) = first, block.text.partition("\n")
     if command != f"$ {EXAMPLE}":
         completed = run(command.removeprefix("$ "), example)
     assert (completed.returncode, completed.stderr) == (0, "")
-    assert without_seconds(completed.stdout) == without_seconds(shown)
+    assert frame(completed.stdout) == frame(shown)
+    shown_us, printed_us = times_us(shown), times_us(completed.stdout)
+    common = shown_us.keys() & printed_us.keys()
+    assert len(common) >= len(shown_us) / 2
+    assert {size: printed_us[size] for size in common} == pytest.approx(
+        {size: shown_us[size] for size in common}, rel=0.1
+    )
 
 
 def _commands() -> list[tuple[str, str]]:

@@ -65,10 +65,10 @@ def sms_option(default: str) -> Option:
 
 costs_option: Option = click.option(
     "--costs",
-    default="none",
-    metavar="none|auto|machine|FILE",
-    help="Count an executor's costs besides α and bandwidth: none, auto (the machine's, if it states any), machine, or"
-    " those of a FILE with [costs].",
+    default="auto",
+    metavar="auto|machine|none|FILE",
+    help="Count an executor's costs besides α and bandwidth: auto (the default: the machine's, if it states any),"
+    " machine, none, or those of a FILE with [costs].",
 )
 overlap_option: Option = click.option(
     "--groups-overlap",

@@ -9,7 +9,7 @@
     roots = "first"                             # of rooted collectives: each group's first rank; "all": every rank
     without = ["link:3-5"]                      # dead parts, as --without takes them
     degrade = ["rank:3=50%"]                    # slow parts, as --degrade takes them
-    costs = "none"                              # of an executor: "auto", "machine", or a FILE with [costs], as --costs
+    costs = "auto"                              # of an executor, as --costs takes them
     relays = "none"                             # ranks outside a group that may forward: "all", or ranks
     switch_ops = false                          # whether switches multicast and reduce, for targets that can express it
     seed = 0
@@ -45,7 +45,7 @@ from topologies.costed import costs_omit_switch_ops
 from topologies.errors import InputError, did_you_mean
 from topologies.faults.apply import apply_faults
 from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks
-from topologies.load import NO_COSTS, apply_costs, load
+from topologies.load import STATED_COSTS, apply_costs, load
 from topologies.text.fields import Fields, parse_toml, shown
 from topologies.text.files import origin_of, read_text
 from topologies.topology import Topology
@@ -112,7 +112,7 @@ class Cluster:
     without: tuple[str, ...] = ()
     degrade: tuple[str, ...] = ()
     seed: int = 0
-    costs: str = NO_COSTS
+    costs: str = STATED_COSTS
     relays: str | tuple[int, ...] = NO_RELAYS
     switch_ops: bool = False
 
@@ -139,7 +139,7 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
     top.only(_FIELDS)
     spec = top.string("topology")
     healthy = _stated(top, "topology", lambda: load(_beside(path, spec)))
-    costs = top.string("costs", NO_COSTS)
+    costs = top.string("costs", STATED_COSTS)
     healthy = _stated(top, "costs", lambda: apply_costs(healthy, _beside(path, costs)))
     dead_parts, slow_parts = (*_texts(top, "without", ()), *without), _texts(top, "degrade", ())
     topology = _stated(

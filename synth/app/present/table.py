@@ -123,12 +123,7 @@ def _libraries(document: dict[str, Any]) -> list[str]:
         if not sizes_of_choice:
             continue
         choices = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in sizes_of_choice.items())
-        costs = (
-            ""
-            if library["costs"]
-            else ", which includes costs of protocols and of starting that the times above leave out"
-        )
-        source = f"by its own model{costs}" if library["own_clock"] else "by its own choice, timed as the times above"
+        source = "by its own model" if library["own_clock"] else "by its own choice, timed as the times above"
         lines.append(f"vs {name}: {name} {library['version']} {source}: {choices}")
     return lines
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from emit.formats import verify_file
+from emit.formats import verify_program
 from emit.library.group_programs import GroupPrograms
 from emit.library.index import load_index
 from emit.library.saving.save import save
@@ -52,8 +52,7 @@ def run_all(folder: Path) -> None:
     """Check that every file of a library is right and leaves only right elements over several launches."""
     for entry in load_index(folder):
         goal = entry.goal()
-        assert verify_file(entry.path, goal).status == "right"
-        program = read_msccl(entry.path)
+        program = verify_program(entry.path, goal).right_program(str(entry.path))
         row = measure(program, goal, 1 << 16, HostExecutor(program, goal), Settings(iterations=3, warmup=0))
         assert row.wrong == 0
 
@@ -62,8 +61,8 @@ def test_disjoint_groups_get_a_file_each(tmp_path: Path) -> None:
     result, saved = planned("0-3;allgather@4M:4-7", tmp_path)
     entries = load_index(tmp_path)
     assert [(e.collective, e.group, e.target) for e in entries] == [
-        ("allreduce", (0, 1, 2, 3), "executor-nccl"),
-        ("allgather", (4, 5, 6, 7), "executor-nccl"),
+        ("allreduce", (0, 1, 2, 3), "mscclpp"),
+        ("allgather", (4, 5, 6, 7), "mscclpp"),
     ]
     assert [e.max_bytes for e in entries] == [MIB, 4 * MIB]
     assert {e.schedule for e in entries} == {f"schedules/{saved.schedules[0].name}"}
@@ -75,7 +74,7 @@ def test_disjoint_groups_get_a_file_each(tmp_path: Path) -> None:
 def test_groups_that_share_ranks_get_one_file(tmp_path: Path) -> None:
     _, saved = planned("tp=4;allgather@512K:tp=4,dp=*:dp", tmp_path)
     (entry,) = load_index(tmp_path)
-    assert (entry.target, entry.group) == ("msccl", tuple(range(8)))
+    assert (entry.target, entry.group) == ("mscclpp", tuple(range(8)))
     stated = entry.row["groups"]
     assert [g["ranks"] for g in stated] == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 4], [1, 5], [2, 6], [3, 7]]
     ends = [at for g in stated for at in g["chunks"]]
@@ -102,7 +101,7 @@ def test_relays_of_another_group_make_one_program(tmp_path: Path) -> None:
 
 def test_targets_that_cannot_hold_groups_are_reported(tmp_path: Path) -> None:
     _, saved = planned("0-3;2-5", tmp_path, target="executor-nccl")
-    assert "use --target msccl or mscclpp" in saved.refused
+    assert "use --target mscclpp or msccl" in saved.refused
     assert not saved.files
     assert saved.index is None
     assert saved.schedules[0].exists()

@@ -95,6 +95,17 @@ class CompileOptions:
             target, device_sms, TargetSettings(target.name, self.sms, scratch_limit=scratch_bytes(self.scratch_limit))
         )
 
+    def chosen(self, collective: str, place: Place | None, source: str = "") -> Target:
+        """Return the target for a program's collective, limited to the devices.
+
+        Args:
+            collective: The program's collective.
+            place: The topology and the program's ranks there; None if unknown.
+            source: A file whose suffix the written file is to have if none is given; empty for any suffix.
+        """
+        topology, suffix = None if place is None else place[0], Path(self.out or source).suffix
+        return self.limited(choose_target(collective, self.target, topology, suffix), sms_at(place))
+
     def compiled(self, ir: Instructions, target: Target, timer: Timer | None) -> Compiled:
         """Return the program of instructions for a target, chosen by its time."""
         return compile_instructions(ir, target.limits, timer=timer, without=self.off)
@@ -200,7 +211,7 @@ def compile_(
         if max_bytes is not None:
             ir.header = with_values(ir.header, max_bytes=parse_size(max_bytes, "--max-bytes"))
         place = place_program(ir.header.nranks, topo, group)
-        target = options.limited(choose_target(ir.header.collective, options.target), sms_at(place))
+        target = options.chosen(ir.header.collective, place)
         compiled = options.compiled(ir, target, _timer(place, ir.header))
         if library is None:
             return options.write(compiled, ir.goal, target, file, place)
@@ -232,7 +243,7 @@ def optimize(file: str, topo: str | None, group: str | None, **shared_options: A
     _, goal, verdict = read_program(file)
     program = verdict.right_program(file)
     place = place_program(program.nranks, topo or f"full:{max(2, program.nranks)}", group)
-    target = options.limited(choose_target(program.collective, options.target), sms_at(place))
+    target = options.chosen(program.collective, place, file)
     compiled = optimize_program(program, goal, target.limits, timer=_timer(place, program), without=options.off)
     if options.out is None:
         options = with_values(options, out=f"{Path(file).stem}-optimized{target.suffix}")
@@ -268,7 +279,7 @@ def lower(file: str, protocol: str, **shared_options: Any) -> None:
 
     options, algorithm = CompileOptions(**shared_options), load_algorithm(file)
     problem, size = algorithm.problem, int(algorithm.size_bytes)
-    target = options.limited(target_for(problem, options.target), problem.topology.sms)
+    target = options.limited(target_for(problem, options.target, Path(options.out or "").suffix), problem.topology.sms)
     place = (problem.topology, list(problem.ranks))
     collective, nodes = program_collective(problem), nodes_at(place) or ()
     chosen_protocol = choose_protocol(size, target, collective, nodes) if protocol == "auto" else protocol

@@ -26,6 +26,8 @@ LONG = {
     "mesh": ("allreduce", "--topo", "mesh:2x4", "--budget", "600s"),
 }
 
+_AGAIN_S = 30.0  # time after which a user presses Ctrl-C again
+
 
 def _workers_of(parent: int) -> list[int]:
     """Return the `synth.solvers.worker` processes that `parent` started."""
@@ -134,7 +136,7 @@ def test_interrupt_keeps_the_best_so_far(
     assert (running.returncode, without_progress(err)) == (130, "")
     assert "message size" in out
     assert "interrupted" in out
-    files = re.findall(r"out/\S+\.xml", out)
+    files = re.findall(r"out/mscclp*/\S+\.(?:xml|json)", out)
     assert files
     for file in files:
         assert synth("verify", working_folder / file).code == 0
@@ -150,7 +152,11 @@ def test_interrupt_at_any_moment(
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(working_folder / "compiled"))
     with _searching(working_folder, LONG[which], after_s) as running:
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=HANG_S)
+        try:
+            out, err = running.communicate(timeout=_AGAIN_S)
+        except subprocess.TimeoutExpired:  # Python drops one that comes in a callback of its lock for imports.
+            running.send_signal(signal.SIGINT)
+            out, err = running.communicate(timeout=HANG_S)
     assert running.returncode in (130, -signal.SIGINT)
     if running.returncode == 130:
         assert "Traceback" not in err

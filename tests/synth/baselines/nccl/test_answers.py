@@ -36,22 +36,25 @@ def shown(search_result: SearchResult, times_us: dict[int, float]) -> tuple[dict
     return document, table(document, search_result.problem.topology.nranks)
 
 
-@pytest.mark.parametrize("costs", [False, True])
-def test_rows_and_table_state_the_time_of_nccl(costs: bool) -> None:
-    search_result = result("allreduce", "dgx-a100", [0, 2, 4, 6], costs)
+def test_rows_and_table_state_the_time_of_nccl() -> None:
+    search_result = result("allreduce", "dgx-a100", [0, 2, 4, 6], costs=True)
     document, text = shown(search_result, {1024: 5.0, 1 << 30: 5000.0})
     for row, us in zip(document["algorithms"], (5.0, 5000.0), strict=True):
         choice = nccl_model(load("dgx-a100"), [0, 2, 4, 6]).choose("allreduce", row["shown_bytes"])
         nccl = row["libraries"]["NCCL"]
-        assert nccl["time_us"] == choice.time_us  # The library's own time, whatever costs ours counts.
+        assert nccl["time_us"] == choice.time_us  # The library's own time.
         assert nccl["vs"] == pytest.approx(choice.time_us / us)
         assert (nccl["algorithm"], nccl["protocol"]) == (choice.algorithm, choice.protocol)
     assert document["libraries"]["NCCL"]["not_modelled"] == ""
-    assert document["libraries"]["NCCL"]["costs"] is costs
     line = next(line for line in text.splitlines() if line.startswith("vs NCCL"))
-    assert line.endswith("ring LL @ 1K, ring Simple @ 1G")
-    assert "by its own model" in line
-    assert ("the times above leave out" in line) is not costs
+    assert line.endswith("by its own model: ring LL @ 1K, ring Simple @ 1G")
+
+
+def test_no_library_stands_beside_times_without_costs() -> None:
+    document, text = shown(result("allreduce", "dgx-a100", [0, 2, 4, 6]), {1024: 5.0})
+    assert document["algorithms"][0]["libraries"] == {}
+    assert "which these times leave out (--costs none)" in document["libraries"]["NCCL"]["not_modelled"]
+    assert "vs " not in text.replace("vs baseline", "")
 
 
 @pytest.mark.parametrize(
