@@ -38,6 +38,7 @@ _AGAIN = 1.6  # The time left over the estimated time above which a program is l
 _NEARLY = 1.08  # The factor on a time up to which a coarser algorithm is lowered first.
 _FASTER = 0.98  # The part of the best program's time below which a coarser algorithm is worth its lowering.
 _MUCH_FASTER = 0.75  # The part of the best program's time below which what is surely in time is lowered first.
+_WORTH_LOWERING = 0.985  # The part of the best program's time below which a library lowers another algorithm.
 WORTH_SAYING = 0.98  # A schedule that no program can hold is named below this part of the best program's time.
 
 
@@ -338,6 +339,9 @@ class Pool:
             return True
         if not has_program:
             return self._settle_first(offer, sizes)
+        if self.budget.seconds == math.inf and not self._is_worth_lowering(offer, sizes):
+            self._refuse(offer, "a program of another algorithm is nearly as fast as this schedule")
+            return False
         needs_s = self._needs_s(offer)
         if self.searching and self.budget.waits(needs_s, self._spent_s):
             self._postponed.add(offer.algorithm)
@@ -352,6 +356,12 @@ class Pool:
             return False
         self._lower(offer if self.searching else self._next_to_lower(offer, sizes[-1]), sizes)
         return False
+
+    def _is_worth_lowering(self, offer: Offer, sizes: Sequence[int]) -> bool:
+        """Return whether a schedule is clearly faster than all programs at one of some message sizes in bytes."""
+        programs = [rival for rival in self.offers if rival.execution is not None]
+        least_us = ((size, min(rival.taken_us(size) for rival in programs)) for size in sizes)
+        return any(offer.time_us(size) < _WORTH_LOWERING * program_us for size, program_us in least_us)
 
     def _next_to_lower(self, offer: Offer, size_bytes: float) -> Offer:
         """Return the algorithm to lower next at the end: the fastest one, or another one whose program comes sooner.
