@@ -111,6 +111,7 @@ class Target:
         capability_from: Compute capability from which NVIDIA's GPUs take this target first; 0 for none.
         gcn: Architectures of AMD's GPUs that take this target first.
         otherwise: What serves a call that none of its files serves.
+        libraries: Libraries (`synth.baselines.vendors.LIBRARIES`) whose own algorithms are among that.
         remarks: What its users must know, one sentence each.
     """
 
@@ -140,6 +141,7 @@ class Target:
     capability_from: int = 0
     gcn: tuple[str, ...] = ()
     otherwise: str = "NCCL's own algorithm"
+    libraries: tuple[str, ...] = ("NCCL",)
     remarks: tuple[str, ...] = ()
 
     def is_first_on(self, topology: Topology | None) -> bool:
@@ -196,7 +198,7 @@ TARGETS: dict[str, Target] = {
             format="msccl", folder="msccl-rccl", suffix=".xml", collectives=_NCCL_NAMES,
             limits=Limits("rccl", 64, 64, 128, frozenset({"s", "r", "cpy", "re", "nop"})),
             gcn=("gfx906", "gfx908", "gfx90a"),
-            required=_NCCL_REQUIRED, otherwise="RCCL's own algorithm",
+            required=_NCCL_REQUIRED, otherwise="RCCL's own algorithm", libraries=("RCCL",),
         ),
         Target(
             name="msccl", reader="Microsoft's msccl", load="NCCL_ALGO=MSCCL,RING,TREE MSCCL_XML_FILES=FILE:FILE",
@@ -231,7 +233,7 @@ TARGETS: dict[str, Target] = {
             only_outofplace=frozenset(), only_ll_between_nodes=frozenset(),
             needs_buffers=True, flags_by_process=True, switch_ops=True,
             cell_bytes=16, capability_from=80, gcn=("gfx942", "gfx950"),
-            otherwise="an algorithm of MSCCL++'s or NCCL's own",
+            otherwise="an algorithm of MSCCL++'s or NCCL's own", libraries=("MSCCL++", "NCCL", "RCCL"),
         ),
     )
 }  # fmt: skip

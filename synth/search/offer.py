@@ -39,6 +39,8 @@ class Offer:
         shown: Size in bytes at which tables show it.
         refused: Why the executor can hold no program of it; empty where that was not tried.
         elapsed_s: Seconds from the beginning of the search until it was there; None if unknown.
+        library: Name of the vendor library to which the range is left, as its own algorithm is faster; then `execution`
+            has its times, and `refused` is the reason for no file. Empty for the algorithm itself.
         least_size: Message size in bytes below which its chunks are too small for the executor, as far as is known
             before it is lowered.
     """
@@ -51,6 +53,7 @@ class Offer:
     refused: str = ""
     elapsed_s: float | None = None
     least_size: float = 0.0
+    library: str = ""
 
     @property
     def order(self) -> tuple[int, int, int]:

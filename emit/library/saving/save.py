@@ -19,6 +19,7 @@ from emit.library.library_file import LibraryFile, network_digest, requirement_o
 from emit.library.lowered import Lowered, has_text
 from emit.library.programs import Programs, run_by
 from emit.library.saving.existing import FORMS, Outcome, PlacedFile, place, table_rows, write_placed
+from emit.library.saving.left_ranges import leave_to_libraries
 from emit.library.write import Library, writing
 from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
 from synth.model.deadline import TimeUp, limited
@@ -115,7 +116,8 @@ def save(
     if not result.ranges:
         return Saved(None, result)
     other_programs = None if programs is None else programs.other_form()
-    forms = [_CallForm(result, programs, refused)]
+    own_libraries = () if programs is None else programs.target.libraries
+    forms = [_CallForm(leave_to_libraries(result, own_libraries), programs, refused)]
     outcome = Outcome()
     with writing(folder, until=until, elsewhere=True) as library:
         forms[0].make(library.entries, until)
@@ -124,7 +126,7 @@ def save(
                 "other form of calls", partial(run_by, result, other_programs, until), None
             )
             if lowered is not None:
-                forms.append(_CallForm(lowered, other_programs, []))
+                forms.append(_CallForm(leave_to_libraries(lowered, own_libraries), other_programs, []))
                 forms[1].make(library.entries, until)
         question_key = None if programs is None else programs.question
         old_entries = [entry for entry in library.entries if entry.question == question_key and not anew]
@@ -243,7 +245,7 @@ class _CallForm:
         ranges, listed = list(self.result.ranges), {entry.schedule for entry in library.entries}
         for number, name in enumerate(stems(self.result, library.entries)):
             path, served = f"{SCHEDULES}/{name}.synth", ranges[number]
-            if self.new_files[number] is not None or path in listed:
+            if self.new_files[number] is not None or path in listed or served.library:
                 continue
             compare = partial(schedule_again, library.inside(path), served.algorithm, _sizes(served))
             try:
@@ -400,7 +402,7 @@ def _place_schedules(library: Library, forms: Sequence[_CallForm], proof: bool) 
             and offer is not None
             and offer.algorithm is served.algorithm
         ]
-        if (own and not proof) or (not own and usual.new_files[number] is not None):
+        if served.library or (own and not proof) or (not own and usual.new_files[number] is not None):
             continue
         if number in usual.stays and not proof:
             stored[number] = {"schedule": f"{SCHEDULES}/{name}.synth"}

@@ -265,7 +265,8 @@ def _why_nothing(result: SearchResult, options: Options) -> str:
 
 def _closing(result: SearchResult, written: Saved, begun: float, remarks: Sequence[str] = ()) -> str:
     """Return the last line of a report: how many algorithms there are, their files, remarks, and the seconds."""
-    parts = [f"{format_count(len(written.rows), 'algorithm')}, replayed and right"] if result.ranges else []
+    own = sum(row["sends"] is not None for row in written.rows)  # The other rows are left to vendor libraries.
+    parts = [f"{format_count(own, 'algorithm')}, replayed and right" if own else "no file"] if result.ranges else []
     if written.paths:
         parts[-1] += " → " + ", ".join(str(path) for path in written.paths)
     parts += written.remarks

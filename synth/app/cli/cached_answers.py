@@ -28,6 +28,7 @@ from emit.library.restored import restored_program
 from emit.library.saving.save import Saved
 from emit.library.write import existing_entries
 from synth.baselines import baseline
+from synth.baselines.vendors import LIBRARIES
 from synth.bounds.prove import Bound
 from synth.engines.registry import ENGINES
 from synth.model.problem import LARGEST, question
@@ -44,7 +45,7 @@ from topologies.errors import HOSTILE, InputError, VerificationError
 from topologies.text.fields import Fields
 from topologies.text.files import origin_of
 
-_FORMAT = "synth-known-3"
+_FORMAT = "synth-known-4"
 _PROOF = "bound.proof.json"
 _MOST_ALGORITHMS = 1000
 _MOST_BYTES = 1 << 62  # size of a message
@@ -109,7 +110,9 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
         return
     forms = [written] + ([written.other_form] if written.other_form is not None else [])
     rows = [_ranges_and_files(form) for form in forms]
-    is_unwritten = any(file is None and offer.execution is not None for row in rows for offer, file in row)
+    is_unwritten = any(
+        file is None and offer.execution is not None and not offer.library for row in rows for offer, file in row
+    )
     if is_unwritten or (written.refused and result.stop_reason):
         return
     algorithms = list(dict.fromkeys(served.algorithm for form in forms for served in form.result.ranges))
@@ -182,6 +185,7 @@ def _state_range(served: Offer, file: LibraryFile | None, number_of: Mapping[int
         "high": served.high,
         "shown": served.shown,
         "refused": served.refused,
+        "library": served.library,
         "found_s": served.elapsed_s,
         "entry": None if file is None else {**file.entry.row, "schedule": None, "proof_file": None},
     }
@@ -271,7 +275,10 @@ def _ranges(
             if execution.served(low, high) != (entry.min_bytes, entry.max_bytes):
                 table.fail("low", "must be the sizes that the file is for")
         refused, elapsed_s = _words(table, "refused"), _seconds(table, "found_s")
-        ranges.append(Offer(algorithm, execution, low, high, shown, refused, elapsed_s))
+        library = table.string("library", "")
+        if library and (library not in LIBRARIES or execution is not None):
+            table.fail("library", "must be the name of a library to which the range is left, or empty")
+        ranges.append(Offer(algorithm, execution, low, high, shown, refused, elapsed_s, library=library))
     return ranges
 
 

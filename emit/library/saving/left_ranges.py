@@ -1,0 +1,88 @@
+"""Message sizes that are left to a vendor library, because its own algorithm is faster than the best file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from emit.library.lowered import Lowered
+from synth.baselines.nccl.model import LibraryChoice
+from synth.model.problem import LARGEST, SMALLEST
+from synth.model.text import format_size, format_time
+from synth.search.offer import Offer, changes_to_the_byte, partition
+from synth.search.result import SearchResult
+
+_FASTER = 0.99  # The part of a file's time below which a library's algorithm takes its place.
+_POWERS = tuple(1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length()))
+
+
+@dataclass(frozen=True, eq=False)
+class OwnAlgorithm:
+    """What a library runs by its own choice, in place of a program.
+
+    Attributes:
+        result: The search result, which has the library's model.
+        library: Name of the library.
+    """
+
+    result: SearchResult
+    library: str
+
+    def time_us(self, size_bytes: float) -> float:
+        """Return the library's time in µs for a message size in bytes."""
+        choice = self.result.library(self.library, int(size_bytes))
+        return choice.time_us if isinstance(choice, LibraryChoice) else float("inf")
+
+    def serves(self, size_bytes: float) -> bool:
+        """Return whether the library's model has a time for a size."""
+        return self.time_us(size_bytes) < float("inf")
+
+
+def leave_to_libraries(result: SearchResult, libraries: Sequence[str]) -> SearchResult:
+    """Return a search result whose ranges are cut where a library's own algorithm is faster than the program.
+
+    Ranges that are left to a library have its name and times. Where no library is modelled, and where times are without
+    an executor's costs, nothing is left to one.
+
+    Args:
+        result: The search result with programs.
+        libraries: Names of the libraries that serve calls for which there is no file.
+    """
+    ranges = [part for offer in result.ranges for part in _parts(result, offer, libraries)]
+    return replace(result, ranges=ranges)
+
+
+def _parts(result: SearchResult, offer: Offer, libraries: Sequence[str]) -> Iterator[Offer]:
+    """Yield the parts of an offer's range, those that are left to a library with its times."""
+    if offer.library:  # It was cut before, and its times are not kept.
+        yield replace(offer, execution=OwnAlgorithm(result, offer.library))
+        return
+    if not isinstance(offer.execution, Lowered):
+        yield offer
+        return
+    faster = partial(_faster_library, result, offer, libraries)
+    high = offer.low if offer.high == offer.low else offer.high
+    sizes = sorted({offer.shown, *(size for size in _POWERS if offer.low <= size <= (high or LARGEST))})
+    if offer.low == high:
+        sizes = [offer.low]
+    samples = [(size, faster(size)) for size in sizes]
+    if not any(library for _, library in samples):
+        yield offer
+        return
+    for library, start, end in partition(offer.low, high, samples, changes_to_the_byte(faster)):
+        inside = [size for size in sizes if start <= size <= (end or LARGEST)]
+        shown = offer.shown if offer.shown in inside else inside[len(inside) // 2]
+        part = replace(offer, low=start, high=end, shown=shown)
+        if library:
+            time = f"{format_time(offer.time_us(shown))} at {format_size(shown)}"
+            own = f"{library}'s own algorithm is faster than ours ({time})"
+            part = replace(part, execution=OwnAlgorithm(result, library), library=library, refused=own)
+        yield part
+
+
+def _faster_library(result: SearchResult, offer: Offer, libraries: Sequence[str], size_bytes: int) -> str:
+    """Return the name of the library whose algorithm is fastest at a size and faster than an offer; else ""."""
+    times = ((OwnAlgorithm(result, library).time_us(size_bytes), library) for library in libraries)
+    time_us, library = min(times, default=(float("inf"), ""))
+    return library if time_us < _FASTER * offer.time_us(size_bytes) else ""
