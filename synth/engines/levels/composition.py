@@ -16,7 +16,7 @@ import numpy as np
 
 from synth.model.collective import Bools, Ints
 
-STAR, SCATTER, CHAIN = "star", "scatter", "chain"
+STAR, SCATTER, CHAIN, RING = "star", "scatter", "chain", "ring"
 
 
 class Hops(NamedTuple):
@@ -68,13 +68,15 @@ def hops(form: str, places: int, root: int, rotation: int) -> Hops:
     Args:
         form: STAR: the root sends to all places. SCATTER: the root sends to one place, which sends on to all others
             (van de Geijn's scatter and all-gather, where chunks take turns). CHAIN: each place sends to the next.
+            RING: the same without rotation, so that every place sends to the one after it, whatever the root.
         places: Number of places.
         root: Place of the root.
         rotation: Which of the other places comes first: 0 for the one after the root, and so on round.
     """
+    rotation = 0 if form == RING else rotation
     places_after_root = (root + 1 + (rotation + np.arange(places - 1)) % max(1, places - 1)) % places
     is_later = np.arange(places - 1) > 0
-    if form == CHAIN:
+    if form in (CHAIN, RING):
         return Hops(np.append(root, places_after_root)[:-1], places_after_root, np.arange(places - 1))
     if form == SCATTER and places > 2:
         return Hops(np.where(is_later, places_after_root[0], root), places_after_root, is_later.astype(np.int64))

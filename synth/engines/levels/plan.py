@@ -11,6 +11,7 @@ import numpy as np
 from synth.engines.flow.csr_network import CsrNetwork, csr_network
 from synth.engines.flow.routes import FlowRouter
 from synth.engines.levels.composition import (
+    CHAIN,
     SCATTER,
     STAR,
     Arcs,
@@ -123,6 +124,15 @@ class Levels:
             return powers
         ranks = self.members.size
         return [1, ranks // len(self.members), *(ranks * power for power in powers)]
+
+    def shapes(self) -> list[LevelsShape]:
+        """Return the shapes to compose, the most likely first."""
+        collective, depth = self.problem.collective, self.members.ndim
+        if collective.name == "allreduce":
+            return [LevelsShape(STAR, exchanged) for exchanged in range(depth + 1)]
+        if collective.kind.rooted and self.members.shape[0] > 2:
+            return [LevelsShape(form) for form in (SCATTER, CHAIN, STAR)]
+        return [LevelsShape(STAR)]
 
     def plan(self, shape: LevelsShape, count: int) -> tuple[Problem, Schedule] | None:
         """Return the problem with `count` times as many chunks, and the sends of a shape for it, in no order.

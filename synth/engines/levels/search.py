@@ -18,7 +18,7 @@ from synth.engines.flow.ordering import OrderedSends
 from synth.engines.flow.quotients import quotient_of
 from synth.engines.flow.tree_sends import Sends
 from synth.engines.flow.tuning import SEARCH as FLOW
-from synth.engines.levels.composition import CHAIN, SCATTER, STAR
+from synth.engines.levels.composition import RING
 from synth.engines.levels.plan import Levels, LevelsShape
 from synth.engines.levels.tuning import TUNING, LevelsTuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
@@ -32,6 +32,7 @@ from topologies.levels.hierarchy import find_levels, nested
 from topologies.topology import Topology
 
 NAME = "levels"
+_RINGS = "levels, ring"  # The name of answers whose outermost level is a ring.
 _KINDS = ("allgather", "reducescatter", "broadcast", "reduce", "allreduce")
 
 
@@ -83,7 +84,10 @@ def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> 
         yield Progress(str(error))
         return
     for size in request.sizes:
-        yield from _LevelsSearch(levels, request, size, most_sends, tuning).run()
+        yield from _LevelsSearch(levels, request, size, most_sends, tuning).run(NAME, levels.shapes())
+        # Programs have few threadblocks for many peers; on a ring a rank has one peer at each side.
+        if request.most_sends and not problem.collective.kind.rooted and len(levels.members) > tuning.few:
+            yield from _LevelsSearch(levels, request, size, most_sends, tuning).run(_RINGS, [LevelsShape(RING)])
 
 
 class _LevelsSearch:
@@ -103,16 +107,21 @@ class _LevelsSearch:
         self.enough_us = request.bound.at(size)[0] * tuning.near
         self.best_us = np.inf
 
-    def run(self) -> Iterator[Outcome]:
-        """Yield better and better schedules: more chunks with every shape, as long as that gains."""
+    def run(self, name: str, shapes: Sequence[LevelsShape]) -> Iterator[Outcome]:
+        """Yield better and better schedules: more chunks with every shape, as long as that gains.
+
+        Args:
+            name: Name of the engine in these answers.
+            shapes: The shapes to compose, the most likely first.
+        """
         counts = self._counts()
-        for shape in self._shapes():
+        for shape in shapes:
             before_us, idle = np.inf, 0
             for count in counts:
                 plan = self.levels.plan(shape, count)
                 if plan is None or len(plan[1]) > self.most:
                     break
-                time_us, candidate = self._schedule(*plan)
+                time_us, candidate = self._schedule(name, *plan)
                 is_enough = time_us <= self.enough_us < self.best_us
                 if is_enough or time_us < self.best_us * (1 - self.tuning.worth / 2):
                     self.best_us = time_us
@@ -129,22 +138,13 @@ class _LevelsSearch:
         """Return True if the best time is near the bound, or the deadline has passed."""
         return self.best_us <= self.enough_us or now() >= self.request.deadline
 
-    def _shapes(self) -> list[LevelsShape]:
-        """Return the shapes to compose, the most likely first."""
-        collective, depth = self.levels.problem.collective, self.levels.members.ndim
-        if collective.name == "allreduce":
-            return [LevelsShape(STAR, exchanged) for exchanged in range(depth + 1)]
-        if collective.kind.rooted and self.levels.members.shape[0] > 2:
-            return [LevelsShape(form) for form in (SCATTER, CHAIN, STAR)]
-        return [LevelsShape(STAR)]
-
     def _counts(self) -> Sequence[int]:
         """Return the numbers of chunks a block to try."""
         if self.request.options.chunks is not None:
             return [self.request.options.chunks]
         return self.levels.counts(self.tuning.doublings)
 
-    def _schedule(self, problem: Problem, sends: Schedule) -> tuple[float, Candidate]:
+    def _schedule(self, name: str, problem: Problem, sends: Schedule) -> tuple[float, Candidate]:
         """Return the time in µs, with the start of a call, and the candidate of the best list schedule of the sends."""
         net, kilobytes = problem.network, problem.collective.chunk_bytes(self.size) * 1e-3
         load_us = np.bincount(sends.link, kilobytes[sends.chunk], minlength=net.nlinks)[net.link_of_use]
@@ -155,4 +155,4 @@ class _LevelsSearch:
         time_us, schedule = ordered_sends.ordered(
             self.enough_us - net.start_us, self.tuning.orders, self.request.deadline
         )
-        return time_us + net.start_us, Candidate(problem, schedule, NAME, self.size, supersedes=True)
+        return time_us + net.start_us, Candidate(problem, schedule, name, self.size, supersedes=True)

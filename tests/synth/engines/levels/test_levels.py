@@ -81,6 +81,30 @@ def test_a_root_moves_each_chunk_once_inside_its_node(collective: str, form: str
     assert sorted(sends.chunk[in_node].tolist()) == list(range(problem_of_chunks.collective.nchunks))
 
 
+@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "allreduce"])
+def test_an_executor_also_gets_rings_of_nodes(workers: Workers, collective: str) -> None:
+    """Check that each rank sends only to its place in the next node, for sums in the one before."""
+    problem = make_problem(load("dgx-a100:4"), collective)
+    request = Request(
+        Options(size=1 << 20), (1 << 20,), np.inf, workers, BestTimes(), prove(problem, max_flow=False),
+        most_sends=100_000,
+    )  # fmt: skip
+    candidates = [
+        outcome for outcome in levels_search.solve(problem, request, replace(TUNING, doublings=2, orders=2))
+        if isinstance(outcome, Candidate) and outcome.engine == "levels, ring"
+    ]  # fmt: skip
+    assert candidates
+    for candidate in candidates:
+        assert candidate.problem.quotient is not None
+        whole, schedule = expand(candidate.problem, candidate.schedule)
+        Algorithm(whole, schedule, NAME)  # The constructor replays the schedule.
+        src, dst = whole.network.src[schedule.link], whole.network.dst[schedule.link]
+        between = src // 8 != dst // 8
+        offsets = set((dst[between] - src[between]).tolist())
+        ahead, back = {8, -24}, {-8, 24}
+        assert offsets == {"allgather": ahead, "reducescatter": back, "allreduce": ahead | back}[collective]
+
+
 def test_a_grid_is_refused(workers: Workers) -> None:
     problem = make_problem(load("mesh:3x3"), "allgather")
     request = Request(Options(), (1 << 20,), np.inf, workers, BestTimes(), prove(problem, max_flow=False))
