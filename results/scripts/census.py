@@ -30,8 +30,10 @@ from pathlib import Path
 import numpy as np
 
 from results.measuring.measure import TABLES, geometric_mean, grid, page, run, save, synth
+from synth.baselines.vendors import LIBRARIES
 from synth.model.problem import make_problem
 from synth.model.text import format_size
+from topologies.arrays import strongly_connected
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network
@@ -194,7 +196,9 @@ def cluster_question(seed: int, number: int) -> Question:
     stride = rng.choice(STRIDES)
     group = tuple(range(rng.randrange(stride), load(spec).nranks, stride))
     collective = CLUSTER_COLLECTIVES[number // len(CLUSTER_SIZES) % len(CLUSTER_COLLECTIVES)]
-    return Question(number, seed, spec, group, "none", collective, CLUSTER_SIZES[number % len(CLUSTER_SIZES)])
+    net = network(load(spec), group)
+    relay = "none" if strongly_connected(net.nranks, net.src, net.dst) else "all"
+    return Question(number, seed, spec, group, relay, collective, CLUSTER_SIZES[number % len(CLUSTER_SIZES)])
 
 
 def answered(question: Question, budget_s: float, costs: str) -> Answered:
@@ -295,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--count", type=int, help="number of questions; default: 90, and 45 of clusters")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th question only")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="one of N questions only, drawn by the seed")
     parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER")
     parser.add_argument("--budget", type=float, help="seconds for each question; default: 8, and 15 for clusters")
     parser.add_argument("--costs", help="as --costs of synth; default: none, and auto for clusters")
@@ -309,7 +313,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     costs = options.costs or ("auto" if options.clusters else "none")
     draw = cluster_question if options.clusters else question
     questions = dgx1_questions() if options.dgx1_groups else [draw(options.seed, number) for number in range(count)]
-    chosen = [q for q in questions[:: options.every] if not options.only or q.number in options.only]
+    if options.every > 1:  # Sizes and collectives rotate, so that each N-th would be of a few of them.
+        questions_asked = random.Random(options.seed).sample(questions, -(-len(questions) // options.every))
+        questions_asked.sort(key=lambda q: q.number)
+    else:
+        questions_asked = questions
+    chosen = [q for q in questions_asked if not options.only or q.number in options.only]
     answers: list[Answered] = []
     with busy_core(options.busy):
         for query in chosen:
@@ -321,10 +330,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     kind = "groups of a DGX-1 up to its symmetry" if options.dgx1_groups else f"questions of seed {options.seed}"
     over = sum(a.seconds > 1.1 * budget_s + 0.5 for a in answers)
     files = sum(not a.why_no_file for a in answers)
+    left = sum(a.engine in LIBRARIES for a in answers)
     beside = ", beside a process that keeps one core busy" if options.busy else ""
     parts = [
         f"{len(answers)} of {len(questions)} {kind}, one command each, with a budget of {budget_s:g} s and"
-        f" `--costs {costs}`{beside}. A gap is the time of the file's program / the proved bound. {files} have a file."
+        f" `--costs {costs}`{beside}. A gap is the time of the file's program / the proved bound. {files} have a file,"
+        f" {left} are left to a library whose own algorithm is faster; their gap is the library's."
         f" {over} commands took more than 1.1 × the budget and 0.5 s.",
         against_nccl(answers),
         table(answers, lambda a: format_size(a.question.size), "size"),
