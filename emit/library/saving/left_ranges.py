@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from emit.library.lowered import Lowered
 from synth.baselines.nccl.model import LibraryChoice
+from synth.engines.registry import AUTO
 from synth.model.problem import LARGEST, SMALLEST
 from synth.model.text import format_size, format_time
-from synth.search.offer import Offer, changes_to_the_byte, partition
+from synth.search.offer import Offer, partition
 from synth.search.result import SearchResult
 
-_FASTER = 0.99  # The part of a file's time below which a library's algorithm takes its place.
+_FASTER = 0.98  # The part of a file's time below which a library's algorithm takes its place.
 _POWERS = tuple(1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length()))
 
 
@@ -40,15 +40,17 @@ class OwnAlgorithm:
 
 
 def leave_to_libraries(result: SearchResult, libraries: Sequence[str]) -> SearchResult:
-    """Return a search result whose ranges are cut where a library's own algorithm is faster than the program.
+    """Return a search result whose ranges are cut, at powers of two, where a library is faster than the program.
 
-    Ranges that are left to a library have its name and times. Where no library is modelled, and where times are without
-    an executor's costs, nothing is left to one.
+    Ranges that are left to a library have its name and times. Nothing is left to one where none is modelled, where
+    times are without an executor's costs, and where the user named the engine.
 
     Args:
         result: The search result with programs.
         libraries: Names of the libraries that serve calls for which there is no file.
     """
+    if result.engine != AUTO:
+        return result
     ranges = [part for offer in result.ranges for part in _parts(result, offer, libraries)]
     return replace(result, ranges=ranges)
 
@@ -61,20 +63,18 @@ def _parts(result: SearchResult, offer: Offer, libraries: Sequence[str]) -> Iter
     if not isinstance(offer.execution, Lowered):
         yield offer
         return
-    faster = partial(_faster_library, result, offer, libraries)
     high = offer.low if offer.high == offer.low else offer.high
-    sizes = sorted({offer.shown, *(size for size in _POWERS if offer.low <= size <= (high or LARGEST))})
-    if offer.low == high:
-        sizes = [offer.low]
-    samples = [(size, faster(size)) for size in sizes]
-    if not any(library for _, library in samples):
+    sizes = sorted({offer.low, offer.shown, *(size for size in _POWERS if offer.low < size <= (high or LARGEST))})
+    samples = [(size, bool(_faster_library(result, offer, libraries, size))) for size in sizes if size > 0]
+    if not any(is_left for _, is_left in samples):
         yield offer
         return
-    for library, start, end in partition(offer.low, high, samples, changes_to_the_byte(faster)):
-        inside = [size for size in sizes if start <= size <= (end or LARGEST)]
+    for is_left, start, end in partition(offer.low, high, samples, lambda _low, _before, size, after: [(size, after)]):
+        inside = [size for size, _ in samples if start <= size <= (end or LARGEST)]
         shown = offer.shown if offer.shown in inside else inside[len(inside) // 2]
         part = replace(offer, low=start, high=end, shown=shown)
-        if library:
+        if is_left:
+            library = _faster_library(result, offer, libraries, shown)
             time = f"{format_time(offer.time_us(shown))} at {format_size(shown)}"
             own = f"{library}'s own algorithm is faster than ours ({time})"
             part = replace(part, execution=OwnAlgorithm(result, library), library=library, refused=own)
@@ -82,7 +82,10 @@ def _parts(result: SearchResult, offer: Offer, libraries: Sequence[str]) -> Iter
 
 
 def _faster_library(result: SearchResult, offer: Offer, libraries: Sequence[str], size_bytes: int) -> str:
-    """Return the name of the library whose algorithm is fastest at a size and faster than an offer; else ""."""
-    times = ((OwnAlgorithm(result, library).time_us(size_bytes), library) for library in libraries)
-    time_us, library = min(times, default=(float("inf"), ""))
-    return library if time_us < _FASTER * offer.time_us(size_bytes) else ""
+    """Return the first library whose algorithm is clearly faster than an offer at a size, and than others; else ""."""
+    best, best_us = "", _FASTER * offer.time_us(size_bytes)
+    for library in libraries:
+        time_us = OwnAlgorithm(result, library).time_us(size_bytes)
+        if time_us < best_us:
+            best, best_us = library, _FASTER * time_us
+    return best

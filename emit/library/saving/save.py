@@ -49,7 +49,8 @@ class Saved:
         files: Files of each row by kind (file, schedule, proof_file).
         new_files: New file of each range of `result`; None if a range has none.
         other_form: The result for calls of the other form, in or out of place; None if nothing serves these.
-        refused: Why some ranges have no executor's file; empty if all have one.
+        refused: Why some ranges have no executor's file; empty if all have one, or are left to a vendor library.
+        left: Why there is no file at all, if all ranges are left to a vendor library; else empty.
         padding: Empty share of the fullest buffer in a file (see `CommonChunk`).
         remarks: What is written and what became of existing files, a clause each.
         folder: Folder of the library. It differs from the one asked for if another process held that one.
@@ -62,6 +63,7 @@ class Saved:
     new_files: list[LibraryFile | None] = field(default_factory=list)
     other_form: Saved | None = None
     refused: str = ""
+    left: str = ""
     padding: float = 0.0
     remarks: tuple[str, ...] = ()
     folder: Path | None = None
@@ -149,6 +151,7 @@ def save(
         saved.other_form = forms[1].saved(library.folder, {})
     share = f"{len(refused)} of {len(result.ranges)} algorithms: " if 0 < len(refused) < len(result.ranges) else ""
     saved.refused = share + refused[0] if refused else ""
+    saved.left = usual.left[0] if all(offer.library for offer in usual.result.ranges) else ""
     saved.padding = max((entry.padding for entry in entries), default=0.0)
     saved.remarks = tuple(_remarks(forms, entries, outcome))
     return saved
@@ -177,6 +180,7 @@ class _CallForm:
         result: The search, with the programs of this form.
         programs: Lowering that made them; None if the target has none.
         refused: Why ranges have no file.
+        left: Why ranges are left to a vendor library.
         new_files: New file of each range; None if it has none.
         placed: The library's files as they will be.
         stays: Numbers of the ranges without a file whose existing schedule stays; `result` holds it.
@@ -186,6 +190,7 @@ class _CallForm:
     result: SearchResult
     programs: Programs | None
     refused: list[str]
+    left: list[str] = field(default_factory=list)
     new_files: list[LibraryFile | None] = field(default_factory=list)
     placed: list[PlacedFile] = field(default_factory=list)
     stays: set[int] = field(default_factory=set)
@@ -221,7 +226,8 @@ class _CallForm:
             except (InputError, TimeUp) as error:
                 preposition = "in" if programs is not None and programs.inplace else "out of"
                 reason = "no time was left to check it; give more --budget" if isinstance(error, TimeUp) else error
-                self.refused.append(f"{name} {preposition} place: {reason}" if ending else str(reason))
+                reasons = self.left if served.library else self.refused
+                reasons.append(f"{name} {preposition} place: {reason}" if ending else str(reason))
             self.new_files.append(new_file)
 
     def join(self, old_entries: Sequence[IndexEntry], outcome: Outcome, used_names: Sequence[str]) -> None:
@@ -342,7 +348,9 @@ def _remarks(forms: Sequence[_CallForm], entries: Sequence[IndexEntry], outcome:
     programs = forms[0].programs
     if programs is not None:
         yield from _of_target(programs, entries)
-        yield from _served(programs.target, entries, [reason for form in forms[1:] for reason in form.refused])
+        yield from _served(
+            programs.target, entries, [reason for form in forms[1:] for reason in (*form.refused, *form.left)]
+        )
     if len(forms) > 1 and not outcome.ranges:
         yield from _slower(forms[0].result, forms[1].result, not forms[0].placed[0].entry.inplace)
     yield from outcome.clauses()

@@ -232,8 +232,8 @@ def _report(
         raise SystemExit(130)
     if not result.ranges:
         raise SystemExit(1)
-    if written.refused and question.settings.name != AUTO:
-        click.echo(f"warning: --target {question.settings.name}: no file for {written.refused}", err=True)
+    if (missing := written.refused or written.left) and question.settings.name != AUTO:
+        click.echo(f"warning: --target {question.settings.name}: no file for {missing}", err=True)
         raise SystemExit(3)
 
 

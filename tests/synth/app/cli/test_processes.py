@@ -22,7 +22,7 @@ from tests.synth.app.cli.calling import Call, without_progress
 
 # These searches are ended by their budget, not by a proof.
 LONG = {
-    "broadcast": ("broadcast", "--topo", "dgx-a100", "--budget", "600s"),
+    "broadcast": ("broadcast", "--topo", "dgx-a100", "--costs", "none", "--budget", "600s"),
     "mesh": ("allreduce", "--topo", "mesh:2x4", "--budget", "600s"),
 }
 

@@ -22,7 +22,7 @@ from tests.synth.app.cli.calling import Call
 from tests.topologies.importers.dumps import mesh, smi
 
 ASKED = ("allreduce", "--topo", "dgx-a100", "--group", "0,2,4,6")
-EXAMPLE = (*ASKED, "--budget", "2s", "--target", "executor-nccl")
+EXAMPLE = (*ASKED, "--budget", "2s", "--target", "executor-nccl", "--costs", "none")
 TOP = {
     "collective", "topology", "group", "relays", "root", "summary", "alpha", "algorithms", "baselines", "bounds",
     "k_synchronous", "impossible", "ended", "seconds", "unsaved",

@@ -72,7 +72,7 @@ def test_symmetric_questions_are_solved_once(built_library: tuple[Path, BuildPla
 
 
 def test_costs_and_relays_are_of_the_question(tmp_path: Path) -> None:
-    text = RING.replace("1536K", "64K").replace("ring:4", "dgx1").replace('"0,1,2", "0,1,3", "0,1", "1,2,3"', '"0,1"')
+    text = RING.replace("1536K", "4K").replace("ring:4", "dgx1").replace('"0,1,2", "0,1,3", "0,1", "1,2,3"', '"0,1"')
     lines = ('costs = "none"', 'costs = "machine"', 'relays = "2-3"', 'relays = "2"', "", 'costs = "auto"')
     plans = [planned(tmp_path, text + more) for more in lines]
     keys = [plan.searches[0].key for plan in plans]
