@@ -144,6 +144,10 @@ class Target:
     libraries: tuple[str, ...] = ("NCCL",)
     remarks: tuple[str, ...] = ()
 
+    def own_protocols(self, names: Sequence[str]) -> list[str]:
+        """Return those of some protocols that its executor has, in the same order."""
+        return [name for name in names if self.protocols.get(name) == name]
+
     def is_first_on(self, topology: Topology | None) -> bool:
         """Return whether the devices of a topology take this target before others; False where it is not known."""
         if topology is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -55,6 +56,21 @@ def with_protocol(topology: Topology, protocol: str) -> Topology:
         names = " or ".join(usable_protocols)
         raise InputError(f"topology {topology.name!r}: its costs allow no {protocol} on its links; it must be {names}")
     return replace(topology, protocol=protocol)
+
+
+def with_protocols(topology: Topology, names: Collection[str]) -> Topology:
+    """Return the topology with the costs of some protocols only; as it is where costs are off or all are named.
+
+    Args:
+        topology: The topology; where costs are on, under ANY.
+        names: Names of protocols, at least one of which is right on the topology's links.
+    """
+    if topology.costs is None or not topology.protocol:
+        return topology
+    protocols = {name: protocol for name, protocol in topology.costs.protocols.items() if name in names}
+    if len(protocols) == len(topology.costs.protocols):
+        return topology
+    return replace(topology, costs=replace(topology.costs, protocols=protocols))
 
 
 def protocols_of(topology: Topology) -> list[str]:

@@ -308,7 +308,13 @@ def check_types(table: Fields) -> None:
 def _check_models(table: Fields) -> None:
     """Raise InputError if `costs`, `groups` or `sha256` is present and not as the head of this module says."""
     costs, groups, digests = (table.values.get(key, default) for key, default in _DEFAULTS.items())
-    if not isinstance(costs, dict) or (costs and costs.keys() != {"protocols", "source"}):
+    names = costs.get("protocols", []) if isinstance(costs, dict) else None
+    is_named = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if (
+        not is_named
+        or (costs and costs.keys() != {"protocols", "source"})
+        or not isinstance(costs.get("source", ""), str)
+    ):
         table.fail("costs", "must be an object with protocols and source; it must be missing if costs are off")
     members = groups if isinstance(groups, list) else [None]
     if not all(isinstance(row, dict) and row.keys() == _MEMBER for row in members):

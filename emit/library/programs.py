@@ -157,7 +157,7 @@ class Programs:
         """Return those of `protocols` that the target's programs can have, in the same order; maybe none."""
         if self.protocol(None) != "Simple":  # Then the target needs one protocol at any size.
             return [name for name in protocols if name == self.protocol(None)]
-        return [name for name in protocols if self.target.protocols.get(name) == name]
+        return self.target.own_protocols(protocols)
 
     def refusal(self, algorithm: Algorithm) -> str:
         """Return why lowering an algorithm is not even tried; empty if it is."""

@@ -19,7 +19,7 @@ from synth.model.sizes import parse_size
 from synth.search.budget import check_budget
 from synth.search.question import Question
 from synth.search.settings import NONE, TargetSettings
-from topologies.costed import costs_omit_switch_ops
+from topologies.costed import costs_omit_switch_ops, with_protocols
 from topologies.errors import InputError
 from topologies.faults.apply import apply_faults
 from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks
@@ -62,6 +62,10 @@ def make_question(arguments: QuestionArguments) -> Question:
     if costs_omit_switch_ops(topology):
         why_switches_forward = "the costs do not cover multicast and reduction in switches (--costs none allows them)"
     executor = executor_for(problem, settings)  # Raise if the target cannot express the question.
+    if executor is not None and (own_protocols := executor.target.own_protocols(problem.protocols)):
+        # What the executor lacks is no part of its costs, so that bounds do not count it either.
+        healthy, topology = (with_protocols(variant, own_protocols) for variant in (healthy, topology))
+        problem = problem_on(topology)
     if problem.network.hyperlinks is not None and executor is not None and not executor.target.switch_ops:
         able = " or ".join([*(name for name, target in TARGETS.items() if target.switch_ops), NONE])
         missing = f"multicast and reduction in switches (--target {able} allows them)"

@@ -34,7 +34,7 @@ from synth.model.registry import KINDS, find_kind
 from synth.model.text import format_listed
 from synth.storage.proof import EQUAL
 from synth.storage.schedule_file import StoredSchedule
-from topologies.costed import protocols_of, with_costs, with_protocol
+from topologies.costed import protocols_of, with_costs, with_protocol, with_protocols
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.files import open_regular_file
@@ -189,17 +189,23 @@ def _evidence(subject: _Subject, timed: TimedProgram, witnesses_of: Mapping[obje
 
 def _question_key(entry: IndexEntry) -> object:
     """Return an entry's question as `witnesses_of_questions` names it."""
-    costs = entry.row.get("costs", {}).get("source")
-    return entry.collective, entry.topology, entry.group, entry.relays, entry.root, costs
+    costs = entry.row.get("costs", {})
+    stated = (tuple(costs["protocols"]), costs["source"]) if costs else None
+    return entry.collective, entry.topology, entry.group, entry.relays, entry.root, stated
 
 
 def _with_stated_costs(entry: IndexEntry, topology: Topology) -> Topology | None:
-    """Return the topology with the costs on that an entry states; None if they are not the topology's own."""
+    """Return the topology with the costs on that an entry states; None if they are not the topology's own.
+
+    They may be all of these, or those of the protocols that the entry's executor has.
+    """
     if topology.costs is None:
         return None
     costed = with_costs(topology)
-    own_costs = {"protocols": protocols_of(costed), "source": topology.costs.source}
-    return costed if entry.row["costs"] == own_costs else None
+    for costs in (costed, with_protocols(costed, TARGETS[entry.target].own_protocols(protocols_of(costed)))):
+        if entry.row["costs"] == {"protocols": protocols_of(costs), "source": topology.costs.source}:
+            return costs
+    return None
 
 
 def _problem(entry: IndexEntry, topology: Topology | None, stored: StoredSchedule | None) -> Problem | None:

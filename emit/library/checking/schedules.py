@@ -11,6 +11,7 @@ from emit.library.checking.networks import Networks
 from emit.library.checking.report import LibraryReport
 from emit.library.entry import check_types
 from emit.library.library_file import network_digest
+from emit.targets import TARGETS
 from synth.bounds.witness import Witness
 from synth.model.problem import Problem, make_problem
 from synth.model.text import format_listed
@@ -19,7 +20,7 @@ from synth.storage.problem import means_its_name
 from synth.storage.schedule_file import StoredSchedule, load_schedule
 from synth.symmetry.canonical import network_form
 from synth.verify.algorithm import Algorithm
-from topologies.costed import with_costs
+from topologies.costed import protocols_of, with_costs, with_protocols
 from topologies.costs import ANY
 from topologies.errors import InputError
 from topologies.text.fields import Fields
@@ -75,14 +76,16 @@ def check_schedule(
 def witnesses_of_questions(stored: Iterable[CheckedSchedule]) -> dict[object, tuple[Witness, ...]]:
     """Return the checked witnesses of each question that names alone state; a bound holds for every schedule of it.
 
-    Schedules of other questions are left out. A question is (collective, topology, group, relays, root or None, source
-    of its costs or None).
+    Schedules of other questions are left out. A question is (collective, topology, group, relays, root or None, costs
+    as (protocols, source) or None).
     """
     witnesses_of: dict[object, tuple[Witness, ...]] = {}
     for schedule, checked in stored:
         problem = schedule.bounded_problem
         if schedule.as_named and problem.collective.kind.by_name and schedule.problem.quotient is None:
-            costs = problem.topology.costs.source if problem.topology.protocol and problem.topology.costs else None
+            costs = None
+            if problem.topology.protocol and problem.topology.costs:
+                costs = tuple(protocols_of(problem.topology)), problem.topology.costs.source
             root = problem.group[problem.collective.root] if problem.collective.kind.rooted else None
             key = problem.collective.name, problem.topology.name, problem.group, problem.relays, root, costs
             witnesses_of[key] = witnesses_of.get(key, ()) + checked.limits
@@ -99,10 +102,16 @@ def _on_named(stored: StoredSchedule, networks: Networks) -> Problem | None:
     if topology is None:
         return None
     if problem.topology.protocol:
-        source = None if problem.topology.costs is None else problem.topology.costs.source
-        if topology.costs is None or topology.costs.source != source:
+        costs = problem.topology.costs
+        if topology.costs is None or costs is None or topology.costs.source != costs.source:
             return None
         topology = with_costs(topology)
+        names = protocols_of(topology)
+        # A file may state only the protocols that an executor has.
+        stated = protocols_of(problem.topology)
+        if stated not in [names, *(target.own_protocols(names) for target in TARGETS.values())]:
+            return None
+        topology = with_protocols(topology, stated)
     return make_problem(topology, problem.collective, problem.group, relays=problem.relays)
 
 

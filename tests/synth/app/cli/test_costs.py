@@ -157,3 +157,32 @@ def test_a_file_is_timed_with_its_protocols_costs(answer: tuple[Path, Synthesis]
         without = json.loads(synth(*arguments, "--costs", "none", "--sizes", str(size)).out)
         assert without["sizes"][0]["time_us"] < row["time_us"]
         assert "measured by hand" in with_them["alpha"]
+
+
+def test_bounds_count_the_protocols_that_the_executor_has(synth: Call, working_folder: Path) -> None:
+    question = (
+        "allgather",
+        "--topo",
+        "dgx-a100",
+        "--group",
+        "0-3",
+        "--size",
+        "256K",
+        "--engine",
+        "baseline",
+        "--proof",
+    )
+    names = {"mscclpp": ["LL", "Simple"], "executor-nccl": ["LL", "LL128", "Simple"]}
+    for target, protocols in names.items():
+        assert synth(*question, "--target", target, "--out", target, "--budget", "8s").code == 0
+        rows = json.loads((working_folder / target / "index.json").read_text())["algorithms"]
+        assert [row["costs"]["protocols"] for row in rows] == [protocols] * len(rows)
+        assert synth("library", "check", target).code == 0
+        for path in (working_folder / target / "schedules").glob("*.synth"):
+            assert synth("prove", path).code == 0
+    # An entry cannot drop a protocol that its executor has, for a higher bound.
+    for target, protocols in names.items():
+        for row in (document := json.loads((working_folder / target / "index.json").read_text()))["algorithms"]:
+            row["costs"]["protocols"] = protocols[:-1]
+        (working_folder / target / "index.json").write_text(json.dumps(document))
+        assert "2 files not proved" in synth("library", "check", target).out
