@@ -510,6 +510,11 @@ class Pool:
 
 
 def offer_of(algorithm: Algorithm, least_bytes: int, elapsed_s: float | None = None) -> Offer:
-    """Return an algorithm as an offer for messages whose largest chunks have at least so many bytes."""
-    least_size = least_bytes / float(algorithm.problem.collective.fraction.max())
+    """Return an algorithm as an offer for messages whose largest chunks have at least so many bytes.
+
+    An algorithm that cuts no block, or an all-reduce into no more than a share a rank, is for messages of any size.
+    """
+    collective = algorithm.problem.collective
+    is_whole = collective.chunks <= (collective.nranks if collective.kind.in_shares else 1)
+    least_size = 0.0 if is_whole else least_bytes / float(collective.fraction.max())
     return Offer(algorithm, least_size=least_size, elapsed_s=elapsed_s)
