@@ -16,7 +16,7 @@ import numpy as np
 
 from synth.model.collective import Bools, Ints
 
-STAR, SCATTER, CHAIN, RING = "star", "scatter", "chain", "ring"
+STAR, SCATTER, CHAIN, RING, DOUBLING = "star", "scatter", "chain", "ring", "doubling"
 
 
 class Hops(NamedTuple):
@@ -68,7 +68,8 @@ def hops(form: str, places: int, root: int, rotation: int) -> Hops:
     Args:
         form: STAR: the root sends to all places. SCATTER: the root sends to one place, which sends on to all others
             (van de Geijn's scatter and all-gather, where chunks take turns). CHAIN: each place sends to the next.
-            RING: the same without rotation, so that every place sends to the one after it, whatever the root.
+            RING: the same without rotation, so that every place sends to the one after it, whatever the root. DOUBLING:
+            all places that are reached send as far ahead as their number (Bruck and others, 1997).
         places: Number of places.
         root: Place of the root.
         rotation: Which of the other places comes first: 0 for the one after the root, and so on round.
@@ -76,6 +77,10 @@ def hops(form: str, places: int, root: int, rotation: int) -> Hops:
     rotation = 0 if form == RING else rotation
     places_after_root = (root + 1 + (rotation + np.arange(places - 1)) % max(1, places - 1)) % places
     is_later = np.arange(places - 1) > 0
+    if form == DOUBLING:
+        depth = np.array([number.bit_length() - 1 for number in range(1, places)], dtype=np.int64)
+        ahead = np.arange(1, places)
+        return Hops((root + ahead - (1 << depth)) % places, (root + ahead) % places, depth)
     if form in (CHAIN, RING):
         return Hops(np.append(root, places_after_root)[:-1], places_after_root, np.arange(places - 1))
     if form == SCATTER and places > 2:

@@ -18,7 +18,7 @@ from synth.engines.flow.ordering import OrderedSends
 from synth.engines.flow.quotients import quotient_of
 from synth.engines.flow.tree_sends import Sends
 from synth.engines.flow.tuning import SEARCH as FLOW
-from synth.engines.levels.composition import RING
+from synth.engines.levels.composition import DOUBLING, RING
 from synth.engines.levels.plan import Levels, LevelsShape
 from synth.engines.levels.tuning import TUNING, LevelsTuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
@@ -32,7 +32,6 @@ from topologies.levels.hierarchy import find_levels, nested
 from topologies.topology import Topology
 
 NAME = "levels"
-_RINGS = "levels, ring"  # The name of answers whose outermost level is a ring.
 _KINDS = ("allgather", "reducescatter", "broadcast", "reduce", "allreduce")
 
 
@@ -85,9 +84,11 @@ def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> 
         return
     for size in request.sizes:
         yield from _LevelsSearch(levels, request, size, most_sends, tuning).run(NAME, levels.shapes())
-        # Programs have few threadblocks for many peers; on a ring a rank has one peer at each side.
+        # Programs send to many peers at once, so that all messages arrive late, and have few threadblocks for them.
         if request.most_sends and not problem.collective.kind.rooted and len(levels.members) > tuning.few:
-            yield from _LevelsSearch(levels, request, size, most_sends, tuning).run(_RINGS, [LevelsShape(RING)])
+            for form in (DOUBLING, RING):
+                search = _LevelsSearch(levels, request, size, most_sends, tuning)
+                yield from search.run(f"{NAME}, {form}", [LevelsShape(form)])
 
 
 class _LevelsSearch:

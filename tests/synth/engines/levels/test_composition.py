@@ -7,7 +7,19 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from synth.engines.levels.composition import CHAIN, RING, SCATTER, STAR, Arcs, Hops, exchange, following, hops, spread
+from synth.engines.levels.composition import (
+    CHAIN,
+    DOUBLING,
+    RING,
+    SCATTER,
+    STAR,
+    Arcs,
+    Hops,
+    exchange,
+    following,
+    hops,
+    spread,
+)
 
 SHAPES = [(2, 2), (3, 4), (4, 1, 3), (2, 3, 2), (5, 2)]
 
@@ -24,7 +36,7 @@ def _reached(arcs: Arcs, holds: set[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("form", [STAR, SCATTER, CHAIN, RING])
+@pytest.mark.parametrize("form", [STAR, SCATTER, CHAIN, RING, DOUBLING])
 def test_a_value_comes_to_each_rank_and_into_each_outer_part_once(shape: tuple[int, ...], form: str) -> None:
     members = np.random.default_rng(1).permutation(int(np.prod(shape))).reshape(shape)
 

@@ -82,8 +82,9 @@ def test_a_root_moves_each_chunk_once_inside_its_node(collective: str, form: str
 
 
 @pytest.mark.parametrize("collective", ["allgather", "reducescatter", "allreduce"])
-def test_an_executor_also_gets_rings_of_nodes(workers: Workers, collective: str) -> None:
-    """Check that each rank sends only to its place in the next node, for sums in the one before."""
+@pytest.mark.parametrize(("form", "nodes_ahead"), [("ring", {1}), ("doubling", {1, 2})])
+def test_an_executor_also_gets_few_peers(workers: Workers, collective: str, form: str, nodes_ahead: set[int]) -> None:
+    """Check that each rank sends only to its place in a few nodes ahead, for sums in those before."""
     problem = make_problem(load("dgx-a100:4"), collective)
     request = Request(
         Options(size=1 << 20), (1 << 20,), np.inf, workers, BestTimes(), prove(problem, max_flow=False),
@@ -91,7 +92,7 @@ def test_an_executor_also_gets_rings_of_nodes(workers: Workers, collective: str)
     )  # fmt: skip
     candidates = [
         outcome for outcome in levels_search.solve(problem, request, replace(TUNING, doublings=2, orders=2))
-        if isinstance(outcome, Candidate) and outcome.engine == "levels, ring"
+        if isinstance(outcome, Candidate) and outcome.engine == f"levels, {form}"
     ]  # fmt: skip
     assert candidates
     for candidate in candidates:
@@ -100,8 +101,9 @@ def test_an_executor_also_gets_rings_of_nodes(workers: Workers, collective: str)
         Algorithm(whole, schedule, NAME)  # The constructor replays the schedule.
         src, dst = whole.network.src[schedule.link], whole.network.dst[schedule.link]
         between = src // 8 != dst // 8
-        offsets = set((dst[between] - src[between]).tolist())
-        ahead, back = {8, -24}, {-8, 24}
+        offsets = set(((dst[between] - src[between]) % whole.nranks).tolist())
+        ahead = {8 * number for number in nodes_ahead}
+        back = {whole.nranks - offset for offset in ahead}
         assert offsets == {"allgather": ahead, "reducescatter": back, "allreduce": ahead | back}[collective]
 
 
