@@ -110,6 +110,7 @@ class Target:
         cell_bytes: Every cell of a message must be a multiple of this many bytes; 0 for whole elements of the type.
         capability_from: Compute capability from which NVIDIA's GPUs take this target first; 0 for none.
         gcn: Architectures of AMD's GPUs that take this target first.
+        amd: Whether its executor runs on AMD's GPUs only (True) or not on them (False); None: on these and others.
         otherwise: What serves a call that none of its files serves.
         libraries: Libraries (`synth.baselines.vendors.LIBRARIES`) whose own algorithms are among that.
         remarks: What its users must know, one sentence each.
@@ -140,6 +141,7 @@ class Target:
     cell_bytes: int = 0
     capability_from: int = 0
     gcn: tuple[str, ...] = ()
+    amd: bool | None = False
     otherwise: str = "NCCL's own algorithm"
     libraries: tuple[str, ...] = ("NCCL",)
     remarks: tuple[str, ...] = ()
@@ -201,7 +203,7 @@ TARGETS: dict[str, Target] = {
             ),
             format="msccl", folder="msccl-rccl", suffix=".xml", collectives=_NCCL_NAMES,
             limits=Limits("rccl", 64, 64, 128, frozenset({"s", "r", "cpy", "re", "nop"})),
-            gcn=("gfx906", "gfx908", "gfx90a"),
+            gcn=("gfx906", "gfx908", "gfx90a"), amd=True,
             required=_NCCL_REQUIRED, otherwise="RCCL's own algorithm", libraries=("RCCL",),
         ),
         Target(
@@ -236,7 +238,7 @@ TARGETS: dict[str, Target] = {
             limits=_MSCCLPP_LIMITS, protocols={"Simple": "Simple", "LL": "LL", "LL128": "Simple"},
             only_outofplace=frozenset(), only_ll_between_nodes=frozenset(),
             needs_buffers=True, flags_by_process=True, switch_ops=True,
-            cell_bytes=16, capability_from=80, gcn=("gfx942", "gfx950"),
+            cell_bytes=16, capability_from=80, gcn=("gfx942", "gfx950"), amd=None,
             otherwise="an algorithm of MSCCL++'s or NCCL's own", libraries=("MSCCL++", "NCCL", "RCCL"),
         ),
     )
@@ -304,7 +306,13 @@ def target_for(problem: Problem, target_name: str = AUTO, suffix: str = "") -> T
 
 def _preferred(targets: Sequence[Target], topology: Topology | None, suffix: str) -> list[Target]:
     """Return targets in the order of preference for a topology and a file's suffix."""
-    return sorted(targets, key=lambda target: (target.suffix != suffix.lower(), not target.is_first_on(topology)))
+
+    def key(target: Target) -> tuple[bool, bool, bool]:
+        """Return the key by which a preferred target comes first."""
+        is_amd = topology is not None and bool(topology.gcn)
+        return target.suffix != suffix.lower(), not target.is_first_on(topology), target.amd not in (None, is_amd)
+
+    return sorted(targets, key=key)
 
 
 def _first(capable: Sequence[Target], target_name: str, description: str, hint: str = "") -> Target:

@@ -70,6 +70,38 @@ def test_target_for_a_problem() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("spec", "collective", "expected"),
+    [
+        ("dgx1", "allreduce", "executor-nccl"),
+        ("dgx-a100", "allreduce", "mscclpp"),
+        ("dgx-h100:2", "alltoall", "mscclpp"),
+        ("gb200-nvl72", "allgather", "mscclpp"),
+        ("mi300x", "allreduce", "mscclpp"),
+        ("mi355x", "allreduce", "mscclpp"),
+        ("mi250", "allreduce", "rccl"),
+        ("gaudi3", "allreduce", "executor-nccl"),
+        ("dgx-a100", "gather", "executor-nccl"),  # A plan cannot say it.
+        ("mi300x", "scatter", "rccl"),
+    ],
+)
+def test_the_default_target_follows_the_machine(spec: str, collective: str, expected: str) -> None:
+    problem = make_problem(load(spec), collective)
+    assert target_for(problem).name == expected
+    assert target_for(problem, "executor-nccl").name == "executor-nccl"
+    assert target_for(problem, suffix=".XML").suffix == ".xml"
+
+
+def test_a_known_machine_decides_for_programs_too() -> None:
+    h100 = load("dgx-h100")
+    assert (
+        choose_target("allreduce").name == choose_target("allreduce", topology=load("ring:4")).name == "executor-nccl"
+    )
+    assert choose_target("allreduce", topology=h100).name == "mscclpp"
+    assert choose_target("allreduce", topology=h100, suffix=".xml").name == "executor-nccl"
+    assert choose_target("allreduce", "rccl", h100, ".json").name == "rccl"
+
+
 def test_protocol_between_nodes() -> None:
     for target in TARGETS.values():
         only_ll = "LL" if target.format == "msccl" else "Simple"
