@@ -145,7 +145,9 @@ def ours(row: Row, times: int) -> tuple[str, str, float]:
     """Run our command; return its verdict, the verdict in words, and the seconds of the whole command."""
     with tempfile.TemporaryDirectory() as folder:
         shape = ("--chunks", row.chunks, "--steps", row.steps, "--rounds", row.rounds)
-        timed = median_run(synth(row.collective, "--topo", row.topo, *shape, "--json", "--out", folder), times)
+        timed = median_run(
+            synth(row.collective, "--topo", row.topo, *shape, "--costs", "none", "--json", "--out", folder), times
+        )
         word, words = verdict(row, timed)
     return word, words, timed.seconds
 

@@ -53,11 +53,9 @@ OURS = (
     ("dgx-h100", 0, "machine", "auto"),
     ("dgx-h100", 0, "machine", "mscclpp"),
     ("gb200-nvl72", 8, "machine", "mscclpp"),
-    ("dgx-h100", 0, "none", "none"),
-    ("gb200-nvl72", 8, "none", "none"),
-    ("gb200-nvl72", 0, "none", "none"),
-    ("mi300x", 0, "none", "none"),
-    ("mi250", 0, "none", "none"),
+    ("gb200-nvl72", 0, "machine", "mscclpp"),
+    ("mi300x", 0, "machine", "auto"),
+    ("mi250", 0, "machine", "auto"),
 )
 SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 26, 1 << 30)
 
@@ -307,9 +305,7 @@ def ours(budget_s: float, every: int) -> Iterator[tuple[object, ...]]:
     for (machine, ranks, costs, target), collective in list(product(OURS, COLLECTIVES))[::every]:
         group = range(ranks) if ranks else None
         result = synthesize(collective, machine, group, budget=budget_s, costs=costs, target=target).result
-        kind = "schedules, costs off" + (", switches reduce" if load(machine).switch_ops else "")
-        if costs != "none":
-            kind = "plans, costs on, switches reduce" if target == "mscclpp" else "programs, costs on"
+        kind = "plans, switches reduce" if target == "mscclpp" else "programs"
         for name in LIBRARIES:
             choices = [choice for size in SIZES if isinstance(choice := result.library(name, size), LibraryChoice)]
             if len(choices) < len(SIZES):
@@ -381,10 +377,9 @@ def main() -> None:
     if options.budget:
         parts += [
             "## Our answers and the libraries\nThe library's time over ours and, in brackets, over the bound."
-            " *Costs on*: all times include protocols and starts. MSCCL's files cannot let switches reduce. NCCL does"
-            " so on H100, and may beat the bound of programs in these files; plans of MSCCL++ can. *Costs off*: our"
-            " times and MSCCL++'s include only α and bandwidth, so for NCCL and RCCL only large messages are"
-            f" comparable. A search has {options.budget:g} s; --every {options.every}. In NCCL's model a broadcast"
+            " All times include protocols and starts. MSCCL's files cannot let switches reduce. NCCL does so on H100,"
+            " and may beat the bound of programs in these files; plans of MSCCL++ can."
+            f" A search has {options.budget:g} s; --every {options.every}. In NCCL's model a broadcast"
             " has the latency of one step around the whole ring, which is less than any schedule needs.",
             grid(
                 (

@@ -50,7 +50,7 @@ def measured(collective: str, topo: str, *options: str) -> tuple[Timed, dict[str
         SystemExit: If the command fails.
     """
     with tempfile.TemporaryDirectory() as folder:
-        timed = run(synth(collective, "--topo", topo, "--json", "--out", folder, *options))
+        timed = run(synth(collective, "--topo", topo, "--costs", "none", "--json", "--out", folder, *options))
     if timed.code != 0:
         raise SystemExit(
             f"synth {collective} --topo {topo} failed with exit code {timed.code}: {timed.err.strip()[-300:]}"

@@ -13,7 +13,6 @@ import argparse
 import synth
 from results.measuring.measure import grid, page, write
 from synth.app.synthesis import Synthesis
-from synth.baselines.nccl.model import LibraryChoice
 from synth.model.pairs import ordinary
 from synth.model.text import format_size, format_time
 
@@ -34,16 +33,10 @@ def row(
         time_us, bound_us = answer.algorithm(size).time_us(size), answer.result.bound.at(size)[0]
         cells += [format_time(time_us), f"{max(1.0, time_us / bound_us):.3f}"]
     gap = best.time_us(size) / with_ops.result.bound.at(size)[0]
-    nccl_choice = with_ops.result.library("NCCL", size)
-    nccl = (
-        f"{nccl_choice.algorithm} {nccl_choice.time_us / best.time_us(size):.2f} ×"
-        if isinstance(nccl_choice, LibraryChoice)
-        else str(nccl_choice)
-    )
     used = "yes" if not ordinary(best.problem.network, best.schedule.link) else "no"
     gain = without_ops.algorithm(size).time_us(size) / best.time_us(size)
     witness = with_ops.result.bound.at(size)[1].kind
-    return [topology, collective, format_size(size), *cells, f"{gain:.2f} ×", used, witness, nccl], gap
+    return [topology, collective, format_size(size), *cells, f"{gain:.2f} ×", used, witness], gap
 
 
 def file_row(
@@ -89,10 +82,12 @@ def main() -> None:
     options = parser.parse_args()
     questions = [(t, c) for t in options.only for c in options.collective][:: options.every]
     rows, met, total = [], 0, 0
-    synth.synthesize("allgather", "dgx-h100:2", budget=options.budget, size="1M")  # This loads the compiled code.
+    synth.synthesize(
+        "allgather", "dgx-h100:2", budget=options.budget, size="1M", costs="none"
+    )  # This loads the compiled code.
     for topology, collective in questions:
         with_ops, without_ops = (
-            synth.synthesize(collective, topology, budget=options.budget, switch_ops=allowed)
+            synth.synthesize(collective, topology, budget=options.budget, switch_ops=allowed, costs="none")
             for allowed in (True, False)
         )
         for size in SIZES:
@@ -104,9 +99,8 @@ def main() -> None:
     text = (
         f"{len(questions)} of {len(TOPOLOGIES) * len(COLLECTIVES)} questions, with {options.budget:g} s a search. A"
         " gap is time / proved bound of the same question, with or without operations of switches. `used`: the answer"
-        " uses them. `gain`: time without / time with them. `proved by`: the bound's witness. *vs NCCL*: the time of"
-        " NCCL's choice by its own cost model / our time. Our time counts α and bandwidth only, theirs also an"
-        " executor's costs, so the ratio means little for small messages."
+        " uses them. `gain`: time without / time with them. `proved by`: the bound's witness. Times count α and"
+        " bandwidth only."
     )
     figure = (
         f"The goal is a gap of at most {REACH:g} for large messages ({format_size(LARGE)} and more; all-reduce,"
@@ -114,7 +108,6 @@ def main() -> None:
     )
     titles = (
         "topology", "collective", "size", "with", "gap with", "without", "gap without", "gain", "used", "proved by",
-        "vs NCCL",
     )  # fmt: skip
     parts = [text, figure, grid(titles, rows), *files(options)]
     write(__file__, page(__file__, "Switches that multicast and reduce", parts))

@@ -95,7 +95,8 @@ class Synthesis:
 
         Args:
             folder: The library's folder.
-            target: Name of an executor, or "auto" for the first that can express the question.
+            target: Name of an executor, or "auto" for that of the machine, or else the first that can express the
+                question.
             proof: Whether to write schedules and proofs of the bounds as well.
             replace: Whether to replace the files that the library has for the question, even faster ones.
 

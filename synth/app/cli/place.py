@@ -65,7 +65,7 @@ axes_option = click.option("--axes", required=True, metavar="A", help="Place axe
 @click.option(
     "--library", metavar="DIR", help="Write an executor's files for each group of the best placement to this library."
 )
-@target_option("the first that can hold the groups' programs")
+@target_option("that of the machine, or else the first that can hold the groups' programs")
 @json_option
 def place(
     topo: str,

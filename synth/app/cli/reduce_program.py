@@ -85,7 +85,7 @@ _ROW = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,30})=([1-9][0-9]{0,6}(?:[x×][1-9][
     ),
     click.option("--budget", default="30s", metavar="TIME", help="Limit the time of the search: 30s, 500ms, 5m."),
     click.option("--out", default="out", metavar="DIR", help="Write the files to this folder. Default: out."),
-    target_option("the first that can hold the groups' programs"),
+    target_option("that of the machine, or else the first that can hold the groups' programs"),
     sms_option(f"the SMs of a device, except {RESERVED_SMS} for computation"),
     overlap_option,
     scratch_option,

@@ -81,7 +81,7 @@ _question = declare(
     click.option("--budget", default="30s", metavar="TIME", help="Limit the time of the search: 30s, 500ms, 5m."),
     click.option("--seed", type=int, default=0, metavar="N", help="Set the seed of the solvers."),
     click.option("--out", default="out", metavar="DIR", help="Write the files to this folder. Default: out."),
-    target_option("the first that can express the question"),
+    target_option("that of the machine, or else the first that can express the question"),
     sms_option(f"the SMs of a device, except {RESERVED_SMS} for computation"),
     overlap_option,
     scratch_option,

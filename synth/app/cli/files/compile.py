@@ -52,7 +52,7 @@ _compiling = declare(
     click.option(
         "-o", "--out", metavar="FILE", help="Write to this file. Default: the source's name with another ending, here."
     ),
-    target_option("the first that can run the collective"),
+    target_option("by OUT's ending, else that of the machine, else the first that can run the collective"),
     scratch_option,
     sms_option(f"the SMs of a device of --topo, except {RESERVED_SMS}; any number without --topo"),
     click.option(
