@@ -143,6 +143,18 @@ def test_chunks_too_small_for_an_executor_are_not_lowered_for_that_size(algorith
         assert pool.best_us(2 * size) == fine.time_us(2 * size)  # At that size its chunks are large enough.
 
 
+def test_an_algorithm_that_cuts_no_block_is_lowered_for_any_size(algorithms: list[Algorithm]) -> None:
+    whole = [algorithm for algorithm in algorithms if algorithm.chunks == 1]
+    slow, *_, fast = sorted(whole, key=lambda algorithm: -algorithm.time_us(SMALLEST))
+    assert fast.time_us(SMALLEST) < slow.time_us(SMALLEST)
+    executor = Executor()
+    pool = Pool(executor, least_bytes=LARGEST)
+    for algorithm in (slow, fast):  # The first one has a program when the other one comes.
+        pool.add(algorithm, SMALLEST)
+    assert pool.best_us(SMALLEST) == fast.time_us(SMALLEST)
+    assert executor.lowered == [slow.engine, fast.engine]
+
+
 def test_refused_candidates_are_shown_only_where_all_are_refused(algorithms: list[Algorithm]) -> None:
     fewest = min(len(a.schedule) for a in algorithms)
     pool = make_pool(Executor(most_sends=fewest), algorithms)
