@@ -144,14 +144,14 @@ def test_chunks_too_small_for_an_executor_are_not_lowered_for_that_size(algorith
 
 
 def test_an_algorithm_that_cuts_no_block_is_lowered_for_any_size(algorithms: list[Algorithm]) -> None:
-    whole = [algorithm for algorithm in algorithms if algorithm.chunks == 1]
-    slow, *_, fast = sorted(whole, key=lambda algorithm: -algorithm.time_us(SMALLEST))
-    assert fast.time_us(SMALLEST) < slow.time_us(SMALLEST)
+    slow = next(algorithm for algorithm in reversed(algorithms) if algorithm.chunks > 1)
+    fast = next(algorithm for algorithm in algorithms if algorithm.chunks == 1)
+    size = next(1 << e for e in range(30, 0, -1) if fast.time_us(1 << e) < slow.time_us(1 << e))
     executor = Executor()
     pool = Pool(executor, least_bytes=LARGEST)
-    for algorithm in (slow, fast):  # The first one has a program when the other one comes.
-        pool.add(algorithm, SMALLEST)
-    assert pool.best_us(SMALLEST) == fast.time_us(SMALLEST)
+    pool.add(slow, size)  # It has a program when the other one comes.
+    pool.add(fast, size)
+    assert pool.best_us(size) == fast.time_us(size)
     assert executor.lowered == [slow.engine, fast.engine]
 
 
