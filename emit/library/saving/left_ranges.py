@@ -63,14 +63,16 @@ def _parts(result: SearchResult, offer: Offer, libraries: Sequence[str]) -> Iter
     if not isinstance(offer.execution, Lowered):
         yield offer
         return
-    high = offer.low if offer.high == offer.low else offer.high
-    sizes = sorted({offer.low, offer.shown, *(size for size in _POWERS if offer.low < size <= (high or LARGEST))})
+    last = LARGEST if offer.high is None else offer.high
+    sizes = sorted({offer.low, offer.shown, *(size for size in _POWERS if offer.low < size <= last)})
     samples = [(size, bool(_faster_library(result, offer, libraries, size))) for size in sizes if size > 0]
     if not any(is_left for _, is_left in samples):
         yield offer
         return
-    for is_left, start, end in partition(offer.low, high, samples, lambda _low, _before, size, after: [(size, after)]):
-        inside = [size for size, _ in samples if start <= size <= (end or LARGEST)]
+    for is_left, start, end in partition(
+        offer.low, offer.high, samples, lambda _low, _before, size, after: [(size, after)]
+    ):
+        inside = [size for size, _ in samples if start <= size <= (last if end is None else end)]
         shown = offer.shown if offer.shown in inside else inside[len(inside) // 2]
         part = replace(offer, low=start, high=end, shown=shown)
         if is_left:
