@@ -186,6 +186,7 @@ def library_state(folder: Path, printed: bytes) -> str:
 
 def _simulated_us(path: Path, row: dict[str, object]) -> float:
     """Return the time in µs that `synth simulate` predicts for a file at the size that a row shows."""
-    topology = json.loads((path.parent.parent / "index.json").read_text())["algorithms"][0]["topology"]
-    words = ["simulate", str(path), "--topo", topology, "--sizes", str(row["shown_bytes"]), "--json"]
+    entry = json.loads((path.parent.parent / "index.json").read_text())["algorithms"][0]
+    words = ["simulate", str(path), "--topo", entry["topology"], "--sizes", str(row["shown_bytes"]), "--json"]
+    words += ["--costs", "machine" if entry.get("costs") else "none"]
     return float(json.loads(CliRunner().invoke(cli, words).stdout)["sizes"][0]["time_us"])
