@@ -304,6 +304,11 @@ def target_for(problem: Problem, target_name: str = AUTO, suffix: str = "") -> T
     return _first(_preferred(capable, problem.topology, suffix), target_name, description, hint)
 
 
+def usual_target(topology: Topology) -> Target | None:
+    """Return the target that the devices of a topology take before others; None if they have none."""
+    return next((target for target in TARGETS.values() if target.is_first_on(topology)), None)
+
+
 def _preferred(targets: Sequence[Target], topology: Topology | None, suffix: str) -> list[Target]:
     """Return targets in the order of preference for a topology and a file's suffix."""
 

@@ -20,12 +20,12 @@ from emit.library.lowered import ELEMENT_BYTES, Lowered, LoweredBySize, blocks_o
 from emit.program import FIFO_DEPTH, Program
 from emit.targets import (
     LL_MOST_BYTES,
-    TARGETS,
     check_overlap,
     choose_protocol,
     most_bytes,
     on_devices,
     target_for,
+    usual_target,
 )
 from synth.model.common_chunk import CommonChunk, common_chunk
 from synth.model.deadline import now
@@ -63,7 +63,7 @@ class Programs:
         target: Executor, limited to the devices.
         size: The only message size of interest in bytes; None for all sizes.
         inplace: True for calls whose input and output are one memory.
-        in_place_of: Name of the target that is usual on the devices but cannot express the problem; else empty.
+        in_place_of: The target that is usual on the devices but cannot express the problem; else None.
         first_s: Seconds that the last lowering took until it had a program, if not yet the best.
         send_s: Seconds that the lowering of one send in haste takes, as far as is known. A plan is written, checked and
             timed then too; the file of a program is written later.
@@ -99,8 +99,8 @@ class Programs:
         self._instances = 1  # Of the last program.
         self._improving_s = 0.0  # Seconds that the last lowering took after its first program for better ones.
         self.target = on_devices(target_for(problem, settings.name), problem.topology.sms, settings)
-        usual = [row.name for row in TARGETS.values() if settings.name == AUTO and row.is_first_on(problem.topology)]
-        self.in_place_of = "" if self.target.name in usual else "".join(usual)
+        usual = usual_target(problem.topology) if settings.name == AUTO else None
+        self.in_place_of = None if usual is None or usual.name == self.target.name else usual
         self._holds_program = FORMATS[self.target.format].holds_program
         self.send_s = _PROGRAM_SEND_S if self._holds_program else _PLAN_SEND_S
         self.writing = _PROGRAM_WRITING if self._holds_program else _PLAN_WRITING

@@ -194,9 +194,10 @@ def cluster_question(seed: int, number: int) -> Question:
     rng = random.Random(f"{seed} cluster question {number}")
     spec = rng.choice(RACKS) if rng.random() < 1 / 5 else f"{rng.choice(NODES)}:{rng.choice(NODE_COUNTS)}"
     stride = rng.choice(STRIDES)
-    group = tuple(range(rng.randrange(stride), load(spec).nranks, stride))
+    topology = load(spec)
+    group = tuple(range(rng.randrange(stride), topology.nranks, stride))
     collective = CLUSTER_COLLECTIVES[number // len(CLUSTER_SIZES) % len(CLUSTER_COLLECTIVES)]
-    net = network(load(spec), group)
+    net = network(topology, group)
     relay = "none" if strongly_connected(net.nranks, net.src, net.dst) else "all"
     return Question(number, seed, spec, group, relay, collective, CLUSTER_SIZES[number % len(CLUSTER_SIZES)])
 
@@ -313,12 +314,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     costs = options.costs or ("auto" if options.clusters else "none")
     draw = cluster_question if options.clusters else question
     questions = dgx1_questions() if options.dgx1_groups else [draw(options.seed, number) for number in range(count)]
-    if options.every > 1:  # Sizes and collectives rotate, so that each N-th would be of a few of them.
-        questions_asked = random.Random(options.seed).sample(questions, -(-len(questions) // options.every))
-        questions_asked.sort(key=lambda q: q.number)
-    else:
-        questions_asked = questions
-    chosen = [q for q in questions_asked if not options.only or q.number in options.only]
+    # Sizes and collectives rotate, so that each N-th question would be of a few of them.
+    drawn = random.Random(options.seed).sample(questions, -(-len(questions) // options.every))
+    chosen = [q for q in questions if q in drawn and (not options.only or q.number in options.only)]
     answers: list[Answered] = []
     with busy_core(options.busy):
         for query in chosen:

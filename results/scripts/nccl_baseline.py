@@ -45,17 +45,17 @@ SWITCHING = {
     "MSCCL++": ("mi300x", "dgx-a100", "dgx-h100", "gb200-nvl72"),
 }
 FIRST, LAST, PARTS = 6, 34, 4  # Powers of two between which switches are searched, and sizes in each.
-# Machine, ranks (0: all), costs and target of our searches. With costs on, switches reduce in plans only, because the
-# costs of switches that reduce for other programs are unknown.
+# Machine, ranks (0: all) and target of our searches. Switches reduce in plans only, because the costs of switches that
+# reduce for other programs are unknown.
 OURS = (
-    ("dgx1", 0, "machine", "auto"),
-    ("dgx-a100", 0, "machine", "auto"),
-    ("dgx-h100", 0, "machine", "auto"),
-    ("dgx-h100", 0, "machine", "mscclpp"),
-    ("gb200-nvl72", 8, "machine", "mscclpp"),
-    ("gb200-nvl72", 0, "machine", "mscclpp"),
-    ("mi300x", 0, "machine", "auto"),
-    ("mi250", 0, "machine", "auto"),
+    ("dgx1", 0, "executor-nccl"),
+    ("dgx-a100", 0, "executor-nccl"),
+    ("dgx-h100", 0, "executor-nccl"),
+    ("dgx-h100", 0, "mscclpp"),
+    ("gb200-nvl72", 8, "mscclpp"),
+    ("gb200-nvl72", 0, "mscclpp"),
+    ("mi300x", 0, "mscclpp"),
+    ("mi250", 0, "rccl"),
 )
 SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 26, 1 << 30)
 
@@ -302,9 +302,9 @@ def found_channels() -> Iterator[tuple[object, ...]]:
 
 def ours(budget_s: float, every: int) -> Iterator[tuple[object, ...]]:
     """Yield a row for each question and library: the library's time over ours, and over the bound, at each size."""
-    for (machine, ranks, costs, target), collective in list(product(OURS, COLLECTIVES))[::every]:
+    for (machine, ranks, target), collective in list(product(OURS, COLLECTIVES))[::every]:
         group = range(ranks) if ranks else None
-        result = synthesize(collective, machine, group, budget=budget_s, costs=costs, target=target).result
+        result = synthesize(collective, machine, group, budget=budget_s, target=target).result
         kind = "plans, switches reduce" if target == "mscclpp" else "programs"
         for name in LIBRARIES:
             choices = [choice for size in SIZES if isinstance(choice := result.library(name, size), LibraryChoice)]

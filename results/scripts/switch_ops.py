@@ -82,9 +82,8 @@ def main() -> None:
     options = parser.parse_args()
     questions = [(t, c) for t in options.only for c in options.collective][:: options.every]
     rows, met, total = [], 0, 0
-    synth.synthesize(
-        "allgather", "dgx-h100:2", budget=options.budget, size="1M", costs="none"
-    )  # This loads the compiled code.
+    # This loads the compiled code.
+    synth.synthesize("allgather", "dgx-h100:2", budget=options.budget, size="1M", costs="none")
     for topology, collective in questions:
         with_ops, without_ops = (
             synth.synthesize(collective, topology, budget=options.budget, switch_ops=allowed, costs="none")

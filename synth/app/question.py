@@ -65,7 +65,7 @@ def make_question(arguments: QuestionArguments) -> Question:
     if executor is not None and (own_protocols := executor.target.own_protocols(problem.protocols)):
         # What the executor lacks is no part of its costs, so that bounds do not count it either.
         healthy, topology = (with_protocols(variant, own_protocols) for variant in (healthy, topology))
-        problem = problem_on(topology)
+        problem = problem.on(with_protocols(problem.topology, own_protocols))
     if problem.network.hyperlinks is not None and executor is not None and not executor.target.switch_ops:
         able = " or ".join([*(name for name, target in TARGETS.items() if target.switch_ops), NONE])
         missing = f"multicast and reduction in switches (--target {able} allows them)"

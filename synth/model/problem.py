@@ -125,7 +125,14 @@ class Problem:
             return self
         if protocol != ANY and protocol not in protocols_of(self.topology):
             raise InputError(f"protocol {protocol[:40]!r}: the costs of {self.topology.name} do not allow it")
-        topology = replace(self.topology, protocol=protocol)
+        return self.on(replace(self.topology, protocol=protocol))
+
+    def on(self, topology: Topology) -> Problem:
+        """Return the problem on the same ranks of another topology.
+
+        Raises:
+            InputError: The translations of a quotient problem do not keep that topology's network.
+        """
         whole = network(topology, self.ranks, len(self.group))
         if self.quotient is None:
             return replace(self, topology=topology, network=whole)

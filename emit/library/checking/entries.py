@@ -17,7 +17,7 @@ from emit.formats import FORMATS
 from emit.library.checking.figures import Evidence, check_figures
 from emit.library.checking.networks import Networks, largest_rank
 from emit.library.checking.report import LibraryReport
-from emit.library.checking.schedules import CheckedSchedule, any_protocol, form_of
+from emit.library.checking.schedules import CheckedSchedule, any_protocol, form_of, with_stated_costs
 from emit.library.entry import IndexEntry, is_figure
 from emit.library.library_file import Requirement, network_digest, read_right, states_goal
 from emit.program import CUSTOM, Program
@@ -34,7 +34,7 @@ from synth.model.registry import KINDS, find_kind
 from synth.model.text import format_listed
 from synth.storage.proof import EQUAL
 from synth.storage.schedule_file import StoredSchedule
-from topologies.costed import protocols_of, with_costs, with_protocol, with_protocols
+from topologies.costed import with_protocol
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.files import open_regular_file
@@ -148,7 +148,9 @@ def _topology_of(
         InputError: If the entry names a rank that the topology does not have.
     """
     named = networks.named(entry.topology)
-    topology = named if named is None or "costs" not in entry.row else _with_stated_costs(entry, named)
+    topology = named
+    if named is not None and (costs := entry.row.get("costs")) is not None:
+        topology = with_stated_costs(named, costs.get("protocols", ()), costs.get("source"), [TARGETS[entry.target]])
     is_known = topology is not None
     if topology is None:
         reason = f"the network {entry.topology} is not known: give it as --topo for times"
@@ -192,20 +194,6 @@ def _question_key(entry: IndexEntry) -> object:
     costs = entry.row.get("costs", {})
     stated = (tuple(costs["protocols"]), costs["source"]) if costs else None
     return entry.collective, entry.topology, entry.group, entry.relays, entry.root, stated
-
-
-def _with_stated_costs(entry: IndexEntry, topology: Topology) -> Topology | None:
-    """Return the topology with the costs on that an entry states; None if they are not the topology's own.
-
-    They may be all of these, or those of the protocols that the entry's executor has.
-    """
-    if topology.costs is None:
-        return None
-    costed = with_costs(topology)
-    for costs in (costed, with_protocols(costed, TARGETS[entry.target].own_protocols(protocols_of(costed)))):
-        if entry.row["costs"] == {"protocols": protocols_of(costs), "source": topology.costs.source}:
-            return costs
-    return None
 
 
 def _problem(entry: IndexEntry, topology: Topology | None, stored: StoredSchedule | None) -> Problem | None:

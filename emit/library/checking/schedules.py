@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from emit.library.checking.networks import Networks
 from emit.library.checking.report import LibraryReport
 from emit.library.entry import check_types
 from emit.library.library_file import network_digest
-from emit.targets import TARGETS
+from emit.targets import TARGETS, Target
 from synth.bounds.witness import Witness
 from synth.model.problem import Problem, make_problem
 from synth.model.text import format_listed
@@ -25,6 +25,7 @@ from topologies.costs import ANY
 from topologies.errors import InputError
 from topologies.text.fields import Fields
 from topologies.text.files import check_below, origin_of
+from topologies.topology import Topology
 
 CheckedSchedule = tuple[StoredSchedule, ScheduleCheck]
 
@@ -102,17 +103,30 @@ def _on_named(stored: StoredSchedule, networks: Networks) -> Problem | None:
     if topology is None:
         return None
     if problem.topology.protocol:
-        costs = problem.topology.costs
-        if topology.costs is None or costs is None or topology.costs.source != costs.source:
+        source = None if problem.topology.costs is None else problem.topology.costs.source
+        topology = with_stated_costs(topology, protocols_of(problem.topology), source, TARGETS.values())
+        if topology is None:
             return None
-        topology = with_costs(topology)
-        names = protocols_of(topology)
-        # A file may state only the protocols that an executor has.
-        stated = protocols_of(problem.topology)
-        if stated not in [names, *(target.own_protocols(names) for target in TARGETS.values())]:
-            return None
-        topology = with_protocols(topology, stated)
     return make_problem(topology, problem.collective, problem.group, relays=problem.relays)
+
+
+def with_stated_costs(
+    topology: Topology, names: Sequence[str], source: str | None, targets: Iterable[Target]
+) -> Topology | None:
+    """Return the topology with the costs on that a file states; None if they are not the topology's own.
+
+    Args:
+        topology: The topology.
+        names: The protocols that the file states: all that the topology's costs allow, or those that an executor has.
+        source: The source of the costs that the file states.
+        targets: The executors that the file may be for.
+    """
+    if topology.costs is None or topology.costs.source != source:
+        return None
+    costed = with_costs(topology)
+    allowed = protocols_of(costed)
+    is_own = bool(names) and list(names) in [allowed, *(target.own_protocols(allowed) for target in targets)]
+    return with_protocols(costed, names) if is_own else None
 
 
 def unfiled_faults(

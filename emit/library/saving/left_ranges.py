@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from emit.library.lowered import Lowered
 from synth.baselines.nccl.model import LibraryChoice
 from synth.engines.registry import AUTO
-from synth.model.problem import LARGEST, SMALLEST
+from synth.model.problem import LARGEST
 from synth.model.text import format_size, format_time
+from synth.search.frontier import POWERS
 from synth.search.offer import Offer, partition
 from synth.search.result import SearchResult
 
 _FASTER = 0.98  # The part of a file's time below which a library's algorithm takes its place.
-_POWERS = tuple(1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ def _parts(result: SearchResult, offer: Offer, libraries: Sequence[str]) -> Iter
         yield offer
         return
     last = LARGEST if offer.high is None else offer.high
-    sizes = sorted({offer.low, offer.shown, *(size for size in _POWERS if offer.low < size <= last)})
+    sizes = sorted({offer.low, offer.shown, *(size for size in POWERS if offer.low < size <= last)})
     samples = [(size, bool(_faster_library(result, offer, libraries, size))) for size in sizes if size > 0]
     if not any(is_left for _, is_left in samples):
         yield offer

@@ -359,8 +359,8 @@ def _remarks(forms: Sequence[_CallForm], entries: Sequence[IndexEntry], outcome:
 def _of_target(programs: Programs, entries: Sequence[IndexEntry]) -> Iterator[str]:
     """Yield what users of the files must know of the executor and its devices."""
     target, collective = programs.target, programs.problem.collective.name
-    if programs.in_place_of:
-        yield f"{TARGETS[programs.in_place_of].reader} cannot call {collective}: the files are for {target.reader}"
+    if programs.in_place_of is not None:
+        yield f"{programs.in_place_of.reader} cannot call {collective}: the files are for {target.reader}"
     if target.name == "msccl" and len(entries) > MSCCL_FILES:
         yield f"msccl loads only {MSCCL_FILES} files of MSCCL_XML_FILES: see synth library env"
     if entries and collective in target.uncallable:

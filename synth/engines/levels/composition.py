@@ -78,8 +78,8 @@ def hops(form: str, places: int, root: int, rotation: int) -> Hops:
     places_after_root = (root + 1 + (rotation + np.arange(places - 1)) % max(1, places - 1)) % places
     is_later = np.arange(places - 1) > 0
     if form == DOUBLING:
-        depth = np.array([number.bit_length() - 1 for number in range(1, places)], dtype=np.int64)
         ahead = np.arange(1, places)
+        depth = np.array([number.bit_length() - 1 for number in ahead.tolist()], dtype=np.int64)
         return Hops((root + ahead - (1 << depth)) % places, (root + ahead) % places, depth)
     if form in (CHAIN, RING):
         return Hops(np.append(root, places_after_root)[:-1], places_after_root, np.arange(places - 1))

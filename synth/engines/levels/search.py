@@ -85,7 +85,7 @@ def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> 
     for size in request.sizes:
         yield from _LevelsSearch(levels, request, size, most_sends, tuning).run(NAME, levels.shapes())
         # Programs send to many peers at once, so that all messages arrive late, and have few threadblocks for them.
-        if request.most_sends and not problem.collective.kind.rooted and len(levels.members) > tuning.few:
+        if request.most_sends and not problem.collective.kind.rooted and len(levels.members) > 2:
             for form in (DOUBLING, RING):
                 search = _LevelsSearch(levels, request, size, most_sends, tuning)
                 yield from search.run(f"{NAME}, {form}", [LevelsShape(form)])

@@ -19,7 +19,6 @@ class LevelsTuning:
         most_sends: Most sends of a schedule (of a quotient problem's too).
         variants: Trees from each rank on a level where not all ranks are linked, which the chunks take in turn.
         passes: Number of times that these trees are routed.
-        few: Parts of the outermost level up to which a ring is the same as direct sends.
     """
 
     most_ranks: int = 2048
@@ -31,7 +30,6 @@ class LevelsTuning:
     most_sends: int = 200_000
     variants: int = 4
     passes: int = 8
-    few: int = 2
 
 
 TUNING = LevelsTuning()
