@@ -54,7 +54,8 @@ def ordered(
     message, rates = schedule.message, problem.network.carriers.bandwidth_gbs
     first = pointers(np.bincount(message))
     count, items = len(first) - 1, schedule.take(first[:-1])
-    before, after = (message[ends] for ends in _waits(problem, schedule))
+    pairs = zip(_waits(problem, schedule), _replaced(problem, schedule), strict=True)
+    before, after = (message[np.concatenate(rows)] for rows in pairs)
     before, after = np.divmod(np.unique(before * count + after), count)
     sends = Sends(items.chunk, items.link, items.step, items.reduces, before, after)
     kilobytes = np.add.reduceat(problem.collective.chunk_bytes(size_bytes)[schedule.chunk] * 1e-3, first[:-1])
@@ -86,3 +87,16 @@ def _waits(problem: Problem, schedule: Schedule) -> tuple[Ints, Ints]:
     low = np.searchsorted(reaches[order], leaves)
     counts = np.searchsorted(reaches[order], leaves + schedule.step[row]) - low
     return row[order[ranges(low, counts)]], np.repeat(row, counts)
+
+
+def _replaced(problem: Problem, schedule: Schedule) -> tuple[Ints, Ints]:
+    """Return (a, b): row b adds to what row a puts in place of the rank's own sum, and must come later."""
+    net, steps = problem.network, schedule.nsteps
+    plain = schedule.link < net.nlinks
+    at = schedule.chunk * net.nranks + net.dst[np.where(plain, schedule.link, 0)]
+    copies = np.flatnonzero(plain & ~schedule.reduces & problem.collective.reduces[schedule.chunk])
+    copies = copies[np.lexsort((schedule.step[copies], at[copies]))]
+    adds = np.flatnonzero(plain & schedule.reduces)
+    last = np.searchsorted(at[copies] * steps + schedule.step[copies], at[adds] * steps + schedule.step[adds]) - 1
+    follows = (last >= 0) & (at[copies[last]] == at[adds]) if len(copies) else np.zeros(len(adds), dtype=bool)
+    return copies[last[follows]], adds[follows]

@@ -18,7 +18,7 @@ from synth.engines.flow.csr_network import CsrNetwork, carrier_network
 from synth.engines.messages.estimate import estimated_us
 from synth.engines.messages.nodes import Nodes, nodes_of
 from synth.engines.messages.ordering import ordered
-from synth.engines.messages.plans import MessagesForm, Plan, exchanging, moving, spreading
+from synth.engines.messages.plans import MessagesForm, Plan, exchanging, moving, shards_of, spreading
 from synth.engines.messages.tuning import TUNING, MessagesTuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Floats
@@ -137,6 +137,11 @@ class _MessagesSearch:
         forms = [MessagesForm(*figures) for figures in product(radixes, carriers)]
         if collective.kind.in_shares:
             exchanged = [(places, MessagesForm(radix, places, exchanged=True)) for radix in radixes]
+            gathered = [
+                MessagesForm(radix, 1 << (places // (radix - 1)).bit_length() - 1, scattered, True, True)
+                for radix in radixes if 2 < radix <= places + 1 for scattered in (False, True)
+            ]  # fmt: skip
+            exchanged += [(form.carriers * shards_of(form), form) for form in gathered]
             return exchanged + [(collective.nranks, form) for form in forms]
         if collective.kind.rooted and collective.nchunks == 1:
             return self._rooted(forms)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 
 from synth.bounds.prove import prove
+from synth.engines.flow.csr_network import carrier_network
 from synth.engines.messages.nodes import nodes_of
-from synth.engines.messages.plans import MessagesForm, exchanging, moving, spreading
+from synth.engines.messages.ordering import ordered
+from synth.engines.messages.plans import MessagesForm, exchanging, moving, phases_of, shards_of, spreading
 from synth.engines.messages.search import accepts, solve
 from synth.engines.request import Candidate, Options, Request
 from synth.model.problem import Problem, make_problem
@@ -32,7 +35,7 @@ _GROUPS = {
 
 
 def _problem(topology: str, collective: str, protocol: str = "LL") -> Problem:
-    return make_problem(with_costs(load(topology)), collective, _GROUPS[topology]).under(protocol)
+    return make_problem(with_costs(load(topology)), collective, _GROUPS.get(topology)).under(protocol)
 
 
 def _answers(problem: Problem, size: int) -> list[Algorithm]:
@@ -86,6 +89,31 @@ def test_places_exchange_their_sums(topology: str, radix: int, phases: int) -> N
     assert Algorithm(whole, plan.schedule(1), "test").steps == phases + 2
 
 
+@pytest.mark.parametrize(
+    ("topology", "form"),
+    [
+        ("dgx-h100:4", MessagesForm(4, 2, exchanged=True, gathered=True)),
+        ("dgx-h100:4", MessagesForm(4, 2, scattered=True, exchanged=True, gathered=True)),
+        ("dgx-a100:9", MessagesForm(3, 4, exchanged=True, gathered=True)),
+        ("dgx-a100:9", MessagesForm(9, 1, scattered=True, exchanged=True, gathered=True)),
+        ("dgx-h100:16", MessagesForm(4, 2, scattered=True, exchanged=True, gathered=True)),
+    ],
+)
+@pytest.mark.parametrize("waves", [1, 2])
+def test_a_node_sends_its_sum_from_different_ranks(topology: str, form: MessagesForm, waves: int) -> None:
+    problem = _problem(topology, "allreduce")
+    nodes = nodes_of(problem.network)
+    assert nodes is not None
+    plan = exchanging(nodes, form)
+    assert plan is not None
+    schedule = plan.schedule(waves)
+    Algorithm(problem.with_chunks(form.carriers * shards_of(form) * waves), schedule, "test")
+    leaves = np.flatnonzero(problem.network.gap_us[schedule.link] > 0)
+    leaves = leaves[np.unique(schedule.message[leaves], return_index=True)[1]]
+    senders = Counter(problem.network.src[schedule.link[leaves]].tolist())
+    assert max(senders.values()) == waves * len(phases_of(len(nodes), form.radix))  # One message a rank and phase.
+
+
 def test_sums_are_exchanged_only_among_powers_of_the_radix() -> None:
     nodes = nodes_of(_problem("dgx-h100:3", "allreduce").network)
     assert nodes is not None
@@ -115,3 +143,18 @@ def test_other_problems_are_refused(problem: Problem, reason: str) -> None:
 
 def test_a_pinned_shape_is_refused() -> None:
     assert "leave --chunks" in accepts(_problem("dgx-h100:2", "allgather"), Options(chunks=2))
+
+
+def test_sums_are_not_added_to_what_a_late_message_replaces() -> None:
+    """Check a network with one late link: what other ranks of the node send then comes before the message."""
+    problem = _problem("dgx-h100:4", "allreduce")
+    net = problem.network
+    late = np.flatnonzero((net.gap_us > 0) & (net.dst == 9))
+    uneven = replace(problem, network=replace(net, alpha_us=net.alpha_us + 5 * np.isin(np.arange(net.nlinks), late)))
+    nodes, form = nodes_of(uneven.network), MessagesForm(4, 2, exchanged=True, gathered=True)
+    assert nodes is not None
+    plan, whole = exchanging(nodes, form), uneven.with_chunks(2)
+    assert plan is not None
+    in_order = ordered(whole, plan.schedule(1), _KIB, np.zeros(2), carrier_network(whole.network), 8, np.inf)
+    Algorithm(whole, in_order, "test", size_bytes=_KIB)
+    assert _answers(uneven, _KIB)
