@@ -18,7 +18,7 @@ from synth.engines.lns.calendars import calendars
 from synth.engines.lns.improve import construct, improve, place_all
 from synth.engines.lns.insertion import LnsChunks, LnsGraph, LnsPlan, LnsPrices, LnsScratch, LnsTables
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
-from synth.model.collective import Ints
+from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
 from synth.model.deadline import now
 from synth.model.problem import Problem, least_latency
@@ -32,7 +32,7 @@ from topologies.network import Network
 NAME = "lns"
 _MOST_ROOTS, _FEW_CHUNKS = 12, 4  # most roots of a sum, and chunks up to which so many are allowed, as roots cost sends
 _EVERY_NTH = 3  # number of chunks races, of those whose chunks are too short
-_GATHER, _EXCHANGE = 0, 1  # phases of a chunk's sends, before its spread
+_GATHER, _EXCHANGE, _SPREAD = 0, 1, 2  # phases of a chunk's sends
 
 
 @dataclass(frozen=True)
@@ -346,8 +346,9 @@ def _schedule(problem: Problem, plan: LnsPlan) -> Schedule:
     used = np.arange(most_sends) < plan.count[:, None]
     chunk, row = np.nonzero(used)
     phase = (row >= plan.gathers[chunk]).astype(np.int64) + (row >= plan.adds[chunk])
-    order = np.lexsort((plan.start[chunk, row], phase))  # A stable sort keeps the order of rows.
-    chunk, row, phase = chunk[order], row[order], phase[order]
+    start, hops = _ordered_starts(problem, chunk, plan.link[chunk, row], phase, plan.start[chunk, row])
+    order = np.lexsort((hops, start, phase))
+    chunk, row, phase, start = chunk[order], row[order], phase[order], start[order]
     link = plan.link[chunk, row]
     ahead = np.zeros((nchunks, problem.nranks), dtype=np.int64)
     gathered = np.zeros(nchunks, dtype=np.int64)  # first step in which a chunk's whole gather is done
@@ -362,5 +363,34 @@ def _schedule(problem: Problem, plan: LnsPlan) -> Schedule:
         ahead[c, v] = max(ahead[c, v], step[i] + 1)
         if p == _GATHER:
             gathered[c] = max(gathered[c], step[i] + 1)
-    order = np.argsort(plan.start[chunk, row], kind="stable")
+    order = np.argsort(start, kind="stable")
     return untimed(chunk[order], link[order], step[order], (row < plan.adds[chunk])[order])
+
+
+def _ordered_starts(problem: Problem, chunk: Ints, link: Ints, phase: Ints, start_us: Floats) -> tuple[Floats, Ints]:
+    """Return the start of each send in µs, no earlier than those of the sends that bring its chunk, and its hops.
+
+    The hops are the sends of the chunk and phase that come one after another before it. Beside a latency of minutes,
+    the starts of small messages are rounded so far that they may be equal or in a wrong order.
+
+    Args:
+        problem: The problem.
+        chunk: Chunk of each send, shape (sends,).
+        link: Link of each send.
+        phase: Phase of each send; in an exchange no send waits for another.
+        start_us: Start of each send by the plan.
+    """
+    net = problem.network
+    tree = (chunk * (_SPREAD + 1) + phase) * net.nranks
+    leaves, reaches = tree + net.src[link], tree + net.dst[link]
+    hops, count = np.zeros(len(chunk), dtype=np.int64), int(tree.max(initial=0)) + net.nranks
+    for _ in range(net.nranks):
+        most, latest = np.zeros(count, dtype=np.int64), np.full(count, -np.inf)
+        np.maximum.at(most, reaches, hops + 1)
+        np.maximum.at(latest, reaches, start_us)
+        more = np.where(phase == _EXCHANGE, 0, most[leaves])
+        start_us = np.where(phase == _EXCHANGE, start_us, np.maximum(start_us, latest[leaves]))
+        if np.array_equal(more, hops):
+            break
+        hops = more
+    return start_us, hops

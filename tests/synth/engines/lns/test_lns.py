@@ -22,6 +22,7 @@ from tests.random_problems import random_topology
 from tests.synth.engines.knowledge import BestTimes
 from topologies.load import load
 from topologies.network import Network
+from topologies.topology import Limit, Topology
 
 INTERPRETED = Runner(interpreted=True)
 SMALL = LnsTuning(counts=(1, 3), starts=2, rate=2e3, rounds=1)
@@ -121,3 +122,20 @@ def test_roots_are_linked_in_both_directions_and_reachable() -> None:
         assert 1 <= len(roots) == len(set(roots)) <= 1 + number % 4
         assert all((u, v) in linked for u in roots for v in roots if u != v)
     assert {1, 2, 3} <= counts
+
+
+def test_starts_that_are_rounded_beside_a_huge_latency_keep_their_order(workers: Workers) -> None:
+    """Check a relay that sends on what it gets within 0.04 µs, beside links with a latency of minutes."""
+    links = {(0, 4): (0.0, 300.0), (1, 0): (7e8, 10.0), (1, 4): (0.7, 12.5), (2, 1): (0.1, 50.0), (3, 2): (7e8, 300.0),
+             (4, 1): (30.0, 300.0), (4, 3): (7e-4, 50.0)}  # fmt: skip
+    src, dst = np.array(list(links)).T
+    alpha_us, gbs = np.array(list(links.values())).T
+    limits = (("all", [0, 1, 2, 3], 74.5), ("out", [4, 5], 600.0), ("in", [1, 3, 5], 180.0))
+    topology = replace(
+        Topology("minutes", 5, (), src, dst, alpha_us, gbs),
+        limits=tuple(Limit(name, np.array(members), width) for name, members, width in limits),
+    )
+    problem = make_problem(topology, "allreduce", (3, 0), (1, 2, 4))
+    request = _request(problem, 1, workers)
+    answers = [outcome for outcome in solve(problem, request, LnsTuning(rounds=1)) if isinstance(outcome, Candidate)]
+    assert [Algorithm(answer.problem, answer.schedule, "test") for answer in answers]
