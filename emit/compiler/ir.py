@@ -157,10 +157,10 @@ class Instructions:
         The chunks begin where those of `n` do.
         """
         return not self.header.translations or all(
-            self._stays_joined(first, count) for first in (self.src[n], self.dst[n]) if first != NONE
+            self.stays_joined(first, count) for first in (self.src[n], self.dst[n]) if first != NONE
         )
 
-    def _stays_joined(self, first: int, count: int) -> bool:
+    def stays_joined(self, first: int, count: int) -> bool:
         """Return True if so many cells from a cell on are neighbours in all images."""
         header = self.header
         gpu = header.gpus[0]

@@ -7,9 +7,8 @@ Apart from that, the order is the schedule's order in time.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,29 +17,28 @@ import numpy as np
 from emit.columns import Columns
 from emit.compiler.compile import Compiler
 from emit.compiler.cuts import cut_time_us
+from emit.compiler.from_schedule import RankCells, Sends, add_sends
 from emit.compiler.in_time import in_time
-from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions
+from emit.compiler.ir import Instructions
 from emit.compiler.search import Timer
 from emit.compiler.tuning import TUNING
 from emit.goal import Goal
-from emit.images import images_of
 from emit.program import COLLECTIVES, CUSTOM, Gpu, Program
 from emit.targets import USUAL_LIMITS, Limits
 from emit.timing.predict import Predictor
-from synth.model.collective import Collective, Floats, Ints
+from synth.model.collective import Collective
 from synth.model.collective import named as named_collective
 from synth.model.common_chunk import CommonChunk, common_chunk, cut_blocks
 from synth.model.deadline import checking_deadline
 from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, SMALLEST, Problem
-from synth.model.registry import BUFFER as BUFFER_UNIT
 from synth.model.registry import PAIR
 from synth.model.schedule import Schedule
-from synth.symmetry.invariance import image_of_chunks, invariant_under
+from synth.symmetry.invariance import invariant_under
 from synth.symmetry.quotient import expand, whole_problem
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
-from topologies.symmetry.translations import Translations, digits, translate_links
+from topologies.symmetry.translations import Translations
 from topologies.topology import Topology
 
 _IMAGES_FROM = 16  # Ranks from which on building few of them saves more than the search for translations costs.
@@ -270,8 +268,8 @@ def lower_to_instructions(
         inplace = forms(problem)[0]
     if inplace not in forms(problem):
         raise InputError(f"{collective.name}: has no form in place; it must be out of place")
-    sends = _Sends(problem, schedule, translations)
-    ranks = {rank: _Rank(common, rank, inplace) for rank in checking_deadline(sends.ranks)}
+    sends = Sends(problem, schedule, translations)
+    ranks = {rank: RankCells(common, rank, inplace) for rank in checking_deadline(sends.ranks)}
     sizes = [Gpu(*ranks[rank].sizes, 0, ()) for rank in sends.representative.tolist()]
     per_loop = named_chunks_per_loop(collective) if has_name else max(max((g.i_chunks, g.o_chunks)) for g in sizes)
     header = Program(
@@ -288,7 +286,7 @@ def lower_to_instructions(
     )
     goal = None if has_name else Goal.from_arrays(problem.nranks, **goal_columns(_stated(collective)))
     ir = Instructions(header, goal)
-    return in_time(ir, *_fill(ir, sends, ranks, common.count.tolist()))
+    return in_time(ir, *add_sends(ir, sends, ranks, common.count.tolist()))
 
 
 def named_chunks_per_loop(cells: Collective) -> int:
@@ -331,80 +329,6 @@ def goal_columns(collective: Collective) -> dict[str, Any]:
         name: [list(column) for column in zip(*rows, strict=True)]
         for name, rows in (("initial", initial), ("required", required))
     }
-
-
-class _Rank:
-    """The memory cells of one rank's chunks during the lowering.
-
-    Attributes:
-        rank: The rank.
-        count: Number of cells of each chunk.
-        home: First cell of each chunk's present content, by chunk.
-        goal: First cell of each chunk's result, by chunk.
-        sizes: Cells of the input and the output buffer.
-        works_in_input: Whether chunks that are relayed or summed stay in the in-place buffer.
-        goal_is_input: Whether results replace the input in place while sums of other ranks still need the input.
-        scratch: First scratch cell of each chunk that the rank only relays, by chunk.
-    """
-
-    def __init__(self, common: CommonChunk, rank: int, inplace: bool) -> None:
-        self.rank, self.count, collective = rank, common.count, common.cells
-        first = common.first.tolist()
-        pre = collective.pre[:, 0] == rank
-        post = collective.post[:, 0] == rank
-        cells = dict(zip(collective.pre[pre, 1].tolist(), collective.in_index[pre].tolist(), strict=True))
-        input_of_chunk = {c: cells[cell] for c, cell in enumerate(first) if cell in cells}
-        input_cells = max(cells.values(), default=-1) + 1
-        cells = dict(zip(collective.post[post, 1].tolist(), collective.out_index[post].tolist(), strict=True))
-        output_of_chunk = {c: cells[cell] for c, cell in enumerate(first) if cell in cells}
-        output_cells = max(cells.values(), default=-1) + 1
-        self.home: dict[int, int] = {}
-        self.goal: dict[int, int] = {}
-        if inplace:
-            # In place, a chunk has one cell only, in the buffer that holds all blocks.
-            side = BUFFER if collective.kind.whole == "o" else 0
-            shared = collective.is_one_shot  # All sums begin with the content of the same cell.
-            self.home = dict(input_of_chunk) if shared else {c: side + first[c] for c in input_of_chunk}
-            self.goal = dict(output_of_chunk) if shared else {c: side + first[c] for c in output_of_chunk}
-            count = collective.chunks if shared else collective.nchunks
-            self.sizes = (0, count) if side else (count, 0)
-        else:
-            self.home = dict(input_of_chunk)
-            self.goal = {c: BUFFER + at for c, at in output_of_chunk.items()}
-            self.sizes = (input_cells, output_cells)
-            kind = collective.kind
-            if kind.unit in (BUFFER_UNIT, PAIR) and not kind.in_shares:
-                # Readers give every rank both buffers for these collectives.
-                full_size = collective.nchunks if kind.rooted else max(self.sizes)
-                self.sizes = (full_size, full_size)
-        # In a rooted collective, a rank other than the root has no output, and keeps its input.
-        self.works_in_input = inplace and not collective.kind.rooted and not collective.is_one_shot
-        self.goal_is_input = inplace and collective.is_one_shot
-        self.scratch: dict[int, int] = {}
-
-    def place(self, leaves: Mapping[int, int]) -> None:
-        """Assign scratch cells to every chunk of `leaves` that the rank only relays.
-
-        Chunks that go to the same rank are adjacent, in the order of chunks, so that they can go as one message.
-
-        Args:
-            leaves: The rank to which each chunk is first sent on, by chunk.
-        """
-        relayed = [c for c in leaves if self.goal_is_input or c not in self.goal]
-        at = SCRATCH
-        for c in sorted(relayed, key=lambda c: (leaves[c], c)):
-            if not (self.works_in_input and c in self.home):
-                self.scratch[c] = at
-                at += int(self.count[c])
-
-    def target(self, chunk: int) -> int:
-        """Return the first cell in which an arriving chunk is put: its final cell, its in-place cell, or scratch."""
-        if chunk in self.goal and not self.goal_is_input:
-            return self.goal[chunk]
-        home = self.home.get(chunk)
-        if home is not None and (self.works_in_input or home >= SCRATCH):
-            return home
-        return self.scratch[chunk]
 
 
 def translations_of(algorithm: Algorithm) -> Translations:
@@ -454,129 +378,3 @@ def _sends_neighbours(problem: Problem, schedule: Schedule) -> bool:
         if np.isin(key + 1, key).any():
             return True
     return False
-
-
-class _Sends:
-    """The sends of a schedule that leave or reach the ranks for which instructions are built.
-
-    All columns have one entry for each send. Without translations these are all sends and all ranks.
-
-    Attributes:
-        translations: Translations that keep the schedule.
-        ranks: The ranks for which instructions are built.
-        representative: The rank of `ranks` whose image each rank is, int, shape (nranks,).
-        schedule: The sends.
-        src: Rank that each send leaves.
-        dst: Rank that each send reaches.
-        leaves: Whether each send leaves one of `ranks`.
-        arrives: Whether each send reaches one of `ranks`.
-        message: The send that leaves one of `ranks` and whose image each send is.
-        arrival_us: Time at which the chunk can be used at the other end, in µs.
-    """
-
-    def __init__(self, problem: Problem, schedule: Schedule, translations: Translations) -> None:
-        """Choose the sends; without translations all of them."""
-        net = problem.network
-        self.translations = translations
-        every = np.arange(net.nranks)
-        images = images_of(translations, net.nranks) if translations else None
-        self.representative: Ints = every if images is None else images.representative
-        self.ranks: list[int] = np.unique(self.representative).tolist()
-        is_own = self.representative == every
-        rows = np.flatnonzero(is_own[net.src[schedule.link]] | is_own[net.dst[schedule.link]])
-        self.schedule = schedule = schedule.take(rows)
-        self.src, self.dst = net.src[schedule.link], net.dst[schedule.link]
-        self.leaves, self.arrives = is_own[self.src], is_own[self.dst]
-        self.message: Ints = np.arange(len(schedule))
-        if images is not None:
-            back = [-digit for digit in digits(translations, self.src)]
-            chunk = image_of_chunks(problem, translations, schedule.chunk, back)
-            link = translate_links(net, translations, schedule.link, back)
-            own = np.flatnonzero(self.leaves)
-            at = schedule.step * problem.collective.nchunks  # A chunk may cross a link again in a later step.
-            key = (at[own] + schedule.chunk[own]) * net.nlinks + schedule.link[own]
-            order = np.argsort(key, kind="stable")
-            self.message = own[order[np.searchsorted(key[order], (at + chunk) * net.nlinks + link)]]
-        # An image has the times of its representative, apart from rounding.
-        self.arrival_us: Floats = (schedule.end_us + net.alpha_us[schedule.link])[self.message]
-
-
-def _fill(
-    ir: Instructions, sends: _Sends, ranks: Mapping[int, _Rank], count: list[int]
-) -> tuple[list[float], list[int]]:
-    """Add the instructions of a schedule step by step.
-
-    Args:
-        ir: Instructions, to which the new ones are added.
-        sends: The sends of the schedule.
-        ranks: Memory cells of each rank for which instructions are built.
-        count: Number of cells of each chunk.
-
-    Returns:
-        For each instruction the time when it is due, in µs, and its row of the schedule (−1 for a local copy).
-    """
-    schedule, nranks = sends.schedule, len(sends.representative)
-    start, arrival = schedule.start_us[sends.message].tolist(), sends.arrival_us.tolist()
-    src, dst = sends.src.tolist(), sends.dst.tolist()
-    chunk, adds, message = schedule.chunk.tolist(), schedule.reduces.tolist(), sends.message.tolist()
-    nrows = len(schedule)
-    leaves: dict[int, dict[int, int]] = {rank: {} for rank in ranks}
-    for row in np.flatnonzero(sends.arrives).tolist():  # Chunks that are not sent on come last.
-        leaves[dst[row]].setdefault(chunk[row], nranks)
-    for row in sorted(np.flatnonzero(sends.leaves).tolist(), key=start.__getitem__, reverse=True):
-        if chunk[row] in leaves[src[row]]:
-            leaves[src[row]][chunk[row]] = dst[row]
-    for number, rank_leaves in leaves.items():
-        ranks[number].place(rank_leaves)
-    # The sends of a step come before its arrivals; sums that may arrive in any order come when they are due.
-    step_of_event = np.concatenate([schedule.step, _last_steps(schedule, src, dst)])
-    of_events = np.concatenate([np.zeros(nrows), arrival]), np.arange(2 * nrows) >= nrows, step_of_event
-    events = np.lexsort((np.tile(sends.message, 2), *of_events))
-    is_built = np.concatenate([sends.leaves, sends.arrives])
-    sent = [NONE] * nrows
-    due: list[float] = []
-    rows: list[int] = []
-    for event in checking_deadline(events[is_built[events]].tolist(), every=1024):
-        row = event % nrows
-        c = chunk[row]
-        rows.append(message[row])
-        if event < nrows:
-            out = dst[row] if sends.translations else NONE
-            sent[row] = ir.add(src[row], "s", ranks[src[row]].home[c], NONE, count[c], out=out)
-            due.append(start[row])
-            continue
-        rank = ranks[dst[row]]
-        cell, home = rank.target(c), rank.home.get(c)
-        if not adds[row] or home is None:
-            ir.add(rank.rank, "r", NONE, cell, count[c], sent[message[row]])
-        else:
-            ir.add(rank.rank, "rrc", home, cell, count[c], sent[message[row]])
-        due.append(arrival[row])
-        rank.home[c] = cell
-    for rank in checking_deadline(ranks.values()):
-        for c, cell in rank.goal.items():
-            home = rank.home.get(c)
-            if home is not None and home != cell:
-                ir.add(rank.rank, "cpy", home, cell, count[c])
-                due.append(np.inf)
-                rows.append(NONE)
-    return due, rows
-
-
-def _last_steps(schedule: Schedule, src: list[int], dst: list[int]) -> Ints:
-    """Return for every row of the schedule the last step in which it may arrive.
-
-    It is the row's own step; for a sum it is the step before the chunk next leaves the rank or is replaced there.
-    """
-    last = schedule.step.copy()
-    chunk, step, adds = schedule.chunk.tolist(), schedule.step.tolist(), schedule.reduces.tolist()
-    deadlines: dict[tuple[int, int], list[int]] = defaultdict(list)  # by rank and chunk
-    for row in np.argsort(schedule.step, kind="stable").tolist():
-        deadlines[src[row], chunk[row]].append(step[row] - 1)
-        if not adds[row]:
-            deadlines[dst[row], chunk[row]].append(step[row] - 1)
-    for row in np.flatnonzero(schedule.reduces).tolist():
-        last_before = deadlines.get((dst[row], chunk[row]), [])
-        at = bisect_left(last_before, step[row])
-        last[row] = last_before[at] if at < len(last_before) else schedule.nsteps
-    return last

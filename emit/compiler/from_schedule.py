@@ -1,0 +1,340 @@
+"""Turn the sends of a schedule into instructions: the memory cells of each rank, and the messages between ranks.
+
+Sends that leave in one message are one instruction at each end. Their chunks lie next to each other: they are put so
+where they arrive, or are copied before they leave.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions
+from emit.images import images_of
+from synth.model.collective import Floats, Ints
+from synth.model.common_chunk import CommonChunk
+from synth.model.deadline import checking_deadline
+from synth.model.problem import Problem
+from synth.model.registry import BUFFER as BUFFER_UNIT
+from synth.model.registry import PAIR
+from synth.model.schedule import Schedule
+from synth.symmetry.invariance import image_of_chunks
+from topologies.symmetry.translations import Translations, digits, translate_links
+
+
+class RankCells:
+    """The memory cells of one rank's chunks during the lowering.
+
+    Attributes:
+        rank: The rank.
+        count: Number of cells of each chunk.
+        home: First cell of each chunk's present content, by chunk.
+        goal: First cell of each chunk's result, by chunk.
+        sizes: Cells of the input and the output buffer.
+        works_in_input: Whether chunks that are relayed or summed stay in the in-place buffer.
+        goal_is_input: Whether results replace the input in place while sums of other ranks still need the input.
+        scratch: First scratch cell of each chunk that the rank only relays, by chunk.
+    """
+
+    def __init__(self, common: CommonChunk, rank: int, inplace: bool) -> None:
+        self.rank, self.count, collective = rank, common.count, common.cells
+        first = common.first.tolist()
+        pre = collective.pre[:, 0] == rank
+        post = collective.post[:, 0] == rank
+        cells = dict(zip(collective.pre[pre, 1].tolist(), collective.in_index[pre].tolist(), strict=True))
+        input_of_chunk = {c: cells[cell] for c, cell in enumerate(first) if cell in cells}
+        input_cells = max(cells.values(), default=-1) + 1
+        cells = dict(zip(collective.post[post, 1].tolist(), collective.out_index[post].tolist(), strict=True))
+        output_of_chunk = {c: cells[cell] for c, cell in enumerate(first) if cell in cells}
+        output_cells = max(cells.values(), default=-1) + 1
+        self.home: dict[int, int] = {}
+        self.goal: dict[int, int] = {}
+        if inplace:
+            # In place, a chunk has one cell only, in the buffer that holds all blocks.
+            side = BUFFER if collective.kind.whole == "o" else 0
+            shared = collective.is_one_shot  # All sums begin with the content of the same cell.
+            self.home = dict(input_of_chunk) if shared else {c: side + first[c] for c in input_of_chunk}
+            self.goal = dict(output_of_chunk) if shared else {c: side + first[c] for c in output_of_chunk}
+            count = collective.chunks if shared else collective.nchunks
+            self.sizes = (0, count) if side else (count, 0)
+        else:
+            self.home = dict(input_of_chunk)
+            self.goal = {c: BUFFER + at for c, at in output_of_chunk.items()}
+            self.sizes = (input_cells, output_cells)
+            kind = collective.kind
+            if kind.unit in (BUFFER_UNIT, PAIR) and not kind.in_shares:
+                # Readers give every rank both buffers for these collectives.
+                full_size = collective.nchunks if kind.rooted else max(self.sizes)
+                self.sizes = (full_size, full_size)
+        # In a rooted collective, a rank other than the root has no output, and keeps its input.
+        self.works_in_input = inplace and not collective.kind.rooted and not collective.is_one_shot
+        self.goal_is_input = inplace and collective.is_one_shot
+        self.scratch: dict[int, int] = {}
+        self._adjacent: dict[tuple[tuple[int, ...], int], list[int]] = {}
+        self._next_scratch = SCRATCH
+
+    def place(self, leaves: Mapping[int, int], messages: Sequence[tuple[int, ...]]) -> None:
+        """Assign scratch cells to every chunk of `leaves` that the rank only relays.
+
+        Chunks that leave in one message are adjacent, in its order. Of the others, those that go to the same rank are
+        adjacent, in the order of chunks, so that they can go as one message.
+
+        Args:
+            leaves: The rank to which each chunk is first sent on, by chunk.
+            messages: Chunks of each message of several chunks that the rank sends.
+        """
+        relayed = {
+            c
+            for c in leaves
+            if (self.goal_is_input or c not in self.goal) and not (self.works_in_input and c in self.home)
+        }
+        for chunks in messages:
+            if any(c in relayed and c not in self.scratch for c in chunks):
+                cells = self.side_by_side(chunks)
+                self.scratch |= {
+                    c: at for c, at in zip(chunks, cells, strict=True) if c in relayed - self.scratch.keys()
+                }
+        for c in sorted(relayed - self.scratch.keys(), key=lambda c: (leaves[c], c)):
+            self.scratch[c] = self._reserve(int(self.count[c]))
+
+    def side_by_side(self, chunks: tuple[int, ...], message: int = NONE) -> list[int]:
+        """Return the first scratch cell of each of these chunks in a place where they are adjacent.
+
+        It is always the same place for the same chunks, and a place of its own for a message that is given.
+        """
+        if (chunks, message) not in self._adjacent:
+            sizes = [int(self.count[c]) for c in chunks]
+            first = self._reserve(sum(sizes))
+            self._adjacent[chunks, message] = [first + before for before in accumulate(sizes[:-1], initial=0)]
+        return self._adjacent[chunks, message]
+
+    def _reserve(self, cells: int) -> int:
+        """Return the first of so many new scratch cells."""
+        self._next_scratch += cells
+        return self._next_scratch - cells
+
+    def are_adjacent(self, chunks: tuple[int, ...], cells: Sequence[int]) -> bool:
+        """Return True if each of these chunks ends where the next one begins, if they begin at these cells."""
+        return all(at + int(self.count[c]) == after for c, at, after in zip(chunks, cells, cells[1:], strict=False))
+
+    def target(self, chunk: int) -> int:
+        """Return the first cell in which an arriving chunk is put: its final cell, its in-place cell, or scratch."""
+        if chunk in self.goal and not self.goal_is_input:
+            return self.goal[chunk]
+        home = self.home.get(chunk)
+        if home is not None and (self.works_in_input or home >= SCRATCH):
+            return home
+        return self.scratch[chunk]
+
+
+class Sends:
+    """The sends of a schedule that leave or reach the ranks for which instructions are built.
+
+    All columns have one entry for each send. Without translations these are all sends and all ranks.
+
+    Attributes:
+        translations: Translations that keep the schedule.
+        ranks: The ranks for which instructions are built.
+        representative: The rank of `ranks` whose image each rank is, int, shape (nranks,).
+        schedule: The sends.
+        src: Rank that each send leaves.
+        dst: Rank that each send reaches.
+        leaves: Whether each send leaves one of `ranks`.
+        arrives: Whether each send reaches one of `ranks`.
+        message: The send that leaves one of `ranks` and whose image each send is.
+        arrival_us: Time at which the chunk can be used at the other end, in µs.
+        together: All sends of the message of each send, in one order at both ends.
+    """
+
+    def __init__(self, problem: Problem, schedule: Schedule, translations: Translations) -> None:
+        """Choose the sends; without translations all of them."""
+        net = problem.network
+        self.translations = translations
+        every = np.arange(net.nranks)
+        images = images_of(translations, net.nranks) if translations else None
+        self.representative: Ints = every if images is None else images.representative
+        self.ranks: list[int] = np.unique(self.representative).tolist()
+        is_own = self.representative == every
+        rows = np.flatnonzero(is_own[net.src[schedule.link]] | is_own[net.dst[schedule.link]])
+        self.schedule = schedule = schedule.take(rows)
+        self.src, self.dst = net.src[schedule.link], net.dst[schedule.link]
+        self.leaves, self.arrives = is_own[self.src], is_own[self.dst]
+        self.message: Ints = np.arange(len(schedule))
+        if images is not None:
+            back = [-digit for digit in digits(translations, self.src)]
+            chunk = image_of_chunks(problem, translations, schedule.chunk, back)
+            link = translate_links(net, translations, schedule.link, back)
+            own = np.flatnonzero(self.leaves)
+            at = schedule.step * problem.collective.nchunks  # A chunk may cross a link again in a later step.
+            key = (at[own] + schedule.chunk[own]) * net.nlinks + schedule.link[own]
+            order = np.argsort(key, kind="stable")
+            self.message = own[order[np.searchsorted(key[order], (at + chunk) * net.nlinks + link)]]
+        # An image has the times of its representative, apart from rounding.
+        self.arrival_us: Floats = (schedule.end_us + net.alpha_us[schedule.link])[self.message]
+        self.together: list[list[int]] = [[row] for row in range(len(schedule))]
+        if len(schedule.joined):
+            order = np.lexsort((schedule.chunk[self.message], schedule.message))
+            for rows in np.split(order, np.flatnonzero(np.diff(schedule.message[order])) + 1):
+                for row in rows.tolist():
+                    self.together[row] = rows.tolist()
+
+
+def add_sends(
+    ir: Instructions, sends: Sends, ranks: Mapping[int, RankCells], count: list[int]
+) -> tuple[list[float], list[int]]:
+    """Add the instructions of a schedule step by step.
+
+    Args:
+        ir: Instructions, to which the new ones are added.
+        sends: The sends of the schedule.
+        ranks: Memory cells of each rank for which instructions are built.
+        count: Number of cells of each chunk.
+
+    Returns:
+        For each instruction the time when it is due, in µs, and its row of the schedule (−1 for a local copy).
+    """
+    schedule, nranks = sends.schedule, len(sends.representative)
+    start, arrival = schedule.start_us[sends.message].tolist(), sends.arrival_us.tolist()
+    src, dst = sends.src.tolist(), sends.dst.tolist()
+    chunk, adds, message = schedule.chunk.tolist(), schedule.reduces.tolist(), sends.message.tolist()
+    nrows = len(schedule)
+    leaves: dict[int, dict[int, int]] = {rank: {} for rank in ranks}
+    for row in np.flatnonzero(sends.arrives).tolist():  # Chunks that are not sent on come last.
+        leaves[dst[row]].setdefault(chunk[row], nranks)
+    for row in sorted(np.flatnonzero(sends.leaves).tolist(), key=start.__getitem__, reverse=True):
+        if chunk[row] in leaves[src[row]]:
+            leaves[src[row]][chunk[row]] = dst[row]
+    messages: dict[int, dict[tuple[int, ...], None]] = {rank: {} for rank in ranks}
+    for row in np.flatnonzero(sends.leaves).tolist():
+        if len(sends.together[row]) > 1:
+            messages[src[row]][tuple(chunk[i] for i in sends.together[row])] = None
+    for number, rank_leaves in leaves.items():
+        ranks[number].place(rank_leaves, tuple(messages[number]))
+    # The sends of a step come before its arrivals; sums that may arrive in any order come when they are due.
+    step_of_event = np.concatenate([schedule.step, _last_steps(schedule, src, dst)])
+    of_events = np.concatenate([np.zeros(nrows), arrival]), np.arange(2 * nrows) >= nrows, step_of_event
+    events = np.lexsort((np.tile(sends.message, 2), *of_events))
+    is_built = np.concatenate([sends.leaves, sends.arrives])
+    sent = [NONE] * nrows
+    filled: set[tuple[bool, int]] = set()
+    due: list[float] = []
+    rows: list[int] = []
+    for event in checking_deadline(events[is_built[events]].tolist(), every=1024):
+        row = event % nrows
+        c = chunk[row]
+        if len(sends.together[row]) > 1:
+            end = event < nrows, sends.together[row][0]
+            if end not in filled:  # Sums arrive when the first of them is due.
+                _add_message(ir, sends, ranks, sent, end, due, rows)
+                filled.add(end)
+            continue
+        rows.append(message[row])
+        if event < nrows:
+            out = dst[row] if sends.translations else NONE
+            sent[row] = ir.add(src[row], "s", ranks[src[row]].home[c], NONE, count[c], out=out)
+            due.append(start[row])
+            continue
+        rank = ranks[dst[row]]
+        cell, home = rank.target(c), rank.home.get(c)
+        if not adds[row] or home is None:
+            ir.add(rank.rank, "r", NONE, cell, count[c], sent[message[row]])
+        else:
+            ir.add(rank.rank, "rrc", home, cell, count[c], sent[message[row]])
+        due.append(arrival[row])
+        rank.home[c] = cell
+    for rank in checking_deadline(ranks.values()):
+        for c, cell in rank.goal.items():
+            home = rank.home.get(c)
+            if home is not None and home != cell:
+                ir.add(rank.rank, "cpy", home, cell, count[c])
+                due.append(np.inf)
+                rows.append(NONE)
+    return due, rows
+
+
+def _add_message(
+    ir: Instructions, sends: Sends, ranks: Mapping[int, RankCells], sent: list[int], end: tuple[bool, int],
+    due: list[float], rows: list[int],
+) -> None:  # fmt: skip
+    """Add the instructions of one end of a message of several chunks.
+
+    Chunks that are not adjacent are copied to where they are before they leave. They arrive where they are adjacent,
+    and are added from there.
+
+    Args:
+        ir: Instructions, to which the new ones are added.
+        sends: The sends of the schedule.
+        ranks: Memory cells of each rank for which instructions are built.
+        sent: The instruction that sends each row.
+        end: Whether the message leaves, and its first row.
+        due: As `add_sends` returns it; extended.
+        rows: As `add_sends` returns it; extended.
+    """
+    (leaves, row), schedule, together = end, sends.schedule, sends.together[end[1]]
+    rank = ranks[int((sends.src if leaves else sends.dst)[row])]
+    chunks, place = tuple(schedule.chunk[together].tolist()), int(sends.message[row])
+    size, out = sum(int(rank.count[c]) for c in chunks), int(sends.dst[row]) if sends.translations else NONE
+    due_us = float(schedule.start_us[place] if leaves else sends.arrival_us[row])
+
+    def stays(cells: Sequence[int]) -> bool:
+        """Return True if the chunks at these cells, and their images on other ranks, are adjacent."""
+        return rank.are_adjacent(chunks, cells) and (not sends.translations or ir.stays_joined(cells[0], size))
+
+    def add(op: str, src: int, dst: int, count: int, source: int = NONE, out: int = NONE) -> int:
+        """Add an instruction, of the message's row if it is an end of the message."""
+        due.append(due_us)
+        rows.append(place if op not in ("cpy", "re") else NONE)
+        return ir.add(rank.rank, op, src, dst, count, source, out=out)
+
+    if leaves:
+        cells = [rank.home[c] for c in chunks]
+        adjacent = cells if stays(cells) else rank.side_by_side(chunks)
+        for c, cell, at in zip(chunks, cells, adjacent, strict=True):
+            if cell != at:
+                add("cpy", cell, at, int(rank.count[c]))
+        sent[row] = add("s", adjacent[0], NONE, size, out=out)
+        for other in together:
+            sent[other] = sent[row]
+        return
+    cells, homes = [rank.target(c) for c in chunks], [rank.home.get(c, NONE) for c in chunks]
+    if not schedule.reduces[row] or max(homes) == NONE:
+        adjacent = cells if stays(cells) else rank.side_by_side(chunks)
+        add("r", NONE, adjacent[0], size, sent[place])
+        rank.home |= dict(zip(chunks, adjacent, strict=True))
+    elif min(homes) != NONE and stays(cells) and stays(homes):
+        add("rrc", homes[0], cells[0], size, sent[place])
+        rank.home |= dict(zip(chunks, cells, strict=True))
+    else:
+        arrived = rank.side_by_side(chunks, row)
+        add("r", NONE, arrived[0], size, sent[place])
+        for c, cell, home, at in zip(chunks, cells, homes, arrived, strict=True):
+            if home == NONE:
+                rank.home[c] = at
+                continue
+            if home != cell:
+                add("cpy", home, cell, int(rank.count[c]))
+            add("re", at, cell, int(rank.count[c]))
+            rank.home[c] = cell
+
+
+def _last_steps(schedule: Schedule, src: list[int], dst: list[int]) -> Ints:
+    """Return for every row of the schedule the last step in which it may arrive.
+
+    It is the row's own step; for a sum it is the step before the chunk next leaves the rank or is replaced there.
+    """
+    last = schedule.step.copy()
+    chunk, step, adds = schedule.chunk.tolist(), schedule.step.tolist(), schedule.reduces.tolist()
+    deadlines: dict[tuple[int, int], list[int]] = defaultdict(list)  # by rank and chunk
+    for row in np.argsort(schedule.step, kind="stable").tolist():
+        deadlines[src[row], chunk[row]].append(step[row] - 1)
+        if not adds[row]:
+            deadlines[dst[row], chunk[row]].append(step[row] - 1)
+    for row in np.flatnonzero(schedule.reduces).tolist():
+        last_before = deadlines.get((dst[row], chunk[row]), [])
+        at = bisect_left(last_before, step[row])
+        last[row] = last_before[at] if at < len(last_before) else schedule.nsteps
+    return last
