@@ -8,6 +8,11 @@ its arrival. Copies and sums within a rank take no time, and neither do semaphor
 the plan contains all its waits. Flags of packets take no time on the link (as for programs of protocol LL). A pipeline
 has as many iterations as its check unrolls, for any message size.
 
+The α of a signal is that of the plan's protocol if it may tell of data: then its rank has moved data to the same rank
+since that data's threadblock last signalled there. A signal that tells only that a rank has started, or has got
+something, is a flag like that of a packet, and takes the least α of all protocols. (NCCL's latency of Simple, from
+which costs come, includes such flags of its own: a receiver says that it is ready before anything is sent to it.)
+
 A threadblock uses the widest link of a pair of ranks; equally wide links serve threadblocks cyclically. If several
 threadblocks release one semaphore, or signal on one channel, they are served in the order of one execution.
 """
@@ -32,8 +37,9 @@ from emit.timing.timed import TimedProgram, TimedSteps
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import checking_deadline
 from topologies.arrays import pointers
+from topologies.costs import ANY
 from topologies.errors import InputError
-from topologies.network import Network
+from topologies.network import Network, network
 from topologies.symmetry.translations import quotient_network
 from topologies.topology import Topology
 
@@ -75,10 +81,14 @@ class PlanPredictor(TimedProgram):
         except InputError as error:
             raise InputError(f"cannot be timed: {error}") from None
         weight = np.ones(len(plan.gpus)) if weight is None else weight
-        net = self.network
+        net, flag_net = self.network, self.network
+        if self._costed.protocol and not plan.packets:
+            flag_net = network(replace(self._costed, protocol=ANY), self.group)
+        flag_us = flag_net.alpha_us
         if plan.translations:  # A message does to the orbit of a resource what all its images do to the resource.
             net = quotient_network(net, plan.translations)
-        self._take_steps(steps.timed(net, self._costed, weight), _FREE)
+            flag_us = quotient_network(flag_net, plan.translations).alpha_us
+        self._take_steps(steps.timed(net, self._costed, weight, flag_us), _FREE)
         self._hold_us /= memory.units
 
     @property
@@ -147,6 +157,7 @@ class _PlanSteps:
         cells: Number of cells that each step moves.
         lane: (source, destination, threadblock) of each message.
         signal: Whether each message is a signal.
+        flag: Whether each message is a signal that tells of no data.
         hyperlink: Hyperlink of each message that goes through a switch to or from several ranks, −1 for others.
     """
 
@@ -164,6 +175,7 @@ class _PlanSteps:
         self.cells: list[float] = []
         self.lane: list[tuple[int, int, int]] = []
         self.signal: list[bool] = []
+        self.flag: list[bool] = []
         self.hyperlink: list[int] = []
         self._signals: list[deque[int]] = [deque() for _ in plan_acts.ends]
         self._releases: list[deque[int]] = [
@@ -171,12 +183,21 @@ class _PlanSteps:
         ]
         self._storing: dict[int, int] = {}  # threadblock → an extra threadblock that multicasts its sums
         self._packets: dict[int, int] = {}  # cell → step at which its packet has arrived
+        # (rank, other rank) → threadblocks that have moved data there and not signalled since
+        self._untold: dict[tuple[int, int], set[int]] = defaultdict(set)
         self._at_barrier: dict[int, list[int]] = defaultdict(list)
         for block, act in checking_deadline(execution_order(plan_acts), every=256):
             self._do(block, act)
 
-    def timed(self, net: Network, topology: Topology, weight: Floats) -> TimedSteps:
-        """Return the steps, threadblock after threadblock, with the links of their messages."""
+    def timed(self, net: Network, topology: Topology, weight: Floats, flag_us: Floats) -> TimedSteps:
+        """Return the steps, threadblock after threadblock, with the links of their messages.
+
+        Args:
+            net: The network.
+            topology: The topology under the plan's protocol.
+            weight: Bytes of each rank's chunks, as in `PlanPredictor`.
+            flag_us: α in µs of a flag on each link of the network.
+        """
         order = np.array([step for block in self.blocks for step in block], dtype=np.int64)
         number = np.full(len(order) + 1, _NONE, dtype=np.int64)  # The last entry stands for no step.
         number[order] = np.arange(len(order))
@@ -202,11 +223,11 @@ class _PlanSteps:
             receiver=[],
         )
         ends = np.array(self.lane, dtype=np.int64).reshape(-1, 3)
-        link, links = self._links(ends, net, topology)
+        link, links = self._links(ends, net, topology, flag_us)
         cells = np.array(self.cells, dtype=np.float64)[order]
         return TimedSteps(columns, cells, ends, link, links, weight)
 
-    def _links(self, ends: Ints, net: Network, topology: Topology) -> tuple[Ints, MessageLinks]:
+    def _links(self, ends: Ints, net: Network, topology: Topology, flag_us: Floats) -> tuple[Ints, MessageLinks]:
         """Return the link of each message, and all links.
 
         These are the network's links, its hyperlinks, then a link for each pair of ranks that signals, which uses no
@@ -220,7 +241,9 @@ class _PlanSteps:
         data, pair_number = np.unique(ends[plain], axis=0, return_inverse=True)
         link[plain] = assign_links(net, data, topology)[pair_number.reshape(-1)]
         link[over >= 0] = net.nlinks + over[over >= 0]
-        pairs, pair_number = np.unique(ends[signal, :2], axis=0, return_inverse=True)
+        kinds = np.column_stack([ends[signal, :2], np.array(self.flag, dtype=np.int64)[signal]])
+        pairs, pair_number = np.unique(kinds, axis=0, return_inverse=True)
+        pairs, is_flag = pairs[:, :2], pairs[:, 2] > 0
         link[signal] = net.ncarriers + pair_number.reshape(-1)
         linked = np.zeros((net.nranks, net.nranks), dtype=bool)
         linked[net.src, net.dst] = True
@@ -230,7 +253,7 @@ class _PlanSteps:
         carriers, npairs = net.carriers, len(pairs)
         uses_ptr, uses, capacity = net.uses_and_links(hyperlinks=True)
         return link, MessageLinks(
-            np.concatenate([carriers.alpha_us, net.alpha_us[of_pairs]]),
+            np.concatenate([carriers.alpha_us, np.where(is_flag, flag_us[of_pairs], net.alpha_us[of_pairs])]),
             np.concatenate([carriers.bandwidth_gbs, net.bandwidth_gbs[of_pairs]]),
             np.append(carriers.holds, np.ones(npairs)),
             np.append(carriers.gap_us, np.zeros(npairs)) if len(net.gap_us) else None,
@@ -288,12 +311,14 @@ class _PlanSteps:
         return len(self.blocks) - 1
 
     def _send(
-        self, block: int, source: int, target: int, cells: float, *, signal: bool = False, over: int = _NONE
-    ) -> int:
+        self, block: int, source: int, target: int, cells: float, *, signal: bool = False, flag: bool = False,
+        over: int = _NONE,
+    ) -> int:  # fmt: skip
         """Add a message that a threadblock sends; return the step at which it has arrived."""
         number = len(self.lane)
         self.lane.append((source, target, block))
         self.signal.append(signal)
+        self.flag.append(flag)
         self.hyperlink.append(over)
         self._add(block, sends=number, cells=cells)
         self._add(self._new_block(target), receives=number)
@@ -303,8 +328,12 @@ class _PlanSteps:
         """Add a signal on a channel end."""
         actor = self._hand_over(block, end) if end in self.port else block
         other_end = self.plan_acts.across[end]
+        rank, peer = self.plan_acts.ends[end].rank, self.plan_acts.ends[end].peer
+        untold = self._untold[rank, peer]
+        tells_nothing = not untold
+        untold.discard(block)
         if other_end >= 0:
-            step = self._send(actor, self.plan_acts.ends[end].rank, self.plan_acts.ends[end].peer, 0, signal=True)
+            step = self._send(actor, rank, peer, 0, signal=True, flag=tells_nothing)
             self._signals[other_end].append(step)
 
     def _hand_over(self, block: int, end: int) -> int:
@@ -338,6 +367,8 @@ class _PlanSteps:
         rank = self.plan_acts.rank[block]
         reduction = self._over(rank, move.sources, multicasts=False) if len(move.sources) > 1 else _NONE
         multicast = self._over(rank, move.targets, multicasts=True)
+        for run in move.targets:
+            self._untold[rank, run.rank].add(block)
         if reduction == _NONE:
             self._send(block, rank, rank, move.length, over=multicast)
             return
@@ -371,6 +402,7 @@ class _PlanSteps:
         for run in targets:
             arrival = self._last(actor)
             if run.rank != rank:
+                self._untold[rank, run.rank].add(block)
                 arrival = self._send(actor, rank, run.rank, move.length)
             if run.packet:
                 self._packets.update(dict.fromkeys(run.cells(move.length), arrival))

@@ -16,8 +16,10 @@ from emit.mscclpp.timing import PlanPredictor
 from emit.timing.predict import Predictor
 from tests.emit.mscclpp import test_foreign_plans as foreign
 from tests.emit.small_programs import RIGHT, alltoall, ring_allgather
+from topologies.costed import with_costs, with_protocol
 from topologies.errors import InputError
 from topologies.load import load
+from topologies.network import network
 from topologies.topology import Topology
 
 ALPHA_US, GBS = 0.7, 50.0
@@ -84,6 +86,40 @@ def test_times_worked_out_by_hand(name: str) -> None:
         hold_us = size / 2 / GBS / 1e3
         expected = max(alphas * ALPHA_US + chunks * hold_us for alphas, chunks in WORKED_OUT[name])
         assert predictor.time_us(size) == pytest.approx(expected)
+
+
+def _told_by_another() -> foreign.Json:
+    """Return an all-gather in which a threadblock signals what another one has put, then that it has got the other."""
+    gpus = []
+    for r in range(2):
+        put = [foreign.op("put", [foreign.L("o", r)], [foreign.R(0, r)], "memory"), foreign.NOP]
+        first = [*foreign.hello(), *put, {"name": "sem_release", "semaphore_ids": [0]}]
+        told = [foreign.NOP, foreign.on("signal"), foreign.on("wait")]
+        second = [{"name": "sem_acquire", "semaphore_ids": [0]}, *told, *told]
+        rank_json = foreign.gpu(r, (1, 2, 0), [first, second], "o", channels=2)
+        gpus.append(rank_json | {"semaphores": [{"init_value": 0}]})
+    return foreign.plan("allgather", gpus)
+
+
+@pytest.mark.parametrize(
+    ("plan_json", "group", "flags", "told"),
+    [(foreign.ports, (0, 8), 2, 1), (foreign.RIGHT["gets"], (0, 1), 2, 1), (_told_by_another, (0, 1), 1, 2)],
+)
+def test_signals_that_tell_of_no_data_are_flags(
+    plan_json: Callable[[], foreign.Json], group: tuple[int, int], flags: int, told: int
+) -> None:
+    """Check hellos and confirmations, which take LL's α under costs, and signals of data, which take Simple's.
+
+    Where a threadblock signals for another one, all its signals may tell of that one's data.
+    """
+    topology = with_costs(load("dgx-h100:2"))
+    simple, packets = (network(with_protocol(topology, name), group) for name in ("Simple", "LL"))
+    predictor = PlanPredictor(read_plan(json.dumps(plan_json())), topology, group)
+    hold_us = (1 << 20) / 2 / float(simple.bandwidth_gbs[0]) / 1e3
+    expected = simple.start_us + flags * packets.alpha_us[0] + told * simple.alpha_us[0]
+    assert packets.alpha_us[0] < simple.alpha_us[0] / 2
+    assert predictor.time_us(0) == pytest.approx(expected)
+    assert predictor.time_us(1 << 20) >= expected + hold_us
 
 
 def test_a_multicast_without_a_switch_is_not_timed() -> None:
