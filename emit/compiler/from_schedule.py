@@ -117,10 +117,6 @@ class RankCells:
         self._next_scratch += cells
         return self._next_scratch - cells
 
-    def are_adjacent(self, chunks: tuple[int, ...], cells: Sequence[int]) -> bool:
-        """Return True if each of these chunks ends where the next one begins, if they begin at these cells."""
-        return all(at + int(self.count[c]) == after for c, at, after in zip(chunks, cells, cells[1:], strict=False))
-
     def target(self, chunk: int) -> int:
         """Return the first cell in which an arriving chunk is put: its final cell, its in-place cell, or scratch."""
         if chunk in self.goal and not self.goal_is_input:
@@ -183,142 +179,149 @@ class Sends:
                     self.together[row] = rows.tolist()
 
 
-def add_sends(
-    ir: Instructions, sends: Sends, ranks: Mapping[int, RankCells], count: list[int]
-) -> tuple[list[float], list[int]]:
+def add_sends(ir: Instructions, sends: Sends, ranks: Mapping[int, RankCells]) -> tuple[list[float], list[int]]:
     """Add the instructions of a schedule step by step.
 
     Args:
         ir: Instructions, to which the new ones are added.
         sends: The sends of the schedule.
         ranks: Memory cells of each rank for which instructions are built.
-        count: Number of cells of each chunk.
 
     Returns:
-        For each instruction the time when it is due, in µs, and its row of the schedule (−1 for a local copy).
+        For each instruction the time when it is due, in µs, and its row of the schedule (−1 for a local one).
     """
-    schedule, nranks = sends.schedule, len(sends.representative)
-    start, arrival = schedule.start_us[sends.message].tolist(), sends.arrival_us.tolist()
-    src, dst = sends.src.tolist(), sends.dst.tolist()
-    chunk, adds, message = schedule.chunk.tolist(), schedule.reduces.tolist(), sends.message.tolist()
-    nrows = len(schedule)
-    leaves: dict[int, dict[int, int]] = {rank: {} for rank in ranks}
-    for row in np.flatnonzero(sends.arrives).tolist():  # Chunks that are not sent on come last.
-        leaves[dst[row]].setdefault(chunk[row], nranks)
-    for row in sorted(np.flatnonzero(sends.leaves).tolist(), key=start.__getitem__, reverse=True):
-        if chunk[row] in leaves[src[row]]:
-            leaves[src[row]][chunk[row]] = dst[row]
-    messages: dict[int, dict[tuple[int, ...], None]] = {rank: {} for rank in ranks}
-    for row in np.flatnonzero(sends.leaves).tolist():
-        if len(sends.together[row]) > 1:
-            messages[src[row]][tuple(chunk[i] for i in sends.together[row])] = None
-    for number, rank_leaves in leaves.items():
-        ranks[number].place(rank_leaves, tuple(messages[number]))
+    schedule, ends = sends.schedule, _Ends(ir, sends, ranks)
+    ends.place_relayed()
     # The sends of a step come before its arrivals; sums that may arrive in any order come when they are due.
-    step_of_event = np.concatenate([schedule.step, _last_steps(schedule, src, dst)])
-    of_events = np.concatenate([np.zeros(nrows), arrival]), np.arange(2 * nrows) >= nrows, step_of_event
+    nrows = len(schedule)
+    step_of_event = np.concatenate([schedule.step, _last_steps(schedule, ends.src, ends.dst)])
+    of_events = np.concatenate([np.zeros(nrows), sends.arrival_us]), np.arange(2 * nrows) >= nrows, step_of_event
     events = np.lexsort((np.tile(sends.message, 2), *of_events))
     is_built = np.concatenate([sends.leaves, sends.arrives])
-    sent = [NONE] * nrows
-    filled: set[tuple[bool, int]] = set()
-    due: list[float] = []
-    rows: list[int] = []
+    is_done = [False] * (2 * nrows)
     for event in checking_deadline(events[is_built[events]].tolist(), every=1024):
-        row = event % nrows
-        c = chunk[row]
-        if len(sends.together[row]) > 1:
-            end = event < nrows, sends.together[row][0]
-            if end not in filled:  # Sums arrive when the first of them is due.
-                _add_message(ir, sends, ranks, sent, end, due, rows)
-                filled.add(end)
+        if is_done[event]:  # A message of sums arrives when the first of them is due.
             continue
-        rows.append(message[row])
+        together = sends.together[event % nrows]
+        if len(together) > 1:
+            for row in together:
+                is_done[event - event % nrows + row] = True
         if event < nrows:
-            out = dst[row] if sends.translations else NONE
-            sent[row] = ir.add(src[row], "s", ranks[src[row]].home[c], NONE, count[c], out=out)
-            due.append(start[row])
-            continue
-        rank = ranks[dst[row]]
-        cell, home = rank.target(c), rank.home.get(c)
-        if not adds[row] or home is None:
-            ir.add(rank.rank, "r", NONE, cell, count[c], sent[message[row]])
+            ends.leave(together)
         else:
-            ir.add(rank.rank, "rrc", home, cell, count[c], sent[message[row]])
-        due.append(arrival[row])
-        rank.home[c] = cell
-    for rank in checking_deadline(ranks.values()):
-        for c, cell in rank.goal.items():
-            home = rank.home.get(c)
-            if home is not None and home != cell:
-                ir.add(rank.rank, "cpy", home, cell, count[c])
-                due.append(np.inf)
-                rows.append(NONE)
-    return due, rows
+            ends.arrive(together)
+    ends.finish()
+    return ends.due_us, ends.rows
 
 
-def _add_message(
-    ir: Instructions, sends: Sends, ranks: Mapping[int, RankCells], sent: list[int], end: tuple[bool, int],
-    due: list[float], rows: list[int],
-) -> None:  # fmt: skip
-    """Add the instructions of one end of a message of several chunks.
+class _Ends:
+    """The instructions of both ends of messages, as they are added.
 
-    Chunks that are not adjacent are copied to where they are before they leave. They arrive where they are adjacent,
-    and are added from there.
-
-    Args:
-        ir: Instructions, to which the new ones are added.
-        sends: The sends of the schedule.
-        ranks: Memory cells of each rank for which instructions are built.
-        sent: The instruction that sends each row.
-        end: Whether the message leaves, and its first row.
-        due: As `add_sends` returns it; extended.
-        rows: As `add_sends` returns it; extended.
+    Attributes:
+        src: Rank that each send leaves.
+        dst: Rank that each send reaches.
+        due_us: Time when each instruction is due, in µs.
+        rows: Row of the schedule of each instruction; −1 for a local one.
     """
-    (leaves, row), schedule, together = end, sends.schedule, sends.together[end[1]]
-    rank = ranks[int((sends.src if leaves else sends.dst)[row])]
-    chunks, place = tuple(schedule.chunk[together].tolist()), int(sends.message[row])
-    size, out = sum(int(rank.count[c]) for c in chunks), int(sends.dst[row]) if sends.translations else NONE
-    due_us = float(schedule.start_us[place] if leaves else sends.arrival_us[row])
 
-    def stays(cells: Sequence[int]) -> bool:
-        """Return True if the chunks at these cells, and their images on other ranks, are adjacent."""
-        return rank.are_adjacent(chunks, cells) and (not sends.translations or ir.stays_joined(cells[0], size))
+    def __init__(self, ir: Instructions, sends: Sends, ranks: Mapping[int, RankCells]) -> None:
+        schedule = sends.schedule
+        self.due_us: list[float] = []
+        self.rows: list[int] = []
+        self.src, self.dst = sends.src.tolist(), sends.dst.tolist()
+        self._ir, self._sends, self._ranks = ir, sends, ranks
+        self._chunk, self._reduces = schedule.chunk.tolist(), schedule.reduces.tolist()
+        self._message, self._arrival_us = sends.message.tolist(), sends.arrival_us.tolist()
+        self._start_us = schedule.start_us[sends.message].tolist()
+        self._sent = [NONE] * len(schedule)
+        self._count: list[int] = next(iter(ranks.values())).count.tolist()
 
-    def add(op: str, src: int, dst: int, count: int, source: int = NONE, out: int = NONE) -> int:
-        """Add an instruction, of the message's row if it is an end of the message."""
-        due.append(due_us)
-        rows.append(place if op not in ("cpy", "re") else NONE)
-        return ir.add(rank.rank, op, src, dst, count, source, out=out)
+    def place_relayed(self) -> None:
+        """Assign scratch cells to the chunks that ranks only relay, where they leave next to each other if possible."""
+        sends, chunk = self._sends, self._chunk
+        leaves: dict[int, dict[int, int]] = {rank: {} for rank in self._ranks}
+        for row in np.flatnonzero(sends.arrives).tolist():  # Chunks that are not sent on come last.
+            leaves[self.dst[row]].setdefault(chunk[row], len(sends.representative))
+        messages: dict[int, dict[tuple[int, ...], None]] = {rank: {} for rank in self._ranks}
+        leaving = np.flatnonzero(sends.leaves).tolist()
+        for row in leaving:
+            if len(sends.together[row]) > 1:
+                messages[self.src[row]][self._chunks(sends.together[row])] = None
+        for row in sorted(leaving, key=self._start_us.__getitem__, reverse=True):
+            if chunk[row] in leaves[self.src[row]]:
+                leaves[self.src[row]][chunk[row]] = self.dst[row]
+        for number, rank in self._ranks.items():
+            rank.place(leaves[number], tuple(messages[number]))
 
-    if leaves:
-        cells = [rank.home[c] for c in chunks]
-        adjacent = cells if stays(cells) else rank.side_by_side(chunks)
-        for c, cell, at in zip(chunks, cells, adjacent, strict=True):
-            if cell != at:
-                add("cpy", cell, at, int(rank.count[c]))
-        sent[row] = add("s", adjacent[0], NONE, size, out=out)
+    def leave(self, together: list[int]) -> None:
+        """Add the send of a message; chunks that are not adjacent are copied to where they are before."""
+        row = together[0]
+        rank, chunks = self._ranks[self.src[row]], self._chunks(together)
+        cells, out = [rank.home[c] for c in chunks], self.dst[row] if self._sends.translations else NONE
+        adjacent = cells if self._are_adjacent(chunks, cells) else rank.side_by_side(chunks)
+        if adjacent != cells:
+            for c, cell, at in zip(chunks, cells, adjacent, strict=True):
+                if cell != at:
+                    self._add(rank, "cpy", cell, at, (c,), self._start_us[row])
+        instruction = self._add(rank, "s", adjacent[0], NONE, chunks, self._start_us[row], row, out=out)
         for other in together:
-            sent[other] = sent[row]
-        return
-    cells, homes = [rank.target(c) for c in chunks], [rank.home.get(c, NONE) for c in chunks]
-    if not schedule.reduces[row] or max(homes) == NONE:
-        adjacent = cells if stays(cells) else rank.side_by_side(chunks)
-        add("r", NONE, adjacent[0], size, sent[place])
-        rank.home |= dict(zip(chunks, adjacent, strict=True))
-    elif min(homes) != NONE and stays(cells) and stays(homes):
-        add("rrc", homes[0], cells[0], size, sent[place])
-        rank.home |= dict(zip(chunks, cells, strict=True))
-    else:
-        arrived = rank.side_by_side(chunks, row)
-        add("r", NONE, arrived[0], size, sent[place])
-        for c, cell, home, at in zip(chunks, cells, homes, arrived, strict=True):
-            if home == NONE:
-                rank.home[c] = at
-                continue
-            if home != cell:
-                add("cpy", home, cell, int(rank.count[c]))
-            add("re", at, cell, int(rank.count[c]))
+            self._sent[other] = instruction
+
+    def arrive(self, together: list[int]) -> None:
+        """Add the receive of a message, in a place where its chunks are adjacent; sums are added from there."""
+        row = together[0]
+        rank, chunks = self._ranks[self.dst[row]], self._chunks(together)
+        due_us, sent = self._arrival_us[row], self._sent[self._message[row]]
+        cells, homes = [rank.target(c) for c in chunks], [rank.home.get(c, NONE) for c in chunks]
+        stays = self._are_adjacent(chunks, cells)
+        if not self._reduces[row] or max(homes) == NONE:
+            cells = cells if stays else rank.side_by_side(chunks)
+            self._add(rank, "r", NONE, cells[0], chunks, due_us, row, sent)
+        elif min(homes) != NONE and stays and self._are_adjacent(chunks, homes):
+            self._add(rank, "rrc", homes[0], cells[0], chunks, due_us, row, sent)
+        else:
+            arrived = rank.side_by_side(chunks, row)
+            self._add(rank, "r", NONE, arrived[0], chunks, due_us, row, sent)
+            for n, c in enumerate(chunks):
+                if homes[n] == NONE:
+                    cells[n] = arrived[n]
+                    continue
+                if homes[n] != cells[n]:
+                    self._add(rank, "cpy", homes[n], cells[n], (c,), due_us)
+                self._add(rank, "re", arrived[n], cells[n], (c,), due_us)
+        for c, cell in zip(chunks, cells, strict=True):
             rank.home[c] = cell
+
+    def finish(self) -> None:
+        """Add the copies of results to where they belong."""
+        for rank in checking_deadline(self._ranks.values()):
+            for c, cell in rank.goal.items():
+                home = rank.home.get(c)
+                if home is not None and home != cell:
+                    self._add(rank, "cpy", home, cell, (c,), np.inf)
+
+    def _chunks(self, together: list[int]) -> tuple[int, ...]:
+        """Return the chunks of a message."""
+        return (self._chunk[together[0]],) if len(together) == 1 else tuple(self._chunk[row] for row in together)
+
+    def _are_adjacent(self, chunks: tuple[int, ...], cells: list[int]) -> bool:
+        """Return True if the chunks at these cells, and their images on other ranks, are adjacent."""
+        if len(chunks) == 1:
+            return True
+        sizes = [self._count[c] for c in chunks]
+        if any(at + size != after for at, size, after in zip(cells, sizes, cells[1:], strict=False)):
+            return False
+        return not self._sends.translations or self._ir.stays_joined(cells[0], sum(sizes))
+
+    def _add(
+        self, rank: RankCells, op: str, src: int, dst: int, chunks: tuple[int, ...], due_us: float, row: int = NONE,
+        source: int = NONE, out: int = NONE,
+    ) -> int:  # fmt: skip
+        """Add an instruction for adjacent chunks, an end of the message of `row`, or local; return its number."""
+        self.due_us.append(due_us)
+        self.rows.append(NONE if row == NONE else self._message[row])
+        size = self._count[chunks[0]] if len(chunks) == 1 else sum(self._count[c] for c in chunks)
+        return self._ir.add(rank.rank, op, src, dst, size, source, out=out)
 
 
 def _last_steps(schedule: Schedule, src: list[int], dst: list[int]) -> Ints:
