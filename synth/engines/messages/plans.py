@@ -283,9 +283,10 @@ def moving(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
 def exchanging(nodes: Nodes, form: MessagesForm) -> Plan | None:
     """Return the plan of an all-reduce in whose nodes all ranks are linked.
 
+    None where the number of nodes is no power of the radix, or ranks have no link.
+
     Without `gathered` there is a chunk for each place of a node. A node's ranks sum a chunk at the rank at the chunk's
-    place, these ranks exchange their sums in phases, and each copies the result to its node. None where the number of
-    nodes is no power of the radix, or ranks have no link.
+    place, these ranks exchange their sums in phases, and each copies the result to its node.
 
     With `gathered` all ranks that exchange a part of the buffer get the sum of their node. In a phase each of them
     sends it to one other node. What arrives is added to the sum of the first of these ranks and replaces those of the
