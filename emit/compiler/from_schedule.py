@@ -94,10 +94,9 @@ class RankCells:
         }
         for chunks in messages:
             if any(c in relayed and c not in self.scratch for c in chunks):
-                cells = self.side_by_side(chunks)
-                self.scratch |= {
-                    c: at for c, at in zip(chunks, cells, strict=True) if c in relayed - self.scratch.keys()
-                }
+                for c, at in zip(chunks, self.side_by_side(chunks), strict=True):
+                    if c in relayed:
+                        self.scratch.setdefault(c, at)
         for c in sorted(relayed - self.scratch.keys(), key=lambda c: (leaves[c], c)):
             self.scratch[c] = self._reserve(int(self.count[c]))
 
@@ -174,23 +173,27 @@ class Sends:
         self.together: list[list[int]] = [[row] for row in range(len(schedule))]
         if len(schedule.joined):
             order = np.lexsort((schedule.chunk[self.message], schedule.message))
-            for rows in np.split(order, np.flatnonzero(np.diff(schedule.message[order])) + 1):
-                for row in rows.tolist():
-                    self.together[row] = rows.tolist()
+            for message in np.split(order, np.flatnonzero(np.diff(schedule.message[order])) + 1):
+                together = message.tolist()
+                for row in together:
+                    self.together[row] = together
 
 
-def add_sends(ir: Instructions, sends: Sends, ranks: Mapping[int, RankCells]) -> tuple[list[float], list[int]]:
+def add_sends(
+    ir: Instructions, sends: Sends, ranks: Mapping[int, RankCells], count: list[int]
+) -> tuple[list[float], list[int]]:
     """Add the instructions of a schedule step by step.
 
     Args:
         ir: Instructions, to which the new ones are added.
         sends: The sends of the schedule.
         ranks: Memory cells of each rank for which instructions are built.
+        count: Number of cells of each chunk.
 
     Returns:
         For each instruction the time when it is due, in µs, and its row of the schedule (−1 for a local one).
     """
-    schedule, ends = sends.schedule, _Ends(ir, sends, ranks)
+    schedule, ends = sends.schedule, _Ends(ir, sends, ranks, count)
     ends.place_relayed()
     # The sends of a step come before its arrivals; sums that may arrive in any order come when they are due.
     nrows = len(schedule)
@@ -224,17 +227,16 @@ class _Ends:
         rows: Row of the schedule of each instruction; −1 for a local one.
     """
 
-    def __init__(self, ir: Instructions, sends: Sends, ranks: Mapping[int, RankCells]) -> None:
+    def __init__(self, ir: Instructions, sends: Sends, ranks: Mapping[int, RankCells], count: list[int]) -> None:
         schedule = sends.schedule
         self.due_us: list[float] = []
         self.rows: list[int] = []
         self.src, self.dst = sends.src.tolist(), sends.dst.tolist()
-        self._ir, self._sends, self._ranks = ir, sends, ranks
+        self._ir, self._sends, self._ranks, self._count = ir, sends, ranks, count
         self._chunk, self._reduces = schedule.chunk.tolist(), schedule.reduces.tolist()
         self._message, self._arrival_us = sends.message.tolist(), sends.arrival_us.tolist()
         self._start_us = schedule.start_us[sends.message].tolist()
         self._sent = [NONE] * len(schedule)
-        self._count: list[int] = next(iter(ranks.values())).count.tolist()
 
     def place_relayed(self) -> None:
         """Assign scratch cells to the chunks that ranks only relay, where they leave next to each other if possible."""
@@ -302,7 +304,7 @@ class _Ends:
 
     def _chunks(self, together: list[int]) -> tuple[int, ...]:
         """Return the chunks of a message."""
-        return (self._chunk[together[0]],) if len(together) == 1 else tuple(self._chunk[row] for row in together)
+        return tuple(map(self._chunk.__getitem__, together))
 
     def _are_adjacent(self, chunks: tuple[int, ...], cells: list[int]) -> bool:
         """Return True if the chunks at these cells, and their images on other ranks, are adjacent."""
@@ -320,7 +322,7 @@ class _Ends:
         """Add an instruction for adjacent chunks, an end of the message of `row`, or local; return its number."""
         self.due_us.append(due_us)
         self.rows.append(NONE if row == NONE else self._message[row])
-        size = self._count[chunks[0]] if len(chunks) == 1 else sum(self._count[c] for c in chunks)
+        size = sum(map(self._count.__getitem__, chunks))
         return self._ir.add(rank.rank, op, src, dst, size, source, out=out)
 
 

@@ -286,7 +286,7 @@ def lower_to_instructions(
     )
     goal = None if has_name else Goal.from_arrays(problem.nranks, **goal_columns(_stated(collective)))
     ir = Instructions(header, goal)
-    return in_time(ir, *add_sends(ir, sends, ranks))
+    return in_time(ir, *add_sends(ir, sends, ranks, common.count.tolist()))
 
 
 def named_chunks_per_loop(cells: Collective) -> int:

@@ -81,13 +81,11 @@ class PlanPredictor(TimedProgram):
         except InputError as error:
             raise InputError(f"cannot be timed: {error}") from None
         weight = np.ones(len(plan.gpus)) if weight is None else weight
-        net, flag_net = self.network, self.network
+        net, flag_us = self.network, self.network.alpha_us
         if self._costed.protocol and not plan.packets:
-            flag_net = network(replace(self._costed, protocol=ANY), self.group)
-        flag_us = flag_net.alpha_us
+            flag_us = network(replace(self._costed, protocol=ANY), self.group).alpha_us
         if plan.translations:  # A message does to the orbit of a resource what all its images do to the resource.
             net = quotient_network(net, plan.translations)
-            flag_us = quotient_network(flag_net, plan.translations).alpha_us
         self._take_steps(steps.timed(net, self._costed, weight, flag_us), _FREE)
         self._hold_us /= memory.units
 

@@ -302,8 +302,8 @@ def exchanging(nodes: Nodes, form: MessagesForm) -> Plan | None:
         (int(nodes.net.src[link]), int(nodes.net.dst[link])): link for links in nodes.between.values() for link in links
     }
     exchange, width = _Exchange(nodes, form), 1
-    exchange.add_inside(range(places), None)
-    for phase, ahead in enumerate(phases, 1):
+    for number, ahead in enumerate(phases):
+        exchange.add_inside(None if number else range(places), None)
         for node in range(count):
             digit = node // width % form.radix
             for turn, distance in enumerate(ahead):
@@ -316,8 +316,7 @@ def exchanging(nodes: Nodes, form: MessagesForm) -> Plan | None:
                     exchange.add_message(part, link_of[ends], (turn, distance), reduces=place == ranks[0])
         exchange.end_stage()
         width *= form.radix
-        if phase == len(phases) or form.gathered:
-            exchange.add_inside(None, range(places) if phase == len(phases) else None)
+    exchange.add_inside(None, range(places))
     return _plan(exchange.rows)
 
 

@@ -138,7 +138,8 @@ class _MessagesSearch:
         if collective.kind.in_shares:
             exchanged = [(places, MessagesForm(radix, places, exchanged=True)) for radix in radixes]
             gathered = [
-                MessagesForm(radix, 1 << (places // (radix - 1)).bit_length() - 1, scattered, True, True)
+                MessagesForm(radix, 1 << (places // (radix - 1)).bit_length() - 1, scattered,
+                             exchanged=True, gathered=True)
                 for radix in radixes if 2 < radix <= places + 1 for scattered in (False, True)
             ]  # fmt: skip
             exchanged += [(form.carriers * shards_of(form), form) for form in gathered]

@@ -7,12 +7,8 @@ import pytest
 
 from emit.check.program import check
 from emit.compiler.lower import lower, lower_to_instructions
-from synth.bounds.prove import prove
-from synth.engines.messages.search import solve
-from synth.engines.request import Candidate, Options, Request
 from synth.model.problem import make_problem
-from synth.verify.algorithm import Algorithm
-from tests.synth.engines.knowledge import BestTimes
+from tests.synth.engines.messages.answers import answers
 from topologies.costed import with_costs
 from topologies.load import load
 
@@ -36,15 +32,11 @@ def test_a_message_of_several_chunks_is_one_instruction_at_each_end(
     topology: str, group: tuple[int, ...], collective: str
 ) -> None:
     problem = make_problem(with_costs(load(topology)), collective, group).under("LL")
-    request = Request(Options(size=_SIZE), (_SIZE,), np.inf, None, BestTimes(), prove(problem, max_flow=False))  # type: ignore[arg-type]
-    answers = [outcome for outcome in solve(problem, request) if isinstance(outcome, Candidate)]
-    joined = [answer for answer in answers if len(answer.schedule.joined)]
+    joined = [algorithm for algorithm in answers(problem, _SIZE) if len(algorithm.schedule.joined)]
     assert joined
-    for answer in joined:
-        algorithm = Algorithm(answer.problem, answer.schedule, answer.engine, size_bytes=_SIZE)
-        schedule = algorithm.schedule
+    for algorithm in joined:
         ir = lower_to_instructions(algorithm, "x", "LL")
-        assert sum(op in ("s", "r", "rrc") for op in ir.op) == 2 * len(np.unique(schedule.message))
+        assert sum(op in ("s", "r", "rrc") for op in ir.op) == 2 * len(np.unique(algorithm.schedule.message))
         program, goal = lower(algorithm, "x", "LL")
         assert check(program, goal).ok
 
@@ -52,9 +44,7 @@ def test_a_message_of_several_chunks_is_one_instruction_at_each_end(
 def test_images_of_ranks_send_the_same_messages() -> None:
     """Check that a program by images has the messages of its representatives in as few instructions."""
     problem = make_problem(with_costs(load("dgx2:4")), "alltoall", _EVERY_FOURTH).under("LL")
-    request = Request(Options(size=_SIZE), (_SIZE,), np.inf, None, BestTimes(), prove(problem, max_flow=False))  # type: ignore[arg-type]
-    *_, best = (outcome for outcome in solve(problem, request) if isinstance(outcome, Candidate))
-    algorithm = Algorithm(best.problem, best.schedule, best.engine, size_bytes=_SIZE)
+    *_, algorithm = answers(problem, _SIZE)
     ir = lower_to_instructions(algorithm, "x", "LL", by_images=True)
     images = len(np.unique(algorithm.schedule.message)) / ir.op.count("s")
     assert ir.header.translations

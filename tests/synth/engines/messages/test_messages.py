@@ -9,16 +9,15 @@ from itertools import product
 import numpy as np
 import pytest
 
-from synth.bounds.prove import prove
 from synth.engines.flow.csr_network import carrier_network
 from synth.engines.messages.nodes import nodes_of
 from synth.engines.messages.ordering import ordered
 from synth.engines.messages.plans import MessagesForm, exchanging, moving, phases_of, shards_of, spreading
-from synth.engines.messages.search import accepts, solve
-from synth.engines.request import Candidate, Options, Request
+from synth.engines.messages.search import accepts
+from synth.engines.request import Options
 from synth.model.problem import Problem, make_problem
 from synth.verify.algorithm import Algorithm
-from tests.synth.engines.knowledge import BestTimes
+from tests.synth.engines.messages.answers import answers
 from topologies.costed import with_costs, without_costs
 from topologies.load import load
 
@@ -38,20 +37,11 @@ def _problem(topology: str, collective: str, protocol: str = "LL") -> Problem:
     return make_problem(with_costs(load(topology)), collective, _GROUPS.get(topology)).under(protocol)
 
 
-def _answers(problem: Problem, size: int) -> list[Algorithm]:
-    bound = prove(problem, max_flow=False)
-    request = Request(Options(size=size), (size,), np.inf, None, BestTimes(), bound)  # type: ignore[arg-type]
-    outcomes = [outcome for outcome in solve(problem, request) if isinstance(outcome, Candidate)]
-    algorithms = [Algorithm(answer.problem, answer.schedule, answer.engine) for answer in outcomes]
-    assert all(algorithm.time_us(size) >= bound.at(size)[0] * (1 - 1e-9) for algorithm in algorithms)
-    return algorithms
-
-
 @pytest.mark.parametrize(("topology", "collective"), list(product(_GROUPS, _COLLECTIVES)))
 def test_answers_are_right(topology: str, collective: str) -> None:
     problem = _problem(topology, collective)
     assert not accepts(problem, Options())
-    assert _answers(problem, 8 * _KIB)
+    assert answers(problem, 8 * _KIB)
 
 
 @pytest.mark.parametrize("form", [MessagesForm(3, 8), MessagesForm(2, 2), MessagesForm(3, 1, True), MessagesForm(2, 4)])
@@ -123,7 +113,7 @@ def test_sums_are_exchanged_only_among_powers_of_the_radix() -> None:
 def test_a_message_of_a_node_is_faster_than_one_of_each_rank() -> None:
     """Check an all-gather of five nodes with one rank each, where doubling needs three messages and not four."""
     problem = _problem("dgx-h100:5", "allgather")
-    best = min(_answers(problem, _KIB), key=lambda algorithm: algorithm.time_us(_KIB))
+    best = min(answers(problem, _KIB), key=lambda algorithm: algorithm.time_us(_KIB))
     direct = problem.network.start_us + 2.7 + 3 * 1.0
     assert best.time_us(_KIB) <= direct + 0.2
 
@@ -157,4 +147,4 @@ def test_sums_are_not_added_to_what_a_late_message_replaces() -> None:
     assert plan is not None
     in_order = ordered(whole, plan.schedule(1), _KIB, np.zeros(2), carrier_network(whole.network), 8, np.inf)
     Algorithm(whole, in_order, "test", size_bytes=_KIB)
-    assert _answers(uneven, _KIB)
+    assert answers(uneven, _KIB)
