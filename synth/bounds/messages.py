@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,3 +30,9 @@ def find_messages(search: BoundSearch) -> Iterator[Messages]:
     for rank in sorted({0, problem.collective.root, problem.collective.nranks - 1}):
         text = f"messages of {len(parts)} nodes, {gap_us:g} µs apart, at {search.name_ranks([rank])}"
         yield Messages(ranks=(rank,), parts=parts, text=text)
+
+
+def find_messages_with_data(search: BoundSearch) -> Iterator[Messages]:
+    """Yield the same witnesses at `search.size_bytes`, where a message's data keep its door busy too."""
+    for witness in find_messages(search):
+        yield replace(witness, at_bytes=search.size_bytes, text=f"{witness.text}, with data")

@@ -202,7 +202,9 @@ def refute(
                 yield bound
 
 
-def prove(problem: Problem, *, max_flow: bool = True, tuning: BoundTuning = DEFAULT) -> Bound:
+def prove(
+    problem: Problem, *, max_flow: bool = True, size_bytes: float | None = None, tuning: BoundTuning = DEFAULT
+) -> Bound:
     """Return the bound of a problem at all message sizes, without witnesses that others beat at every size.
 
     The bound of a quotient problem is that of the whole problem; it has only kinds that say the same of both. Where an
@@ -212,6 +214,7 @@ def prove(problem: Problem, *, max_flow: bool = True, tuning: BoundTuning = DEFA
     Args:
         problem: The problem, usually with one chunk a block, or a quotient problem.
         max_flow: Whether to look also for the worst cut among all sets of ranks.
+        size_bytes: Message size in bytes for which witnesses of their own are sought; None for none.
         tuning: Limits of the searches.
 
     Raises:
@@ -219,13 +222,17 @@ def prove(problem: Problem, *, max_flow: bool = True, tuning: BoundTuning = DEFA
     """
     if problem.protocols:
         bounds = [
-            prove(problem.under(name), max_flow=max_flow, tuning=tuning).of_protocol(name) for name in problem.protocols
+            prove(problem.under(name), max_flow=max_flow, size_bytes=size_bytes, tuning=tuning).of_protocol(name)
+            for name in problem.protocols
         ]
         return Bound(tuple(w for bound in bounds for w in bound.witnesses))
     problem = countable(problem)
     search = BoundSearch(problem, tuning, [*_quick(problem, tuning, tuple(_kinds()))])
     if max_flow:
         _look(search, BoundCost.MAX_FLOW)
+    if size_bytes:
+        search.size_bytes = size_bytes
+        _look(search, BoundCost.SIZE)
     search.witnesses.sort(key=lambda w: [*_kinds()].index(w.kind))
     return Bound(tuple(_useful(search.witnesses)))
 

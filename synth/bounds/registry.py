@@ -13,7 +13,7 @@ from synth.bounds.cuts.cut import find_cuts, find_worst_cuts
 from synth.bounds.ends import find_arrivals, find_departures
 from synth.bounds.hops import find_direct, find_path
 from synth.bounds.lengths import find_by_linear_program, find_by_loads, find_uniform
-from synth.bounds.messages import find_messages
+from synth.bounds.messages import find_messages, find_messages_with_data
 from synth.bounds.parts import find_parts
 from synth.bounds.search import BoundCost, BoundSearch
 from synth.bounds.windows.limit import Window
@@ -73,7 +73,14 @@ def register(kind: BoundKind) -> None:
 for _row in (
     KindRow[Path](Path, {BoundCost.QUICK: find_path}),
     KindRow[Direct](Direct, {BoundCost.QUICK: find_direct}),
-    KindRow[Messages](Messages, {BoundCost.QUICK: find_messages}),
+    KindRow[Messages](
+        Messages,
+        {
+            BoundCost.QUICK: find_messages,
+            BoundCost.SIZE: find_messages_with_data,
+            BoundCost.WINDOWS: find_messages_with_data,
+        },
+    ),
     KindRow[Cut](Cut, {BoundCost.QUICK: find_cuts, BoundCost.MAX_FLOW: find_worst_cuts}),
     KindRow[Parts](Parts, {BoundCost.QUICK: find_parts}),
     KindRow[Arrivals](Arrivals, {BoundCost.QUICK: find_arrivals}),

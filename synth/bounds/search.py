@@ -22,7 +22,8 @@ class BoundCost(IntEnum):
     MAX_FLOW = 1  # the worst of all cuts, by maximum flows
     ROUTING = 2  # dual prices from the loads of a routing
     LINEAR_PROGRAM = 3
-    WINDOWS = 4  # linear programs over slots of time, for one message size
+    SIZE = 4  # for one message size; tens of milliseconds
+    WINDOWS = 5  # linear programs over slots of time, for one message size
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class BoundSearch:
             (nresources,).
         workers: Solver processes, for BoundCost.LINEAR_PROGRAM and BoundCost.WINDOWS.
         budget_s: Time in seconds for BoundCost.LINEAR_PROGRAM and BoundCost.WINDOWS.
-        size_bytes: Message size in bytes, for BoundCost.WINDOWS.
+        size_bytes: Message size in bytes, for BoundCost.SIZE and BoundCost.WINDOWS.
         reached_us: Time in µs that a schedule reaches at this size, for BoundCost.WINDOWS.
     """
 

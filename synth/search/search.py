@@ -106,7 +106,9 @@ class _ProtocolsSearch:
         )  # fmt: skip
         self._options = replace(options, rank_sends=None if executor is None else executor.rank_sends)
         self.problems = {name: problem.under(name) for name in problem.protocols}
-        self.bounds = {name: prove(under, max_flow=False) for name, under in self.problems.items()}
+        self.bounds = {
+            name: prove(under, max_flow=False, size_bytes=options.size) for name, under in self.problems.items()
+        }
         self.least_bytes = {
             name: 0 if executor is None else executor.least_bytes(under) for name, under in self.problems.items()
         }

@@ -76,7 +76,8 @@ class StagedSearch:
         state, budget = self.state, self.state.budget
         state.pool.searching = True
         state.report("bounds", None)
-        state.raise_bound(prove(state.problem, max_flow=state.problem.nranks <= self._plan.max_flow_ranks))
+        max_flow, size = state.problem.nranks <= self._plan.max_flow_ranks, self._options.size
+        state.raise_bound(prove(state.problem, max_flow=max_flow, size_bytes=size))
         self._engines_deadline = budget.without_last(self._plan.windows * self._has_windows)
         contained("first answer", self._take_first, None)
         race(self._first_runs(), self, self._engines_deadline, self._waiting)

@@ -1,26 +1,25 @@
-"""Witnesses by messages: with a gap after each message, few nodes can know of each other by any time.
+"""Witnesses by messages: with a gap after each message, few nodes can know of each other by any time (`Spread`).
 
-Let P(t) be the most nodes whose data can be in one node by t. A message takes at least α between nodes, and each door
-of a node (a place where one message at a time can enter) lets messages start at least a gap apart. So P(t) is at most
-1, plus, for each door and k = 0, 1, …, P(t - α - k·gap). Reversed in time, the same counts the nodes that one node's
-data can reach. This is the argument in the LogP model (Karp, Sahay, Santos, Schauser, SPAA 1993), for nodes with
-several doors.
+At one message size the data of messages count too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from math import ceil, floor
-from typing import ClassVar
+from math import floor
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from synth.bounds.witness import NOTHING, Limit, Witness
-from synth.model.collective import Bools, Ints
+from synth.bounds.witnesses.spread import Spread
+from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
+from synth.model.requirements import sum_by
+from topologies.arrays import row_entries, segment_sums
 from topologies.network import Network
 
+_MOST_BYTES = 1e18
 _MOST_GAPS = 1000  # in a latency; more steps would take long to count
 _SAME = 1e-9  # times that differ by this part, by rounding, count as equal
 
@@ -32,22 +31,30 @@ class Messages(Witness):
     Attributes:
         ranks: The rank.
         parts: The local ranks of each node.
+        at_bytes: Message size in bytes at which the data count too; 0: messages count, whatever their size.
     """
 
     kind: ClassVar[str] = "messages"
     of_quotients: ClassVar[bool] = False
     ranks: tuple[int, ...] = ()
     parts: tuple[tuple[int, ...], ...] = ()
+    at_bytes: float = 0.0
 
     def limit(self, problem: Problem) -> Limit:
-        """Return the least time in which so many nodes can exchange messages, whatever their size.
+        """Return the least time in which so many nodes can exchange messages, whatever their size or at `at_bytes`.
+
+        With a size, larger messages need that time too, and smaller ones their part of it: of a faster schedule of
+        theirs all times could be stretched.
 
         It is NOTHING where a message between nodes has no gap, or where nothing must go between them.
 
         Raises:
-            BadWitness: The nodes are no partition of the local ranks, or not one rank of the group is named.
+            BadWitness: The nodes are no partition of the local ranks, not one rank of the group is named, or the size
+                is neither 0 nor a number of bytes.
         """
         net, node_of = problem.network, self._node_of(problem)
+        if self.at_bytes and not 1 <= self.at_bytes <= _MOST_BYTES:
+            raise self.refusal(f"the size is {self.at_bytes:g} bytes; it must be 0 or 1 to {_MOST_BYTES:g}")
         if len(self.ranks) != 1 or not 0 <= self.ranks[0] < problem.collective.nranks:
             raise self.refusal("it must name one rank of the group")
         (rank,) = self.ranks
@@ -63,16 +70,41 @@ class Messages(Witness):
         inner_us = min(inner_us, alpha_us)
         best_us = 0.0
         for incoming in (True, False):
-            counts = np.delete(_partners(problem, rank, node_of, incoming), node_of[rank])
-            counts = counts[counts > 0]
-            if not len(counts):
-                continue
             ends = net.dst if incoming else net.src
             doors = max(_doors(net, between & (node_of[ends] == node)) for node in range(len(self.parts)))
-            own_doors = _doors(net, between & (ends == rank))
-            spread = _Spread(doors, own_doors, int(counts.min()), alpha_us, gap_us, inner_us)
-            best_us = max(best_us, spread.least_us(1 + len(counts)))
-        return best_us, 0.0, np.inf
+            spread = Spread(doors, _doors(net, between & (ends == rank)), alpha_us, gap_us, inner_us)
+            if self.at_bytes:
+                whole_us = self.at_bytes * 1e-3 / float(net.bandwidth_gbs[between].max())
+                least_us = self._least_us_with_data(problem, spread, node_of, incoming, whole_us)
+            else:
+                counts = np.delete(_partners(problem, rank, node_of, incoming), node_of[rank])
+                counts = counts[counts > 0]
+                least_us = spread.least_us(1 + len(counts), int(counts.min())) if len(counts) else 0.0
+            best_us = max(best_us, least_us)
+        return (0.0, best_us / self.at_bytes, best_us) if self.at_bytes else (best_us, 0.0, np.inf)
+
+    def _least_us_with_data(
+        self, problem: Problem, spread: Spread, node_of: Ints, incoming: bool, whole_us: float
+    ) -> float:
+        """Return the least time in µs where data count, by nodes with data of their own and by all data.
+
+        Args:
+            problem: The problem.
+            spread: What doors and latencies allow.
+            node_of: Node of each local rank.
+            incoming: Whether the rank needs data, else others need its data.
+            whole_us: Least time in µs in which a door passes the whole message.
+        """
+        (rank,) = self.ranks
+        of_node = _needs(problem, node_of == node_of[rank], node_of, incoming)
+        of_rank = _needs(problem, np.arange(problem.nranks) == rank, node_of, incoming)
+        all_us = whole_us * float(of_node.share.sum())
+        least_us = spread.least_us_of_all(len(self.parts), len(np.unique(of_node.node)), all_us)
+        nodes, share = of_node.own_data()
+        if nodes:
+            of_all_us = spread.least_us_with_data(1 + nodes, whole_us * share, (nodes, share) == of_rank.own_data())
+            least_us = max(least_us, of_all_us)
+        return least_us
 
     def _node_of(self, problem: Problem) -> Ints:
         """Return the node of each local rank, shape (local ranks,).
@@ -109,6 +141,57 @@ def _partners(problem: Problem, rank: int, node_of: Ints, incoming: bool) -> Int
     return counts
 
 
+class _Partners(NamedTuple):
+    """What some ranks of a node must get from other nodes, or send to them.
+
+    Attributes:
+        chunk: A chunk that the ranks need, or that only they have, or a sum to which they contribute; shape (n,).
+        node: Another node from which it must come, or to which it must go; each with the chunk once, shape (n,).
+        share: Share of the message of each such chunk, shape (n,).
+        nnodes: Number of all nodes.
+    """
+
+    chunk: Ints
+    node: Ints
+    share: Floats
+    nnodes: int
+
+    def own_data(self) -> tuple[int, float]:
+        """Return how many nodes have chunks with no other node, and the least share of the message that one has."""
+        _, place, counts = np.unique(self.chunk, return_inverse=True, return_counts=True)
+        alone = counts[place] == 1
+        shares = sum_by(self.node[alone], self.share[alone], self.nnodes)
+        shares = shares[shares > 0]
+        return len(shares), float(shares.min(initial=np.inf))
+
+
+def _needs(problem: Problem, near_ranks: Bools, node_of: Ints, incoming: bool) -> _Partners:
+    """Return what ranks of one node must get from other nodes, or else what they must send to them.
+
+    Args:
+        problem: The problem.
+        near_ranks: Flags of the ranks, shape (local ranks,).
+        node_of: Node of each local rank.
+        incoming: Whether chunks come to the ranks, else they go from them.
+    """
+    collective, own, nnodes = problem.collective, int(node_of[np.argmax(near_ranks)]), int(node_of.max()) + 1
+    (near_ptr, near), (far_ptr, far) = collective.holders, collective.goals
+    if incoming:
+        (near_ptr, near), (far_ptr, far) = (far_ptr, far), (near_ptr, near)
+    counted = segment_sums(near_ranks[near], near_ptr)
+    # Another holder of a plain value may send it too; a sum needs the contribution.
+    needed = (counted > 0) if incoming else np.where(collective.reduces, counted > 0, counted == np.diff(near_ptr))
+    chosen = np.flatnonzero(needed & (np.diff(near_ptr) > 0))
+    rows = np.repeat(chosen, np.diff(far_ptr)[chosen])
+    chunk, node = np.divmod(np.unique(rows * nnodes + node_of[far[row_entries(far_ptr, chosen)]]), nnodes)
+    if incoming:
+        # Of several nodes that have a plain value, one is enough.
+        is_needed = collective.reduces[chunk] | (np.bincount(chunk, minlength=collective.nchunks)[chunk] == 1)
+        chunk, node = chunk[is_needed], node[is_needed]
+    chunk, node = chunk[node != own], node[node != own]
+    return _Partners(chunk, node, collective.fraction[chunk], nnodes)
+
+
 def _doors(net: Network, links: Bools) -> int:
     """Return how many messages at most can be on these links at once.
 
@@ -125,62 +208,3 @@ def _doors(net: Network, links: Bools) -> int:
         slowest[resource] = min(slowest.get(resource, np.inf), float(net.bandwidth_gbs[link]))
     at_once = [floor(net.capacity_gbs[resource] / gbs * (1 + _SAME)) for resource, gbs in slowest.items()]
     return int(min(sum(at_once), len(chosen)))
-
-
-class _Spread:
-    """How many nodes one node's data can reach by a time, or in reverse, how many nodes' data can reach one node."""
-
-    def __init__(self, doors: int, own_doors: int, ranks: int, alpha_us: float, gap_us: float, inner_us: float) -> None:
-        """Begin with one node at time 0.
-
-        Args:
-            doors: Most messages at once at a node.
-            own_doors: Most messages at once at the rank.
-            ranks: Fewest ranks of another node to which the data must go.
-            alpha_us: Least latency between nodes in µs.
-            gap_us: Least gap in µs.
-            inner_us: Least latency inside nodes in µs.
-        """
-        self._doors, self._own, self._ranks = doors, own_doors, ranks
-        self._alpha_us, self._inner_us = alpha_us, inner_us
-        self._starts = ceil(inner_us / gap_us * (1 - _SAME))  # of messages at a door in the time of an inner send
-        self._gap_us = gap_us
-        self._steps: list[tuple[float, int]] = [(0.0, 1)]
-
-    def least_us(self, nodes: int) -> float:
-        """Return the least time in µs in which so many nodes, the rank's own among them, can be reached."""
-        self._count(nodes)
-        shifts = (0.0, self._inner_us, 2 * self._inner_us, self._alpha_us, self._alpha_us + self._inner_us)
-        times = sorted(
-            {time + shift + more for time, _ in self._steps for shift in shifts for more in (0.0, self._alpha_us)}
-        )
-        return next(time for time in times if self._done(time * (1 + _SAME) + _SAME) >= nodes)
-
-    def _count(self, nodes: int) -> None:
-        """Count nodes from one node on: each node that is reached sends through all doors, again after each gap."""
-        total, events = 1, [(self._alpha_us, self._doors)]
-        while total < nodes:
-            time, reached = heappop(events)
-            total += reached
-            self._steps.append((time, total))
-            heappush(events, (time + self._gap_us, reached))
-            heappush(events, (time + self._alpha_us, reached * self._doors))
-
-    def _from_node(self, time: float) -> int:
-        """Return the nodes that are reached by a time if all ranks of the first node have the data at 0."""
-        return max((total for step, total in self._steps if step <= time), default=0)
-
-    def _from_rank(self, time: float) -> int:
-        """Return the nodes that are reached by a time if one rank has the data at 0."""
-        direct = self._own * self._starts * self._from_node(time - self._alpha_us)
-        return min(self._from_node(time), self._from_node(time - self._inner_us) + direct)
-
-    def _done(self, time: float) -> int:
-        """Return the nodes of which all ranks are reached by a time.
-
-        A node that is reached less than an inner send before needs a message for each of its ranks.
-        """
-        if self._ranks < 2:
-            return self._from_rank(time)
-        late = self._from_rank(time - self._alpha_us) * self._doors * self._starts // self._ranks
-        return min(self._from_rank(time), self._from_rank(time - self._inner_us) + late)

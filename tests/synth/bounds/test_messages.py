@@ -8,11 +8,12 @@ from functools import cache
 import pytest
 
 from synth.bounds.check import check, proved
-from synth.bounds.messages import find_messages
+from synth.bounds.messages import find_messages, find_messages_with_data
 from synth.bounds.prove import prove
 from synth.bounds.search import BoundSearch
 from synth.bounds.witnesses.messages import Messages
 from synth.model.problem import Problem, make_problem
+from tests.synth.engines.messages.answers import answers
 from topologies.costed import with_costs
 from topologies.errors import BadWitness
 from topologies.families import family
@@ -66,6 +67,44 @@ def test_no_broadcast_of_messages_is_faster(nodes: int, alpha: int, gap: int) ->
     assert _base_us(make_problem(with_costs(family(spec)), "broadcast").under("Simple")) == pytest.approx(alpha)
 
 
+def _with_data_us(problem: Problem, size: int) -> float:
+    search = BoundSearch(problem, size_bytes=size)
+    return max(proved(problem, witness).at(size) for witness in find_messages_with_data(search))
+
+
+@pytest.mark.parametrize(
+    ("spec", "collective", "seconds"),
+    [
+        # A door passes 1 KB in a µs. Of 3 nodes each has 1/3 of the 3 KB: two messages of 1 µs, 2 µs apart, and α.
+        ("star:3,bw=1,alpha=2,gap_us=2", "allgather", 1 + 2 + 1 + 4),
+        ("star:3,bw=1,alpha=2,gap_us=2", "reducescatter", 1 + 2 + 1 + 4),
+        ("star:3,bw=1,alpha=2,gap_us=2", "alltoall", 1 + 2 + 1 + 4),
+        # Two nodes exchange what they have: one message.
+        ("star:2,bw=1,alpha=5,gap_us=1", "allgather", 1.5 + 10),
+        # Three doors pass two messages and twice the data; the first door can from 0 on, the others from 4 and 6 µs on.
+        ("star:3,bw=1,alpha=2,gap_us=2", "broadcast", 4 - 2 + (2 * 3 + 2 * 2 + 4 + 6) / 3),
+        ("star:3,bw=1,alpha=2,gap_us=2", "reduce", 4 - 2 + (2 * 3 + 2 * 2 + 4 + 6) / 3),
+    ],
+)
+def test_data_keep_doors_busy(spec: str, collective: str, seconds: float) -> None:
+    """Check by hand; time is counted in slots, which takes less than 1 % off."""
+    problem = make_problem(with_costs(family(spec)), collective).under("Simple")
+    assert seconds * 0.99 <= _with_data_us(problem, 3000) <= seconds * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "alltoall", "broadcast", "reduce", "allreduce"])
+@pytest.mark.parametrize(
+    ("machine", "stride"), [("dgx-h100:4", 8), ("dgx2:3", 8), ("mi300x:3", 2), ("p4d.24xlarge:5", 8), ("ndv2:2", 1)]
+)
+def test_no_schedule_with_data_is_faster(collective: str, machine: str, stride: int) -> None:
+    topology = load(machine)
+    problem = make_problem(with_costs(topology), collective, range(0, topology.nranks, stride)).under("LL")
+    size = 1 << (13 + 2 * (len(collective) + stride + len(machine)) % 11)
+    least_us = min(algorithm.time_us(size) for algorithm in answers(problem, size))
+    assert _with_data_us(problem, size) <= least_us * (1 + 1e-9)
+    assert prove(problem, size_bytes=size).at(size)[0] <= least_us * (1 + 1e-9)
+
+
 def test_a_bound_over_protocols_counts_messages() -> None:
     problem = make_problem(with_costs(load("dgx-h100:4")), "allgather", range(0, 32, 8))
     bound = prove(problem)
@@ -78,6 +117,8 @@ def test_wrong_witnesses_are_refused() -> None:
     problem = _problem("dgx-h100:2", "allgather")
     witness = proved(problem, next(find_messages(BoundSearch(problem))))
     check(problem, witness)
+    with_data = proved(problem, next(find_messages_with_data(BoundSearch(problem, size_bytes=1e4))))
+    check(problem, with_data)
     for wrong, message in (
         (replace(witness, parts=witness.parts[:1]), "each local rank once"),
         (replace(witness, parts=(witness.parts[0], witness.parts[0])), "each local rank once"),
@@ -85,6 +126,11 @@ def test_wrong_witnesses_are_refused() -> None:
         (replace(witness, ranks=(0, 1)), "one rank of the group"),
         (replace(witness, base_us=witness.base_us * 1.01), "claims"),
         (replace(witness, per_byte_us=1.0), "claims"),
+        (replace(with_data, cap_us=with_data.cap_us * 1.01), "claims"),
+        (replace(with_data, at_bytes=2e4), "claims"),
+        (replace(with_data, at_bytes=-1.0), "the size is -1 bytes"),
+        (replace(with_data, at_bytes=float("nan")), "the size is nan bytes"),
+        (replace(with_data, at_bytes=1e300), "the size is 1e\\+300 bytes"),
     ):
         with pytest.raises(BadWitness, match=message):
             check(problem, wrong)
