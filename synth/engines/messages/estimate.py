@@ -6,6 +6,7 @@ import numpy as np
 
 from synth.engines.messages.nodes import Carriers, Nodes
 from synth.engines.messages.plans import MessagesForm, phases_of
+from synth.engines.messages.trees import rarest_first
 from synth.model.problem import Problem
 
 
@@ -22,11 +23,15 @@ def estimated_us(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str, 
     net = nodes.net
     between = net.gap_us > 0
     alpha_us = float(net.alpha_us[between].min())
+    if form.trees:
+        slots, _ = rarest_first(len(nodes), form.trees, form.lag)
+        return net.start_us + slots * slot_us(nodes, form, size_bytes)
     if form.distributed:
-        # The nodes exchange their parts while they get them; the last part comes in one more message.
-        part = size_bytes / (len(nodes) - 1)
+        # The nodes exchange their parts while they get them; the last part goes to all others after all messages.
+        part, others = size_bytes / (len(nodes) - 1), len(nodes) - 1
         scatter_us = _busy_us(nodes, [(ahead, part) for ahead in range(1, len(nodes))], form)
         last_us = part / form.parts / form.carriers * 1e-3 / float(net.bandwidth_gbs[between].max())
+        last_us = (others - 1) * (last_us + float(net.gap_us[between].min()))
         return net.start_us + scatter_us + last_us + 2 * alpha_us
     passes = 2 if kind == "both" and not form.exchanged else 1
     phases = [
@@ -34,6 +39,20 @@ def estimated_us(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str, 
         for phase in _weights(problem, nodes, form, kind)
     ]
     return net.start_us + passes * (sum(phases) + alpha_us * len(phases))
+
+
+def slot_us(nodes: Nodes, form: MessagesForm, size_bytes: float) -> float:
+    """Return the time in µs for which one of a form's trees keeps a link busy, with the gap."""
+    gaps_us = nodes.net.gap_us
+    return _busy_us(nodes, [(1, size_bytes / form.trees)], form) + float(gaps_us[gaps_us > 0].min())
+
+
+def lag_of(nodes: Nodes, form: MessagesForm, size_bytes: float) -> float:
+    """Return the slots from the start of a tree's message until its part has come, to an eighth of a slot."""
+    net, slot = nodes.net, slot_us(nodes, form, size_bytes)
+    between = net.gap_us > 0
+    lasts_us = slot - float(net.gap_us[between].min()) + float(net.alpha_us[between].min())
+    return round(8 * lasts_us / slot) / 8
 
 
 def _weights(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str) -> list[list[tuple[int, float]]]:

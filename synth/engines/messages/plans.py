@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.engines.messages.nodes import Carriers, Nodes
+from synth.engines.messages.trees import rarest_first
 from synth.model.collective import Bools, Collective, Floats, Ints
 from synth.model.schedule import Schedule, follows_same, untimed
 
@@ -30,6 +31,8 @@ class MessagesForm(NamedTuple):
             of their node by then. Each of `carriers` parts of the buffer has its own such ranks.
         distributed: Whether a root's chunks go to one node each first, and the nodes exchange them.
         parts: Number of messages that follow each other from a node to another.
+        trees: Number of parts of a root's buffer that go over trees of their own, rarest first; 0 for other forms.
+        lag: With `trees`, the time in which a part comes to a node / the time for which its message keeps a link busy.
     """
 
     radix: int
@@ -39,6 +42,8 @@ class MessagesForm(NamedTuple):
     gathered: bool = False
     distributed: bool = False
     parts: int = 1
+    trees: int = 0
+    lag: float = 0.0
 
 
 class _Row(NamedTuple):
@@ -100,13 +105,16 @@ class Plan:
 def spreading(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
     """Return the plan of a collective whose chunks all go from one rank each to all ranks.
 
-    If the form is distributed, all chunks come from one rank. Each of the other nodes gets a part of them first, and
-    then these nodes exchange their parts (van de Geijn's scatter and all-gather).
+    If the form is distributed or has trees, all chunks come from one rank. Distributed, each of the other nodes gets a
+    part of them first, and then these nodes exchange their parts (van de Geijn's scatter and all-gather).
     """
     plan = _Spreading(nodes, form)
     holder = collective.holders[1].tolist()
     home_of = nodes.node_of[holder].tolist()
     arrivals = [(chunk, rank, 0) for chunk, rank in enumerate(holder)]
+    if form.trees:
+        turn = plan.grow_trees(home_of[0], arrivals)
+        return replace(_plan(plan.rows), turn=turn)
     if form.distributed:
         others = [(home_of[0] + ahead) % len(nodes) for ahead in range(1, len(nodes))]
         parts = [
@@ -178,6 +186,41 @@ class _Spreading:
             self.copy_inside(self.deliver(messages))
             for goal, home, node in gained:
                 held[goal][home] = held[node][home]
+
+    def grow_trees(self, root: int, arrivals: Sequence[_Arrival]) -> Floats:
+        """Add the trees of all parts of the root's chunks, and return when each chunk leaves the root, from 0 to 1.
+
+        Args:
+            root: The root's node.
+            arrivals: All chunks, at the root.
+        """
+        count, form = len(self._nodes), self._form
+        end, hands = rarest_first(count, form.trees, form.lag)
+        parts = dict(cut(range(form.trees), [chunk for chunk, *_ in arrivals]))
+        ends = [((root + hand.source) % count, (root + hand.goal) % count) for hand in hands]
+        messages_of: list[list[_Message]] = [[] for _ in hands]
+        for message in self.messages(ends, [(number, parts.get(hand.part, [])) for number, hand in enumerate(hands)]):
+            messages_of[message[0]].append(message)
+        turn = np.zeros(len(arrivals))
+        from_root = [
+            message for hand, own in zip(hands, messages_of, strict=True) if not hand.source for message in own
+        ]
+        for number, chunks, _ in reversed(from_root):
+            turn[chunks] = hands[number].start / end
+        self.copy_inside(self.from_exits(arrivals, from_root))
+        first_step, hop = self.step, 1 + 2 * self._nodes.depth
+        # What comes at a time is copied inside its node before it is sent on.
+        events = [(hand.start, True, number) for number, hand in enumerate(hands)]
+        events += [(hand.start + form.lag, False, number) for number, hand in enumerate(hands)]
+        arrivals_of: dict[int, list[_Arrival]] = {}
+        for _, leaves, number in sorted(events):
+            self.step = first_step + hop * hands[number].depth
+            if leaves:
+                arrivals_of[number] = self.deliver(messages_of[number])
+            else:
+                self.step += 1
+                self.copy_inside(arrivals_of[number])
+        return turn
 
     def messages(self, ends: list[tuple[int, int]], carried: list[tuple[int, list[int]]]) -> list[_Message]:
         """Return messages from node to node, each with equal parts of the chunks over its links.

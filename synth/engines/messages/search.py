@@ -15,7 +15,7 @@ from operator import itemgetter
 import numpy as np
 
 from synth.engines.flow.csr_network import CsrNetwork, carrier_network
-from synth.engines.messages.estimate import estimated_us
+from synth.engines.messages.estimate import estimated_us, lag_of
 from synth.engines.messages.nodes import Nodes, nodes_of
 from synth.engines.messages.ordering import ordered
 from synth.engines.messages.plans import MessagesForm, Plan, exchanging, moving, shards_of, spreading
@@ -25,6 +25,7 @@ from synth.model.collective import Floats
 from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from synth.phases.prune import prune_copies
 from synth.phases.reversal import backwards, reverse, reversible
 from synth.phases.split import join, split
 from synth.timing.simulate import predict_us
@@ -38,8 +39,8 @@ def accepts(problem: Problem, options: Options) -> str:
         return "messages takes one group, no quotient problems and one chunk a block"
     if options.pinned:
         return "messages pins no chunks, steps or rounds; leave --chunks, --steps and --rounds out"
-    if problem.relays or not _kind(problem):
-        return "messages is for collectives that copy to all, sum from all or both, or move chunks; without relays"
+    if not _kind(problem):
+        return "messages is for collectives that copy to all, sum from all or both, or move chunks"
     if nodes_of(problem.network) is None:
         return "messages needs nodes whose messages have a gap, all linked with each other (--costs)"
     return ""
@@ -92,7 +93,7 @@ class _MessagesSearch:
         self.best_us, self._best = self.request.knowledge.best_us(size), None
         reached: list[tuple[float, int, MessagesForm]] = []
         kind, worth = _kind(self.problem), self.tuning.worth
-        forms = self._forms()
+        forms = self._forms(size)
         least_us_of = {
             form: estimated_us(self.problem, self.nodes, form, kind, size) for form in {form: None for _, form in forms}
         }
@@ -103,6 +104,8 @@ class _MessagesSearch:
                 reached.append((time, parts, form))
         for time, parts, form in sorted(reached):
             if time >= self.tuning.hopeless * self.best_us:
+                continue
+            if form.trees:
                 continue
             if form.distributed:
                 yield from self._while_it_gains(
@@ -126,8 +129,8 @@ class _MessagesSearch:
                 return
             before_us = min(before_us, time)
 
-    def _forms(self) -> list[tuple[int, MessagesForm]]:
-        """Return chunks a block with the forms to try, the most likely first."""
+    def _forms(self, size: int) -> list[tuple[int, MessagesForm]]:
+        """Return chunks a block with the forms to try for a message size in bytes, the most likely first."""
         count, places = len(self.nodes), max(len(members) for members in self.nodes.members)
         collective = self.problem.collective
         radixes = list(dict.fromkeys([count, *(r for r in self.tuning.radixes if r < count)]))
@@ -135,6 +138,8 @@ class _MessagesSearch:
         most = max(len(links) for links in self.nodes.between.values())
         carriers = sorted({min(most, k) for k in (*powers, places, max(1, places // max(1, count - 1)))})
         forms = [MessagesForm(*figures) for figures in product(radixes, carriers)]
+        if collective.kind.in_shares and self.problem.relays:
+            return [(collective.nranks, form) for form in forms]
         if collective.kind.in_shares:
             exchanged = [(places, MessagesForm(radix, places, exchanged=True)) for radix in radixes]
             gathered = [
@@ -145,7 +150,7 @@ class _MessagesSearch:
             exchanged += [(form.carriers * shards_of(form), form) for form in gathered]
             return exchanged + [(collective.nranks, form) for form in forms]
         if collective.kind.rooted and collective.nchunks == 1:
-            return self._rooted(forms)
+            return self._rooted(forms) + self._trees(carriers, size)
         return [(1, form) for form in forms]
 
     def _rooted(self, forms: list[MessagesForm]) -> list[tuple[int, MessagesForm]]:
@@ -161,9 +166,16 @@ class _MessagesSearch:
         ]
         return rooted + [(self._chunks(others * form.carriers * form.parts), form) for form in spread]
 
+    def _trees(self, carriers: list[int], size: int) -> list[tuple[int, MessagesForm]]:
+        """Return chunks with forms in which parts of a root's buffer of `size` bytes go over trees of their own."""
+        counts = [trees for trees in self.tuning.trees if trees * (len(self.nodes) - 1) <= self.tuning.most_hands]
+        forms = [MessagesForm(2, links, trees=trees) for links in carriers for trees in counts]
+        forms = [form._replace(lag=lag_of(self.nodes, form, size)) for form in forms]
+        return [(self._chunks(form.carriers * form.trees), form) for form in forms]
+
     def _chunks(self, messages: int) -> int:
         """Return into how many chunks a root's buffer is cut for a number of messages to nodes."""
-        if not self.request.most_sends:
+        if not self.request.most_sends or messages.bit_count() == 1:
             return messages
         # Programs need chunks that divide the usual message sizes; many of them can be shared out nearly equally.
         return 1 << (self.tuning.chunks_of_message * messages - 1).bit_length()
@@ -217,15 +229,23 @@ class _MessagesSearch:
             return None if plan is None else plan.schedule(waves)
         if kind == "both":
             summing, copying = split(problem)
-            sums, copies = self._plan(1, reverse(summing), form), self._plan(2, copying, form)
+            sums = self._planned(1, reverse(summing), form, waves)
+            copies = self._planned(2, copying, form, waves)
             if sums is None or copies is None:
                 return None
-            return join(backwards(problem.with_chunks(waves), sums.schedule(waves)), copies.schedule(waves))
-        plan = self._plan(0, reverse(problem) if kind == "gather" else problem, form)
+            return join(backwards(problem.with_chunks(waves), sums), copies)
+        schedule = self._planned(0, reverse(problem) if kind == "gather" else problem, form, waves)
+        if schedule is None or kind != "gather":
+            return schedule
+        return backwards(problem.with_chunks(waves), schedule)
+
+    def _planned(self, key: int, problem: Problem, form: MessagesForm, waves: int) -> Schedule | None:
+        """Return the schedule of a form; relays get only what they pass on. None where the form does not suit."""
+        plan = self._plan(key, problem, form)
         if plan is None:
             return None
         schedule = plan.schedule(waves)
-        return backwards(problem.with_chunks(waves), schedule) if kind == "gather" else schedule
+        return prune_copies(problem.with_chunks(waves), schedule) if problem.relays else schedule
 
     def _turn(self, parts: int, form: MessagesForm) -> Floats:
         """Return when each chunk leaves the root within its wave, 0 where all leave at once."""

@@ -124,7 +124,6 @@ def test_a_message_of_a_node_is_faster_than_one_of_each_rank() -> None:
         (make_problem(without_costs(load("dgx-h100:2")), "allgather"), "need"),
         (make_problem(with_costs(load("dgx-h100")), "allgather").under("LL"), "need"),
         (_problem("dgx-h100:2", "allgather").with_chunks(2), "one chunk a block"),
-        (make_problem(with_costs(load("dgx-h100:2")), "allgather", range(15), [15]).under("LL"), "without relays"),
     ],
 )
 def test_other_problems_are_refused(problem: Problem, reason: str) -> None:
