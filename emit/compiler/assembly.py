@@ -36,6 +36,7 @@ class BlockLayout:
             has spread · runs channels.
         paired: Whether one threadblock may send to one rank and receive from another; if not, each direction has a
             threadblock of its own.
+        in_turn: Whether a message waits until the one before it on its lane (`Prepared`) has left.
         few_nops: Whether to prefer few waits. Pairing prefers threadblocks that forward what they receive, then
             exchanges between two ranks. An instruction that must wait for several others names one that has waited for
             them, although it may be over later.
@@ -44,6 +45,7 @@ class BlockLayout:
     spread: int = 1
     runs: int = 1
     paired: bool = True
+    in_turn: bool = False
     few_nops: bool = False
 
 
@@ -190,6 +192,7 @@ def assemble(prepared: Prepared, limits: Limits, layout: BlockLayout) -> Assembl
     blocks, block_of = _threadblocks(prepared, channel, layout, limits.steps_per_tb)
     check_deadline()
     after = _after_runs(prepared, channel, layout) if layout.runs > 1 else prepared.after
+    after = _after_turns(prepared, after) if layout.in_turn else after
     waits = waits_of(ir, [len(rank_blocks) for rank_blocks in blocks], block_of, after, layout.few_nops)
     if any(len(rank_blocks) > limits.dep_tb for rank_blocks in blocks):
         block_of = _awaited_first(ir, blocks, block_of, waits)
@@ -264,6 +267,20 @@ def _after_runs(prepared: Prepared, channel: Ints, layout: BlockLayout) -> list[
         ):
             after[n] = sorted({*after[n], before})
         last_send[rank, out, own_channel] = n
+    return after
+
+
+def _after_turns(prepared: Prepared, after: list[list[int]]) -> list[list[int]]:
+    """Return `after`, extended so that each message follows the one before it on its lane."""
+    after = after.copy()
+    last_send: dict[tuple[int, int], int] = {}  # last send so far, by (rank, lane)
+    for n in np.flatnonzero(prepared.out != NONE).tolist():
+        rank, out = int(prepared.rank[n]), int(prepared.out[n])
+        if (lane := prepared.lanes.get((rank, out))) is None:
+            continue
+        if (before := last_send.get((rank, lane))) is not None:
+            after[n] = sorted({*after[n], before})
+        last_send[rank, lane] = n
     return after
 
 

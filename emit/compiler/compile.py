@@ -15,6 +15,7 @@ from emit.compiler.ir import NONE, Instructions, instructions_of
 from emit.compiler.manual import settle_threadblocks
 from emit.compiler.passes.depth import keeps_message_order, order_by_depth
 from emit.compiler.passes.registry import FORMER_NAMES, PASSES, REQUIRED
+from emit.compiler.prepared import Lanes
 from emit.compiler.search import LoweringSearch, Timer, Times, Variants, describe, logged, mean_ratio, worst_ratio
 from emit.goal import Goal
 from emit.program import Program
@@ -47,13 +48,16 @@ class Compiler:
         variants: The instructions after the passes of each variant.
     """
 
-    def __init__(self, ir: Instructions, limits: Limits, without: Collection[str] = ()) -> None:
+    def __init__(
+        self, ir: Instructions, limits: Limits, without: Collection[str] = (), lanes: Lanes | None = None
+    ) -> None:
         """Apply the passes that the target requires.
 
         Args:
             ir: Instructions of one instance.
             limits: Limits that programs keep.
             without: Names of PASSES that are not used.
+            lanes: Lanes of the network, as in `Prepared`; None where it is not known.
 
         Raises:
             InputError: The instructions request more channels than the target has.
@@ -70,7 +74,7 @@ class Compiler:
         without = {*without, *(row.name for row in PASSES.values() if not limits.ops.issuperset(row.needs))}
         for name, apply in REQUIRED.items():
             ir = logged(log, name, ir, apply(ir, limits))
-        self.variants = Variants(ir, limits, without, log)
+        self.variants = Variants(ir, limits, without, lanes, log)
 
     def best(
         self, timer: Timer | None = None, enough: Times | None = None, until: float = math.inf, **header: Any

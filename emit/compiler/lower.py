@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from emit.compiler.cuts import cut_time_us
 from emit.compiler.from_schedule import RankCells, Sends, add_sends
 from emit.compiler.in_time import in_time
 from emit.compiler.ir import Instructions
+from emit.compiler.prepared import Lanes
 from emit.compiler.search import Timer
 from emit.compiler.tuning import TUNING
 from emit.goal import Goal
@@ -37,7 +38,9 @@ from synth.model.schedule import Schedule
 from synth.symmetry.invariance import invariant_under
 from synth.symmetry.quotient import expand, whole_problem
 from synth.verify.algorithm import Algorithm
+from topologies.arrays import row_entries
 from topologies.errors import InputError
+from topologies.network import Network
 from topologies.symmetry.translations import Translations
 from topologies.topology import Topology
 
@@ -96,10 +99,11 @@ class Lowering:
                     " use fewer chunks (--chunks)"
                 )
         ir = lower_to_instructions(algorithm, name, inplace=inplace, common=common, by_images=by_images)
+        lanes = lanes_of(net if problem.quotient is None else problem.quotient.whole)
         self.common = common or common_chunk(problem.collective)
-        self.algorithm, self.goal, self.compiler = algorithm, ir.goal, Compiler(ir, limits)
+        self.algorithm, self.goal, self.compiler = algorithm, ir.goal, Compiler(ir, limits, lanes=lanes)
         self.translations = ir.header.translations
-        self.narrow = partial(Compiler, ir.copy(), limits, ("more-channels",))
+        self.narrow = partial(Compiler, ir.copy(), limits, ("more-channels",), lanes)
         self.first = math.inf
 
     def is_of(self, algorithm: Algorithm, common: CommonChunk) -> bool:
@@ -196,6 +200,21 @@ def timer_for(topology: Topology, ranks: Sequence[int], min_bytes: int, max_byte
         max_bytes: Largest message, in bytes; 0 for no limit.
     """
     return _timer(topology, ranks, sorted({float(max(min_bytes, SMALLEST)), float(max_bytes or LARGEST)}))
+
+
+@lru_cache(maxsize=4)
+def lanes_of(net: Network) -> Lanes:
+    """Return for each two ranks that only links with a gap join the resource that most messages over such links use."""
+    if not len(net.gap_us):
+        return {}
+    pair = net.src.astype(np.int64) * net.nranks + net.dst
+    chosen = np.flatnonzero(~np.isin(pair, pair[net.gap_us == 0]) & (np.diff(net.uses_ptr) > 0))
+    counts = np.diff(net.uses_ptr)[chosen]
+    resource, place = net.uses_idx[row_entries(net.uses_ptr, chosen)], np.repeat(np.arange(len(chosen)), counts)
+    users = np.bincount(resource, minlength=net.nresources)
+    order = np.lexsort((-resource, users[resource], place))
+    ends = zip(net.src[chosen].tolist(), net.dst[chosen].tolist(), strict=True)
+    return dict(zip(ends, resource[order[np.cumsum(counts) - 1]].tolist(), strict=True))
 
 
 def _timer(topology: Topology, ranks: Sequence[int], sizes: Sequence[float]) -> Timer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -14,12 +14,16 @@ from emit.targets import Limits
 from synth.model.collective import Ints
 from synth.model.deadline import check_deadline
 
+# What messages share that go from a rank to others, as any number, by (rank, other rank).
+Lanes = Mapping[tuple[int, int], int]
+
 
 class Prepared:
     """Instructions that are ready to be laid out.
 
     Attributes:
         ir: The instructions, which must not be changed any more.
+        lanes: A number for each (rank, other rank) whose messages keep a NIC busy; those of one NIC have one number.
         after: Earlier instructions that each must follow, as in `predecessors`.
         rank: Rank, int64, shape (instructions,), like all following columns.
         op: Operation, as an index in OPS.
@@ -38,9 +42,9 @@ class Prepared:
         crowd: Largest number of messages between two ranks, in one direction.
     """
 
-    def __init__(self, ir: Instructions) -> None:
+    def __init__(self, ir: Instructions, lanes: Lanes | None = None) -> None:
         check_deadline()
-        self.ir, self.after = ir, predecessors(ir)
+        self.ir, self.lanes, self.after = ir, lanes or {}, predecessors(ir)
         check_deadline()
         self.rank, self.count = _column(ir.rank), _column(ir.count)
         self.source, self.target = _column(ir.source), _column(ir.target)
@@ -59,6 +63,12 @@ class Prepared:
 
     def __len__(self) -> int:
         return len(self.ir)
+
+    @property
+    def shares_lanes(self) -> bool:
+        """Return True if messages from a rank to several ranks share a lane."""
+        ends = {end for end in zip(self.rank.tolist(), self.out.tolist(), strict=True) if end in self.lanes}
+        return len(ends) > len({(rank, self.lanes[rank, out]) for rank, out in ends})
 
     def ends(self) -> Iterator[tuple[int, int]]:
         """Yield (rank that it receives from, rank that it sends to) of every instruction, as `peers` does."""

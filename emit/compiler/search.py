@@ -13,7 +13,7 @@ from emit.columns import Columns
 from emit.compiler.assembly import Assembled, BlockLayout, assemble
 from emit.compiler.ir import Instructions, scratch_chunks
 from emit.compiler.passes.registry import ORDER, PASSES
-from emit.compiler.prepared import Prepared
+from emit.compiler.prepared import Lanes, Prepared
 from emit.compiler.tuning import TUNING
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, Program
@@ -23,7 +23,8 @@ from topologies.errors import InputError
 
 Times = tuple[float, ...]
 Variant = tuple[str, ...]  # the optional passes that are used
-Key = tuple[int, bool, bool]  # id of a variant's instructions, whether blocks are paired, whether channels are runs
+# The id of a variant's instructions, and whether blocks are paired, channels are runs, and messages leave in turn.
+Key = tuple[int, bool, bool, bool]
 
 
 class Timer(Protocol):
@@ -53,9 +54,11 @@ _VARIANTS: tuple[Variant, ...] = (
     ("aggregate",),
     ("fuse",),
     (),
+    ("in-turn",),
     ("in-order",),
 )
 _PLAIN: Variant = ()
+_IN_TURN: Variant = ("in-turn",)
 _IN_ORDER: Variant = ("in-order",)
 
 
@@ -65,13 +68,16 @@ class Variants:
     Attributes:
         limits: Limits of the target.
         without: Names of passes that are not used.
+        lanes: Lanes of the network, as in `Prepared`.
         log: What was done to the instructions of all variants.
         ir: The instructions without those whose result nobody reads.
         fault: Error of the first program that did not fit; None so far.
     """
 
-    def __init__(self, ir: Instructions, limits: Limits, without: Collection[str], log: list[str]) -> None:
-        self.limits, self.without, self.log = limits, without, log
+    def __init__(
+        self, ir: Instructions, limits: Limits, without: Collection[str], lanes: Lanes | None, log: list[str]
+    ) -> None:
+        self.limits, self.without, self.lanes, self.log = limits, without, lanes, log
         self.ir = self._apply("copy", self._apply("prune", ir, log), log)
         self.fault: InputError | None = None
         self._instructions: dict[Variant, tuple[Instructions, list[str]]] = {}
@@ -107,7 +113,7 @@ class Variants:
 
     def key(self, variant: Variant) -> Key:
         """Return a key that is equal for variants of the same program, whose other passes have nothing to do."""
-        return id(self.by(variant)[0]), "pairing" in variant, "in-order" in variant
+        return id(self.by(variant)[0]), "pairing" in variant, "in-order" in variant, "in-turn" in variant
 
     def program(self, variant: Variant, level: int) -> Assembled | None:
         """Return a variant's program on `level` times the channels that it needs; None if the target cannot hold it.
@@ -136,10 +142,15 @@ class Variants:
         """Return True if a connection has more messages than a threadblock has steps."""
         return self._prepare(_PLAIN).crowd > self.limits.steps_per_tb
 
+    @property
+    def shares_lanes(self) -> bool:
+        """Return True if messages from a rank to several ranks share a lane."""
+        return self._prepare(_PLAIN).shares_lanes
+
     def _prepare(self, variant: Variant) -> Prepared:
         """Return the instructions of a variant, ready to be laid out."""
         ir = self.by(variant)[0]
-        return self._prepared.get(id(ir)) or self._prepared.setdefault(id(ir), Prepared(ir))
+        return self._prepared.get(id(ir)) or self._prepared.setdefault(id(ir), Prepared(ir, self.lanes))
 
     def _assembled(self, variant: Variant, level: int) -> Assembled:
         """Return a variant's program on `level` times the channels that it needs.
@@ -147,7 +158,8 @@ class Variants:
         Raises:
             InputError: The target cannot hold the program.
         """
-        paired, limits, key = "pairing" in variant, self.limits, self.key(variant)
+        limits, key = self.limits, self.key(variant)
+        _, paired, _, in_turn = key
         prepared = self._prepare(variant)
         name = prepared.ir.header.name
         if not self.has_room(variant):
@@ -160,7 +172,7 @@ class Variants:
         while True:
             check_deadline()
             runs = least if "in-order" in variant else 1
-            assembled = assemble(prepared, limits, BlockLayout(least * level // runs, runs, paired))
+            assembled = assemble(prepared, limits, BlockLayout(least * level // runs, runs, paired, in_turn))
             longest = assembled.longest_threadblock
             if longest <= limits.steps_per_tb and assembled.nchannels <= limits.channels:
                 break
@@ -257,8 +269,8 @@ class LoweringSearch:
         """Return the first program on a level of channels that is good enough, or else the fastest; None if none fits.
 
         If there are many instructions, one probe is tried first: the variant that loses the least time, with a
-        threadblock for each direction of each connection. If it is not good enough, only the variant with messages in
-        their order is tried.
+        threadblock for each direction of each connection. If it is not good enough, only the variants with messages in
+        their order are tried.
         """
         candidates: list[ProgramCandidate] = []
         # The first program may be the only one in time, and the plain variant is seldom much slower than the others.
@@ -266,11 +278,11 @@ class LoweringSearch:
         first = self._candidate(_PLAIN, level) if has_deadline else None
         for family in self._families(level, before):
             if self._is_large():
-                probe = self._candidate([v for v in family if v != _IN_ORDER][-1], level)
+                probe = self._candidate([v for v in family if v not in (_IN_TURN, _IN_ORDER)][-1], level)
                 candidates += [probe] if probe else []
                 if probe and not self._is_enough(probe):
-                    in_order = self._candidate(_IN_ORDER, level) if _IN_ORDER in family else None
-                    candidates += [in_order] if in_order else []
+                    in_order = [self._candidate(v, level) for v in (_IN_TURN, _IN_ORDER) if v in family]
+                    candidates += [candidate for candidate in in_order if candidate]
                     continue
             for variant in family:
                 least = min((self._excess(c.times) for c in candidates), default=math.inf)
@@ -293,7 +305,7 @@ class LoweringSearch:
             usable.sort(key=lambda variant: "fuse" not in variant)
         size = len(self.variants.ir)
         if size >= TUNING.unfused_from:
-            plain = [v for v in usable if v in (("pairing",), ("pairing", "alternate"), _PLAIN, _IN_ORDER)]
+            plain = [v for v in usable if v in (("pairing",), ("pairing", "alternate"), _PLAIN, _IN_TURN, _IN_ORDER)]
             fused: list[Variant] = [v for v in usable if v == ("fuse",)]  # empty if the target cannot fuse
             return [plain] if self.variants.has_room(_PLAIN) or not fused else [fused]
         if self._is_large():
@@ -325,6 +337,8 @@ class LoweringSearch:
         It is too slow if its excess (see `_excess`) is over `least` times TUNING.as_fast.
         """
         if ("alternate" in variant and not self._deadlocked) or (variant == _IN_ORDER and not self.variants.crowded):
+            return None
+        if variant == _IN_TURN and not self.variants.shares_lanes:
             return None
         if self.first < math.inf and now() >= self.until:
             return None

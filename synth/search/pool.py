@@ -251,8 +251,21 @@ class Pool:
             offers = self.executor.files(offers)
             if self.budget.seconds == math.inf:
                 return offers
-            if all(map(self._complete, offers)) and not any(list(map(self._improve, offers))):
+            if all(map(self._complete, offers)) and not any(
+                list(map(self._improve, [*offers, *self._promising(offers)]))
+            ):
                 return offers
+
+    def _promising(self, offers: Sequence[Offer]) -> list[Offer]:
+        """Return algorithms with slower programs than some offers' that are faster schedules than these programs."""
+        return [
+            rival.at_size(offer.shown)
+            for offer in offers
+            for rival in self.offers
+            if rival.execution is not None
+            and rival.algorithm is not offer.algorithm
+            and rival.algorithm.time_us(offer.shown) < _FASTER * offer.time_us(offer.shown)
+        ]
 
     def _complete(self, offer: Offer) -> bool:
         """Write and check the file of an offer; if that fails or takes too long, refuse it and return False."""

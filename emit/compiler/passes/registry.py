@@ -60,6 +60,10 @@ PASSES = {
             "in-order", "use a connection's channels one after another, so that a link keeps its order",
             choice=True,
         ),
+        Pass(
+            "in-turn", "let messages to several ranks over one NIC leave in the order of the schedule",
+            choice=True,
+        ),
         Pass("more-channels", "give more channels to a connection that waits for slots"),
         Pass(
             "alternate", "let ranks that exchange send alternately, if both would wait for slots",

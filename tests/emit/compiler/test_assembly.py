@@ -52,11 +52,13 @@ def laid_out() -> list[Assembled]:
     assembled = []
     for ir in islice(instructions(), 9 + SOME):
         for form in (ir, aggregate(ir, LIMITS), fuse(ir)):
-            prepared = Prepared(form)
+            lanes = {(rank, peer): 0 for rank in range(form.header.nranks) for peer in range(form.header.nranks)}
+            prepared = Prepared(form, lanes)
             for layout in (
                 BlockLayout(),
                 BlockLayout(2, paired=False),
                 BlockLayout(2, runs=3),
+                BlockLayout(paired=False, in_turn=True),
                 BlockLayout(few_nops=True),
             ):
                 with suppress(InputError):  # Some fused instructions do not fit together.

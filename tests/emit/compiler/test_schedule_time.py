@@ -13,16 +13,21 @@ from hypothesis import strategies as st
 from emit.check.program import check
 from emit.columns import Columns
 from emit.compiler.compile import Compiler, compile_instructions
-from emit.compiler.lower import lower, lower_to_instructions
+from emit.compiler.lower import lanes_of, lower, lower_to_instructions
 from emit.program import Program
 from emit.targets import LL_MOST_BYTES, TARGETS
 from emit.timing.predict import Predictor
 from synth.app.arguments import QuestionArguments
 from synth.app.question import make_question
 from synth.baselines import baseline
-from synth.model.problem import LARGEST
+from synth.engines.messages.nodes import nodes_of
+from synth.engines.messages.plans import MessagesForm, spreading
+from synth.model.problem import LARGEST, make_problem
 from synth.verify.algorithm import Algorithm
 from tests.random_problems import answered, random_problem, shares_nothing
+from topologies.costed import with_costs, without_costs
+from topologies.families import family
+from topologies.load import load
 
 SEEDS = st.integers(0, 10**9)
 MANY = 10_000  # FIFO slots.
@@ -117,3 +122,35 @@ def test_one_threadblock_serves_a_peer_in_both_directions() -> None:
     assert check(program, goal, target=limits).ok
     assert program.nchannels > 1
     assert all(tb.send == tb.recv for gpu in program.gpus for tb in gpu.threadblocks)
+
+
+def test_messages_over_one_nic_leave_in_turn() -> None:
+    """Check parts that go over trees of their own, whose order at every NIC counts."""
+    size = 4096
+    problem = make_problem(with_costs(family("star:8,bw=1,alpha=2,gap_us=2")), "broadcast").under("Simple")
+    whole = problem.with_chunks(4)
+    nodes = nodes_of(whole.network)
+    assert nodes is not None
+    plan = spreading(nodes, whole.collective, MessagesForm(2, 1, trees=4, lag=2.0))
+    algorithm = Algorithm(whole, plan.schedule(1), "test", size_bytes=size)
+    times = [
+        Predictor(program, problem.topology, problem.ranks).time_us(size)
+        for program in (
+            lower(algorithm, "x", "Simple", min_bytes=size, max_bytes=size)[0],
+            compile_instructions(lower_to_instructions(algorithm, "x"), without=("in-turn",)).program,
+        )
+    ]
+    assert times[0] <= 1.02 * algorithm.time_us(size)
+    assert times[1] > 1.1 * times[0]
+
+
+def test_lanes_are_the_resources_that_most_messages_share() -> None:
+    """Check two GPUs at each NIC, whose messages to any other node are of one lane."""
+    net = make_problem(with_costs(load("dgx2:3")), "allgather").under("LL").network
+    lanes = lanes_of(net)
+    node = np.arange(48) // 16
+    assert set(lanes) == {(rank, peer) for rank in range(48) for peer in range(48) if node[rank] != node[peer]}
+    of_rank = [{lanes[rank, peer] for peer in range(48) if (rank, peer) in lanes} for rank in range(48)]
+    assert all(len(numbers) == 1 for numbers in of_rank)
+    assert len(set.union(*of_rank)) == 3 * 8
+    assert not lanes_of(make_problem(without_costs(load("dgx2:3")), "allgather").network)
