@@ -46,7 +46,7 @@ class MessagesForm(NamedTuple):
     lag: float = 0.0
 
 
-class _Row(NamedTuple):
+class Row(NamedTuple):
     """A send of a plan.
 
     Attributes:
@@ -114,7 +114,7 @@ def spreading(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
     arrivals = [(chunk, rank, 0) for chunk, rank in enumerate(holder)]
     if form.trees:
         turn = plan.grow_trees(home_of[0], arrivals)
-        return replace(_plan(plan.rows), turn=turn)
+        return replace(plan_of(plan.rows), turn=turn)
     if form.distributed:
         others = [(home_of[0] + ahead) % len(nodes) for ahead in range(1, len(nodes))]
         parts = [
@@ -128,12 +128,12 @@ def spreading(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
         plan.copy_inside(plan.from_exits(arrivals, first))
         plan.copy_inside(plan.deliver(first))
         plan.exchange(others, [{place: chunks} for place, chunks in parts])
-        return replace(_plan(plan.rows), turn=turn)
+        return replace(plan_of(plan.rows), turn=turn)
     held: list[dict[int, list[int]]] = [{} for _ in range(len(nodes))]
     for chunk, home in enumerate(home_of):
         held[home].setdefault(home, []).append(chunk)
     plan.exchange(list(range(len(nodes))), held, arrivals)
-    return _plan(plan.rows)
+    return plan_of(plan.rows)
 
 
 # A message's place among those of its node, its chunks, and its link.
@@ -152,7 +152,7 @@ class _Spreading:
     """
 
     def __init__(self, nodes: Nodes, form: MessagesForm) -> None:
-        self.rows: list[_Row] = []
+        self.rows: list[Row] = []
         self.stage = self.step = 0
         self._nodes, self._form, self._carriers = nodes, form, Carriers(nodes)
 
@@ -263,7 +263,7 @@ class _Spreading:
         for place, chunks, link in messages:
             number = len(self.rows)
             arrivals += [(chunk, int(self._nodes.net.dst[link]), place) for chunk in chunks]
-            self.rows += [_Row(self.stage, (place, number), chunk, link, self.step, number) for chunk in chunks]
+            self.rows += [Row(self.stage, (place, number), chunk, link, self.step, number) for chunk in chunks]
         self.stage, self.step = self.stage + 1, self.step + 1
         return arrivals
 
@@ -278,7 +278,7 @@ class _Spreading:
             for hop in self._nodes.tree(rank, middle):
                 # What a rank gets to pass it on does not wait behind copies that others pass on.
                 order = (0, hop.depth, place, turn, hop.turn) if self.stage == 0 else (place, hop.depth, turn, hop.turn)
-                self.rows.append(_Row(self.stage, order, chunk, hop.link, self.step + hop.depth, -1))
+                self.rows.append(Row(self.stage, order, chunk, hop.link, self.step + hop.depth, -1))
         self.stage, self.step = self.stage + 1, self.step + 2 * self._nodes.depth
 
 
@@ -294,7 +294,7 @@ def moving(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
     """Return the plan of a collective whose chunks each go from one rank to one other rank."""
     at, goals, count = collective.holders[1].copy(), collective.goals[1], len(nodes)
     place_of = {rank: place for members in nodes.members for place, rank in enumerate(members)}
-    rows: list[_Row] = []
+    rows: list[Row] = []
     step, width = 0, 1
     for stage, ahead in enumerate(phases_of(count, form.radix)):
         distance = (nodes.node_of[goals] - nodes.node_of[collective.holders[1]]) % count
@@ -314,126 +314,13 @@ def moving(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
                 number, source = len(rows), int(nodes.net.src[link])
                 for chunk in part:
                     _move(rows, nodes, chunk, int(at[chunk]), source, (step, 2 * stage, place))
-                    rows.append(_Row(2 * stage + 1, (place, number), chunk, link, step + nodes.depth, number))
+                    rows.append(Row(2 * stage + 1, (place, number), chunk, link, step + nodes.depth, number))
                     at[chunk] = nodes.net.dst[link]
         step += nodes.depth + 1
     last = 2 * len(phases_of(count, form.radix))
     for chunk, (rank, goal) in enumerate(zip(at.tolist(), goals.tolist(), strict=True)):
         _move(rows, nodes, chunk, rank, goal, (step, last, 0))
-    return _plan(rows)
-
-
-def exchanging(nodes: Nodes, form: MessagesForm) -> Plan | None:
-    """Return the plan of an all-reduce in whose nodes all ranks are linked.
-
-    None where the number of nodes is no power of the radix, or ranks have no link.
-
-    Without `gathered` there is a chunk for each place of a node. A node's ranks sum a chunk at the rank at the chunk's
-    place, these ranks exchange their sums in phases, and each copies the result to its node.
-
-    With `gathered` all ranks that exchange a part of the buffer get the sum of their node. In a phase each of them
-    sends it to one other node. What arrives is added to the sum of the first of these ranks and replaces those of the
-    others, so that they have the sums of different nodes, which they add. If the form is scattered, the sums of each of
-    the part's chunks (`shards_of`) meet at one of these ranks first.
-    """
-    count, places = len(nodes), len(nodes.members[0])
-    phases = phases_of(count, form.radix)
-    is_regular = all(len(members) == places for members in nodes.members)
-    if form.radix ** len(phases) != count or not is_regular or nodes.depth > 1:
-        return None
-    link_of = {
-        (int(nodes.net.src[link]), int(nodes.net.dst[link])): link for links in nodes.between.values() for link in links
-    }
-    exchange, width = _Exchange(nodes, form), 1
-    for number, ahead in enumerate(phases):
-        exchange.add_inside(None if number else range(places), None)
-        for node in range(count):
-            digit = node // width % form.radix
-            for turn, distance in enumerate(ahead):
-                goal = node + ((digit + turn + 1) % form.radix - digit) * width
-                for part, ranks in enumerate(exchange.places_of):
-                    place = ranks[turn % len(ranks)]
-                    ends = nodes.members[node][place], nodes.members[goal][place]
-                    if ends not in link_of:
-                        return None
-                    exchange.add_message(part, link_of[ends], (turn, distance), reduces=place == ranks[0])
-        exchange.end_stage()
-        width *= form.radix
-    exchange.add_inside(None, range(places))
-    return _plan(exchange.rows)
-
-
-def shards_of(form: MessagesForm) -> int:
-    """Return the number of chunks of a part that an all-reduce exchanges.
-
-    It is a power of two, because programs need chunks that divide the usual message sizes.
-    """
-    return 1 << (form.radix - 2).bit_length() if form.gathered and form.scattered else 1
-
-
-_Inside = tuple[int, int, int, int]  # A send in all nodes: chunk, place of the source and of the goal, and turn.
-
-
-class _Exchange:
-    """The rows of an exchange of sums, as they are added, stage after stage.
-
-    Attributes:
-        rows: The rows so far.
-        places_of: For each part the places of the ranks that exchange it.
-    """
-
-    def __init__(self, nodes: Nodes, form: MessagesForm) -> None:
-        self.rows: list[_Row] = []
-        places = len(nodes.members[0])
-        width = form.radix - 1 if form.gathered else 1
-        parts = form.carriers if form.gathered else places
-        self.places_of = [list(range(part * width, (part + 1) * width)) for part in range(parts)]
-        self._nodes, self._stage = nodes, 0
-        self._is_scattered, self._shards = form.scattered, shards_of(form)
-
-    def end_stage(self) -> None:
-        """Begin the next stage, if the present one has any rows."""
-        self._stage += bool(self.rows) and self.rows[-1].stage == self._stage
-
-    def add_message(self, part: int, link: int, order: tuple[int, ...], *, reduces: bool) -> None:
-        """Add a message with all chunks of a part over a link, which the receiver adds or takes instead of its own."""
-        number = len(self.rows)
-        for chunk in range(part * self._shards, (part + 1) * self._shards):
-            self.rows.append(_Row(self._stage, order, chunk, link, self._stage, number, reduces))
-
-    def add_inside(self, sources: Sequence[int] | None, goals: Sequence[int] | None) -> None:
-        """Add the stages in which every goal of a node gets the sum of what the node's sources have.
-
-        In a scattered form the sums meet at one of the sources and are copied from there. Otherwise every goal adds for
-        itself; a goal that is no source takes what one of them has, and adds the rest.
-
-        Args:
-            sources: Places of the sources; None for the places that exchange the part.
-            goals: Places of the goals; None for the same.
-        """
-        sums, copies = list[_Inside](), list[_Inside]()
-        for part, own in enumerate(self.places_of):
-            froms, tos = (own if places is None else places for places in (sources, goals))
-            for shard in range(self._shards):
-                chunk = part * self._shards + shard
-                meeting = own[shard % len(own)]
-                for top in [meeting] if self._is_scattered else tos:
-                    for turn, source in enumerate(_rotated(froms, top)):
-                        is_copy = turn == 0 and top not in froms
-                        (copies if is_copy else sums).append((chunk, source, top, turn))
-                if self._is_scattered:
-                    copies += [(chunk, meeting, goal, n) for n, goal in enumerate(_rotated(tos, meeting))]
-        for rows in (sums, copies) if self._is_scattered else (copies, sums):
-            for chunk, source, goal, turn in rows:
-                for members in self._nodes.members:
-                    link = self._nodes.path(members[source], members[goal])[0]
-                    self.rows.append(_Row(self._stage, (turn,), chunk, link, self._stage, -1, reduces=rows is sums))
-            self.end_stage()
-
-
-def _rotated(places: Sequence[int], own: int) -> list[int]:
-    """Return ascending places without the own one, from the next one on, so that not all begin with one place."""
-    return [place for place in places if place > own] + [place for place in places if place < own]
+    return plan_of(rows)
 
 
 def phases_of(count: int, radix: int) -> list[list[int]]:
@@ -445,7 +332,7 @@ def phases_of(count: int, radix: int) -> list[list[int]]:
     return phases
 
 
-def _move(rows: list[_Row], nodes: Nodes, chunk: int, source: int, goal: int, at: tuple[int, int, int]) -> None:
+def _move(rows: list[Row], nodes: Nodes, chunk: int, source: int, goal: int, at: tuple[int, int, int]) -> None:
     """Add rows that move a chunk inside a node.
 
     Args:
@@ -460,10 +347,10 @@ def _move(rows: list[_Row], nodes: Nodes, chunk: int, source: int, goal: int, at
     members = nodes.members[nodes.node_of[source]]
     turn = (members.index(goal) - members.index(source)) % len(members)
     for depth, link in enumerate(nodes.path(source, goal)):
-        rows.append(_Row(stage, (place, depth, turn), chunk, link, step + depth, -1))
+        rows.append(Row(stage, (place, depth, turn), chunk, link, step + depth, -1))
 
 
-def _plan(rows: list[_Row]) -> Plan:
+def plan_of(rows: list[Row]) -> Plan:
     """Return the plan of rows in any order."""
     ordered = sorted(range(len(rows)), key=lambda i: (rows[i].stage, rows[i].order, i))
     stage, _, chunk, link, step, message, reduces = zip(*(rows[i] for i in ordered), strict=True)

@@ -16,9 +16,10 @@ import numpy as np
 
 from synth.engines.flow.csr_network import CsrNetwork, carrier_network
 from synth.engines.messages.estimate import estimated_us, lag_of
+from synth.engines.messages.exchange import exchanging, shards_of
 from synth.engines.messages.nodes import Nodes, nodes_of
 from synth.engines.messages.ordering import ordered
-from synth.engines.messages.plans import MessagesForm, Plan, exchanging, moving, shards_of, spreading
+from synth.engines.messages.plans import MessagesForm, Plan, moving, spreading
 from synth.engines.messages.tuning import TUNING, MessagesTuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Floats

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from synth.engines.flow.csr_network import carrier_network
+from synth.engines.messages.exchange import exchanging, shards_of
 from synth.engines.messages.nodes import nodes_of
 from synth.engines.messages.ordering import ordered
-from synth.engines.messages.plans import MessagesForm, exchanging, moving, phases_of, shards_of, spreading
+from synth.engines.messages.plans import MessagesForm, moving, phases_of, spreading
 from synth.engines.messages.search import accepts
 from synth.engines.request import Options
 from synth.model.problem import Problem, make_problem

@@ -1,0 +1,121 @@
+"""Plans of an all-reduce between nodes: the ranks of a node exchange the node's sums with those of other nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from synth.engines.messages.nodes import Nodes
+from synth.engines.messages.plans import MessagesForm, Plan, Row, phases_of, plan_of
+
+
+def exchanging(nodes: Nodes, form: MessagesForm) -> Plan | None:
+    """Return the plan of an all-reduce in whose nodes all ranks are linked.
+
+    None where the number of nodes is no power of the radix, or ranks have no link.
+
+    Without `gathered` there is a chunk for each place of a node. A node's ranks sum a chunk at the rank at the chunk's
+    place, these ranks exchange their sums in phases, and each copies the result to its node.
+
+    With `gathered` all ranks that exchange a part of the buffer get the sum of their node. In a phase each of them
+    sends it to one other node. What arrives is added to the sum of the first of these ranks and replaces those of the
+    others, so that they have the sums of different nodes, which they add. If the form is scattered, the sums of each of
+    the part's chunks (`shards_of`) meet at one of these ranks first.
+    """
+    count, places = len(nodes), len(nodes.members[0])
+    phases = phases_of(count, form.radix)
+    is_regular = all(len(members) == places for members in nodes.members)
+    if form.radix ** len(phases) != count or not is_regular or nodes.depth > 1:
+        return None
+    link_of = {
+        (int(nodes.net.src[link]), int(nodes.net.dst[link])): link for links in nodes.between.values() for link in links
+    }
+    exchange, width = _Exchange(nodes, form), 1
+    for number, ahead in enumerate(phases):
+        exchange.add_inside(None if number else range(places), None)
+        for node in range(count):
+            digit = node // width % form.radix
+            for turn, distance in enumerate(ahead):
+                goal = node + ((digit + turn + 1) % form.radix - digit) * width
+                for part, ranks in enumerate(exchange.places_of):
+                    place = ranks[turn % len(ranks)]
+                    ends = nodes.members[node][place], nodes.members[goal][place]
+                    if ends not in link_of:
+                        return None
+                    exchange.add_message(part, link_of[ends], (turn, distance), reduces=place == ranks[0])
+        exchange.end_stage()
+        width *= form.radix
+    exchange.add_inside(None, range(places))
+    return plan_of(exchange.rows)
+
+
+def shards_of(form: MessagesForm) -> int:
+    """Return the number of chunks of a part that an all-reduce exchanges.
+
+    It is a power of two, because programs need chunks that divide the usual message sizes.
+    """
+    return 1 << (form.radix - 2).bit_length() if form.gathered and form.scattered else 1
+
+
+_Inside = tuple[int, int, int, int]  # A send in all nodes: chunk, place of the source and of the goal, and turn.
+
+
+class _Exchange:
+    """The rows of an exchange of sums, as they are added, stage after stage.
+
+    Attributes:
+        rows: The rows so far.
+        places_of: For each part the places of the ranks that exchange it.
+    """
+
+    def __init__(self, nodes: Nodes, form: MessagesForm) -> None:
+        self.rows: list[Row] = []
+        places = len(nodes.members[0])
+        width = form.radix - 1 if form.gathered else 1
+        parts = form.carriers if form.gathered else places
+        self.places_of = [list(range(part * width, (part + 1) * width)) for part in range(parts)]
+        self._nodes, self._stage = nodes, 0
+        self._is_scattered, self._shards = form.scattered, shards_of(form)
+
+    def end_stage(self) -> None:
+        """Begin the next stage, if the present one has any rows."""
+        self._stage += bool(self.rows) and self.rows[-1].stage == self._stage
+
+    def add_message(self, part: int, link: int, order: tuple[int, ...], *, reduces: bool) -> None:
+        """Add a message with all chunks of a part over a link, which the receiver adds or takes instead of its own."""
+        number = len(self.rows)
+        for chunk in range(part * self._shards, (part + 1) * self._shards):
+            self.rows.append(Row(self._stage, order, chunk, link, self._stage, number, reduces))
+
+    def add_inside(self, sources: Sequence[int] | None, goals: Sequence[int] | None) -> None:
+        """Add the stages in which every goal of a node gets the sum of what the node's sources have.
+
+        In a scattered form the sums meet at one of the sources and are copied from there. Otherwise every goal adds for
+        itself; a goal that is no source takes what one of them has, and adds the rest.
+
+        Args:
+            sources: Places of the sources; None for the places that exchange the part.
+            goals: Places of the goals; None for the same.
+        """
+        sums, copies = list[_Inside](), list[_Inside]()
+        for part, own in enumerate(self.places_of):
+            froms, tos = (own if places is None else places for places in (sources, goals))
+            for shard in range(self._shards):
+                chunk = part * self._shards + shard
+                meeting = own[shard % len(own)]
+                for top in [meeting] if self._is_scattered else tos:
+                    for turn, source in enumerate(_rotated(froms, top)):
+                        is_copy = turn == 0 and top not in froms
+                        (copies if is_copy else sums).append((chunk, source, top, turn))
+                if self._is_scattered:
+                    copies += [(chunk, meeting, goal, n) for n, goal in enumerate(_rotated(tos, meeting))]
+        for rows in (sums, copies) if self._is_scattered else (copies, sums):
+            for chunk, source, goal, turn in rows:
+                for members in self._nodes.members:
+                    link = self._nodes.path(members[source], members[goal])[0]
+                    self.rows.append(Row(self._stage, (turn,), chunk, link, self._stage, -1, reduces=rows is sums))
+            self.end_stage()
+
+
+def _rotated(places: Sequence[int], own: int) -> list[int]:
+    """Return ascending places without the own one, from the next one on, so that not all begin with one place."""
+    return [place for place in places if place > own] + [place for place in places if place < own]
