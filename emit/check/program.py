@@ -41,6 +41,7 @@ def check(
     *,
     target: str | Limits | None = "executor-nccl",
     split: bool = True,
+    races: bool = True,
 ) -> ProgramReport:
     """Check that every interleaving of `program` ends, without a race, in the contents that `goal` requires.
 
@@ -53,6 +54,7 @@ def check(
         target: Target whose limits are checked (executor-nccl, rccl, msccl), or these limits; None means no limits.
         split: If True, a step of `count` chunks takes `count` slots, as it does for large messages. If False, it takes
             one slot, and the report's `splits` says whether the program also ends with `count` slots.
+        races: Whether races are looked for; if not, only one interleaving is judged.
 
     Returns:
         The report, with at most MAX_OF_A_KIND findings of a kind. A program with a structural fault is not executed, so
@@ -86,7 +88,8 @@ def check(
         if order is not None:
             for prefix, goal_of_call, aliased in goals:
                 cells = cells_of(program, columns, goal_of_call, aliased)
-                find_races(columns, order, cells, structure, prefix, images)
+                if races:
+                    find_races(columns, order, cells, structure, prefix, images)
                 if goal_of_call is not None:
                     contents = ProgramContents(goal_of_call, images, input_block(program))
                     _replay(columns, order, cells, contents, structure, prefix)

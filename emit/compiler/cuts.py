@@ -20,10 +20,10 @@ from synth.verify.algorithm import Algorithm
 _DOUBLING = 1.005  # gain in time that twice as many cells must bring, because they divide fewer message sizes
 
 
-def best_cut(algorithm: Algorithm, cells: Sequence[int]) -> CommonChunk:
+def best_cut(algorithm: Algorithm, cells: Sequence[int], size_bytes: float = LARGEST) -> CommonChunk:
     """Return the best division of an algorithm's blocks into cells.
 
-    The best division has the least time for large messages, where each doubling of cells must gain enough (_DOUBLING).
+    The best division has the least time at a message size, where each doubling of cells must gain enough (_DOUBLING).
     It is that of `common_chunk`, without a search, if the number of chunks of a block is among `cells`, or the chunks
     differ in size.
 
@@ -31,6 +31,7 @@ def best_cut(algorithm: Algorithm, cells: Sequence[int]) -> CommonChunk:
         algorithm: The algorithm.
         cells: Allowed numbers of cells of a block, ascending, all at least the number of its chunks; if empty, the
             division is that of `common_chunk` too.
+        size_bytes: The largest message size in bytes that is of interest.
     """
     collective = algorithm.problem.collective
     equal_chunks = np.ptp(collective.fraction) == 0 and collective.nchunks % collective.chunks == 0
@@ -38,7 +39,7 @@ def best_cut(algorithm: Algorithm, cells: Sequence[int]) -> CommonChunk:
         return common_chunk(collective)
     candidates = [cut_blocks(collective, widths) for number in cells for widths in _widths(algorithm, number)]
     doublings = np.log2([common.cells.chunks / cells[0] for common in candidates])
-    times_us = [cut_time_us(algorithm, common, LARGEST) for common in checking_deadline(candidates)]
+    times_us = [cut_time_us(algorithm, common, size_bytes) for common in checking_deadline(candidates)]
     weighted_us = times_us * _DOUBLING**doublings
     return candidates[int(np.argmin(weighted_us))]
 

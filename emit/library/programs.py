@@ -277,7 +277,7 @@ class Programs:
         those of `lower`.
         """
         plain = common_chunk(algorithm.problem.collective)
-        common = best_cut(algorithm, self._cells(algorithm, low, high))
+        common = best_cut(algorithm, self._cells(algorithm, low, high), max(sizes, default=high))
         try:
             return self._lower_in_cells(algorithm, protocol, low, high, common, until, sizes)
         except InputError:
