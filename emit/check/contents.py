@@ -121,6 +121,7 @@ class ProgramContents:
         writer: Callable[[int], Place | None],
         findings: Findings,
         prefix: str = "",
+        looked_at: Sequence[bool] | None = None,
     ) -> None:
         """Add one finding for each required chunk that does not hold each of its contributions exactly once.
 
@@ -131,6 +132,7 @@ class ProgramContents:
             writer: Returns the last writer of a cell; None if nothing wrote it.
             findings: Where the findings are added.
             prefix: Prefix of the messages.
+            looked_at: Whether each row is looked at; None for all rows.
         """
         sets = self.goal.sets
         ids = (sets.source * self.nchunks + sets.chunk).tolist()
@@ -138,6 +140,8 @@ class ProgramContents:
         numbers: dict[int, int] = {}
         rows = enumerate(zip(first, self.goal.required[3].tolist(), strict=True))
         for row, (first_cell, set_number) in checking_deadline(rows, every=256):
+            if looked_at is not None and not looked_at[row]:
+                continue
             required_number = numbers.get(set_number)
             if required_number is None:
                 required_number = numbers[set_number] = self.of(

@@ -188,6 +188,7 @@ def _replay(plan_acts: Acts, memory: Memory, required_goal: Goal | None, finding
                     memory.units,
                     lambda cell: plan_acts.place(*run.written[cell][2:4]) if cell in run.written else None,
                     findings,
+                    looked_at=None if run.begins is None else run.begins[required].tolist(),
                 )
         if stopped or findings.reported:
             if launch > 1:  # Earlier launches had no findings.

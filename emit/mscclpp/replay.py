@@ -10,7 +10,7 @@ Every channel end and every semaphore has its signals in a fixed order, as `emit
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from emit.check.clocks import Group, Message, Row, ThreadClocks, VectorClocks
 from emit.check.contents import GARBAGE, NOTHING, ProgramContents
 from emit.findings import Findings
 from emit.mscclpp.acts import in_upper_half
+from emit.mscclpp.alike import cells_of, first_of_alike
 from emit.mscclpp.memory import Memory
 
 # An access: actor, tick, threadblock and operation (for messages); then the number of nops before it, whether elements
@@ -36,6 +37,7 @@ class Replay:
         plan_acts: Acts of the plan.
         memory: Memory of the plan.
         contents: Contents of cells.
+        begins: Which cells are looked at, as `first_of_alike` says; None for all.
         initial: Content of each cell at the start of a launch.
         cells: Content of each cell.
         findings: Where findings are added.
@@ -58,6 +60,7 @@ class Replay:
         self.group = Group(None if memory.images is None else memory.images.images)
         self.launch, self.execution = 0, ActExecution(plan_acts)
         self.halves = [plan_acts.acts, in_upper_half(plan_acts, memory) if memory.plan.double else plan_acts.acts]
+        self.begins = first_of_alike(memory, contents.goal, self.halves)
         self.begun = [0] * len(memory.plan.gpus)
         nblocks = len(plan_acts.acts)
         used = sorted({port for acts in plan_acts.acts for act in acts for port in act.ports})
@@ -218,7 +221,7 @@ class Replay:
             if run.packet
         }
         cells, add, image, group = self.cells, self.contents.add, self.contents.image, self.group
-        for j in range(move.length):
+        for j in self._elements(move):
             access = (actor, clocks.tick[actor], block, act.op, clocks.nops[actor], act.packets, j)
             total = NOTHING
             for n, run in enumerate(move.sources):
@@ -242,6 +245,15 @@ class Replay:
                         self.times[cell] += 1
         if packets:
             clocks.tick[actor] += 1  # The packet says nothing about later events.
+
+    def _elements(self, move: Move) -> Iterable[int]:
+        """Return the elements of a move that are looked at."""
+        if self.begins is None or not move.length:
+            return range(move.length)
+        elements: list[int] = np.flatnonzero(
+            self.begins[cells_of((*move.sources, *move.targets)[0], move.length)]
+        ).tolist()
+        return elements
 
     def _reads(self, cell: int, access: Access, run: ActRun, act: Act) -> None:
         """Check that a read of a cell is ordered after its last write, and record it."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Any
+
+from emit.mscclpp.plan import ExecutionPlan, PlanBlock
 
 Json = dict[str, Any]
 FaultyPlan = tuple[int, int, Json]
@@ -185,3 +188,28 @@ LATER_FAULTS: dict[str, Callable[[Json], Iterator[Json]]] = {
     "launches ahead of other ranks": unheard,
     "launches ahead of ranks that it does not write to": unmet,
 }
+
+
+def with_changed_op(plan: ExecutionPlan, rng: random.Random) -> ExecutionPlan:
+    """Return a plan with one changed operation of a rank that has any."""
+    gpus = list(plan.gpus)
+    rank = rng.choice([rank for rank, gpu in enumerate(gpus) if any(block.ops for block in gpu.blocks)])
+    blocks = list(gpus[rank].blocks)
+    at = rng.choice([at for at, block in enumerate(blocks) if block.ops])
+    ops = list(blocks[at].ops)
+    n = rng.randrange(len(ops))
+    fault = rng.choice(("drop", "swap", "repeat", "src", "dst"))
+    op = ops[n]
+    if fault == "drop":
+        del ops[n]
+    elif fault == "swap":
+        m = rng.randrange(len(ops))
+        ops[n], ops[m] = ops[m], ops[n]
+    elif fault == "repeat":
+        ops.insert(n, op)
+    elif op.src:
+        parts = [part._replace(first=max(0, part.first + rng.choice((-1, 1)))) for part in getattr(op, fault)]
+        ops[n] = op._replace(**{fault: parts})
+    blocks[at] = PlanBlock(ops, blocks[at].channels, blocks[at].buffers)
+    gpus[rank] = replace(gpus[rank], blocks=blocks)
+    return replace(plan, gpus=gpus)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -12,12 +11,13 @@ import pytest
 from emit.compiler.lower import Lowering, forms
 from emit.mscclpp.format import check_plan, write_plan
 from emit.mscclpp.images import text_of_images, whole_plan
-from emit.mscclpp.plan import ExecutionPlan, PlanBlock, plan_text
+from emit.mscclpp.plan import ExecutionPlan, plan_text
 from emit.mscclpp.read import read_plan, shared_plan
 from emit.mscclpp.timing import PlanPredictor
 from emit.targets import target_named
 from synth.baselines import baseline
 from synth.model.problem import make_problem
+from tests.emit.mscclpp.plan_faults import with_changed_op
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Topology
@@ -79,38 +79,13 @@ def test_translatable_cases_have_images() -> None:
     assert sum(bool(_plans(*case)) for case in CASES) >= 12
 
 
-def _faulty(plan: ExecutionPlan, rng: random.Random) -> ExecutionPlan:
-    """Return a plan with one changed operation of a representative."""
-    gpus = list(plan.gpus)
-    rank = rng.choice([rank for rank, gpu in enumerate(gpus) if any(block.ops for block in gpu.blocks)])
-    blocks = list(gpus[rank].blocks)
-    at = rng.choice([at for at, block in enumerate(blocks) if block.ops])
-    ops = list(blocks[at].ops)
-    n = rng.randrange(len(ops))
-    fault = rng.choice(("drop", "swap", "repeat", "src", "dst"))
-    op = ops[n]
-    if fault == "drop":
-        del ops[n]
-    elif fault == "swap":
-        m = rng.randrange(len(ops))
-        ops[n], ops[m] = ops[m], ops[n]
-    elif fault == "repeat":
-        ops.insert(n, op)
-    elif op.src:
-        parts = [part._replace(first=max(0, part.first + rng.choice((-1, 1)))) for part in getattr(op, fault)]
-        ops[n] = op._replace(**{fault: parts})
-    blocks[at] = PlanBlock(ops, blocks[at].channels, blocks[at].buffers)
-    gpus[rank] = replace(gpus[rank], blocks=blocks)
-    return replace(plan, gpus=gpus)
-
-
 @pytest.mark.parametrize(("spec", "name", "protocol"), CASES)
 def test_checks_of_representatives_and_of_all_ranks_agree(spec: str, name: str, protocol: str) -> None:
     """Check that both checks find the same kinds of faults in plans with a planted fault."""
     rng, found = random.Random(f"{spec} {name} {protocol}"), 0
     for plan, _, _ in _plans(spec, name, protocol):
         for _ in range(4):
-            faulty = _faulty(plan, rng)
+            faulty = with_changed_op(plan, rng)
             reports = [check_plan(candidate) for candidate in (faulty, whole_plan(faulty))]
             kinds = [{finding.kind for finding in report.findings} for report in reports]
             assert reports[0].ok == reports[1].ok, [f.message for report in reports for f in report.findings][:4]

@@ -1,0 +1,105 @@
+"""Cells that a plan treats like the cell before them, so that a check of the first of them is a check of all.
+
+A chunk that a plan always moves as a whole has as many cells as the plan cuts it into, each with the same accesses in
+the same order. Two adjacent cells are alike if every move has both or neither, next to each other; if what they hold at
+first, and must hold at the end, differs only by the next chunk; and if the cells that moves bring them to or from are
+alike too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from emit.check.acts import Act, ActRun, Move
+from emit.goal import Goal, Sets
+from emit.mscclpp.memory import Memory
+from synth.model.collective import Bools, Ints
+from synth.model.deadline import checking_deadline
+
+_BUFFERS = ("i", "o", "s")
+
+
+def first_of_alike(memory: Memory, goal: Goal, launches: Sequence[Sequence[Sequence[Act]]]) -> Bools | None:
+    """Return which cells are the first of cells that are alike, bool (cells,); None if each is to be looked at.
+
+    Args:
+        memory: Memory of the plan.
+        goal: What cells hold at first and must hold at the end.
+        launches: Acts of each threadblock in each kind of launch.
+    """
+    if memory.units > 1 or memory.images is not None:
+        return None
+    moves = [move for launch in launches for acts in launch for act in acts for move in act.moves]
+    ncells = memory.first[-1]
+    if _has_packets_as_data(moves, ncells):
+        return None
+    begins = np.zeros(ncells + 1, dtype=bool)
+    for rank in memory.owners:
+        begins[[*memory.base[rank].values(), memory.base[rank]["s"] + memory.half(rank)]] = True
+    begins[memory.first] = True
+    _begin_by_goal(begins, memory, goal)
+    runs_of_move = [(move.length, (*move.sources, *move.targets)) for move in moves if move.length]
+    for length, runs in runs_of_move:
+        for run in runs:
+            begins[[run.cell, run.cell + _width(run) * length]] = True
+    before = -1
+    while before != (before := int(begins.sum())):
+        for length, runs in checking_deadline(runs_of_move, every=256):
+            if length > 1:
+                places = [cells_of(run, length) for run in runs]
+                found = np.logical_or.reduce([begins[cells] for cells in places])
+                for cells in places:
+                    begins[cells] = found
+    return begins
+
+
+def cells_of(run: ActRun, length: int) -> slice:
+    """Return the first cell of each element of a run."""
+    return slice(run.cell, run.cell + _width(run) * length, _width(run))
+
+
+def _width(run: ActRun) -> int:
+    """Return the number of cells of an element."""
+    return 2 if run.packet else 1
+
+
+def _has_packets_as_data(moves: Sequence[Move], ncells: int) -> bool:
+    """Return True if cells of packets are also moved as plain data, or as other packets."""
+    kinds = np.zeros((3, ncells), dtype=bool)  # first cells of packets, second ones, and plain data
+    for move in moves:
+        for run in (*move.sources, *move.targets):
+            cells = cells_of(run, move.length)
+            kinds[0 if run.packet else 2, cells] = True
+            if run.packet:
+                kinds[1, run.cell + 1 : run.cell + 2 * move.length : 2] = True
+    return bool((kinds.sum(axis=0) > 1).any())
+
+
+def _begin_by_goal(begins: Bools, memory: Memory, goal: Goal) -> None:
+    """Mark the cells whose contents at first or at the end are not those of the next chunk after the cell before."""
+    base = np.array([[memory.base[rank][buffer] for buffer in _BUFFERS] for rank in range(goal.nranks)])
+    rank, buffer, index, source, chunk = goal.initial
+    holds = np.full((2, len(begins)), -1, dtype=np.int64)  # source and chunk
+    holds[:, base[rank, buffer] + index] = source, chunk
+    is_next = (holds[0, 1:] == holds[0, :-1]) & ((holds[0, 1:] < 0) | (holds[1, 1:] == holds[1, :-1] + 1))
+    begins[1:] |= ~is_next
+    rank, buffer, index, set_of_cell = goal.required
+    wanted = np.full(len(begins), -1, dtype=np.int64)
+    wanted[base[rank, buffer] + index] = set_of_cell
+    follows = np.append(_next_follows(goal.sets), False)
+    is_next = np.where(wanted[1:] < 0, wanted[:-1] < 0, follows[wanted[:-1]] & (wanted[1:] == wanted[:-1] + 1))
+    begins[1:] |= ~is_next
+
+
+def _next_follows(sets: Sets) -> Bools:
+    """Return for each set but the last whether the next one has the next chunk of each of its sources, in order."""
+    sizes = np.diff(sets.start)
+    same_size = sizes[1:] == sizes[:-1]
+    rows = np.arange(sets.start[1], sets.start[-1]) if len(sizes) > 1 else np.zeros(0, dtype=np.int64)
+    set_of_row = np.repeat(np.arange(1, len(sizes)), sizes[1:])
+    earlier: Ints = np.maximum(rows - sizes[set_of_row - 1], 0)
+    differs = (sets.source[rows] != sets.source[earlier]) | (sets.chunk[rows] != sets.chunk[earlier] + 1)
+    follows: Bools = same_size & ~np.isin(np.arange(1, len(sizes)), set_of_row[differs])
+    return follows
