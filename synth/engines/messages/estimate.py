@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from synth.engines.messages.nodes import Carriers, Nodes
@@ -58,8 +60,11 @@ def lag_of(nodes: Nodes, form: MessagesForm, size_bytes: float) -> float:
 def _weights(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str) -> list[list[tuple[int, float]]]:
     """Return for each phase how far ahead its messages go and which part of the message size each carries."""
     count, collective = len(nodes), problem.collective
+    if form.exchanged:
+        widths = [prod(form.radixes[:number]) for number in range(len(form.radixes))]
+        return [[(turn * width, 1.0) for turn in range(1, r)] for r, width in zip(form.radixes, widths, strict=True)]
     phases = phases_of(count, form.radix)
-    if form.exchanged or (collective.kind.rooted and kind in ("spread", "gather")):
+    if collective.kind.rooted and kind in ("spread", "gather"):
         return [[(ahead, 1.0) for ahead in phase] for phase in phases]
     if kind != "move":
         # A node sends on the blocks of as many nodes as it has by then, and that its goal lacks.

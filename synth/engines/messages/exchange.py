@@ -3,49 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from synth.engines.messages.nodes import Nodes
-from synth.engines.messages.plans import MessagesForm, Plan, Row, phases_of, plan_of
+from synth.engines.messages.plans import MessagesForm, Plan, Row, plan_of
 
 
 def exchanging(nodes: Nodes, form: MessagesForm) -> Plan | None:
     """Return the plan of an all-reduce in whose nodes all ranks are linked.
 
-    None where the number of nodes is no power of the radix, or ranks have no link.
+    None where the form's radixes do not multiply to the number of nodes, or ranks have no link. The numbers of the
+    nodes are written with these radixes, and in a phase each node exchanges with those that differ in one digit.
 
     Without `gathered` there is a chunk for each place of a node. A node's ranks sum a chunk at the rank at the chunk's
     place, these ranks exchange their sums in phases, and each copies the result to its node.
 
-    With `gathered` all ranks that exchange a part of the buffer get the sum of their node. In a phase each of them
-    sends it to one other node. What arrives is added to the sum of the first of these ranks and replaces those of the
-    others, so that they have the sums of different nodes, which they add. If the form is scattered, the sums of each of
-    the part's chunks (`shards_of`) meet at one of these ranks first.
+    With `gathered` as many ranks as a node has messages in a phase get the sum of their node, for each part of the
+    buffer. Each of them sends it to one other node. What arrives is added to the sum of the first of these ranks and
+    replaces those of the others, so that they have the sums of different nodes, which they add. If the form is
+    scattered, the sums of each of the part's chunks (`shards_of`) meet at one of these ranks first.
     """
     count, places = len(nodes), len(nodes.members[0])
-    phases = phases_of(count, form.radix)
     is_regular = all(len(members) == places for members in nodes.members)
-    if form.radix ** len(phases) != count or not is_regular or nodes.depth > 1:
+    if prod(form.radixes) != count or not is_regular or nodes.depth > 1:
         return None
     link_of = {
         (int(nodes.net.src[link]), int(nodes.net.dst[link])): link for links in nodes.between.values() for link in links
     }
-    exchange, width = _Exchange(nodes, form), 1
-    for number, ahead in enumerate(phases):
-        exchange.add_inside(None if number else range(places), None)
+    exchange, width, before = _Exchange(nodes, form), 1, None
+    for radix in form.radixes:
+        senders = radix - 1 if form.gathered else 1
+        exchange.add_inside(before, senders)
         for node in range(count):
-            digit = node // width % form.radix
-            for turn, distance in enumerate(ahead):
-                goal = node + ((digit + turn + 1) % form.radix - digit) * width
+            digit = node // width % radix
+            for turn in range(radix - 1):
+                goal = node + ((digit + turn + 1) % radix - digit) * width
                 for part, ranks in enumerate(exchange.places_of):
-                    place = ranks[turn % len(ranks)]
+                    place = ranks[turn % senders]
                     ends = nodes.members[node][place], nodes.members[goal][place]
                     if ends not in link_of:
                         return None
-                    exchange.add_message(part, link_of[ends], (turn, distance), reduces=place == ranks[0])
+                    exchange.add_message(part, link_of[ends], turn, reduces=place == ranks[0])
         exchange.end_stage()
-        width *= form.radix
-    exchange.add_inside(None, range(places))
+        width, before = width * radix, senders
+    exchange.add_inside(before, None)
     return plan_of(exchange.rows)
+
+
+def factors_of(count: int, most: int | None = None) -> list[tuple[int, ...]]:
+    """Return all ways to write a number as a product of numbers from 2 on, each descending; few factors come first.
+
+    Args:
+        count: The number, 2 or more.
+        most: Largest factor; None for any.
+    """
+    ways: list[tuple[int, ...]] = []
+    for factor in range(min(count, most or count), 1, -1):
+        if count % factor == 0:
+            ways += [(factor, *rest) for rest in (factors_of(count // factor, factor) if factor < count else [()])]
+    return sorted(ways, key=len)
 
 
 def shards_of(form: MessagesForm) -> int:
@@ -53,7 +69,7 @@ def shards_of(form: MessagesForm) -> int:
 
     It is a power of two, because programs need chunks that divide the usual message sizes.
     """
-    return 1 << (form.radix - 2).bit_length() if form.gathered and form.scattered else 1
+    return 1 << (max(form.radixes) - 2).bit_length() if form.gathered and form.scattered else 1
 
 
 _Inside = tuple[int, int, int, int]  # A send in all nodes: chunk, place of the source and of the goal, and turn.
@@ -70,7 +86,7 @@ class _Exchange:
     def __init__(self, nodes: Nodes, form: MessagesForm) -> None:
         self.rows: list[Row] = []
         places = len(nodes.members[0])
-        width = form.radix - 1 if form.gathered else 1
+        width = max(form.radixes) - 1 if form.gathered else 1
         parts = form.carriers if form.gathered else places
         self.places_of = [list(range(part * width, (part + 1) * width)) for part in range(parts)]
         self._nodes, self._stage = nodes, 0
@@ -80,28 +96,30 @@ class _Exchange:
         """Begin the next stage, if the present one has any rows."""
         self._stage += bool(self.rows) and self.rows[-1].stage == self._stage
 
-    def add_message(self, part: int, link: int, order: tuple[int, ...], *, reduces: bool) -> None:
+    def add_message(self, part: int, link: int, turn: int, *, reduces: bool) -> None:
         """Add a message with all chunks of a part over a link, which the receiver adds or takes instead of its own."""
         number = len(self.rows)
         for chunk in range(part * self._shards, (part + 1) * self._shards):
-            self.rows.append(Row(self._stage, order, chunk, link, self._stage, number, reduces))
+            self.rows.append(Row(self._stage, (turn,), chunk, link, self._stage, number, reduces))
 
-    def add_inside(self, sources: Sequence[int] | None, goals: Sequence[int] | None) -> None:
+    def add_inside(self, sources: int | None, goals: int | None) -> None:
         """Add the stages in which every goal of a node gets the sum of what the node's sources have.
 
         In a scattered form the sums meet at one of the sources and are copied from there. Otherwise every goal adds for
         itself; a goal that is no source takes what one of them has, and adds the rest.
 
         Args:
-            sources: Places of the sources; None for the places that exchange the part.
-            goals: Places of the goals; None for the same.
+            sources: Number of the places that exchange the part that are sources, the first ones; None for all places
+                of the node.
+            goals: The same of the goals.
         """
+        all_places = range(len(self._nodes.members[0]))
         sums, copies = list[_Inside](), list[_Inside]()
         for part, own in enumerate(self.places_of):
-            froms, tos = (own if places is None else places for places in (sources, goals))
+            froms, tos = (all_places if count is None else own[:count] for count in (sources, goals))
             for shard in range(self._shards):
                 chunk = part * self._shards + shard
-                meeting = own[shard % len(own)]
+                meeting = own[shard % (sources or goals or 1)]
                 for top in [meeting] if self._is_scattered else tos:
                     for turn, source in enumerate(_rotated(froms, top)):
                         is_copy = turn == 0 and top not in froms

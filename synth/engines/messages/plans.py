@@ -27,6 +27,7 @@ class MessagesForm(NamedTuple):
         carriers: Most links over which a message from one node to another is spread.
         scattered: Whether copies inside a node go by way of different ranks, which spread the load of one port.
         exchanged: Whether ranks at one place of all nodes exchange their partial sums, so that each has the sum.
+        radixes: With `exchanged`, the numbers of nodes among which each phase exchanges; in place of `radix`.
         gathered: Whether, with `exchanged`, the messages of a phase leave from different ranks, which all have the sum
             of their node by then. Each of `carriers` parts of the buffer has its own such ranks.
         distributed: Whether a root's chunks go to one node each first, and the nodes exchange them.
@@ -39,6 +40,7 @@ class MessagesForm(NamedTuple):
     carriers: int
     scattered: bool = False
     exchanged: bool = False
+    radixes: tuple[int, ...] = ()
     gathered: bool = False
     distributed: bool = False
     parts: int = 1

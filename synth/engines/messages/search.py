@@ -16,7 +16,7 @@ import numpy as np
 
 from synth.engines.flow.csr_network import CsrNetwork, carrier_network
 from synth.engines.messages.estimate import estimated_us, lag_of
-from synth.engines.messages.exchange import exchanging, shards_of
+from synth.engines.messages.exchange import exchanging, factors_of, shards_of
 from synth.engines.messages.nodes import Nodes, nodes_of
 from synth.engines.messages.ordering import ordered
 from synth.engines.messages.plans import MessagesForm, Plan, moving, spreading
@@ -142,11 +142,13 @@ class _MessagesSearch:
         if collective.kind.in_shares and self.problem.relays:
             return [(collective.nranks, form) for form in forms]
         if collective.kind.in_shares:
-            exchanged = [(places, MessagesForm(radix, places, exchanged=True)) for radix in radixes]
+            exchanged = [
+                (places, MessagesForm(count, places, exchanged=True, radixes=radixes)) for radixes in factors_of(count)
+            ]
             gathered = [
-                MessagesForm(radix, 1 << (places // (radix - 1)).bit_length() - 1, scattered,
-                             exchanged=True, gathered=True)
-                for radix in radixes if 2 < radix <= places + 1 for scattered in (False, True)
+                MessagesForm(count, 1 << (places // (radixes[0] - 1)).bit_length() - 1, scattered,
+                             exchanged=True, radixes=radixes, gathered=True)
+                for radixes in factors_of(count) if 2 < radixes[0] <= places + 1 for scattered in (False, True)
             ]  # fmt: skip
             exchanged += [(form.carriers * shards_of(form), form) for form in gathered]
             return exchanged + [(collective.nranks, form) for form in forms]

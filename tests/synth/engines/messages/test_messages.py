@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import product
+from math import prod
 
 import numpy as np
 import pytest
 
 from synth.engines.flow.csr_network import carrier_network
-from synth.engines.messages.exchange import exchanging, shards_of
+from synth.engines.messages.exchange import exchanging, factors_of, shards_of
 from synth.engines.messages.nodes import nodes_of
 from synth.engines.messages.ordering import ordered
-from synth.engines.messages.plans import MessagesForm, moving, phases_of, spreading
+from synth.engines.messages.plans import MessagesForm, moving, spreading
 from synth.engines.messages.search import accepts
 from synth.engines.request import Options
 from synth.model.problem import Problem, make_problem
@@ -69,25 +70,30 @@ def test_one_message_carries_the_data_of_a_node_to_another() -> None:
     assert max(senders.values()) == 1
 
 
-@pytest.mark.parametrize(("topology", "radix", "phases"), [("dgx-h100:3", 3, 1), ("dgx-a100:4", 2, 2)])
-def test_places_exchange_their_sums(topology: str, radix: int, phases: int) -> None:
+@pytest.mark.parametrize(
+    ("topology", "radixes"), [("dgx-h100:3", (3,)), ("dgx-a100:4", (2, 2)), ("dgx2:6", (3, 2)), ("dgx2:6", (2, 3))]
+)
+def test_places_exchange_their_sums(topology: str, radixes: tuple[int, ...]) -> None:
     problem = _problem(topology, "allreduce")
     nodes = nodes_of(problem.network)
     assert nodes is not None
-    plan = exchanging(nodes, MessagesForm(radix, 1, exchanged=True))
+    plan = exchanging(nodes, MessagesForm(1, 1, exchanged=True, radixes=radixes))
     assert plan is not None
     whole = problem.with_chunks(len(nodes.members[0]))
-    assert Algorithm(whole, plan.schedule(1), "test").steps == phases + 2
+    assert Algorithm(whole, plan.schedule(1), "test").steps == len(radixes) + 2
 
 
 @pytest.mark.parametrize(
     ("topology", "form"),
     [
-        ("dgx-h100:4", MessagesForm(4, 2, exchanged=True, gathered=True)),
-        ("dgx-h100:4", MessagesForm(4, 2, scattered=True, exchanged=True, gathered=True)),
-        ("dgx-a100:9", MessagesForm(3, 4, exchanged=True, gathered=True)),
-        ("dgx-a100:9", MessagesForm(9, 1, scattered=True, exchanged=True, gathered=True)),
-        ("dgx-h100:16", MessagesForm(4, 2, scattered=True, exchanged=True, gathered=True)),
+        ("dgx-h100:4", MessagesForm(1, 2, exchanged=True, radixes=(4,), gathered=True)),
+        ("dgx-h100:4", MessagesForm(1, 2, scattered=True, exchanged=True, radixes=(4,), gathered=True)),
+        ("dgx-a100:9", MessagesForm(1, 4, exchanged=True, radixes=(3, 3), gathered=True)),
+        ("dgx-a100:9", MessagesForm(1, 1, scattered=True, exchanged=True, radixes=(9,), gathered=True)),
+        ("dgx-h100:16", MessagesForm(1, 2, scattered=True, exchanged=True, radixes=(4, 4), gathered=True)),
+        ("dgx-a100:8", MessagesForm(1, 2, exchanged=True, radixes=(4, 2), gathered=True)),
+        ("dgx-a100:8", MessagesForm(1, 2, scattered=True, exchanged=True, radixes=(2, 4), gathered=True)),
+        ("dgx-a100:6", MessagesForm(1, 4, exchanged=True, radixes=(3, 2), gathered=True)),
     ],
 )
 @pytest.mark.parametrize("waves", [1, 2])
@@ -102,13 +108,18 @@ def test_a_node_sends_its_sum_from_different_ranks(topology: str, form: Messages
     leaves = np.flatnonzero(problem.network.gap_us[schedule.link] > 0)
     leaves = leaves[np.unique(schedule.message[leaves], return_index=True)[1]]
     senders = Counter(problem.network.src[schedule.link[leaves]].tolist())
-    assert max(senders.values()) == waves * len(phases_of(len(nodes), form.radix))  # One message a rank and phase.
+    assert max(senders.values()) == waves * len(form.radixes)  # One message a rank and phase.
 
 
-def test_sums_are_exchanged_only_among_powers_of_the_radix() -> None:
+def test_radixes_multiply_to_the_number_of_nodes() -> None:
     nodes = nodes_of(_problem("dgx-h100:3", "allreduce").network)
     assert nodes is not None
-    assert exchanging(nodes, MessagesForm(2, 1, exchanged=True)) is None
+    assert exchanging(nodes, MessagesForm(1, 1, exchanged=True, radixes=(2,))) is None
+    assert factors_of(16) == [(16,), (8, 2), (4, 4), (4, 2, 2), (2, 2, 2, 2)]
+    for count in range(2, 40):
+        ways = factors_of(count)
+        assert len(ways) == len(set(ways))
+        assert all(prod(way) == count and [*way] == sorted(way, reverse=True) for way in ways)
 
 
 def test_a_message_of_a_node_is_faster_than_one_of_each_rank() -> None:
@@ -141,7 +152,7 @@ def test_sums_are_not_added_to_what_a_late_message_replaces() -> None:
     net = problem.network
     late = np.flatnonzero((net.gap_us > 0) & (net.dst == 9))
     uneven = replace(problem, network=replace(net, alpha_us=net.alpha_us + 5 * np.isin(np.arange(net.nlinks), late)))
-    nodes, form = nodes_of(uneven.network), MessagesForm(4, 2, exchanged=True, gathered=True)
+    nodes, form = nodes_of(uneven.network), MessagesForm(1, 2, exchanged=True, radixes=(4,), gathered=True)
     assert nodes is not None
     plan, whole = exchanging(nodes, form), uneven.with_chunks(2)
     assert plan is not None
