@@ -231,8 +231,7 @@ def prove(
     if max_flow:
         _look(search, BoundCost.MAX_FLOW)
     if size_bytes:
-        search.size_bytes = size_bytes
-        _look(search, BoundCost.SIZE)
+        search.witnesses += _at_size(problem, tuning, size_bytes, tuple(_kinds()))
     search.witnesses.sort(key=lambda w: [*_kinds()].index(w.kind))
     return Bound(tuple(_useful(search.witnesses)))
 
@@ -249,6 +248,14 @@ def _quick(problem: Problem, tuning: BoundTuning, _names: tuple[str, ...]) -> tu
     """Return the quick witnesses; they are cached for the call that adds the worst cuts."""
     search = BoundSearch(problem, tuning)
     _look(search, BoundCost.QUICK)
+    return tuple(search.witnesses)
+
+
+@lru_cache(maxsize=4)
+def _at_size(problem: Problem, tuning: BoundTuning, size_bytes: float, _names: tuple[str, ...]) -> tuple[Witness, ...]:
+    """Return the witnesses for one message size; they are cached for the search of a problem after its first bound."""
+    search = BoundSearch(problem, tuning, size_bytes=size_bytes)
+    _look(search, BoundCost.SIZE)
     return tuple(search.witnesses)
 
 

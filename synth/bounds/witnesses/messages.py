@@ -6,6 +6,7 @@ At one message size the data of messages count too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import floor
 from typing import ClassVar, NamedTuple
 
@@ -71,8 +72,13 @@ class Messages(Witness):
         best_us = 0.0
         for incoming in (True, False):
             ends = net.dst if incoming else net.src
-            doors = max(_doors(net, between & (node_of[ends] == node)) for node in range(len(self.parts)))
-            spread = Spread(doors, _doors(net, between & (ends == rank)), alpha_us, gap_us, inner_us)
+            spread = Spread(
+                _most_doors(net, self.parts, incoming),
+                _doors(net, between & (ends == rank)),
+                alpha_us,
+                gap_us,
+                inner_us,
+            )
             if self.at_bytes:
                 whole_us = self.at_bytes * 1e-3 / float(net.bandwidth_gbs[between].max())
                 least_us = self._least_us_with_data(problem, spread, node_of, incoming, whole_us)
@@ -190,6 +196,16 @@ def _needs(problem: Problem, near_ranks: Bools, node_of: Ints, incoming: bool) -
         chunk, node = chunk[is_needed], node[is_needed]
     chunk, node = chunk[node != own], node[node != own]
     return _Partners(chunk, node, collective.fraction[chunk], nnodes)
+
+
+@lru_cache(maxsize=8)
+def _most_doors(net: Network, parts: tuple[tuple[int, ...], ...], incoming: bool) -> int:
+    """Return how many messages at most can enter a node at once, or leave it, over all nodes."""
+    node_of = np.empty(net.nranks, dtype=np.int64)
+    for node, ranks in enumerate(parts):
+        node_of[[*ranks]] = node
+    near, far = (node_of[net.dst], node_of[net.src]) if incoming else (node_of[net.src], node_of[net.dst])
+    return max(_doors(net, (near == node) & (far != node)) for node in range(len(parts)))
 
 
 def _doors(net: Network, links: Bools) -> int:
