@@ -19,6 +19,7 @@ from synth.model.collective import Bools, Ints
 from synth.model.deadline import checking_deadline
 
 _BUFFERS = ("i", "o", "s")
+_MOST_PASSES = 32  # over all moves; a plan that needs more is made to need very many
 
 
 def first_of_alike(memory: Memory, goal: Goal, launches: Sequence[Sequence[Sequence[Act]]]) -> Bools | None:
@@ -45,14 +46,16 @@ def first_of_alike(memory: Memory, goal: Goal, launches: Sequence[Sequence[Seque
         for run in runs:
             begins[[run.cell, run.cell + _width(run) * length]] = True
     before = -1
-    while before != (before := int(begins.sum())):
+    for _ in range(_MOST_PASSES):
+        if before == (before := int(begins.sum())):
+            return begins
         for length, runs in checking_deadline(runs_of_move, every=256):
             if length > 1:
                 places = [cells_of(run, length) for run in runs]
                 found = np.logical_or.reduce([begins[cells] for cells in places])
                 for cells in places:
                     begins[cells] = found
-    return begins
+    return None
 
 
 def cells_of(run: ActRun, length: int) -> slice:

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from emit.compiler.lower import Lowering, forms
-from emit.mscclpp import replay
+from emit.mscclpp import alike, replay
 from emit.mscclpp.acts import acts_of
 from emit.mscclpp.alike import first_of_alike
 from emit.mscclpp.format import check_plan, write_plan
@@ -109,6 +109,16 @@ def test_a_move_of_a_part_of_a_chunk_cuts_it_at_both_ends() -> None:
             inside = cut[run.cell : run.cell + move.length * width : width]
             assert np.array_equal(inside, cut[slice(*_span(move.sources[0], move.length))])
     assert cut.sum() > begins.sum() + 2
+
+
+def test_all_cells_are_looked_at_where_the_first_are_not_found_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _plans("full:3", "allreduce", "LL")[0]
+    goal = goal_of(plan)
+    assert goal is not None
+    memory = memory_of(plan, goal)
+    monkeypatch.setattr(alike, "_MOST_PASSES", 1)
+    assert first_of_alike(memory, goal, [acts_of(memory).acts]) is None
+    assert check_plan(plan).ok
 
 
 def _span(run: replay.ActRun, length: int) -> tuple[int, int, int]:
