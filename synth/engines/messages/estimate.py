@@ -29,11 +29,10 @@ def estimated_us(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str, 
         slots, _ = rarest_first(len(nodes), form.trees, form.lag)
         return net.start_us + slots * slot_us(nodes, form, size_bytes)
     if form.distributed:
-        # The nodes exchange their parts while they get them; the last part goes to all others after all messages.
-        part, others = size_bytes / (len(nodes) - 1), len(nodes) - 1
+        # The nodes exchange their parts while they get them; the last part comes in one more message.
+        part = size_bytes / (len(nodes) - 1)
         scatter_us = _busy_us(nodes, [(ahead, part) for ahead in range(1, len(nodes))], form)
         last_us = part / form.parts / form.carriers * 1e-3 / float(net.bandwidth_gbs[between].max())
-        last_us = (others - 1) * (last_us + float(net.gap_us[between].min()))
         return net.start_us + scatter_us + last_us + 2 * alpha_us
     passes = 2 if kind == "both" and not form.exchanged else 1
     phases = [

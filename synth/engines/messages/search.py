@@ -78,6 +78,7 @@ class _MessagesSearch:
         tuning: Settings of the engine.
         nodes: The nodes of the problem's network.
         best_us: Best time so far at the present size.
+        name: Name of the engine in its answers.
     """
 
     problem: Problem
@@ -85,16 +86,34 @@ class _MessagesSearch:
     tuning: MessagesTuning
     nodes: Nodes
     best_us: float = np.inf
+    name: str = NAME
     _best: tuple[int, MessagesForm, int] | None = None
     _net: CsrNetwork | None = None
     _plans: dict[tuple[int, int, MessagesForm], Plan | None] = field(default_factory=dict)
 
     def run(self, size: int) -> Iterator[Outcome]:
-        """Yield better and better schedules for a message size in bytes."""
-        self.best_us, self._best = self.request.knowledge.best_us(size), None
+        """Yield better and better schedules for a message size in bytes.
+
+        For programs, trees are searched apart: they have many messages whose order counts, which programs do not keep.
+        """
+        forms, trees = self._forms(), self._trees(size)
+        yield from self._run(NAME, forms if self.request.most_sends else forms + trees, size, apart=False)
+        if self.request.most_sends:
+            yield from self._run(f"{NAME}, trees", trees, size, apart=True)
+
+    def _run(self, name: str, forms: list[tuple[int, MessagesForm]], size: int, *, apart: bool) -> Iterator[Outcome]:
+        """Yield better and better schedules of some forms.
+
+        Args:
+            name: Name of the engine in these answers.
+            forms: Chunks a block with each form.
+            size: Message size in bytes.
+            apart: Whether other answers need not be beaten.
+        """
+        self.name, self._best = name, None
+        self.best_us = np.inf if apart else self.request.knowledge.best_us(size)
         reached: list[tuple[float, int, MessagesForm]] = []
         kind, worth = _kind(self.problem), self.tuning.worth
-        forms = self._forms(size)
         least_us_of = {
             form: estimated_us(self.problem, self.nodes, form, kind, size) for form in {form: None for _, form in forms}
         }
@@ -130,15 +149,19 @@ class _MessagesSearch:
                 return
             before_us = min(before_us, time)
 
-    def _forms(self, size: int) -> list[tuple[int, MessagesForm]]:
-        """Return chunks a block with the forms to try for a message size in bytes, the most likely first."""
+    def _carriers(self) -> list[int]:
+        """Return the numbers of links over which a message is spread that are tried, ascending."""
+        count, places = len(self.nodes), max(len(members) for members in self.nodes.members)
+        powers = [1 << e for e in range(places.bit_length()) if 1 << e <= places]
+        most = max(len(links) for links in self.nodes.between.values())
+        return sorted({min(most, k) for k in (*powers, places, max(1, places // max(1, count - 1)))})
+
+    def _forms(self) -> list[tuple[int, MessagesForm]]:
+        """Return chunks a block with the forms to try, the most likely first, without trees."""
         count, places = len(self.nodes), max(len(members) for members in self.nodes.members)
         collective = self.problem.collective
         radixes = list(dict.fromkeys([count, *(r for r in self.tuning.radixes if r < count)]))
-        powers = [1 << e for e in range(places.bit_length()) if 1 << e <= places]
-        most = max(len(links) for links in self.nodes.between.values())
-        carriers = sorted({min(most, k) for k in (*powers, places, max(1, places // max(1, count - 1)))})
-        forms = [MessagesForm(*figures) for figures in product(radixes, carriers)]
+        forms = [MessagesForm(*figures) for figures in product(radixes, self._carriers())]
         if collective.kind.in_shares and self.problem.relays:
             return [(collective.nranks, form) for form in forms]
         if collective.kind.in_shares:
@@ -153,7 +176,7 @@ class _MessagesSearch:
             exchanged += [(form.carriers * shards_of(form), form) for form in gathered]
             return exchanged + [(collective.nranks, form) for form in forms]
         if collective.kind.rooted and collective.nchunks == 1:
-            return self._rooted(forms) + self._trees(carriers, size)
+            return self._rooted(forms)
         return [(1, form) for form in forms]
 
     def _rooted(self, forms: list[MessagesForm]) -> list[tuple[int, MessagesForm]]:
@@ -169,10 +192,13 @@ class _MessagesSearch:
         ]
         return rooted + [(self._chunks(others * form.carriers * form.parts), form) for form in spread]
 
-    def _trees(self, carriers: list[int], size: int) -> list[tuple[int, MessagesForm]]:
+    def _trees(self, size: int) -> list[tuple[int, MessagesForm]]:
         """Return chunks with forms in which parts of a root's buffer of `size` bytes go over trees of their own."""
+        collective = self.problem.collective
+        if not (collective.kind.rooted and collective.nchunks == 1):
+            return []
         counts = [trees for trees in self.tuning.trees if trees * (len(self.nodes) - 1) <= self.tuning.most_hands]
-        forms = [MessagesForm(2, links, trees=trees) for links in carriers for trees in counts]
+        forms = [MessagesForm(2, links, trees=trees) for links in self._carriers() for trees in counts]
         forms = [form._replace(lag=lag_of(self.nodes, form, size)) for form in forms]
         return [(self._chunks(form.carriers * form.trees), form) for form in forms]
 
@@ -220,7 +246,7 @@ class _MessagesSearch:
         )
         if time < self.best_us:
             self.best_us, self._best = time, (parts, form, waves)
-            yield Candidate(whole, schedule, NAME, size, supersedes=True)
+            yield Candidate(whole, schedule, self.name, size, supersedes=True)
         yield Progress(f"messages: {form}, {waves} waves, {time / self.request.bound.at(size)[0]:.3f} × the bound")
         return time
 
