@@ -73,10 +73,10 @@ def test_checks_of_first_cells_and_of_all_cells_agree(
         assert check_plan(plan).ok
         for _ in range(8):
             faulty = with_changed_op(plan, rng)
-            first = check_plan(faulty)
+            first = check_plan(faulty, root=0)
             with monkeypatch.context() as patch:
                 patch.setattr(replay, "first_of_alike", lambda *_: None)
-                every = check_plan(faulty)
+                every = check_plan(faulty, root=0)
             found += not every.ok
             cut_apart += any(part.size > 1 for *_, op in faulty.ops() for part in op.src)
             # A wrong chunk is one finding, which would be one for each of its cells.
