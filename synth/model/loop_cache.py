@@ -22,7 +22,7 @@ from typing import Any
 
 _NAME = "synth-collectives"
 _DIGITS = 16  # of the digest that names a folder
-_PATIENCE_S = 0.5  # in all, to wait for other processes
+_PATIENCE_S = 1.5  # in all, to wait for other processes; two that compile on a slow disk wait longer than half of it
 _LOOK_S = 0.005  # between two checks whether the folder is free
 _remaining_s = _PATIENCE_S  # to wait for other processes
 
@@ -108,7 +108,7 @@ def holding() -> Iterator[bool]:
 
     If two processes stored a loop at once, one could load the other's code. The folder counts as held where its file
     system knows no locks, or where there is no folder. It is not held if another process holds it for longer than this
-    process waits (half a second in all); then nothing may be read or written there.
+    process waits (1.5 s in all); then nothing may be read or written there.
     """
     root, handle, is_held = loops_folder(), -1, True
     if root is not None:
