@@ -227,11 +227,12 @@ def prove(
         ]
         return Bound(tuple(w for bound in bounds for w in bound.witnesses))
     problem = countable(problem)
-    search = BoundSearch(problem, tuning, [*_quick(problem, tuning, tuple(_kinds()))])
+    names = tuple(_kinds())
+    search = BoundSearch(problem, tuning, [*_witnesses(problem, tuning, BoundCost.QUICK, 0.0, names)])
     if max_flow:
         _look(search, BoundCost.MAX_FLOW)
     if size_bytes:
-        search.witnesses += _at_size(problem, tuning, size_bytes, tuple(_kinds()))
+        search.witnesses += _witnesses(problem, tuning, BoundCost.SIZE, size_bytes, names)
     search.witnesses.sort(key=lambda w: [*_kinds()].index(w.kind))
     return Bound(tuple(_useful(search.witnesses)))
 
@@ -243,19 +244,13 @@ def _kinds() -> dict[str, BoundKind]:
     return KINDS
 
 
-@lru_cache(maxsize=2)
-def _quick(problem: Problem, tuning: BoundTuning, _names: tuple[str, ...]) -> tuple[Witness, ...]:
-    """Return the quick witnesses; they are cached for the call that adds the worst cuts."""
-    search = BoundSearch(problem, tuning)
-    _look(search, BoundCost.QUICK)
-    return tuple(search.witnesses)
-
-
-@lru_cache(maxsize=4)
-def _at_size(problem: Problem, tuning: BoundTuning, size_bytes: float, _names: tuple[str, ...]) -> tuple[Witness, ...]:
-    """Return the witnesses for one message size; they are cached for the search of a problem after its first bound."""
+@lru_cache(maxsize=6)
+def _witnesses(
+    problem: Problem, tuning: BoundTuning, cost: BoundCost, size_bytes: float, _names: tuple[str, ...]
+) -> tuple[Witness, ...]:
+    """Return the witnesses that searches of a cheap cost find; they are cached for a later call that adds others."""
     search = BoundSearch(problem, tuning, size_bytes=size_bytes)
-    _look(search, BoundCost.SIZE)
+    _look(search, cost)
     return tuple(search.witnesses)
 
 

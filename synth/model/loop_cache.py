@@ -22,7 +22,7 @@ from typing import Any
 
 _NAME = "synth-collectives"
 _DIGITS = 16  # of the digest that names a folder
-_PATIENCE_S = 1.5  # in all, to wait for other processes; two that compile on a slow disk wait longer than half of it
+_PATIENCE_S = 1.5  # in all, to wait for other processes; half a second is too short where two compile on a slow disk
 _LOOK_S = 0.005  # between two checks whether the folder is free
 _remaining_s = _PATIENCE_S  # to wait for other processes
 

@@ -251,13 +251,14 @@ class Pool:
             offers = self.executor.files(offers)
             if self.budget.seconds == math.inf:
                 return offers
-            if all(map(self._complete, offers)) and not any(
-                list(map(self._improve, [*offers, *self._promising(offers)]))
-            ):
+            if not all(map(self._complete, offers)):
+                continue
+            is_new = [self._improve(offer) for offer in (*offers, *self._promising(offers))]
+            if not any(is_new):
                 return offers
 
     def _promising(self, offers: Sequence[Offer]) -> list[Offer]:
-        """Return algorithms with slower programs than some offers' that are faster schedules than these programs."""
+        """Return the other algorithms whose schedules, but not their programs, are faster than some offer's program."""
         return [
             rival.at_size(offer.shown)
             for offer in offers

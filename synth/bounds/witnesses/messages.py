@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from synth.bounds.witness import NOTHING, Limit, Witness
-from synth.bounds.witnesses.spread import Spread
+from synth.bounds.witnesses.spread import SAME, Spread
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import sum_by
@@ -22,7 +22,6 @@ from topologies.network import Network
 
 _MOST_BYTES = 1e18
 _MOST_GAPS = 1000  # in a latency; more steps would take long to count
-_SAME = 1e-9  # times that differ by this part, by rounding, count as equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,13 +71,8 @@ class Messages(Witness):
         best_us = 0.0
         for incoming in (True, False):
             ends = net.dst if incoming else net.src
-            spread = Spread(
-                _most_doors(net, self.parts, incoming),
-                _doors(net, between & (ends == rank)),
-                alpha_us,
-                gap_us,
-                inner_us,
-            )
+            doors, own_doors = _most_doors(net, self.parts, incoming), _doors(net, between & (ends == rank))
+            spread = Spread(doors, own_doors, alpha_us, gap_us, inner_us)
             if self.at_bytes:
                 whole_us = self.at_bytes * 1e-3 / float(net.bandwidth_gbs[between].max())
                 least_us = self._least_us_with_data(problem, spread, node_of, incoming, whole_us)
@@ -121,9 +115,15 @@ class Messages(Witness):
         listed = [rank for part in self.parts for rank in part]
         if sorted(listed) != list(range(problem.nranks)):
             raise self.refusal("its nodes must hold each local rank once")
-        node_of = np.empty(problem.nranks, dtype=np.int64)
-        node_of[listed] = np.repeat(np.arange(len(self.parts)), [len(part) for part in self.parts])
-        return node_of
+        return _numbered(self.parts)
+
+
+def _numbered(parts: tuple[tuple[int, ...], ...]) -> Ints:
+    """Return the number of each rank's part, shape (ranks,), where the parts have each rank once."""
+    node_of = np.empty(sum(map(len, parts)), dtype=np.int64)
+    for node, ranks in enumerate(parts):
+        node_of[[*ranks]] = node
+    return node_of
 
 
 def _crosses(net: Network, node_of: Ints) -> bool:
@@ -201,9 +201,7 @@ def _needs(problem: Problem, near_ranks: Bools, node_of: Ints, incoming: bool) -
 @lru_cache(maxsize=8)
 def _most_doors(net: Network, parts: tuple[tuple[int, ...], ...], incoming: bool) -> int:
     """Return how many messages at most can enter a node at once, or leave it, over all nodes."""
-    node_of = np.empty(net.nranks, dtype=np.int64)
-    for node, ranks in enumerate(parts):
-        node_of[[*ranks]] = node
+    node_of = _numbered(parts)
     near, far = (node_of[net.dst], node_of[net.src]) if incoming else (node_of[net.src], node_of[net.dst])
     return max(_doors(net, (near == node) & (far != node)) for node in range(len(parts)))
 
@@ -222,5 +220,5 @@ def _doors(net: Network, links: Bools) -> int:
         uses = net.uses(link)
         resource = int(uses[np.argmax(users[uses])])
         slowest[resource] = min(slowest.get(resource, np.inf), float(net.bandwidth_gbs[link]))
-    at_once = [floor(net.capacity_gbs[resource] / gbs * (1 + _SAME)) for resource, gbs in slowest.items()]
+    at_once = [floor(net.capacity_gbs[resource] / gbs * (1 + SAME)) for resource, gbs in slowest.items()]
     return int(min(sum(at_once), len(chosen)))

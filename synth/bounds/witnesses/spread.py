@@ -14,7 +14,7 @@ from math import ceil, floor, log2
 
 import numpy as np
 
-_SAME = 1e-9  # times that differ by this part, by rounding, count as equal
+SAME = 1e-9  # times that differ by this part, by rounding, count as equal
 _SLOTS = 1200  # of time, about, in which messages with data are counted (30 ms)
 _MOST_SLOTS = 5 * _SLOTS
 
@@ -34,7 +34,7 @@ class Spread:
         """
         self._doors, self._own = doors, own_doors
         self._alpha_us, self._inner_us = alpha_us, inner_us
-        self._starts = ceil(inner_us / gap_us * (1 - _SAME))  # of messages at a door in the time of an inner send
+        self._starts = ceil(inner_us / gap_us * (1 - SAME))  # of messages at a door in the time of an inner send
         self._gap_us = gap_us
         self._steps: list[tuple[float, int]] = [(0.0, 1)]
 
@@ -50,7 +50,7 @@ class Spread:
         times = sorted(
             {time + shift + more for time, _ in self._steps for shift in shifts for more in (0.0, self._alpha_us)}
         )
-        return next(time for time in times if self._done(time * (1 + _SAME) + _SAME, ranks) >= nodes)
+        return next(time for time in times if self._done(time * (1 + SAME) + SAME, ranks) >= nodes)
 
     def least_us_with_data(self, nodes: int, block_us: float, of_rank: bool) -> float:
         """Return a time in µs before which so many nodes cannot be reached, where data count.
@@ -68,7 +68,7 @@ class Spread:
             return 0.0
         gap = ceil(self._gap_us * _SLOTS / about_us)
         slot_us = self._gap_us / gap
-        alpha, inner = (floor(us / slot_us * (1 + _SAME)) for us in (self._alpha_us, self._inner_us))
+        alpha, inner = (floor(us / slot_us * (1 + SAME)) for us in (self._alpha_us, self._inner_us))
         longest = ceil(nodes * block_us / slot_us)
         # The data of how many nodes a message of 0, 1, … slots can carry.
         carried = (np.arange(longest + 1) + 1) * slot_us / block_us
@@ -81,7 +81,7 @@ class Spread:
             if of_rank:
                 direct = self._own * self._starts * reached[slot - alpha] if slot >= alpha else 0.0
                 total = min(total, (reached[slot - inner] if slot >= inner else 0.0) + direct)
-            if total >= nodes * (1 - _SAME):
+            if total >= nodes * (1 - SAME):
                 return (slot - 1) * slot_us
             lasts = min(longest, slot) + 1
             gained = np.minimum(reached[slot - lasts + 1 : slot + 1][::-1], carried[:lasts])

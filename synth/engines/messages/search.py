@@ -123,9 +123,7 @@ class _MessagesSearch:
                 time = yield from self._try(parts, form, 1, size)
                 reached.append((time, parts, form))
         for time, parts, form in sorted(reached):
-            if time >= self.tuning.hopeless * self.best_us:
-                continue
-            if form.trees:
+            if form.trees or time >= self.tuning.hopeless * self.best_us:
                 continue
             if form.distributed:
                 yield from self._while_it_gains(
@@ -149,6 +147,11 @@ class _MessagesSearch:
                 return
             before_us = min(before_us, time)
 
+    @property
+    def _has_root(self) -> bool:
+        """Return whether the collective has a root with one buffer for all ranks."""
+        return self.problem.collective.kind.rooted and self.problem.collective.nchunks == 1
+
     def _carriers(self) -> list[int]:
         """Return the numbers of links over which a message is spread that are tried, ascending."""
         count, places = len(self.nodes), max(len(members) for members in self.nodes.members)
@@ -165,17 +168,16 @@ class _MessagesSearch:
         if collective.kind.in_shares and self.problem.relays:
             return [(collective.nranks, form) for form in forms]
         if collective.kind.in_shares:
-            exchanged = [
-                (places, MessagesForm(count, places, exchanged=True, radixes=radixes)) for radixes in factors_of(count)
-            ]
+            ways = factors_of(count)
+            exchanged = [(places, MessagesForm(count, places, exchanged=True, radixes=radixes)) for radixes in ways]
             gathered = [
                 MessagesForm(count, 1 << (places // (radixes[0] - 1)).bit_length() - 1, scattered,
                              exchanged=True, radixes=radixes, gathered=True)
-                for radixes in factors_of(count) if 2 < radixes[0] <= places + 1 for scattered in (False, True)
+                for radixes in ways if 2 < radixes[0] <= places + 1 for scattered in (False, True)
             ]  # fmt: skip
             exchanged += [(form.carriers * shards_of(form), form) for form in gathered]
             return exchanged + [(collective.nranks, form) for form in forms]
-        if collective.kind.rooted and collective.nchunks == 1:
+        if self._has_root:
             return self._rooted(forms)
         return [(1, form) for form in forms]
 
@@ -194,8 +196,7 @@ class _MessagesSearch:
 
     def _trees(self, size: int) -> list[tuple[int, MessagesForm]]:
         """Return chunks with forms in which parts of a root's buffer of `size` bytes go over trees of their own."""
-        collective = self.problem.collective
-        if not (collective.kind.rooted and collective.nchunks == 1):
+        if not self._has_root:
             return []
         counts = [trees for trees in self.tuning.trees if trees * (len(self.nodes) - 1) <= self.tuning.most_hands]
         forms = [MessagesForm(2, links, trees=trees) for links in self._carriers() for trees in counts]
