@@ -77,6 +77,30 @@ class TraceWriter(Reader, Protocol):
         """Return (end of the name, content) of each file of a trace, as `write_trace` does."""
 
 
+class Draft(Protocol):
+    """A compiled program as a file of a format says it; it can be timed, and is written and checked if it is chosen."""
+
+    @property
+    def largest_message(self) -> int | None:
+        """Return the largest message in bytes for which the program can be run; None if there is no limit."""
+
+    def predictor(self, topology: Topology, group: Sequence[int], /) -> TimedProgram:
+        """Return the predictor of the file's time on ranks of a topology; raise InputError if it cannot be timed."""
+
+    def text(self) -> str:
+        """Return the text of the file; raise InputError if its check has a finding."""
+
+
+class Drafter(Protocol):
+    """The functions of a module whose files say programs in a form of their own, with times of their own."""
+
+    def draft(
+        self, program: Program, goal: Goal | None, target: Target, nodes: Sequence[int] | None,
+        linked: Sequence[tuple[int, int]], /,
+    ) -> Draft:  # fmt: skip
+        """Return the draft of a compiled program in its own form; arguments and errors as those of `write_program`."""
+
+
 class Converter(Protocol):
     """The functions of a module that converts files that hold no Program to one."""
 
@@ -104,6 +128,12 @@ def _msccl() -> Writer:
 
 
 def _mscclpp() -> Writer:
+    from emit.mscclpp import format as mscclpp
+
+    return mscclpp
+
+
+def _mscclpp_drafter() -> Drafter:
     from emit.mscclpp import format as mscclpp
 
     return mscclpp
@@ -146,6 +176,7 @@ class Format:
         load: Imports the module that handles the files of executors; None if no executor loads such files.
         load_trace: Imports the module that handles a simulator's traces; None for other formats. No library or report
             holds such files.
+        load_drafter: Imports the module that drafts files; None if files hold the program itself.
         load_converter: Imports the module that converts a file to a Program; None if no such module is needed.
         load_in_switch: Imports the module that writes multicasts and sums of switches; None if there is none.
         holds_program: True if a file is read as a Program, which executors here, predictions and the compiler take.
@@ -162,6 +193,7 @@ class Format:
     start: bytes
     load: Callable[[], Writer] | None = None
     load_trace: Callable[[], TraceWriter] | None = None
+    load_drafter: Callable[[], Drafter] | None = None
     load_converter: Callable[[], Converter] | None = None
     load_in_switch: Callable[[], SwitchWriter] | None = None
     holds_program: bool = False
@@ -255,7 +287,7 @@ FORMATS: dict[str, Format] = {
     for form in (
         Format("msccl", "MSCCL", "an MSCCL XML file", ".xml", b"<", _msccl, holds_program=True, has_fifo=True),
         Format(
-            "mscclpp", "MSCCL++", "an execution plan (JSON)", ".json", b"{", _mscclpp,
+            "mscclpp", "MSCCL++", "an execution plan (JSON)", ".json", b"{", _mscclpp, load_drafter=_mscclpp_drafter,
             load_converter=_mscclpp_converter, load_in_switch=_mscclpp_in_switch, kept_by_name=True, placed=True,
         ),
         Format(
@@ -363,6 +395,28 @@ def write_program(
     """
     base, writer = plain_name(program.name), FORMATS[target.format].writer
     return _stamped(writer.write(replace(program, name=base), goal, target, nodes, inplace, linked), base)
+
+
+def draft_program(
+    program: Program, goal: Goal | None, target: Target, nodes: Sequence[int], linked: Sequence[tuple[int, int]]
+) -> Draft | None:
+    """Return a program that was compiled here as a draft of a target's file; None if files hold the program itself.
+
+    The arguments and errors are those of `write_program`.
+    """
+    load = FORMATS[target.format].load_drafter
+    if load is None:
+        return None
+    return load().draft(replace(program, name=plain_name(program.name)), goal, target, nodes, linked)
+
+
+def write_draft(draft: Draft, program: Program) -> str:
+    """Return the text of the file that `draft_program` drafted of a program, checked, as `write_program` returns it.
+
+    Raises:
+        InputError: The check has a finding.
+    """
+    return _stamped(draft.text(), plain_name(program.name))
 
 
 def write_trace(program: Program, form: Format, size_bytes: int) -> list[tuple[str, bytes]]:

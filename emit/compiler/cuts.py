@@ -7,14 +7,12 @@ the usual sizes; a block of 64 cells, with 12 or 13 cells a chunk, divides most 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from synth.model.common_chunk import CommonChunk, common_chunk, cut_blocks
 from synth.model.deadline import checking_deadline
 from synth.model.problem import LARGEST
-from synth.timing.simulate import predict_us
 from synth.verify.algorithm import Algorithm
 
 _DOUBLING = 1.005  # gain in time that twice as many cells must bring, because they divide fewer message sizes
@@ -65,7 +63,4 @@ def cut_time_us(algorithm: Algorithm, common: CommonChunk | None, size_bytes: fl
     """
     if common is None or np.ptp(common.count) == 0:
         return algorithm.time_us(size_bytes)
-    problem = algorithm.problem
-    fraction = common.count * common.cells.fraction[0]
-    cut = replace(problem, collective=replace(problem.collective, fraction=fraction))
-    return predict_us(cut, algorithm.schedule, size_bytes)
+    return algorithm.time_in_parts_us(common.count * common.cells.fraction[0], size_bytes)

@@ -7,7 +7,6 @@ Apart from that, the order is the schedule's order in time.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -27,7 +26,7 @@ from emit.goal import Goal
 from emit.program import COLLECTIVES, CUSTOM, Gpu, Program
 from emit.targets import USUAL_LIMITS, Limits
 from emit.timing.predict import Predictor
-from synth.model.collective import Collective
+from synth.model.collective import Collective, Ints
 from synth.model.collective import named as named_collective
 from synth.model.common_chunk import CommonChunk, common_chunk, cut_blocks
 from synth.model.deadline import checking_deadline
@@ -38,7 +37,7 @@ from synth.model.schedule import Schedule
 from synth.symmetry.invariance import invariant_under
 from synth.symmetry.quotient import expand, whole_problem
 from synth.verify.algorithm import Algorithm
-from topologies.arrays import row_entries
+from topologies.arrays import ranges, row_entries
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.translations import Translations
@@ -331,23 +330,23 @@ def goal_columns(collective: Collective) -> dict[str, Any]:
 
     Relays have no buffers.
     """
-    first = {c: r for r, c in reversed(collective.pre.tolist())}
-    holders = defaultdict(list)
-    for rank, chunk in collective.pre.tolist():
-        holders[chunk].append(rank)
-    initial = [
-        (rank, "i", index, rank if collective.reduces[chunk] else first[chunk], chunk)
-        for (rank, chunk), index in zip(collective.pre.tolist(), collective.in_index.tolist(), strict=True)
-    ]
-    required = [
-        (rank, "o", index, source, chunk)
-        for (rank, chunk), index in zip(collective.post.tolist(), collective.out_index.tolist(), strict=True)
-        for source in (holders[chunk] if collective.reduces[chunk] else [first[chunk]])
-    ]
+    (rank, chunk), (goal_rank, goal_chunk) = collective.pre.T, collective.post.T
+    ptr, holders = collective.holders
+    first = np.zeros(collective.nchunks, dtype=np.int64)
+    first[np.diff(ptr) > 0] = holders[ptr[:-1][np.diff(ptr) > 0]]
+    count = np.where(collective.reduces[goal_chunk], np.diff(ptr)[goal_chunk], 1)
+    row = np.repeat(np.arange(len(count)), count)
+    sources = holders[ranges(ptr[goal_chunk], count)]
+    source = np.where(collective.reduces[chunk], rank, first[chunk])
     return {
-        name: [list(column) for column in zip(*rows, strict=True)]
-        for name, rows in (("initial", initial), ("required", required))
+        "initial": _goal_rows(rank, "i", collective.in_index, source, chunk),
+        "required": _goal_rows(goal_rank[row], "o", collective.out_index[row], sources, goal_chunk[row]),
     }
+
+
+def _goal_rows(rank: Ints, buffer: str, index: Ints, source: Ints, chunk: Ints) -> list[list[Any]]:
+    """Return rows of a goal as `Goal.from_arrays` takes them."""
+    return [rank.tolist(), [buffer] * len(rank), index.tolist(), source.tolist(), chunk.tolist()]
 
 
 def translations_of(algorithm: Algorithm) -> Translations:

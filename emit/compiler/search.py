@@ -250,10 +250,10 @@ class LoweringSearch:
         Raises:
             InputError: No program fits the target, or all deadlock.
         """
-        best: ProgramCandidate | None = None
-        level = 1
-        while level == 1 or level <= min(self.variants.limits.channels, len(self.variants.ir)):
-            best_here = self._best_at(level, best)
+        best, first = None, self._first()
+        level = first.level if first is not None and now() >= self.until else 1
+        while level == 1 or level <= self._most_channels:
+            best_here = self._best_at(level, best, first)
             if best is not None and (best_here is None or not self._gains(best_here, best)):
                 break
             best = best_here or best
@@ -265,7 +265,26 @@ class LoweringSearch:
             raise self.variants.fault or InputError(f"{name}: every order of its instructions deadlocks")
         return self._smallest_like(best)
 
-    def _best_at(self, level: int, before: ProgramCandidate | None) -> ProgramCandidate | None:
+    @property
+    def _most_channels(self) -> int:
+        """Return the highest level of channels."""
+        return min(self.variants.limits.channels, len(self.variants.ir))
+
+    def _first(self) -> ProgramCandidate | None:
+        """Return the plain variant on the fewest channels on which it does not deadlock; None without a deadline.
+
+        It may be the only program in time, and is seldom much slower than the others.
+        """
+        if self.timer is None or self.until == math.inf:
+            return None
+        level = 1
+        while (candidate := self._candidate(_PLAIN, level)) is None and 2 * level <= self._most_channels:
+            level *= 2
+        return candidate
+
+    def _best_at(
+        self, level: int, before: ProgramCandidate | None, first: ProgramCandidate | None
+    ) -> ProgramCandidate | None:
         """Return the first program on a level of channels that is good enough, or else the fastest; None if none fits.
 
         If there are many instructions, one probe is tried first: the variant that loses the least time, with a
@@ -273,9 +292,6 @@ class LoweringSearch:
         their order are tried.
         """
         candidates: list[ProgramCandidate] = []
-        # The first program may be the only one in time, and the plain variant is seldom much slower than the others.
-        has_deadline = self.timer is not None and self.first == math.inf and self.until < math.inf
-        first = self._candidate(_PLAIN, level) if has_deadline else None
         for family in self._families(level, before):
             if self._is_large():
                 probe = self._candidate([v for v in family if v not in (_IN_TURN, _IN_ORDER)][-1], level)
@@ -290,7 +306,7 @@ class LoweringSearch:
                 if candidate and self._is_enough(candidate):
                     return candidate
                 candidates += [candidate] if candidate else []
-        candidates += [first] if first else []
+        candidates += [first] if first is not None and first.level == level else []
         least = min((self._excess(c.times) for c in candidates), default=math.inf)
         return next((c for c in candidates if self._excess(c.times) <= least * TUNING.as_fast), None)
 

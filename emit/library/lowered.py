@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from emit.formats import Draft
 from emit.goal import Goal
 from emit.program import Program
 from emit.targets import LL_MOST_BYTES, Target, divisor
@@ -27,8 +28,9 @@ class Lowered:
         common: Cells of its chunks; `padding` is the empty share of the fullest buffer.
         scale: Message size that the executor sees, divided by the problem's message size.
         largest: Largest message in bytes, as the executor sees it, that its file takes; None for no limit.
-        text: Text of its file, checked, if it was written with the program; "" if it is written later. Where switches
-            multicast or reduce, the program has no threadblocks.
+        text: Text of its file, checked, once it is written. Where switches multicast or reduce, the program has no
+            threadblocks, and the text is written with it.
+        draft: What its file says, if that is not the program itself.
     """
 
     target: Target
@@ -39,6 +41,7 @@ class Lowered:
     scale: float = 1.0
     largest: int | None = None
     text: str = ""
+    draft: Draft | None = None
     _times_us: dict[float, float] = field(default_factory=dict)
 
     def time_us(self, size_bytes: float) -> float:

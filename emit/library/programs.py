@@ -12,7 +12,7 @@ from emit.compiler.cuts import best_cut, cut_time_us
 from emit.compiler.fill import least_bytes, rank_instances
 from emit.compiler.lower import Lowering, forms, program_collective, translations_of
 from emit.compiler.tuning import TUNING
-from emit.formats import FORMATS, write_program
+from emit.formats import FORMATS, draft_program, write_draft, write_program
 from emit.goal import Goal, most_chunks
 from emit.images import whole_program
 from emit.library.by_size import by_size
@@ -27,6 +27,8 @@ from emit.targets import (
     target_for,
     usual_target,
 )
+from emit.timing.predict import Predictor
+from emit.timing.timed import TimedProgram
 from synth.model.common_chunk import CommonChunk, common_chunk
 from synth.model.deadline import now
 from synth.model.pairs import ordinary
@@ -47,8 +49,8 @@ _ROUNDING = 1e-9
 # Bytes of a message that a program's cells divide, unless its protocol is that for the smallest messages.
 _LEAST_OF_OTHERS = 1 << 16
 _LARGEST = 8  # ratio of the largest to the smallest message of the program for the largest messages
-_PROGRAM_SEND_S, _PLAN_SEND_S = 6e-5, 2e-3  # Seconds to lower a send in haste.
-_PROGRAM_WRITING, _PLAN_WRITING = 2.0, 1.3  # The time with the file over the time without it.
+_PROGRAM_SEND_S, _PLAN_SEND_S = 6e-5, 4e-4  # Seconds to lower a send in haste.
+_PROGRAM_WRITING, _PLAN_WRITING = 2.0, 2.0  # The time with the file over the time without it.
 _SEND_STEPS = 2  # A send is a step at both of its ends.
 _WRITTEN_SENDS = 100  # Sends of an image that are written in the time to lower one.
 _MOST_PLANS = 4  # Plans of an algorithm, with different instances, that are written to take the fastest.
@@ -371,22 +373,24 @@ class Programs:
         return best
 
     def _as_lowered(self, lowering: Lowering, program: Program, instances: int) -> Lowered:
-        """Return a program of so many instances with its predictor, and with the text of its file if it is a plan.
+        """Return a program of so many instances with its predictor, and with the draft of its file if it is a plan.
 
         Raises:
             InputError: The format refuses the program.
         """
         algorithm, common, goal = lowering.algorithm, lowering.common, lowering.goal
-        form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
-        if form.holds_program and algorithm.problem.quotient is None:  # The file is checked with all ranks.
-            program = whole_program(program)
-        if not form.holds_program:
-            text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)
-            largest = form.writer.largest_message(text)
-        predictor = form.predictor(text, program, self.problem.topology, self.problem.ranks)
+        ranks, for_all_sizes = self.problem.ranks, replace(program, min_bytes=0, max_bytes=0)
+        draft = draft_program(for_all_sizes, goal, self.target, self.nodes, self.linked)
+        if draft is None:
+            if algorithm.problem.quotient is None:  # The file is checked with all ranks.
+                program = whole_program(program)
+            largest = most_bytes(program, self.target.limits)
+            predictor: TimedProgram = Predictor(program, self.problem.topology, ranks)
+        else:
+            largest, predictor = draft.largest_message, draft.predictor(self.problem.topology, ranks)
         scale = float(common.cells.fraction[0]) / instances / predictor.chunk_bytes(1.0)
         exact_scale = 1.0 if abs(scale - 1) < _ROUNDING else scale
-        return Lowered(self.target, program, goal, predictor, common, exact_scale, largest, text)
+        return Lowered(self.target, program, goal, predictor, common, exact_scale, largest, draft=draft)
 
     def _most_steps(self, begun: float, until: float) -> float:
         """Return the most steps of a program that takes no longer to be written with its lowering than to be improved.
@@ -410,13 +414,17 @@ class Programs:
         return write_program(program, goal, self.target, nodes=self.nodes, linked=self.linked)
 
     def complete(self, execution: Execution) -> None:
-        """Write and check the text of a program, if its lowering did not; `Lowered.text` then keeps it.
+        """Write and check the text of a program, if that is not done; `Lowered.text` then keeps it.
 
         Raises:
             InputError: If the target cannot hold it.
         """
-        if isinstance(execution, Lowered) and not execution.text:
+        if not isinstance(execution, Lowered) or execution.text:
+            return
+        if execution.draft is None:
             execution.text = self.text(replace(execution.program, min_bytes=0, max_bytes=0), execution.goal)
+        else:
+            execution.text = write_draft(execution.draft, execution.program)
 
     def files(self, offers: Sequence[Offer]) -> list[Offer]:
         """Return the offers split so that each has one program."""

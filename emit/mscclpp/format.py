@@ -47,9 +47,11 @@ from emit.mscclpp.read import read_plan, remember, shared_plan
 from emit.mscclpp.replay import Replay
 from emit.mscclpp.structure import caution, check_structure
 from emit.mscclpp.threadblocks import make_threadblocks
+from emit.mscclpp.timing import PlanPredictor
 from emit.program import BUFFERS, ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock
 from emit.targets import Target, check_resident
 from topologies.errors import InputError
+from topologies.topology import Topology
 
 # Operations that steps may take in a threadblock, tried until the operations that other ends need fit too.
 _ROOMS = (56, 48, 40, 32, 24)
@@ -221,6 +223,55 @@ def write(
     return write_plan(program, goal, nodes=nodes, inplace=inplace, linked=linked, sms=target.limits.sms)
 
 
+@dataclass(frozen=True)
+class PlanDraft:
+    """A plan of a program that was compiled here; it is checked when its text is made.
+
+    Attributes:
+        plan: The plan.
+        goal: Its goal; None for the goal of its collective.
+        root: Root of a rooted collective; others do not use it.
+    """
+
+    plan: ExecutionPlan
+    goal: Goal | None
+    root: int
+
+    @property
+    def largest_message(self) -> int:
+        """Return the largest message in bytes, as `largest_message` does."""
+        return _largest(self.plan)
+
+    def predictor(self, topology: Topology, group: Sequence[int]) -> PlanPredictor:
+        """Return the predictor of the plan's times; arguments and errors are those of `PlanPredictor`."""
+        return PlanPredictor(self.plan, topology, group, made_here=True)
+
+    def text(self) -> str:
+        """Return the plan's text; raise InputError if its check finds a fault."""
+        plan, text = self.plan, text_of_images(self.plan)
+        checked = plan if plan.translations else text
+        check_plan(checked, self.goal, self.root).raise_if_wrong(f"execution plan of {plan.name}")
+        if plan.translations:
+            remember(text, plan)
+        return text
+
+
+def draft(
+    program: Program,
+    goal: Goal | None,
+    target: Target,
+    nodes: Sequence[int] | None,
+    linked: Sequence[tuple[int, int]],
+) -> PlanDraft:
+    """Return the draft of a plan of a right program, in the program's own form; arguments are those of `write`.
+
+    Raises:
+        InputError: Plans cannot express the program, as `write_plan` says it.
+    """
+    _sayable(program)
+    return _draft(program, goal, nodes, program.inplace, linked, target.limits.sms)
+
+
 def threadblocks(_: Program | None, text: str | Path) -> list[int]:
     """Return the number of threadblocks of each rank in a plan or its file, which may exceed that of its program.
 
@@ -234,7 +285,11 @@ def threadblocks(_: Program | None, text: str | Path) -> list[int]:
 
 def largest_message(text: str) -> int:
     """Return the largest message that a plan takes, in bytes of the larger of input and output."""
-    plan = shared_plan(text)
+    return _largest(shared_plan(text))
+
+
+def _largest(plan: ExecutionPlan) -> int:
+    """Return what `largest_message` says of a plan."""
     return plan.max_bytes * both_chunks(plan) // counted_chunks(plan)
 
 
@@ -294,19 +349,27 @@ def write_plan(
     if form and not own_form:
         group = neighbours(program, program.gpus[0].o_chunks)
         program, own_form = replace(program, gpus=[_gpu_in_place(gpu, group) for gpu in program.gpus]), True
-    plan = _plan(replace(program, inplace=own_form, outofplace=not own_form), goal, nodes, form, linked)
+    own_program = replace(program, inplace=own_form, outofplace=not own_form)
+    return _draft(own_program, goal, nodes, form, linked, sms).text()
+
+
+def _draft(
+    program: Program,
+    goal: Goal | None,
+    nodes: Sequence[int] | None,
+    form: bool,
+    linked: Sequence[tuple[int, int]],
+    sms: int,
+) -> PlanDraft:
+    """Return the draft of a plan; arguments and errors are those of `_plan`, and for `sms` those of `write_plan`."""
+    plan = _plan(program, goal, nodes, form, linked)
     findings = Findings()
     check_resident([len(gpu.blocks) for gpu in plan.gpus], sms, findings)
     if findings.reported:
         raise InputError(
             f"execution plan of {program.name}: {findings.reported[0].message}; use fewer chunks (--chunks)"
         )
-    text = text_of_images(plan)
-    checked = plan if plan.translations else text
-    check_plan(checked, goal, program.root).raise_if_wrong(f"execution plan of {program.name}")
-    if plan.translations:
-        remember(text, plan)
-    return text
+    return PlanDraft(plan, goal, program.root)
 
 
 def _sayable(program: Program) -> None:

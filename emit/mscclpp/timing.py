@@ -56,7 +56,12 @@ class PlanPredictor(TimedProgram):
     """
 
     def __init__(
-        self, plan: ExecutionPlan, topology: Topology, group: Sequence[int] | None = None, weight: Floats | None = None
+        self,
+        plan: ExecutionPlan,
+        topology: Topology,
+        group: Sequence[int] | None = None,
+        weight: Floats | None = None,
+        made_here: bool = False,
     ) -> None:
         """Check that the plan fits the topology, and prepare it for timing.
 
@@ -65,6 +70,7 @@ class PlanPredictor(TimedProgram):
             topology: The topology.
             group: The topology's rank of each rank of the plan; None for 0, 1, ….
             weight: Bytes of each rank's chunks relative to the plan's chunks, shape (nranks,); None for 1.
+            made_here: Whether all objects that the plan names are known to exist, as in a plan that was not read.
 
         Raises:
             InputError: The group does not fit, two ranks that communicate have no link, no switch has a switch channel
@@ -74,7 +80,8 @@ class PlanPredictor(TimedProgram):
         super().__init__(topology, "LL" if plan.packets else "Simple", len(plan.gpus), group)
         self.plan = plan
         self._chunks = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus)
-        ensure_executable(plan, None, "cannot be timed")
+        if not made_here:
+            ensure_executable(plan, None, "cannot be timed")
         memory = memory_of(plan, None)
         try:
             steps = _PlanSteps(acts_of(memory), _switches(plan, self.network))

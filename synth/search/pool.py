@@ -31,9 +31,10 @@ _SLOWER = 2.0  # The most that one lowering without a program raises the estimat
 _NEAR_SMALLEST = 1.5  # The factor on the sends of the smallest algorithm up to which the fastest is lowered first.
 _MUCH_COARSER = 0.7  # The part of the sends of an algorithm below which another one is much sooner lowered.
 _AS_FAST = 1.001  # The time of a program over that of its schedule up to which it is not improved.
+_QUICK = 0.02  # The share of the budget up to which lowering is quick; other programs are improved from _MET on.
 _IMPROVING = 4.0  # The time to improve the first program of an algorithm over the time that this took.
 _LEAST_IMPROVING = 0.1  # The share of the budget that this may take however short the first lowering was.
-_MET = 1.02  # The time of a program over that of its schedule above which it is lowered again.
+_MET = 1.02  # The time of a program over that of its schedule above which it is lowered again if that takes long.
 _AGAIN = 1.6  # The time left over the estimated time above which a program is lowered again.
 _NEARLY = 1.08  # The factor on a time up to which a coarser algorithm is lowered first.
 _FASTER = 0.98  # The part of the best program's time below which a coarser algorithm is worth its lowering.
@@ -476,7 +477,8 @@ class Pool:
             self._learn(sends, self.executor.first_s)
             at = self.offers.index(offer)
             self.offers[at] = lowered
-            is_slow = any(lowered.time_us(size) > _AS_FAST * offer.time_us(size) for size in sizes)
+            fast_enough = _AS_FAST if now() - begun < _QUICK * self.budget.seconds else _MET
+            is_slow = any(lowered.time_us(size) > fast_enough * offer.time_us(size) for size in sizes)
             if has_end and is_slow and not in_haste:
                 # What takes little time ends by itself, so that the same question gets the same program.
                 longest_s = max(_IMPROVING * (now() - begun), _LEAST_IMPROVING * self.budget.seconds)

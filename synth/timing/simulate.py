@@ -125,8 +125,11 @@ class Clock:
                 f"send {bad}: chunk {schedule.chunk[bad]} is not at rank {rank} before step {schedule.step[bad]}"
             )
 
-    def timed(self, size_bytes: float) -> Schedule:
-        """Return the schedule with its times at a message size in bytes."""
+    def timed(self, size_bytes: float, fraction: Floats | None = None) -> Schedule:
+        """Return the schedule with its times at a message size in bytes.
+
+        `fraction`, of shape (nchunks,), stands for the chunks' parts of the message; None for those of the problem.
+        """
         global _interpreted
         run, fixed = self._fixed
         count = len(fixed[0])
@@ -136,7 +139,8 @@ class Clock:
                 run = Runner(interpreted=False)
                 fixed = run.columns(*map(np.asarray, fixed, _DTYPES))
                 self._fixed = run, fixed
-        hold_us = self.problem.collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
+        chunk_bytes = self.problem.collective.chunk_bytes(size_bytes) if fraction is None else fraction * size_bytes
+        hold_us = chunk_bytes * US_PER_BYTE_AT_1_GBS
         columns = run.columns(hold_us, np.zeros(count), np.zeros(count))
         net = self.problem.network
         run(_set_times, *fixed, *_network_columns(net, run), *columns, net.start_us)

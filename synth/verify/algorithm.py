@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from synth.model.collective import Floats
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.timing.rounds import rounds
@@ -63,6 +64,10 @@ class Algorithm:
         if size_bytes not in self._times_us:
             self._times_us[size_bytes] = time_us(self.problem, self._clock.timed(size_bytes))
         return self._times_us[size_bytes]
+
+    def time_in_parts_us(self, fraction: Floats, size_bytes: float) -> float:
+        """Return `time_us` for chunks that are other parts of the message; `fraction` is as for `Clock.timed`."""
+        return time_us(self.problem, self._clock.timed(size_bytes, fraction))
 
     def timed(self, size_bytes: float) -> Schedule:
         """Return the schedule with its times at a message size in bytes; it is not replayed at this size."""

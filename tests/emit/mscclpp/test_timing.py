@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emit.mscclpp.format import write_plan
+from emit.mscclpp.format import draft, write_plan
 from emit.mscclpp.read import read_plan
 from emit.mscclpp.timing import PlanPredictor
+from emit.targets import TARGETS
 from emit.timing.predict import Predictor
 from tests.emit.mscclpp import test_foreign_plans as foreign
-from tests.emit.small_programs import RIGHT, alltoall, ring_allgather
+from tests.emit.small_programs import RIGHT, alltoall, ring_allgather, with_step
 from topologies.costed import with_costs, with_protocol
 from topologies.errors import InputError
 from topologies.load import load
@@ -189,3 +190,23 @@ def test_places() -> None:
     for group, words in (((0, 1), "group has 2 ranks, the program 4"), (None, "full:2 has 2")):
         with pytest.raises(InputError, match=words):
             PlanPredictor(plan, load("full:2"), group)
+
+
+@pytest.mark.parametrize("name", PLAN_PROGRAMS)
+@pytest.mark.parametrize("protocol", ["Simple", "LL"])
+def test_draft_has_the_time_of_its_text(name: str, protocol: str) -> None:
+    program = replace(PLAN_PROGRAMS[name], protocol=protocol, name="draft")
+    nodes, topology = [rank % 2 for rank in range(program.nranks)], load(f"full:{max(2, program.nranks)}")
+    plan_draft = draft(program, None, TARGETS["mscclpp"], nodes, [])
+    written = PlanPredictor(read_plan(plan_draft.text()), topology, range(program.nranks))
+    drafted = plan_draft.predictor(topology, range(program.nranks))
+    assert list(drafted.times_us(SIZES)) == list(written.times_us(SIZES))
+    assert plan_draft.text() == write_plan(program, nodes=nodes)
+
+
+def test_wrong_draft_is_not_written() -> None:
+    """Check that a draft of a wrong program, which is made without a check, is refused when its text is asked for."""
+    wrong = with_step(alltoall(3), 0, 1, 0, src_off=0)
+    plan_draft = draft(wrong, None, TARGETS["mscclpp"], [0, 0, 0], [])
+    with pytest.raises(InputError, match="wrong result"):
+        plan_draft.text()
