@@ -250,16 +250,21 @@ class LoweringSearch:
         Raises:
             InputError: No program fits the target, or all deadlock.
         """
-        best, first = None, self._first()
+        best: ProgramCandidate | None = None
+        first = self._first()
         level = first.level if first is not None and now() >= self.until else 1
         while level == 1 or level <= self._most_channels:
             best_here = self._best_at(level, best, first)
             if best is not None and (best_here is None or not self._gains(best_here, best)):
                 break
             best = best_here or best
-            if "more-channels" in self.variants.without or (best is not None and self._is_enough(best)):
+            if best is not None and self._is_enough(best):
                 break
             level *= 2 if best is None else self._factor(best)
+        if first is not None and self._excess(first.times) * TUNING.as_fast < (
+            math.inf if best is None else self._excess(best.times)
+        ):
+            best = first
         if best is None:
             name = self.header.name
             raise self.variants.fault or InputError(f"{name}: every order of its instructions deadlocks")
@@ -268,19 +273,29 @@ class LoweringSearch:
     @property
     def _most_channels(self) -> int:
         """Return the highest level of channels."""
-        return min(self.variants.limits.channels, len(self.variants.ir))
+        can_have_more = "more-channels" not in self.variants.without
+        return min(self.variants.limits.channels, len(self.variants.ir)) if can_have_more else 1
 
     def _first(self) -> ProgramCandidate | None:
-        """Return the plain variant on the fewest channels on which it does not deadlock; None without a deadline.
+        """Return the plain variant on as many channels as it needs; None if it does not fit, or without a deadline.
 
-        It may be the only program in time, and is seldom much slower than the others.
+        It may be the only program in time, and is seldom much slower than the others on the same channels. On few
+        channels it may deadlock, or wait for slots of FIFOs most of the time.
         """
         if self.timer is None or self.until == math.inf:
             return None
+        best: ProgramCandidate | None = None
         level = 1
-        while (candidate := self._candidate(_PLAIN, level)) is None and 2 * level <= self._most_channels:
-            level *= 2
-        return candidate
+        while level <= self._most_channels:
+            candidate = self._known(_PLAIN, level)
+            if best is not None and (candidate is None or not self._gains(candidate, best)):
+                break
+            best = candidate or best
+            if best is not None and (not self.enough or worst_ratio(best.times, self.enough) <= TUNING.first_as_fast):
+                break
+            level *= 2 if best is None else self._factor(best)
+        self.first = now() if best is not None else math.inf
+        return best
 
     def _best_at(
         self, level: int, before: ProgramCandidate | None, first: ProgramCandidate | None
@@ -317,6 +332,8 @@ class LoweringSearch:
     def _families(self, level: int, before: ProgramCandidate | None) -> list[list[Variant]]:
         """Return the families of variants to try on a level; in large programs, aggregated variants are a family."""
         usable = self.variants.usable()
+        if self.first == math.inf and self.until < math.inf and now() >= self.until:  # The plain variant deadlocks.
+            return [[variant for variant in usable if "alternate" in variant]]
         if self.timer is None:  # The first variant is chosen; fused programs are shorter, even if ranks alternate.
             usable.sort(key=lambda variant: "fuse" not in variant)
         size = len(self.variants.ir)
@@ -358,6 +375,10 @@ class LoweringSearch:
             return None
         if self.first < math.inf and now() >= self.until:
             return None
+        return self._known(variant, level, least)
+
+    def _known(self, variant: Variant, level: int, least: float = math.inf) -> ProgramCandidate | None:
+        """Return what `_candidate` does, for a variant that is to be tried."""
         key = self.variants.key(variant), level
         if key not in self._candidates:
             self._candidates[key] = self._timed(variant, level, least * TUNING.as_fast)

@@ -17,6 +17,7 @@ class CompilerTuning:
             the same reason.
         as_fast: Time over the least time up to which fewer instructions and threadblocks are preferred: smaller
             differences are no more than rounding in the model.
+        first_as_fast: Time of a first program over the least time up to which it gets no more channels.
         spread_gain: Factor by which more channels for a connection must improve the product of the times at all sizes,
             because each channel costs an executor a threadblock.
         largest_counts: Weight of the largest message size among the sizes at which programs are compared.
@@ -32,6 +33,7 @@ class CompilerTuning:
     fused_below: int = 6_000
     few_variants_from: int = 1_000
     as_fast: float = 1.002
+    first_as_fast: float = 1.1
     spread_gain: float = 1.02
     largest_counts: int = 4
     clock_entries: int = 4_000_000

@@ -49,7 +49,7 @@ _ROUNDING = 1e-9
 # Bytes of a message that a program's cells divide, unless its protocol is that for the smallest messages.
 _LEAST_OF_OTHERS = 1 << 16
 _LARGEST = 8  # ratio of the largest to the smallest message of the program for the largest messages
-_PROGRAM_SEND_S, _PLAN_SEND_S = 6e-5, 4e-4  # Seconds to lower a send in haste.
+_PROGRAM_SEND_S, _PLAN_SEND_S = 4e-5, 4e-4  # Seconds to lower a send in haste.
 _PROGRAM_WRITING, _PLAN_WRITING = 2.0, 2.0  # The time with the file over the time without it.
 _SEND_STEPS = 2  # A send is a step at both of its ends.
 _WRITTEN_SENDS = 100  # Sends of an image that are written in the time to lower one.

@@ -27,7 +27,7 @@ _OF_ELAPSED = 0.3  # The share of the time so far that lowering may take while e
 _AT_ONCE = 0.03  # The share of the budget that a first program may take as soon as there is an algorithm.
 _WAITING = 1.5  # The time of the search over that of the first program before which that waits.
 _FOR_FIRST = 0.25  # The share that a first program may take while engines still have stages.
-_SAFE = 3.0  # The time left over the estimated time of a first program that is surely made.
+_SAFE = 2.0  # The time left over the estimated time of a first program that is surely made.
 _PATIENCE = 2.0  # The factor on that share until there is any program of the algorithm.
 _BASE_S, _RANK_S, _LINK_S, _SEND_S = 0.2, 6e-6, 8e-6, 3e-6  # A first answer, its replay, bound and file, on one core.
 

@@ -68,7 +68,7 @@ def _solve_size(
     hold = float((1 / net.bandwidth_gbs).mean())
     sends_of_part = sum(len(d.chunks) * (len(d.goals) + len(d.holders)) for d in packing.demands)
     most_sends = request.most_sends or tuning.most_sends
-    counts = _counts(tuning, most_sends // max(1, sends_of_part))
+    counts = _counts(tuning, most_sends // max(1, sends_of_part), for_programs=request.most_sends > 0)
     for parts in counts:
         best_known_us, least_us = request.knowledge.best_us(size) - starts_us, request.bound.at(size)[0] - starts_us
         sends = parts * sends_of_part
@@ -109,10 +109,15 @@ def _solve_size(
         )
 
 
-def _counts(tuning: SteinerTuning, most: int) -> list[int]:
-    """Return numbers of chunks, and as the last the most that fit, if that is many more than the one before."""
-    fitting = [count for count in tuning.counts if count <= max(1, most)]
-    return [*fitting, most] if fitting[-1] < tuning.counts[-1] and most > tuning.many_more * fitting[-1] else fitting
+def _counts(tuning: SteinerTuning, most: int, for_programs: bool) -> list[int]:
+    """Return numbers of chunks, and as the last the most that fit, if that is many more than the one before.
+
+    For programs all are powers of two, because programs need chunks that divide the usual message sizes.
+    """
+    counts = tuning.program_counts if for_programs else tuning.counts
+    fitting = [count for count in counts if count <= max(1, most)]
+    last = 1 << most.bit_length() - 1 if for_programs and most else most
+    return [*fitting, last] if fitting[-1] < counts[-1] and last > tuning.many_more * fitting[-1] else fitting
 
 
 def _over_time(packing: Packing, request: Request, size: int, counts: list[int]) -> Iterator[Outcome]:

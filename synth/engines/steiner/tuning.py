@@ -42,6 +42,7 @@ class SteinerTuning:
         unused: Linear programs after which an unused tree is dropped.
         places: Times at which each new tree is tried, besides the time at which it was found.
         counts: Numbers of chunks a block.
+        program_counts: The same for programs.
         many_more: Factor on the last number that fits, above which the most that fit are tried, too.
         hopeful: Ratio of the flow's time to the best time above which no schedule is built.
         hops: Approximate number of links in a row in a tree.
@@ -85,6 +86,7 @@ class SteinerTuning:
     unused: int = 5
     places: int = 8
     counts: tuple[int, ...] = (1, 3, 8, 24, 64, 192, 512, 1_536, 4_096)
+    program_counts: tuple[int, ...] = (1, 2, 8, 32, 64, 256, 512, 1_024, 2_048, 4_096)
     many_more: float = 1.5
     hopeful: float = 1.1
     hops: float = 6.0
