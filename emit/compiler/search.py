@@ -252,6 +252,7 @@ class LoweringSearch:
         """
         best: ProgramCandidate | None = None
         first = self._first()
+        fault_of_first, self.variants.fault = self.variants.fault, None  # Other variants may need fewer threadblocks.
         level = first.level if first is not None and now() >= self.until else 1
         while level == 1 or level <= self._most_channels:
             best_here = self._best_at(level, best, first)
@@ -261,13 +262,15 @@ class LoweringSearch:
             if best is not None and self._is_enough(best):
                 break
             level *= 2 if best is None else self._factor(best)
-        if first is not None and self._excess(first.times) * TUNING.as_fast < (
-            math.inf if best is None else self._excess(best.times)
-        ):
+        if first is not None and (best is None or self._gains(first, best)):
             best = first
         if best is None:
             name = self.header.name
-            raise self.variants.fault or InputError(f"{name}: every order of its instructions deadlocks")
+            raise (
+                self.variants.fault
+                or fault_of_first
+                or InputError(f"{name}: every order of its instructions deadlocks")
+            )
         return self._smallest_like(best)
 
     @property
@@ -277,12 +280,13 @@ class LoweringSearch:
         return min(self.variants.limits.channels, len(self.variants.ir)) if can_have_more else 1
 
     def _first(self) -> ProgramCandidate | None:
-        """Return the plain variant on as many channels as it needs; None if it does not fit, or without a deadline.
+        """Return the plain variant on as many channels as it needs; None if it does not fit, or without a timer.
 
         It may be the only program in time, and is seldom much slower than the others on the same channels. On few
-        channels it may deadlock, or wait for slots of FIFOs most of the time.
+        channels it may deadlock, or wait for slots of FIFOs most of the time, so that it seems slower than variants of
+        fewer messages that need no more channels.
         """
-        if self.timer is None or self.until == math.inf:
+        if self.timer is None:
             return None
         best: ProgramCandidate | None = None
         level = 1

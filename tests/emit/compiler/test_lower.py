@@ -61,6 +61,20 @@ def test_lowering_without_time() -> None:
     assert slower
 
 
+@pytest.mark.parametrize("spec", ["line:3", "line:4", "ring:6"])
+def test_small_chunks_get_channels_enough(spec: str) -> None:
+    """Check that programs of many small chunks do not wait for slots, even where there is time for a first one only."""
+    algorithms = baseline(make_problem(load(spec), "broadcast"))
+    pipelines = [algorithm for algorithm in algorithms if algorithm.problem.collective.chunks >= 64]
+    assert pipelines
+    size = 1 << 16
+    for algorithm in pipelines:
+        for until in (-math.inf, math.inf):
+            program = Lowering(algorithm, "x").program("Simple", min_bytes=size, max_bytes=size, until=until)
+            time_us = Predictor(program, algorithm.problem.topology).time_us(size)
+            assert time_us <= 1.1 * algorithm.time_us(size)
+
+
 def test_relayed_blocks_to_one_rank_become_one_message() -> None:
     """Check that the blocks that a GPU relays to one rank of another node become few messages."""
     topology = with_protocol(with_costs(load("dgx-a100:2")), "LL")
