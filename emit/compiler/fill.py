@@ -15,6 +15,7 @@ import numpy as np
 from emit.compiler.instances import side_by_side
 from emit.compiler.ir import instructions_of
 from emit.compiler.lower import Lowering
+from emit.goal import Goal
 from emit.program import Program
 from emit.targets import Limits
 from emit.timing.predict import Predictor
@@ -26,6 +27,7 @@ from topologies.network import Network
 
 _GAIN = 0.99  # part of the best score that more instances must reach
 _NEAR = 1.5  # multiple of the best score up to which a program may be the fastest by another model of time
+_HASTY = 1.2  # score up to which a program of one instance is taken where time is short
 _MOST = 16  # instances
 _SIZES = (1 << 20, 16 << 20, 256 << 20)  # Bytes; smaller messages are dominated by latencies.
 _NSIZES = 3  # number of message sizes that are timed, the smallest and the largest included
@@ -57,13 +59,13 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
         high: Largest message, in bytes; 0 does not stand for no limit.
         sizes: Message sizes that may be compared, in bytes; empty for default sizes. At most three of those in
             low..high are compared, or `high` if there are none.
-        until: Time (of `synth.model.deadline.now`) after which no more instances are tried.
+        until: Time (of `synth.model.deadline.now`) after which no more instances are tried, but two if the program is
+            much slower than the schedule.
         most_steps: Steps of all instances up to which more are tried.
 
     Returns:
         Numbers of instances, powers of two, each with the program, whose chunks are so many times as fine; the best
-        first, and only those that are nearly as fast. It is the given program alone if links are full anyway, and if
-        the goal is custom, because then the goal defines the chunks.
+        first, and only those that are nearly as fast. It is the given program alone if links are full anyway.
     """
     problem = lowering.algorithm.problem
     sizes_to_time = [size for size in sorted(sizes or _SIZES) if low <= size <= high] or [high]
@@ -79,13 +81,13 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
 
     best, number = program, 1
     costs = protocol_costs(problem.topology)
-    if lowering.goal is not None or costs is None or costs.threadblock_gbs >= problem.network.bandwidth_gbs.max():
+    if costs is None or costs.threadblock_gbs >= problem.network.bandwidth_gbs.max():
         return [(number, best)]
     best_score = score(program)
     tried = [(best_score, number, best)]
     # The narrow program comes first: if many instances are needed it is mostly better, and time may be short.
     for narrow in (True, False):
-        if now() >= until:
+        if now() >= until and (best_score <= _HASTY or not narrow):
             break
         instance, last_score = program, best_score
         if narrow:
@@ -97,7 +99,7 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
                 continue
             last_score = score(instance)
             tried.append((last_score, 1, instance))
-        for instances, repeated in _doublings(instance, limits, until, most_steps):
+        for instances, repeated in _doublings(instance, lowering.goal, limits, until, most_steps):
             repeated_score = score(repeated)
             tried.append((repeated_score, instances, repeated))
             if repeated_score <= _GAIN * best_score:
@@ -113,14 +115,22 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
     return [(number, best), *near]
 
 
-def _doublings(instance: Program, limits: Limits, until: float, most_steps: float) -> Iterator[tuple[int, Program]]:
-    """Yield (number, program) for 2, 4, 8, … instances of a program, as long as the limits and the time allow it."""
+def _doublings(
+    instance: Program, goal: Goal | None, limits: Limits, until: float, most_steps: float
+) -> Iterator[tuple[int, Program]]:
+    """Yield (number, program) for 2, 4, 8, … instances of a program, as long as the limits and the time allow it.
+
+    `goal` is the program's if its collective does not name it; the instances are then interleaved, because blocks of a
+    custom goal are not known.
+    """
     instances = 2
-    while instances <= _MOST and now() < until and instances * instance.nsteps <= most_steps:
-        ir = replace(instructions_of(instance, None, False), instances=instances, interleaved=None)
+    while instances <= _MOST and (instances == 2 or instances * instance.nsteps <= most_steps):
+        ir = replace(instructions_of(instance, goal, False), instances=instances, interleaved=None)
         try:
             yield instances, side_by_side(instance, ir, limits)
         except InputError:
+            return
+        if now() >= until:
             return
         instances *= 2
 

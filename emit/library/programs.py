@@ -379,6 +379,8 @@ class Programs:
             InputError: The format refuses the program.
         """
         algorithm, common, goal = lowering.algorithm, lowering.common, lowering.goal
+        if goal is not None:
+            goal, common = goal.refined(instances), common.finer(instances)
         ranks, for_all_sizes = self.problem.ranks, replace(program, min_bytes=0, max_bytes=0)
         draft = draft_program(for_all_sizes, goal, self.target, self.nodes, self.linked)
         if draft is None:
@@ -388,7 +390,7 @@ class Programs:
             predictor: TimedProgram = Predictor(program, self.problem.topology, ranks)
         else:
             largest, predictor = draft.largest_message, draft.predictor(self.problem.topology, ranks)
-        scale = float(common.cells.fraction[0]) / instances / predictor.chunk_bytes(1.0)
+        scale = float(lowering.common.cells.fraction[0]) / instances / predictor.chunk_bytes(1.0)
         exact_scale = 1.0 if abs(scale - 1) < _ROUNDING else scale
         return Lowered(self.target, program, goal, predictor, common, exact_scale, largest, draft=draft)
 

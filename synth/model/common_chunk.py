@@ -14,7 +14,7 @@ from math import lcm
 
 import numpy as np
 
-from synth.model.collective import Collective, Floats, Ints
+from synth.model.collective import Collective, Floats, Ints, subdivided
 from topologies.arrays import positions
 
 # The most cells in a rank's fullest buffer. An instruction moves at most 71 cells, so that a block takes a few.
@@ -39,6 +39,14 @@ class CommonChunk:
     first: Ints
     count: Ints
     padding: float = 0.0
+
+    def finer(self, parts: int) -> CommonChunk:
+        """Return the same chunks in cells that are each cut into so many equal parts.
+
+        Raises:
+            InputError: The cells would have too many rows for the memory.
+        """
+        return CommonChunk(subdivided(self.cells, parts), self.first * parts, self.count * parts, self.padding)
 
 
 def common_chunk(collective: Collective, most_cells: int = MOST_CELLS) -> CommonChunk:
