@@ -303,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--every", type=int, default=1, metavar="N", help="one of N questions only, drawn by the seed")
     parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER")
     parser.add_argument("--budget", type=float, help="seconds for each question; default: 8, and 15 for clusters")
-    parser.add_argument("--costs", help="as --costs of synth; default: none, and auto for clusters")
+    parser.add_argument("--costs", default="auto", help="as --costs of synth; default: auto")
     parser.add_argument("--clusters", action="store_true", help="ask about clusters instead")
     parser.add_argument("--dgx1-groups", action="store_true", help="ask about all groups of a DGX-1 instead")
     parser.add_argument("--busy", action="store_true", help="keep one core busy meanwhile")
@@ -311,7 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     count = options.count or (45 if options.clusters else 90)
     budget_s = options.budget or (15.0 if options.clusters else 8.0)
-    costs = options.costs or ("auto" if options.clusters else "none")
+    costs = options.costs
     draw = cluster_question if options.clusters else question
     questions = dgx1_questions() if options.dgx1_groups else [draw(options.seed, number) for number in range(count)]
     # Sizes and collectives rotate, so that each N-th question would be of a few of them.
