@@ -65,6 +65,8 @@ def tags(data: bytes, source: str) -> Iterator[Tag]:
         elif match := _CLOSING.match(data, at):
             yield Tag(_text(match[1]), {}, (), line, closes=True)
         elif not (match := _COMMENT.match(data, at)):
+            if line == 1 and at == 0 and _PLAIN.match(data):
+                raise InputError(f"{source}: is not MSCCL XML (line 1 is plain text); it must begin with <algo")
             raise InputError(f"{source} line {line}: {_why(data, at)}")
         line += data.count(b"\n", at, match.end())
         at = match.end()
@@ -90,6 +92,7 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
+_PLAIN = re.compile(rb"[^<\t\r\n\xef]")
 _NOT_TAKEN = "which MSCCL readers do not take"
 # Beginnings of what is no tag or comment, the fault, and what is right instead; the first row that fits counts.
 _REFUSED = [

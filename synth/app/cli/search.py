@@ -7,6 +7,7 @@ before the other modules are imported.
 from __future__ import annotations
 
 from functools import partial
+from shlex import quote
 from typing import Any
 
 import click
@@ -30,7 +31,7 @@ from synth.app.cli.options import (
 from synth.engines.registry import processes, summaries
 from synth.model.deadline import now
 from synth.model.numbers import parse_seconds
-from synth.model.registry import CollectiveKind
+from synth.model.registry import KINDS, CollectiveKind
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 
@@ -93,6 +94,37 @@ _question = declare(
 )
 
 
+class _QuestionCommand(click.Command):
+    """A command that asks about a network; without one it says how to name it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments as click does.
+
+        Raises:
+            InputError: There is no option `--topo`; the message repeats a network that is written without it.
+        """
+        word = args[0] if args and not args[0].startswith("-") else "dgx-a100"
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter as error:
+            if error.param is None or error.param.name != "topo":
+                raise
+            try_this = f"synth {self.name} --topo {quote(word[:60])}"
+            raise InputError(f"which network? Try: {try_this} (all networks: synth topo list)") from None
+
+
+def _no_root(name: str) -> click.Option:
+    """Return a hidden option `--root` for a collective without a root, which is refused in these words."""
+
+    def refuse(_: click.Context, __: click.Parameter, value: str | None) -> None:
+        """Raise InputError if the option is given."""
+        if value is not None:
+            rooted = ", ".join(kind.name for kind in KINDS.values() if kind.rooted)
+            raise InputError(f"--root: {name} has no root; leave it out (with a root: {rooted})")
+
+    return click.Option(["--root"], hidden=True, expose_value=False, callback=refuse)
+
+
 def collective_command(kind: CollectiveKind) -> click.Command:
     """Return the command of a collective."""
     example, own_options = f"synth {kind.name} --topo dgx-a100 --group 0,2,4,6", []
@@ -102,12 +134,16 @@ def collective_command(kind: CollectiveKind) -> click.Command:
             ["--root"], type=int, metavar="RANK", help="Use this rank as the root. Default: the group's first."
         )
         own_options.append(root)
+    else:
+        own_options.append(_no_root(kind.name))
     if kind.by_size:
         example = f"synth {kind.name} --topo dgx1 --sizes sizes.csv"
         text = "Read the matrix of bytes from this CSV or JSON file."
         own_options.append(click.Option(["--sizes", "file"], required=True, metavar="FILE", help=text))
     text = f"{kind.summary}\n\n\b\n{example}\n"
-    return click.command(kind.name, help=text, params=own_options)(_question(partial(_answer, kind.name)))
+    return click.command(kind.name, cls=_QuestionCommand, help=text, params=own_options)(
+        _question(partial(_answer, kind.name))
+    )
 
 
 @click.command("pattern")

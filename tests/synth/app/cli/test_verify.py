@@ -223,3 +223,9 @@ def test_json(synth: Call, right: Path) -> None:
     assert (answer.code, report["status"]) == (1, "wrong")
     assert all(set(f) == {"kind", "message", "rank", "tb", "step"} for f in report["findings"])
     assert report["findings"]
+
+
+def test_plain_text_is_named(synth: Call, working_folder: Path) -> None:
+    """Check that a file of prose is called what it is, instead of a fault in its first tag."""
+    (working_folder / "README.md").write_text("# synth\n\n`synth` finds algorithms.\n")
+    assert "README.md: is not MSCCL XML (line 1 is plain text)" in synth("verify", "README.md").refusal
