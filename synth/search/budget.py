@@ -184,7 +184,7 @@ class BudgetTooShort(InputError):
         self.sends = sends
         least_s = _SPARE * max(least_seconds(topology, sends), budget_s)
         size, enough = f"{topology.nranks} ranks and {topology.nlinks} links", format_seconds(least_s)
-        super().__init__(f"budget {format_seconds(budget_s)}: is too short for {size}; it must be {enough} or more")
+        super().__init__(f"budget {format_seconds(budget_s)} is too short for {size}; try --budget {enough}")
 
 
 def check_budget(topology: Topology, sends: int, budget_s: float) -> None:

@@ -23,7 +23,7 @@ from synth.search.plans import Programs
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
-LATE = "no time was left to lower it; give --budget {} or more"
+LATE = "the budget ended before it was ready; try --budget {}"
 _LEAST_SEND_S = 3e-5  # Seconds that lowering one send in haste takes at least.
 _BASE_S = 0.1  # Seconds that lowering takes besides those for the sends.
 _LOADING_S = 0.5  # The same for the first program, for which the compiler is loaded.

@@ -225,7 +225,8 @@ class _CallForm:
                         raise InputError("its file cannot be made, for a defect of synth")
             except (InputError, TimeUp) as error:
                 preposition = "in" if programs is not None and programs.inplace else "out of"
-                reason = "no time was left to check it; give more --budget" if isinstance(error, TimeUp) else error
+                late = "the budget ended before it was checked; try a longer --budget"
+                reason = late if isinstance(error, TimeUp) else error
                 reasons = self.left if served.library else self.refused
                 reasons.append(f"{name} {preposition} place: {reason}" if ending else str(reason))
             self.new_files.append(new_file)

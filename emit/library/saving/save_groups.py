@@ -133,7 +133,7 @@ def _new_files(
     except InputError as error:
         return None, [], str(error)
     except TimeUp:
-        return None, [], "no time was left to lower and to check them; give more --budget"
+        return None, [], "the budget ended before the files were ready; try a longer --budget"
 
 
 def _existing_files(

@@ -141,7 +141,9 @@ def _plans_of_best(ranking: Ranking) -> list[ConcurrentResult]:
     for i, call in enumerate(ranking.workload.calls):
         plan = ranking.plans.get((i, ranking.best.mesh.tobytes()))
         if plan is None:
-            raise InputError(f"--library: no time was left to search schedules for {call.name!r}; give more --budget")
+            raise InputError(
+                f"--library: the budget ended before a schedule for {call.name!r} was found; try a longer --budget"
+            )
         plans.append(plan)
     return plans
 

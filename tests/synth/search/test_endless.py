@@ -121,7 +121,7 @@ def test_an_endless_lowering(workers: Workers) -> None:
     plan = SearchPlan((Stage("route"),), rest=False, windows=0.0)
     result = search(PROBLEM, Options(budget_s=BUDGET_S), workers, plan=plan, executor=Endless())
     assert result.ranges
-    assert all(offer.refused.startswith("no time was left to lower it") for offer in result.ranges)
+    assert all(offer.refused.startswith("the budget ended before it was ready") for offer in result.ranges)
 
 
 def test_loops_without_an_end(workers: Workers) -> None:

@@ -172,7 +172,7 @@ def test_nothing_is_lowered_after_the_deadline(algorithms: list[Algorithm]) -> N
     ranges = pool.frontier()
     assert executor.lowered == []
     assert ranges
-    assert all(served.refused.startswith("no time was left") for served in ranges)
+    assert all(served.refused.startswith("the budget ended") for served in ranges)
 
 
 def test_a_lowering_that_takes_too_long_is_given_up(algorithms: list[Algorithm]) -> None:
@@ -187,7 +187,7 @@ def test_a_lowering_that_takes_too_long_is_given_up(algorithms: list[Algorithm])
     pool = make_pool(Endless(), algorithms[:2], seconds=0.2)
     assert not pool.lowering
     assert pool.offers == []
-    budgets = [re.search(r"give --budget (\d+)s or more", offer.refused) for offer in pool.refused]
+    budgets = [re.search(r"try --budget (\d+)s", offer.refused) for offer in pool.refused]
     assert len(budgets) == 2
     assert all(match and int(match[1]) >= 1 for match in budgets)
 
