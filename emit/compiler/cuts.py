@@ -15,6 +15,7 @@ from synth.model.deadline import checking_deadline
 from synth.model.problem import LARGEST
 from synth.verify.algorithm import Algorithm
 
+_MOST_TIMED = 10_000  # sends that are timed to choose among numbers of cells
 _DOUBLING = 1.005  # gain in time that twice as many cells must bring, because they divide fewer message sizes
 
 
@@ -22,6 +23,7 @@ def best_cut(algorithm: Algorithm, cells: Sequence[int], size_bytes: float = LAR
     """Return the best division of an algorithm's blocks into cells.
 
     The best division has the least time at a message size, where each doubling of cells must gain enough (_DOUBLING).
+    Of a schedule of many sends only the smallest numbers of cells are compared, because each takes time.
     It is that of `common_chunk`, without a search, if the number of chunks of a block is among `cells`, or the chunks
     differ in size.
 
@@ -35,6 +37,7 @@ def best_cut(algorithm: Algorithm, cells: Sequence[int], size_bytes: float = LAR
     equal_chunks = np.ptp(collective.fraction) == 0 and collective.nchunks % collective.chunks == 0
     if not cells or collective.chunks in cells or not equal_chunks:
         return common_chunk(collective)
+    cells = cells[: max(1, _MOST_TIMED // max(1, len(algorithm.schedule)))]
     candidates = [cut_blocks(collective, widths) for number in cells for widths in _widths(algorithm, number)]
     doublings = np.log2([common.cells.chunks / cells[0] for common in candidates])
     times_us = [cut_time_us(algorithm, common, size_bytes) for common in checking_deadline(candidates)]

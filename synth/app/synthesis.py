@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,26 @@ class Synthesis:
 
     @property
     def gap(self) -> float:
+        """Return the largest time / bound over all message sizes that the algorithms serve."""
+        return max(float(row["worst"]["gap"]) for row in self.algorithms)
+
+    @property
+    def shown_gap(self) -> float:
         """Return the largest time / bound over the algorithms, each at the size for which its row is shown."""
         return max(float(row["gap"]) for row in self.algorithms)
+
+    def __repr__(self) -> str:
+        """Return the question, the number of algorithms and the largest gap in one line."""
+        problem, count = self.result.problem, len(self.result.ranges)
+        plural = "" if count == 1 else "s"
+        return (
+            f"<Synthesis of {problem.collective.name} on {len(problem.group)} ranks of {problem.topology.name}:"
+            f" {count} algorithm{plural}, largest gap {self.gap:.3f}>"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the table for a notebook."""
+        return f"<pre>{escape(self.table())}</pre>"
 
     def algorithm(self, size_bytes: int | str) -> Algorithm:
         """Return the algorithm that serves a message size.

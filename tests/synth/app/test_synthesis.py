@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,23 @@ def test_a_schedule_is_timed_for_the_given_size() -> None:
         alpha = algorithm.problem.network.alpha_us[schedule.link]
         assert (schedule.end_us + alpha).max() == pytest.approx(algorithm.time_us(size))
     assert len(answer.schedule("64K")) == len(answer.schedule(64 << 10))
+
+
+def test_the_gap_is_the_largest_of_all_sizes() -> None:
+    answer = synth.synthesize("allgather", "ring:5", engine="route")
+    sizes = [size for row in answer.algorithms for size in (row["shown_bytes"], row["worst"]["bytes"])]
+    gaps = {size: answer.result.fastest(size).time_us(size) / answer.result.bound.at(size)[0] for size in sizes}
+    assert answer.gap == pytest.approx(max(1.0, *gaps.values()))
+    assert 1.0 <= answer.shown_gap <= answer.gap
+
+
+def test_notebooks_and_prompts_show_little() -> None:
+    """Check that an answer is one line at a prompt, and its table in a notebook."""
+    answer = synth.synthesize("allgather", "ring:4", engine="route")
+    assert repr(answer).startswith("<Synthesis of allgather on 4 ranks of ring:4: ")
+    assert "\n" not in repr(answer)
+    assert len(repr(answer)) < 120
+    assert answer.table().splitlines()[0] in unescape(answer._repr_html_())
 
 
 @pytest.mark.parametrize(
