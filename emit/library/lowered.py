@@ -30,7 +30,7 @@ class Lowered:
         largest: Largest message in bytes, as the executor sees it, that its file takes; None for no limit.
         text: Text of its file, checked, once it is written. Where switches multicast or reduce, the program has no
             threadblocks, and the text is written with it.
-        draft: What its file says, if that is not the program itself.
+        draft: What its file says until it is written, if that is not the program itself.
     """
 
     target: Target

@@ -53,7 +53,7 @@ _PROGRAM_SEND_S, _PLAN_SEND_S = 4e-5, 4e-4  # Seconds to lower a send in haste.
 _PROGRAM_WRITING, _PLAN_WRITING = 2.0, 2.0  # The time with the file over the time without it.
 _SEND_STEPS = 2  # A send is a step at both of its ends.
 _WRITTEN_SENDS = 100  # Sends of an image that are written in the time to lower one.
-_MOST_PLANS = 4  # Plans of an algorithm, with different instances, that are written to take the fastest.
+_MOST_PLANS = 4  # Plans of an algorithm, with different instances, that are drafted to take the fastest.
 _WIDEST = 64  # cells of a chunk; an instruction holds 71
 
 
@@ -67,8 +67,8 @@ class Programs:
         inplace: True for calls whose input and output are one memory.
         in_place_of: The target that is usual on the devices but cannot express the problem; else None.
         first_s: Seconds that the last lowering took until it had a program, if not yet the best.
-        send_s: Seconds that the lowering of one send in haste takes, as far as is known. A plan is written, checked and
-            timed then too; the file of a program is written later.
+        send_s: Seconds that the lowering of one send in haste takes, as far as is known; files are written
+            and checked later.
         writing: Time to lower a program in haste and to write its file, over the time to lower it in haste.
         nodes: Node of each rank.
         linked: Pairs of ranks with a link, sorted.
@@ -356,7 +356,7 @@ class Programs:
                 lowering, program, self.target.limits, low, high, sizes_to_time, until, self._most_steps(begun, until)
             )
         best, fault = None, None
-        # The times of plans differ from those of their programs, so several are written.
+        # The times of plans differ from those of their programs, so several are drafted.
         for number, candidate in candidates[: 1 if self._holds_program else _MOST_PLANS]:
             if best is not None and now() >= until:
                 break
@@ -427,6 +427,7 @@ class Programs:
             execution.text = self.text(replace(execution.program, min_bytes=0, max_bytes=0), execution.goal)
         else:
             execution.text = write_draft(execution.draft, execution.program)
+            execution.draft = None
 
     def files(self, offers: Sequence[Offer]) -> list[Offer]:
         """Return the offers split so that each has one program."""

@@ -67,11 +67,9 @@ class Synthesis:
     def __repr__(self) -> str:
         """Return the question, the number of algorithms and the largest gap in one line."""
         problem, count = self.result.problem, len(self.result.ranges)
-        plural = "" if count == 1 else "s"
-        return (
-            f"<Synthesis of {problem.collective.name} on {len(problem.group)} ranks of {problem.topology.name}:"
-            f" {count} algorithm{plural}, largest gap {self.gap:.3f}>"
-        )
+        found = f"{count} algorithm{'' if count == 1 else 's'}, largest gap {self.gap:.3f}" if count else "no algorithm"
+        question = f"{problem.collective.name} on {len(problem.group)} ranks of {problem.topology.name}"
+        return f"<Synthesis of {question}: {found}>"
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook."""

@@ -45,6 +45,16 @@ def test_explicit_limits() -> None:
         lower(algorithm, "x", limits=least)
 
 
+def test_lowering_without_time_keeps_limits() -> None:
+    """Check that a variant of fewer threadblocks is tried if the plain one, which is tried first, does not fit."""
+    (algorithm, *_) = baseline(make_question(QuestionArguments("allgather", "dgx1", costs="none")).problem)
+    program, _ = lower(algorithm, "x")
+    blocks = max(len(gpu.threadblocks) for gpu in program.gpus)
+    tight = replace(TARGETS["executor-nccl"].limits, tbs_per_gpu=blocks)
+    hasty = Lowering(algorithm, "x", tight).program(until=-math.inf)
+    assert max(len(gpu.threadblocks) for gpu in hasty.gpus) == blocks
+
+
 def test_lowering_without_time() -> None:
     """Check that lowering without time gives a right program, even if it is slower."""
     slower = 0
