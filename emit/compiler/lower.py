@@ -332,15 +332,14 @@ def goal_columns(collective: Collective) -> dict[str, Any]:
     """
     (rank, chunk), (goal_rank, goal_chunk) = collective.pre.T, collective.post.T
     ptr, holders = collective.holders
-    first = np.zeros(collective.nchunks, dtype=np.int64)
-    first[np.diff(ptr) > 0] = holders[ptr[:-1][np.diff(ptr) > 0]]
+    # What is no sum comes from its first holder.
+    source = np.where(collective.reduces[chunk], rank, holders[ptr[chunk]])
     count = np.where(collective.reduces[goal_chunk], np.diff(ptr)[goal_chunk], 1)
-    row = np.repeat(np.arange(len(count)), count)
-    sources = holders[ranges(ptr[goal_chunk], count)]
-    source = np.where(collective.reduces[chunk], rank, first[chunk])
+    goal_source = holders[ranges(ptr[goal_chunk], count)]
+    goal_rank, out_index, goal_chunk = (np.repeat(x, count) for x in (goal_rank, collective.out_index, goal_chunk))
     return {
         "initial": _goal_rows(rank, "i", collective.in_index, source, chunk),
-        "required": _goal_rows(goal_rank[row], "o", collective.out_index[row], sources, goal_chunk[row]),
+        "required": _goal_rows(goal_rank, "o", out_index, goal_source, goal_chunk),
     }
 
 

@@ -336,6 +336,7 @@ class LoweringSearch:
     def _families(self, level: int, before: ProgramCandidate | None) -> list[list[Variant]]:
         """Return the families of variants to try on a level; in large programs, aggregated variants are a family."""
         usable = self.variants.usable()
+        # Without time, only what is made against deadlocks is tried after the plain variant deadlocked.
         if self._deadlocked and self.first == math.inf and now() >= self.until:
             return [[variant for variant in usable if "alternate" in variant]]
         if self.timer is None:  # The first variant is chosen; fused programs are shorter, even if ranks alternate.

@@ -67,8 +67,8 @@ class Programs:
         inplace: True for calls whose input and output are one memory.
         in_place_of: The target that is usual on the devices but cannot express the problem; else None.
         first_s: Seconds that the last lowering took until it had a program, if not yet the best.
-        send_s: Seconds that the lowering of one send in haste takes, as far as is known; files are written
-            and checked later.
+        send_s: Seconds that the lowering of one send in haste takes, as far as is known; files are written and
+            checked later.
         writing: Time to lower a program in haste and to write its file, over the time to lower it in haste.
         nodes: Node of each rank.
         linked: Pairs of ranks with a link, sorted.

@@ -65,7 +65,7 @@ def tags(data: bytes, source: str) -> Iterator[Tag]:
         elif match := _CLOSING.match(data, at):
             yield Tag(_text(match[1]), {}, (), line, closes=True)
         elif not (match := _COMMENT.match(data, at)):
-            if line == 1 and at == 0 and _PLAIN.match(data):
+            if at == 0 and _PLAIN.match(data):
                 raise InputError(f"{source}: is not MSCCL XML (line 1 is plain text); it must begin with <algo")
             raise InputError(f"{source} line {line}: {_why(data, at)}")
         line += data.count(b"\n", at, match.end())

@@ -3,8 +3,8 @@
     python -m results.scripts.census [--count N] [--seed N] [--every N] [--only NUMBER …] [--budget S]
                                      [--clusters | --dgx1-groups] [--costs NAME] [--busy]
 
-makes census.md. Each question is a whole command in a fresh process with the default target, and its gap is
-that of the file that the command wrote. The questions are about machines, clusters of two nodes, tori, meshes,
+makes census.md. Each question is a whole command in a fresh process with the default target and costs, and its
+gap is that of the file that the command wrote. The questions are about machines, clusters of two nodes, tori, meshes,
 hypercubes and random irregular networks; random groups, half of them with all other ranks as relays; six collectives
 and five sizes. `--clusters` asks instead about machines of 2 to 16 nodes and racks of 72, in which every first, second,
 fourth or eighth rank takes part (census-clusters.md). `--dgx1-groups` asks for all groups of a DGX-1 up to its
@@ -311,7 +311,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     count = options.count or (45 if options.clusters else 90)
     budget_s = options.budget or (15.0 if options.clusters else 8.0)
-    costs = options.costs
     draw = cluster_question if options.clusters else question
     questions = dgx1_questions() if options.dgx1_groups else [draw(options.seed, number) for number in range(count)]
     # Sizes and collectives rotate, so that each N-th question would be of a few of them.
@@ -320,7 +319,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     answers: list[Answered] = []
     with busy_core(options.busy):
         for query in chosen:
-            answers.append(a := answered(query, budget_s, costs))
+            answers.append(a := answered(query, budget_s, options.costs))
             asked = f"{query.collective} {format_size(query.size)} {query.name[:60]}"
             no_file = f", no file: {a.why_no_file}" if a.why_no_file else ""
             figures = f"{query.number:4d} {a.gap:.3f} {a.vs_nccl or 0:.2f} {a.seconds:5.1f} s"
@@ -332,8 +331,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     beside = ", beside a process that keeps one core busy" if options.busy else ""
     parts = [
         f"{len(answers)} of {len(questions)} {kind}, one command each, with a budget of {budget_s:g} s and"
-        f" `--costs {costs}`{beside}. A gap is the time of the file's program / the proved bound. {files} have a file,"
-        f" {left} are left to a library whose own algorithm is faster; their gap is the library's."
+        f" `--costs {options.costs}`{beside}. A gap is the time of the file's program / the proved bound."
+        f" {files} have a file, {left} are left to a library whose own algorithm is faster; their gap is the library's."
         f" {over} commands took more than 1.1 × the budget and 0.5 s.",
         against_nccl(answers),
         table(answers, lambda a: format_size(a.question.size), "size"),
