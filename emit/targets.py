@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, OPS, Program
-from synth.model.registry import find_kind
+from synth.model.registry import CollectiveKind, find_kind
 from synth.search.settings import AUTO, TargetSettings
 from topologies.errors import InputError
 
@@ -279,6 +279,12 @@ def choose_target(
     return _first(_preferred(capable, topology, suffix), target_name, collective)
 
 
+def name_in_files(collective: str, kind: CollectiveKind) -> str:
+    """Return the name of a collective in files without relays: its own if a reader knows it, else "custom"."""
+    is_known = kind.by_name and any(collective in target.collectives for target in TARGETS.values())
+    return collective if is_known else "custom"
+
+
 def target_for(problem: Problem, target_name: str = AUTO, suffix: str = "") -> Target:
     """Return the target of a name, or for AUTO the first on the problem's devices that can express the problem.
 
@@ -293,9 +299,7 @@ def target_for(problem: Problem, target_name: str = AUTO, suffix: str = "") -> T
         InputError: If the name is unknown, the target cannot express the problem, or none can.
     """
     collective = problem.collective
-    collectives_of_targets = {name for target in TARGETS.values() for name in target.collectives}
-    by_name = collective.name in collectives_of_targets and collective.kind.by_name
-    name = collective.name if by_name and not problem.relays else "custom"
+    name = "custom" if problem.relays else name_in_files(collective.name, collective.kind)
     lacking = collective.kind.blocks_at_root  # Some rank has no input or no output.
     capable = [t for t in TARGETS.values() if name in t.collectives and not (lacking and t.needs_buffers)]
     description, hint = (

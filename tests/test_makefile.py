@@ -62,7 +62,7 @@ def release(folder: Path, fails: str) -> tuple[int, list[str]]:
         tool = folder / name
         tool.write_text(FAKE.format(log=log, fails=fails) + FAKE_BUILD)
         tool.chmod(0o755)
-    command = ["make", "-f", ROOT / "Makefile", f"BIN={folder}", f"TOOLS={folder}", "release"]
+    command = ["make", "-f", ROOT / "Makefile", "-o", ".venv/bin/python", f"BIN={folder}", f"TOOLS={folder}", "release"]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG_S)
     return ended.returncode, log.read_text().splitlines()
 

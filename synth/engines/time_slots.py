@@ -159,7 +159,7 @@ class SlotModel:
 def slot_model(
     problem: Problem, size_bytes: float, ceiling_us: float, slots: int, most: int | None = None
 ) -> SlotModel | None:
-    """Return the program for messages of `size_bytes`; None where it would have more than `most` sends.
+    """Return the program for messages of `size_bytes`; None where it would have too many sends or terms.
 
     Its optimum in µs is at most the time of every schedule that ends within `ceiling_us`. It is infeasible only where
     there is no such schedule.
@@ -169,7 +169,8 @@ def slot_model(
         size_bytes: Message size in bytes.
         ceiling_us: A time that can be reached, in µs, more than 0; the slots divide it.
         slots: The least number of time slots.
-        most: The most sends (chunk, link, slot), counted before any is built; None for any number.
+        most: The most sends (chunk, link, slot), counted before any is built, and the most terms in thousands; None for
+            any number.
     """
     net, collective = problem.network, problem.collective
     hold = collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
@@ -182,6 +183,8 @@ def slot_model(
         return None
     sends = np.concatenate([_sends(c, *starts[c]) for c in range(collective.nchunks)])
     chunk, link, start = sends.T
+    if most is not None and _count_terms(problem, link, start) > 1000 * most:
+        return None
     n = end = len(sends)
     program = ProgramBuilder()
     program.add_variables(n, 1.0, binary=True)
@@ -279,17 +282,36 @@ def _add_windows(program: ProgramBuilder, problem: Problem, sends: Ints, hold: F
         by_slot: dict[int, list[int]] = {}
         for v in variables:
             by_slot.setdefault(int(start[v]), []).append(v)
-        for a in sorted(by_slot):
-            inside: list[int] = []
-            for b in sorted(by_slot):
-                if b < a:
-                    continue
-                inside = inside + by_slot[b]
+        slots = sorted(by_slot)
+        for i, a in enumerate(slots):
+            inside, inside_us = list[int](), list[float]()
+            for b in slots[i:]:
+                inside += by_slot[b]
+                inside_us += [use_us[v] for v in by_slot[b]]
                 most = (b - a + 1) * slot + over
-                if sum(use_us[v] for v in inside) > most:
-                    _add_row(program, inside, [use_us[v] for v in inside], most)
+                if sum(inside_us) > most:
+                    _add_row(program, inside, inside_us, most)
     for variables, times in totals:
         _add_row(program, [*variables, len(sends)], [*times, -1.0], -float(net.alpha_us.min()))
+
+
+def _count_terms(problem: Problem, link: Ints, start: Ints) -> int:
+    """Return the most terms of the rows that `_add_windows` adds.
+
+    Among k slots in which sends start, the sends of the i-th are in i (k - i + 1) windows: a cubic number of terms.
+
+    Args:
+        problem: A copying problem.
+        link: Link of each send, shape (sends,).
+        start: Slot of each send.
+    """
+    net, terms = problem.network, 0
+    for resource in range(net.nresources):
+        uses = np.isin(link, net.link_of_use[net.uses_idx == resource])
+        _, sends_of_slot = np.unique(start[uses], return_counts=True)
+        place = np.arange(1, len(sends_of_slot) + 1, dtype=np.int64)
+        terms += int((sends_of_slot * place * place[::-1]).sum())
+    return terms
 
 
 def read_schedule(problem: Problem, model: SlotModel, chosen: Ints) -> Schedule:

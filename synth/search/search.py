@@ -104,7 +104,7 @@ class _ProtocolsSearch:
         self._problem, self._workers, self._report, self._plan, self._executor = (
             problem, workers, report, plan, executor,
         )  # fmt: skip
-        self._options = replace(options, rank_sends=None if executor is None else executor.rank_sends)
+        self._options = options
         self.problems = {name: problem.under(name) for name in problem.protocols}
         self.bounds = {
             name: prove(under, max_flow=False, size_bytes=options.size) for name, under in self.problems.items()

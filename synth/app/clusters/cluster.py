@@ -4,7 +4,7 @@
     groups = ["tp=8,dp=4", "all 2..8 in a node", "0,2,4,6"]
     collectives = ["allreduce", "allgather"]    # "all": all that have a name (the default)
     sizes = "1K:1G"                             # least and most bytes of a message (the default), or one size
-    targets = ["executor-nccl", "mscclpp"]      # "all" (the default), or "none": schedules only
+    targets = ["executor-nccl", "mscclpp"]      # "all", "none": schedules only; the usual one of the machine (default)
     budget = "5m"                               # for the whole build, on this machine (the default)
     roots = "first"                             # of rooted collectives: each group's first rank; "all": every rank
     without = ["link:3-5"]                      # dead parts, as --without takes them
@@ -24,7 +24,7 @@ out of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -34,13 +34,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from emit.targets import TARGETS
+from emit.targets import TARGETS, choose_target, name_in_files
 from synth.app.clusters.groups import Axes, parse_groups
 from synth.model.numbers import parse_seconds
 from synth.model.problem import LARGEST, SMALLEST, parse_ranks
 from synth.model.registry import KINDS, parse_name
 from synth.model.sizes import parse_size
-from synth.search.settings import NONE
+from synth.search.settings import AUTO, NONE
 from topologies.costed import costs_omit_switch_ops
 from topologies.errors import InputError, did_you_mean
 from topologies.faults.apply import apply_faults
@@ -89,7 +89,7 @@ class Cluster:
         collectives: Names of rows of `KINDS`.
         low: Smallest message size in bytes.
         high: Largest message size in bytes, inclusive.
-        targets: Names of rows of `TARGETS`; with none, the library holds schedules only.
+        targets: Names of rows of `TARGETS`, or AUTO; with none, the library holds schedules only.
         budget_s: Seconds for the whole build.
         all_roots: Whether every rank of a group is a root of rooted collectives, instead of the first one only.
         without: Dead parts, as written.
@@ -151,7 +151,8 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
     roots = top.string("roots", "first")
     if roots not in ("first", ALL):
         top.fail("roots", f'{shown(roots)} is not known; it must be "first" or "all"')
-    targets = _named(top, "targets", list(TARGETS), str, empty=NONE)
+    has_targets = top.values.get("targets", AUTO) != AUTO
+    targets = _named(top, "targets", list(TARGETS), str, empty=NONE) if has_targets else (AUTO,)
     return Cluster(
         topology,
         healthy,
@@ -167,8 +168,21 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
         top.integer("seed", 0, _SEEDS - 1) if "seed" in top.values else 0,
         costs,
         _relays(top, healthy, dead),
-        _switch_ops(top, topology, targets),
+        _switch_ops(top, topology, {target for name in collectives for target in targets_of(name, targets, topology)}),
     )
+
+
+def targets_of(collective: str, targets: tuple[str, ...], topology: Topology) -> tuple[str, ...]:
+    """Return the targets of a collective's files: those that are named, or for AUTO the one that a search would take.
+
+    Args:
+        collective: Name of the collective.
+        targets: Names of targets, or AUTO.
+        topology: The topology, whose devices decide for AUTO.
+    """
+    if targets != (AUTO,):
+        return targets
+    return (choose_target(name_in_files(collective, KINDS[collective]), AUTO, topology).name,)
 
 
 def _beside(path: str | Path, name: str) -> str | Path:
@@ -188,16 +202,15 @@ def _relays(top: Fields, topology: Topology, dead: Sequence[int]) -> str | tuple
     return _stated(top, "relays", lambda: live_ranks(topology, dead, ranks, "relays"))
 
 
-def _switch_ops(top: Fields, topology: Topology, targets: Sequence[str]) -> bool:
+def _switch_ops(top: Fields, topology: Topology, targets: Collection[str]) -> bool:
     """Read the field `switch_ops`; return False if the topology has no switches that multicast or reduce."""
     if not top.boolean("switch_ops", False):
         return False
     if costs_omit_switch_ops(topology):
         top.fail("switch_ops", 'the costs do not cover operations of switches; it must be false, or costs = "none"')
     if targets and not any(TARGETS[name].switch_ops for name in targets):
-        top.fail(
-            "switch_ops", f'files for {", ".join(targets)} cannot express it; it must be false, or targets = "none"'
-        )
+        names = ", ".join(sorted(targets))
+        top.fail("switch_ops", f'files for {names} cannot express it; it must be false, or targets = "none"')
     return bool(topology.switch_ops)
 
 

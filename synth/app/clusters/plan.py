@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from emit.targets import TARGETS
-from synth.app.clusters.cluster import Cluster, ClusterGroup
+from synth.app.clusters.cluster import Cluster, ClusterGroup, targets_of
 from synth.app.clusters.task import Task
 from synth.baselines.nccl.communicator import communicator
 from synth.model.problem import make_problem
@@ -176,19 +176,16 @@ def _plan_without_budget(cluster: Cluster, cores: int) -> BuildPlan:
     """
     plain = without_switch_ops(cluster.topology)
     if not cluster.switch_ops:
-        return _Planner(cluster, plain, dict.fromkeys(cluster.groups, cluster.targets)).plan(cores)
-    switch_targets = tuple(name for name in cluster.targets if TARGETS[name].switch_ops)
-    other_targets = tuple(name for name in cluster.targets if name not in switch_targets)
+        return _Planner(cluster, plain, dict.fromkeys(cluster.groups)).plan(cores)
     switch_groups = {
         group for group in cluster.groups if _network(cluster.topology, cluster, group.ranks).hyperlinks is not None
     }
-    plain_targets_of = {group: other_targets if group in switch_groups else cluster.targets for group in cluster.groups}
-    if not other_targets:
-        plain_targets_of = {group: targets for group, targets in plain_targets_of.items() if group not in switch_groups}
     switch_plan = _Planner(
-        cluster, cluster.topology, {group: switch_targets for group in cluster.groups if group in switch_groups}
+        cluster, cluster.topology, {group: True for group in cluster.groups if group in switch_groups}
     ).plan(cores)
-    plain_plan = _Planner(cluster, plain, plain_targets_of).plan(cores)
+    plain_plan = _Planner(
+        cluster, plain, {group: False if group in switch_groups else None for group in cluster.groups}
+    ).plan(cores)
     impossible = dict([*plain_plan.impossible, *switch_plan.impossible])
     return BuildPlan(cluster, [*switch_plan.shares, *plain_plan.shares], cores, list(impossible.items()))
 
@@ -279,21 +276,20 @@ class _Planner:
 
     Attributes:
         topology: The topology, with or without the operations of its switches.
-        targets_of: The targets that each group is answered for.
+        in_switches: Whether each group is answered for the targets that can express operations of switches (True), for
+            the others (False), or for all (None).
         form_of: Digest of each group's network.
         order_of: Canonical order of ranks, by the form of the network and the root's place.
         refused: Why ranks cannot reach each other, by the form of the network; "" if they can.
     """
 
-    def __init__(
-        self, cluster: Cluster, topology: Topology, targets_of_group: Mapping[ClusterGroup, tuple[str, ...]]
-    ) -> None:
+    def __init__(self, cluster: Cluster, topology: Topology, in_switches: Mapping[ClusterGroup, bool | None]) -> None:
         self.cluster, self.topology = cluster, topology
-        self.targets_of = {group_key.ranks: targets for group_key, targets in targets_of_group.items()}
+        self.in_switches = {group_key.ranks: wanted for group_key, wanted in in_switches.items()}
         self.form_of: dict[tuple[int, ...], bytes] = {}
         self.order_of: dict[tuple[bytes, int | None], tuple[int, ...]] = {}
         self.refused: dict[bytes, str] = {}
-        for group in self.targets_of:
+        for group in self.in_switches:
             relays = cluster.relays_of(group)
             form = self.form_of[group] = _form(self.topology, group, relays)
             if form not in self.refused:
@@ -306,20 +302,22 @@ class _Planner:
         sources: dict[Same, Task] = {}
         impossible: list[tuple[BuildQuestion, str]] = []
         for name in self.cluster.collectives:
-            for group in self.targets_of:
+            for group in self.in_switches:
+                if (targets := self._targets(name, group)) is None:
+                    continue
                 for root in self._roots(name, group):
                     question = BuildQuestion(name, group, root)
                     if self.refused[self.form_of[group]]:
                         impossible.append((question, self.refused[self.form_of[group]]))
                         continue
                     place = None if root is None else group.index(root)
-                    sameness = name, self.form_of[group], place, self.targets_of[group]
+                    sameness = name, self.form_of[group], place, targets
                     if (
                         sameness in shares and not shares[sameness].task.relays
                     ):  # With relays, files serve only one group.
                         shares[sameness].questions.append(question)
                     else:
-                        all_shares.append(self._share(question, place, sources))
+                        all_shares.append(self._share(question, place, targets, sources))
                         shares[sameness] = all_shares[-1]
         return BuildPlan(self.cluster, all_shares, cores, impossible)
 
@@ -329,7 +327,16 @@ class _Planner:
             return (None,)
         return group if self.cluster.all_roots else group[:1]
 
-    def _share(self, question: BuildQuestion, place: int | None, sources: dict[Same, Task]) -> BuildShare:
+    def _targets(self, collective: str, group: tuple[int, ...]) -> tuple[str, ...] | None:
+        """Return the targets for which a group's collective is answered, () for schedules only; None for no answer."""
+        targets, wanted = targets_of(collective, self.cluster.targets, self.cluster.healthy), self.in_switches[group]
+        if wanted is None or (wanted and not targets):
+            return targets
+        return tuple(name for name in targets if TARGETS[name].switch_ops == wanted) or None
+
+    def _share(
+        self, question: BuildQuestion, place: int | None, targets: tuple[str, ...], sources: dict[Same, Task]
+    ) -> BuildShare:
         """Return a new share of a question: a search, or the relabelling of a search that is added to `sources`."""
         group, kind = question.group, KINDS[question.collective]
         order = tuple(range(len(group)))
@@ -338,19 +345,22 @@ class _Planner:
         order_matters = {kind.before, kind.after} & {NEXT, AHEAD}
         if not (order_matters or self.topology.protocol or self.cluster.relays_of(group)):
             order = self._order(group, place)
-        ranks, targets = tuple(group[i] for i in order), self.targets_of[group]
-        task = self._task(question, ranks)
+        ranks = tuple(group[i] for i in order)
+        task = self._task(question, ranks, targets)
         if ranks == group:
             sources.setdefault((question.collective, self.form_of[group], place, targets), task)
             return BuildShare([question], task)
         solved_place = None if place is None else 0
         source = sources.setdefault((question.collective, _form(self.topology, ranks), solved_place, targets), task)
         place_of_rank = {rank: place for place, rank in enumerate(ranks)}
-        return BuildShare([question], self._task(question, group, tuple(place_of_rank[rank] for rank in group)), source)
+        solved_order = tuple(place_of_rank[rank] for rank in group)
+        return BuildShare([question], self._task(question, group, targets, solved_order), source)
 
-    def _task(self, question: BuildQuestion, ranks: tuple[int, ...], order: tuple[int, ...] = ()) -> Task:
+    def _task(
+        self, question: BuildQuestion, ranks: tuple[int, ...], targets: tuple[str, ...], order: tuple[int, ...] = ()
+    ) -> Task:
         """Return the task of a question, without budget and key."""
-        c, targets = self.cluster, self.targets_of[question.group]
+        c = self.cluster
         return Task(
             "", self.topology, question.collective, ranks, question.root, c.low, c.high, targets, c.seed,
             0.0, 0.0, None, order, c.relays_of(ranks),

@@ -253,9 +253,13 @@ def _answer_with_files(task: Task, result: SearchResult) -> Answer:
                 unfiled.append({"target": target, "refused": "no file can be made, for a defect of synth"})
                 continue
             for saved_row, paths in zip(saved.rows, saved.files, strict=True):
-                if "file" not in paths and _overlaps(saved_row, task):
+                if "file" in paths or not _overlaps(saved_row, task):
+                    continue
+                if "schedule" in paths:
                     stored = {kind: path.relative_to(folder).as_posix() for kind, path in paths.items()}
                     unfiled.append({"target": target} | saved_row | stored)
+                else:  # The range is left to a vendor library, whose figures are not part of the answer.
+                    unfiled.append({"target": target, "refused": saved_row["refused"]})
         entries = load_index(folder) if (Path(folder) / INDEX).exists() else []
         rows = [dict(entry.row) for entry in entries if _overlaps(entry.row, task)]
         names = {row[kind] for row in (*rows, *unfiled) for kind in ("file", "schedule", "proof_file") if row.get(kind)}

@@ -44,7 +44,8 @@ def solve(problem: Problem, request: Request, tuning: SearchTuning = SEARCH) -> 
         tuning = replace(tuning, most_sends=min(tuning.most_sends, request.most_sends))
     quotient = quotient_of(problem)
     if quotient is not None and quotient.quotient is not None:
-        most_sends = tuning.expanded // quotient.quotient.order
+        order = quotient.quotient.order
+        most_sends = min(tuning.expanded // order, request.most_sends // order or tuning.expanded)
         yield from _FlowSearch(quotient, request, replace(tuning, most_sends=most_sends)).run()
         whole_is_quick = estimated_sends(problem) < tuning.sends_of_seconds
         near = tuning.close_enough(0) if whole_is_quick else tuning.near_whole

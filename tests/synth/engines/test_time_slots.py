@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -75,3 +76,13 @@ def test_cbc_serves_where_highs_is_absent(workers: Workers) -> None:
     assert with_cbc.dual_bound == pytest.approx(with_highs.dual_bound, rel=1e-4)
     assert with_highs.solution is not None
     assert with_highs.solution.values[-1] == pytest.approx(with_highs.dual_bound, rel=1e-4)
+
+
+def test_a_program_of_too_many_terms_is_not_built() -> None:
+    """Check a network whose latencies are far apart: its few sends are in a billion windows, which took gigabytes."""
+    line = load("line:3")
+    alpha_us = np.where(np.arange(len(line.alpha_us)) % 2, 3.0, 3e-3)
+    for topology, is_built in ((line, True), (replace(line, alpha_us=alpha_us), False)):
+        problem = make_problem(topology, "allgather")
+        ceiling = predict_us(problem, quick_schedule(problem, 1 << 10), 1 << 10)
+        assert (slot_model(problem, 1 << 10, ceiling, 16, 4000) is not None) == is_built

@@ -22,7 +22,7 @@ from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.local import Local
 from synth.app.clusters.placing import unfiled_schedules
 from synth.app.clusters.plan import BuildPlan, make_plan
-from synth.app.clusters.task import Task, solve, unpacked
+from synth.app.clusters.task import Task, rank_sends, solve, unpacked
 from synth.storage.cache import Cache
 from tests.emit.library.test_write import held
 from tests.synth.app.clusters.inline import Inline
@@ -214,12 +214,35 @@ def test_a_process_that_dies_costs_its_problem_once(
     assert result_of_key[tasks[1].key].answer == tasks[1].key.encode()
 
 
-def test_an_answer_of_the_cache_with_a_schedule_without_a_file_is_believed(tmp_path: Path) -> None:
-    plan = planned(tmp_path, RING.replace('["executor-nccl"]', '"none"'))
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (RING.replace('["executor-nccl"]', '"none"'), ""),
+        (
+            'topology = "dgx1"\ngroups = ["0,4"]\ncollectives = ["allgather"]\nsizes = "64K"\nbudget = "1s"',
+            "NCCL's own",
+        ),
+    ],
+    ids=["no target", "left to NCCL"],
+)
+def test_an_answer_of_the_cache_without_a_file_is_believed(tmp_path: Path, text: str, why: str) -> None:
+    plan = planned(tmp_path, text)
     build(plan, tmp_path / "lib", Cache(tmp_path / "cache"), Inline())
+    packed = Cache(tmp_path / "cache").get(plan.searches[0].key)
+    assert packed is not None
+    assert any(row["refused"].startswith(why) for row in unpacked(packed).unfiled)
     again = build(plan, tmp_path / "again", Cache(tmp_path / "cache"), pool := Inline())
     assert (again.remarks, pool.solved) == ([], [])
     assert content(tmp_path / "again") == content(tmp_path / "lib")
+
+
+def test_a_short_budget_limits_chunks_under_costs_too(tmp_path: Path) -> None:
+    """Check that no schedule has more sends than a class of small budgets has time to lower."""
+    text = 'topology = "dgx1"\ngroups = ["0,2,4,6"]\ncollectives = ["allgather"]\ntargets = "executor-nccl"'
+    [task] = planned(tmp_path, f'{text}\nsizes = "64K:64M"\nbudget = "1s"').searches
+    rows = unpacked(solve(task)).rows
+    assert rows
+    assert max(row["sends"] for row in rows) <= rank_sends(task.work_s) * len(task.group)
 
 
 def test_an_answer_survives_packing(built_library: tuple[Path, BuildPlan, Inline]) -> None:

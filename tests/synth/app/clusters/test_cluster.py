@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from synth.app.clusters.cluster import Cluster, read_cluster
+from synth.search.settings import AUTO
 from topologies.errors import InputError
 
 
@@ -27,7 +28,7 @@ def test_axes_lists_and_subsets_become_groups_each_once(tmp_path: Path) -> None:
     assert [len(group.ranks) for group in subsets.groups] == ([7] * 8 + [8]) * 2 or len(subsets.groups) == 18
     assert (subsets.low, subsets.high, subsets.budget_s) == (64 << 10, 1 << 20, 90.0)
     assert "alltoallv" not in subsets.collectives
-    assert len(subsets.targets) == 4
+    assert subsets.targets == (AUTO,)
 
 
 def test_dead_ranks_are_left_out_of_groups(tmp_path: Path) -> None:

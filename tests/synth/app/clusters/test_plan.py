@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from emit.targets import TARGETS, target_for
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.plan import BuildPlan, make_plan
 from synth.app.clusters.task import solve, unpacked
@@ -17,7 +18,8 @@ from topologies.load import load
 
 def planned(folder: Path, text: str, more: str = "") -> BuildPlan:
     path = folder / "cluster.toml"
-    path.write_text(f'{text}\ncollectives = ["allreduce"]\nbudget = "1s"\n{more}')
+    collectives = "" if "collectives" in text else 'collectives = ["allreduce"]\n'
+    path.write_text(f'{text}\n{collectives}budget = "1s"\n{more}')
     return make_plan(read_cluster(path), 1)
 
 
@@ -41,6 +43,21 @@ def test_switch_operations_are_used_where_they_are_requested(tmp_path: Path) -> 
     [row] = unpacked(solve(task)).unfiled
     assert row["switch_ops"]
     assert row["time_us"] < 2 * 3 / 4 * (64 << 20) / 450e3  # For sends alone, three quarters leave and arrive, twice.
+
+
+@pytest.mark.parametrize(
+    ("topology", "targets"),
+    [("dgx-a100", {"mscclpp", "executor-nccl"}), ("dgx1", {"executor-nccl", "msccl"}), ("mi250", {"rccl", "mscclpp"})],
+)
+def test_files_are_for_the_target_that_a_search_would_take(tmp_path: Path, topology: str, targets: set[str]) -> None:
+    """Check the default targets; not every executor has a gather, or loads a pattern without a name of its own."""
+    text = f'topology = "{topology}"\ngroups = ["0-7"]\ncollectives = ["allreduce", "gather", "sendrecv"]\n'
+    tasks = planned(tmp_path, text).searches
+    assert {name for task in tasks for name in task.targets} == targets
+    for task in tasks:
+        assert task.targets == (target_for(task.problem()).name,)
+    every_target = planned(tmp_path, text, 'targets = "all"').searches
+    assert all(len(task.targets) == len(TARGETS) for task in every_target)
 
 
 def test_different_relays_on_the_same_network_are_two_problems(tmp_path: Path) -> None:
