@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from synth.engines.estimates import estimated_sends
 from synth.engines.flow.routes import ExpectedTime, RouteShape
 from synth.engines.flow.search import best_of, interpreted_s
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
@@ -68,6 +69,8 @@ def solve(problem: Problem, request: Request, tuning: RouteTuning = RouteTuning(
     spent_s, answered = 0.0, False
     for chunks, size, depth, passes in trials:
         problem_of_chunks = problem.with_chunks(first.whole_chunks(chunks))
+        if chunks > 1 and request.most_sends and estimated_sends(problem_of_chunks) > request.most_sends:
+            continue
         spent_s += _QUICKER * interpreted_s(problem_of_chunks, passes, tuning.orders)
         if spent_s > request.work_s and answered:
             continue
