@@ -12,12 +12,13 @@ from topologies.load import load
 
 
 @pytest.mark.parametrize(
-    ("collective", "group", "relay"), [("broadcast", (0, 1, 2), "none"), ("allgather", (0, 2), "all")]
+    ("topology", "collective", "group", "relay"),
+    [("full:4", "broadcast", (0, 1, 2), "none"), ("ring:8", "allgather", (0, 2), "all")],
 )
-def test_plans_of_a_question(collective: str, group: tuple[int, ...], relay: str) -> None:
-    row = Row("ring:8", collective)
+def test_plans_of_a_question(topology: str, collective: str, group: tuple[int, ...], relay: str) -> None:
+    row = Row(topology, collective)
     plan_texts: dict[str, str] = {}
-    for algorithm in algorithms("ring:8", collective, group, 0.2, relay)[:1]:  # For small messages.
+    for algorithm in algorithms(topology, collective, group, 0.2, relay)[:1]:  # For small messages.
         examine(row, algorithm, group, 2, plan_texts)
     counts = row.counts
     assert counts["right"] == counts["offsets"] == counts["plans"] > counts["LL"] > 0

@@ -34,6 +34,7 @@ _LIMIT = 10.0  # multiple of its estimate after which the clock ends a problem
 _LEAST_LIMIT_S = 60.0
 # Costs of a problem, as measured on one core of a server of 2020: seconds, and bytes of a process.
 _STARTED_S, _SEARCHED, _LINKED_S, _FILED_S, _RELABELLED = 0.5, 3.0, 2e-4, 4e-3, 0.5
+_REPEATED_S = 1.5  # For each rank, if sums or a root's copies are lowered in many instances, which costs call for.
 _PROCESS_BYTES, _LINK_BYTES = 240 << 20, 110_000  # The second is per pair of ranks, with all targets and 128 ranks.
 
 
@@ -133,6 +134,8 @@ def estimated_s(task: Task) -> float:
     pairs, kind = (len(task.group) + len(task.relays)) ** 2, KINDS[task.collective]
     whole = 2.0 if kind.in_shares or ROOT in (kind.before, kind.after) else 1.0
     filed_s = _FILED_S * max(1, len(task.targets)) * pairs * 8 * whole if len(task.group) <= 64 else 0.0
+    if task.topology.costs is not None and whole > 1.0:
+        filed_s += _REPEATED_S * len(task.targets) * min(16, len(task.group))
     if task.order:
         return _STARTED_S + _RELABELLED * filed_s
     return _STARTED_S + _SEARCHED * whole * task.work_s + _LINKED_S * pairs * 8 * whole + filed_s

@@ -7,7 +7,6 @@ that every machine finds the same answer. The clock only ends a task that takes 
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -40,7 +39,6 @@ from synth.storage.bundle import pack, unpack
 from synth.storage.schedule_file import load_schedule
 from synth.timing.simulate import resource_loads_us
 from synth.verify.algorithm import Algorithm
-from topologies.costed import protocol_costs
 from topologies.errors import InputError, VerificationError
 from topologies.text.fields import Fields
 from topologies.topology import Topology
@@ -168,24 +166,15 @@ def solve(task: Task) -> bytes:
     return replace(answer, defects=sorted(defects)).packed()
 
 
-def rank_sends(work_s: float, problem: Problem) -> int | None:
+def rank_sends(work_s: float) -> int | None:
     """Return the number of sends of a rank up to which a budget class refines chunks; None for any number.
 
-    Lowering more sends takes longer than the search. Where several threadblocks fill a link, instances repeat every
-    send, and their pipelines need fewer chunks.
+    Lowering more sends takes longer than the search.
 
     Args:
         work_s: Seconds of work of the budget class.
-        problem: The problem.
     """
-    sends = next((sends for below_s, sends in _RANK_SENDS if work_s < below_s), None)
-    instances = 1.0
-    for name in problem.protocols:
-        under = problem.under(name)
-        costs = protocol_costs(under.topology)
-        if costs is not None:
-            instances = max(instances, float(under.network.bandwidth_gbs.max()) / costs.threadblock_gbs)
-    return None if sends is None else round(sends / math.sqrt(instances))
+    return next((sends for below_s, sends in _RANK_SENDS if work_s < below_s), None)
 
 
 def _search_result(task: Task) -> SearchResult:
@@ -200,7 +189,7 @@ def _searched_result(task: Task) -> SearchResult:
     """Return the result of a search for a task."""
     problem = task.problem()
     pinned = task.low if task.low == task.high else None
-    options = Options(pinned, budget_s=task.limit_s, seed=task.seed, rank_sends=rank_sends(task.work_s, problem))
+    options = Options(pinned, budget_s=task.limit_s, seed=task.seed, rank_sends=rank_sends(task.work_s))
     target = task.targets[0] if task.targets and problem.quotient is None else NONE
     executor = None
     for name in task.targets if target != NONE else ():

@@ -80,7 +80,7 @@ def answers(workers: Workers) -> Callable[[str], Synthesis]:
 
     def answer(collective: str) -> Synthesis:
         least = "none" if collective in BETWEEN_TWO else "rccl"
-        return synthesize(collective, "dgx1", [0, 1, 2, 3, 5], budget=1.0, target=least, workers=workers)
+        return synthesize(collective, "dgx1", [0, 1, 5], budget=1.0, target=least, workers=workers)
 
     return cache(answer)
 
@@ -156,7 +156,7 @@ def test_dgx1_allgather_is_sccls_pareto_set_and_proved(workers: Workers) -> None
 
 def test_blocks_of_different_sizes(workers: Workers, tmp_path: Path) -> None:
     sizes = [[0, 300, 10, 0], [5, 0, 700, 1], [0, 0, 0, 900], [40, 40, 40, 0]]
-    answer = synthesize(alltoallv(sizes), "dgx1", [0, 1, 2, 3], budget=2, target="none", workers=workers)
+    answer = synthesize(alltoallv(sizes), "dgx1", range(4), budget=2, target="none", costs="none", workers=workers)
     assert answer.gap < 2  # The gap is 1.04 where the budget is enough for flow, which may fail on a busy machine.
     assert not save(answer.result, tmp_path, TargetSettings("msccl")).refused
 

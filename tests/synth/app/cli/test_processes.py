@@ -66,12 +66,12 @@ def _all_end(pids: list[int]) -> bool:
 
 
 def _busy_workers_of(parent: int) -> list[int]:
-    """Return the workers of `parent` once one of them has used a second of processor time, so that a solver runs."""
+    """Return the workers of `parent` once one has used a quarter second of processor time, so that a solver runs."""
     ticks = os.sysconf("SC_CLK_TCK")
     until = time.monotonic() + HANG_S
     while time.monotonic() < until:
         workers = _workers_of(parent)
-        if any(_ticks(pid) > ticks for pid in workers):
+        if any(4 * _ticks(pid) > ticks for pid in workers):
             return workers
         time.sleep(0.05)
     return []
@@ -217,7 +217,7 @@ def _stopped_holder(folder: Path) -> Iterator[None]:
 
 def test_an_answer_beside_a_library_that_a_stopped_process_holds(working_folder: Path) -> None:
     """Check that a search ends although a stopped process holds the lock of the library for ever."""
-    arguments = ("allgather", "--topo", "ring:4", "--budget", "8s")
+    arguments = ("allgather", "--topo", "ring:4", "--size", "1M", "--budget", "8s")
     with _stopped_holder(working_folder / "out"):
         completed = subprocess.run(
             [sys.executable, "-m", "synth", *arguments],
@@ -235,7 +235,7 @@ def test_an_answer_beside_a_library_that_a_stopped_process_holds(working_folder:
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_in_a_wait_for_a_library_loses_no_answer(working_folder: Path, times: int) -> None:
-    command = [sys.executable, "-m", "synth", "allgather", "--topo", "ring:4", "--budget", "60s"]
+    command = [sys.executable, "-m", "synth", "allgather", "--topo", "ring:4", "--size", "1M", "--budget", "60s"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with (
         _stopped_holder(working_folder / "out"),
@@ -266,7 +266,7 @@ def test_solvers_do_not_outlive_the_command(working_folder: Path, which: signal.
 
 
 def test_no_solver_is_left_after_a_plain_end(working_folder: Path) -> None:
-    arguments = ("allreduce", "--topo", "dgx-a100", "--group", "0,2")
+    arguments = ("allreduce", "--topo", "dgx-a100", "--group", "0,2", "--size", "1M", "--budget", "3s")
     with _searching(working_folder, arguments, 0.1) as running:
         children = _workers_of(running.pid)
         running.communicate(timeout=HANG_S)
@@ -283,7 +283,9 @@ def test_a_reader_that_leaves_early(working_folder: Path) -> None:
     assert completed.stderr == ""
 
 
-@pytest.mark.parametrize("arguments", [("topo", "list"), ("--help",), ("allgather", "--topo", "ring:4")])
+@pytest.mark.parametrize(
+    "arguments", [("topo", "list"), ("--help",), ("allgather", "--topo", "ring:4", "--size", "1M")]
+)
 def test_output_that_cannot_be_written_is_one_line(arguments: tuple[str, ...], tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         completed = subprocess.run(
