@@ -81,6 +81,7 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 _PREDICTED = re.compile(r"  ([0-9.]+) (µs|ms|s) @ ([0-9.]+[KMG]?)  ")
+_OF_A_MACHINE = ("  ", "k-sync", "in place:", "out of place:", "--wide", "no file for ")
 _IN_US = {"µs": 1.0, "ms": 1e3, "s": 1e6}
 
 
@@ -90,14 +91,13 @@ def times_us(text: str) -> dict[str, float]:
 
 
 def frame(text: str) -> list[list[str]]:
-    """Return the words of a search's output that are the same on every machine: the question, columns and last lines.
+    """Return the words of a search's output that are the same on every machine: what its lines begin with.
 
-    Which algorithms are found in time depends on the machine's speed.
+    Which algorithms are found in time, and so which columns fit, depends on the machine's speed.
     """
-    lines = text.rstrip().splitlines()
-    is_row = [bool(_PREDICTED.search(line)) for line in lines]
-    kept = [line.split(" → ")[0].split(": ")[0] for line, row in zip(lines, is_row, strict=True) if not row]
-    return [re.split(r"  +", re.sub(r"\d+ algorithms?", "", line)) for line in kept if not line.startswith("k-sync")]
+    lines = [line for line in text.rstrip().splitlines() if not _PREDICTED.search(line)]
+    kept = [line.split(": ")[0] for line in lines if not line.startswith(_OF_A_MACHINE)]
+    return [re.split(r"  +", re.sub(r"\d+ algorithms?", "", line))[:1] for line in kept]
 
 
 def _renewed(match: re.Match[str]) -> str:

@@ -141,7 +141,8 @@ def test_all_commands_options_and_fields_are_named(example: Path) -> None:
     answer = json.loads(run(f"{EXAMPLE} --budget 2s --out elsewhere --json", example).stdout)
     for field in answer:
         assert f"`{field}`" in text, field
-    titles = blocks("console")[0].text.splitlines()[3]  # The titles follow the command.
+    all_columns = run(f"{EXAMPLE} --budget 2s --out elsewhere --wide", example).stdout
+    titles = next(line for line in all_columns.splitlines() if line.startswith("message size"))
     for title in re.split(r" {2,}", titles.strip()):
         assert f"| {title} |" in text, title
 

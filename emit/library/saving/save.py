@@ -25,7 +25,6 @@ from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
 from synth.model.deadline import TimeUp, limited
 from synth.model.defects import contained
 from synth.model.problem import LARGEST, Problem, question
-from synth.model.text import format_size, format_time
 from synth.search.budget import GRACE_S
 from synth.search.offer import Offer
 from synth.search.result import SearchResult
@@ -34,8 +33,6 @@ from synth.search.statement import row
 from synth.storage.proof import save_proof, state_costs
 from synth.storage.schedule_file import save_schedule
 from topologies.errors import InputError
-
-_SAME_TIME = 1.005  # ratio of the times of two forms of one algorithm that count as equal
 
 
 @dataclass
@@ -352,8 +349,6 @@ def _remarks(forms: Sequence[_CallForm], entries: Sequence[IndexEntry], outcome:
         yield from _served(
             programs.target, entries, [reason for form in forms[1:] for reason in (*form.refused, *form.left)]
         )
-    if len(forms) > 1 and not outcome.ranges:
-        yield from _slower(forms[0].result, forms[1].result, not forms[0].placed[0].entry.inplace)
     yield from outcome.clauses()
 
 
@@ -379,16 +374,6 @@ def _served(target: Target, entries: Sequence[IndexEntry], lacking: Sequence[str
         multiples = " or ".join(map(str, divides)) if len(divides) < 4 else f"{divides[0]} to {divides[-1]}"
         yield f"a file serves messages of a multiple of {multiples} {unit}; {target.otherwise} serves the others"
     yield from (f"no file for {reason}; {target.otherwise} serves it" for reason in lacking)
-
-
-def _slower(result: SearchResult, other_result: SearchResult, inplace: bool) -> Iterator[str]:
-    """Yield at which of the sizes shown calls of the other form take longer than the table says."""
-    for served in result.ranges:
-        other_served, size = other_result.fastest(served.shown), served.shown
-        longer, time_us = other_served.time_us(size), served.time_us(size)
-        if other_served.execution and served.execution and longer > _SAME_TIME * time_us:
-            form = "in place" if inplace else "out of place"
-            yield f"{form} {format_size(size)} take {format_time(longer)} in place of {format_time(time_us)}"
 
 
 def _place_schedules(library: Library, forms: Sequence[_CallForm], proof: bool) -> dict[int, dict[str, str]]:

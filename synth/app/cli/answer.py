@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from emit.compiler.lower import forms
 from emit.library.entry import SCHEDULES
 from emit.library.saving.save import Saved, save
 from emit.library.write import existing_entries
@@ -22,6 +23,7 @@ from synth.app.cli.cached_answers import CachedAnswer, answer_key, entries_of_qu
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.cli.streams import clear_line
+from synth.app.present.layout import terminal_width, wrapped
 from synth.app.present.table import format_next_minute, heading, table
 from synth.app.question import make_question
 from synth.app.synthesis import find_answer
@@ -219,15 +221,14 @@ def _report(
     if command.as_json:
         print_json(document)
     else:
-        nranks = result.problem.topology.nranks
+        nranks, width = result.problem.topology.nranks, None if command.wide else terminal_width()
         if result.ranges:
-            click.echo(table(document, nranks))
+            click.echo(table(document, nranks, width, command.details))
         else:
-            click.echo(f"{heading(document, nranks)}\n\n{_why_nothing(result, question.options)}")
+            say([heading(document, nranks), "", _why_nothing(result, question.options)], width)
         cached = [] if cached_answer is None else [f"from the cache; the search took {result.seconds:.1f} s"]
-        click.echo("\n" + _closing(result, written, command.begun, cached))
-        if result.ranges:
-            click.echo(format_next_minute(document["next_minute"]))
+        outlook = [format_next_minute(document["next_minute"])] if result.ranges else []
+        say(["", *_closing(result, written, command.begun, cached), *outlook], width)
     if result.stop_reason == "interrupted":
         raise SystemExit(130)
     if not result.ranges:
@@ -235,6 +236,11 @@ def _report(
     if (missing := written.refused or written.left) and question.settings.name != AUTO:
         click.echo(f"warning: --target {question.settings.name}: no file for {missing}", err=True)
         raise SystemExit(3)
+
+
+def say(texts: Sequence[str], width: int | None) -> None:
+    """Print texts, each from a new line on, broken between words so that lines have at most `width` characters."""
+    click.echo("\n".join(line for text in texts for line in wrapped(text, width)))
 
 
 def _statement(written: Saved) -> dict[str, Any]:
@@ -245,6 +251,7 @@ def _statement(written: Saved) -> dict[str, Any]:
             named_files = [{kind: str(path) for kind, path in files.items()} for files in form.files]
             document[key] = [row | files for row, files in zip(form.rows, named_files, strict=True)]
     document["next_minute"] = next_minute(written.result, document["algorithms"])
+    document["inplace"] = forms(written.result.problem)[0]
     return document | {"unsaved": written.refused, "remarks": list(written.remarks)}
 
 
@@ -263,17 +270,13 @@ def _why_nothing(result: SearchResult, options: Options) -> str:
     )
 
 
-def _closing(result: SearchResult, written: Saved, begun: float, remarks: Sequence[str] = ()) -> str:
-    """Return the last line of a report: how many algorithms there are, their files, remarks, and the seconds."""
+def _closing(result: SearchResult, written: Saved, begun: float, remarks: Sequence[str] = ()) -> list[str]:
+    """Return the last lines of a report: how many algorithms there are and the seconds, then files and remarks."""
     own = sum(row["sends"] is not None for row in written.rows)  # The other rows are left to vendor libraries.
-    parts = [f"{format_count(own, 'algorithm')}, replayed and right" if own else "no file"] if result.ranges else []
-    if written.paths:
-        parts[-1] += " → " + ", ".join(str(path) for path in written.paths)
-    parts += written.remarks
-    padded = f"blocks are padded to whole chunks, {written.padding:.2%} of the fullest buffer"
-    return "   ".join(
-        parts
-        + ([padded] if written.padding else [])
-        + list(remarks)
-        + ending(result.stop_reason, begun, bool(result.ranges))
-    )
+    has_answer = bool(result.ranges)
+    parts = [f"{format_count(own, 'algorithm')}, replayed and right" if own else "no file"] if has_answer else []
+    lines = ["   ".join([*parts, *remarks, *ending(result.stop_reason, begun, has_answer)])]
+    lines += [f"  {path}" for path in written.paths]
+    if written.padding:
+        lines.append(f"blocks are padded to whole chunks, {written.padding:.2%} of the fullest buffer")
+    return lines + list(written.remarks)

@@ -21,10 +21,19 @@ import click
 
 from emit.library.group_programs import GroupPrograms
 from emit.library.saving.save_groups import SavedGroups, save_groups
-from synth.app.cli.answer import check_target, check_writable, clear_progress, ending, progress_line, written_until
+from synth.app.cli.answer import (
+    check_target,
+    check_writable,
+    clear_progress,
+    ending,
+    progress_line,
+    say,
+    written_until,
+)
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.clusters.groups import Axes, parse_groups
+from synth.app.present.layout import terminal_width
 from synth.app.present.table import concurrent_table
 from synth.app.question import healthy_topology, listed_ranks, target_settings
 from synth.concurrent.plans import ConcurrentPlan
@@ -223,8 +232,9 @@ def _report(result: ConcurrentResult, programs: GroupPrograms, command: SearchCo
         print_json(document)
     else:
         labels = [member.label for member in result.problem.members]
-        click.echo(concurrent_table(document, labels, result.problem.topology.nranks) + "\n")
-        click.echo(_closing(result, saved, command.begun))
+        width = None if command.wide else terminal_width()
+        click.echo(concurrent_table(document, labels, result.problem.topology.nranks, width))
+        say(["", *_closing(result, saved, command.begun)], width)
     if result.stop_reason == "interrupted":
         raise SystemExit(130)
     target = programs.settings.name
@@ -233,21 +243,19 @@ def _report(result: ConcurrentResult, programs: GroupPrograms, command: SearchCo
         raise SystemExit(3)
 
 
-def _closing(result: ConcurrentResult, saved: SavedGroups, begun: float) -> str:
-    """Return the last line of the report: the programs' time, the files, and the seconds."""
+def _closing(result: ConcurrentResult, saved: SavedGroups, begun: float) -> list[str]:
+    """Return the last lines of the report: the programs' time and the seconds, then the files."""
     paths = [*saved.files, *([] if saved.index is None else [saved.index]), *saved.schedules]
-    listed = [str(path) for path in paths]
+    listed = [f"  {path}" for path in paths]
     if len(listed) > _FILES:
-        listed = [*listed[: _FILES - 1], f"… {len(listed) - _FILES} more …", listed[-1]]
-    closing = [f"replayed and right → {', '.join(listed)}", *ending(result.stop_reason, begun)]
+        listed = [*listed[: _FILES - 1], f"  … {len(listed) - _FILES} more …", listed[-1]]
+    lines = ["   ".join(["replayed and right", *ending(result.stop_reason, begun)]), *listed]
     if saved.time_us is not None:
         ratio = saved.time_us / result.makespan_us
-        file_count = format_count(len(saved.files), "file")
-        closing.insert(
-            0, f"the programs ({file_count}) take {format_time(saved.time_us)}, {ratio:.3f} × the schedule's time"
-        )
+        programs = f"the programs ({format_count(len(saved.files), 'file')}) take {format_time(saved.time_us)}"
+        lines.append(f"{programs}, {ratio:.3f} × the schedule's time")
         if saved.existed:
-            closing.insert(1, "the library's files are no slower and stay")
+            lines.append("the library's files are no slower and stay")
     elif saved.refused:
-        closing.insert(0, f"no executor's file: {saved.refused}")
-    return "   ".join(closing)
+        lines.append(f"no executor's file: {saved.refused}")
+    return lines

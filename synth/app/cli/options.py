@@ -63,6 +63,9 @@ def sms_option(default: str) -> Option:
     )
 
 
+wide_option: Option = click.option(
+    "--wide", is_flag=True, help="Show all columns of the table. Default: those that fit the terminal."
+)
 costs_option: Option = click.option(
     "--costs",
     default="auto",
@@ -116,6 +119,8 @@ class SearchCommand:
         replace: Whether to replace existing files, even faster ones.
         cache: Folder of kept answers; None for the usual one.
         as_json: Whether to print JSON instead of a table.
+        wide: Whether the table has all columns, however wide they are.
+        details: Whether all figures of each algorithm follow the table.
     """
 
     question: QuestionArguments
@@ -130,6 +135,8 @@ class SearchCommand:
     replace: bool
     cache: str | None
     as_json: bool
+    wide: bool
+    details: bool
 
 
 def print_json(document: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ from synth.app.cli.options import (
     sms_option,
     target_option,
     topo_option,
+    wide_option,
 )
 from synth.engines.registry import processes, summaries
 from synth.model.deadline import now
@@ -90,6 +91,8 @@ _question = declare(
     click.option("--proof", is_flag=True, help="Also write the schedule and the proof of its bound, for synth prove."),
     replace_option,
     cache_option,
+    wide_option,
+    click.option("--details", is_flag=True, help="Also show all figures, the proof and the files of each algorithm."),
     json_option,
 )
 
@@ -158,7 +161,18 @@ def pattern(**options: Any) -> None:
     _answer("pattern", **options)
 
 
-_NOT_OF_QUESTION = ("groups", "group_sizes", "objective", "out", "proof", "replace", "cache", "as_json")
+_NOT_OF_QUESTION = (
+    "groups",
+    "group_sizes",
+    "objective",
+    "out",
+    "proof",
+    "replace",
+    "cache",
+    "as_json",
+    "wide",
+    "details",
+)
 
 
 def _answer(name: str, /, **options: Any) -> None:

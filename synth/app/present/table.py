@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from synth.app.present.layout import Column, fitted, wrapped
 from synth.bounds.prove import OPTIMAL
 from synth.model.text import (
     format_count,
@@ -19,6 +20,8 @@ from synth.model.text import (
 
 _LINES = 32  # groups that a table lists
 _NEXT = 2  # engines that the last line names
+_SAME_TIME = 1.005  # ratio up to which both forms of a call take as long
+_FILES = {"file": "file", "schedule": "schedule", "proof_file": "proof"}
 
 
 def heading(document: dict[str, Any], nranks: int) -> str:
@@ -40,47 +43,126 @@ def heading(document: dict[str, Any], nranks: int) -> str:
     return f"{document['collective']} · {document['topology']} · {members} ({', '.join(extras)})"
 
 
-def table(document: dict[str, Any], nranks: int) -> str:
-    """Return the table of a search: the heading, one line for each algorithm, and lines on what is proved.
+def table(document: dict[str, Any], nranks: int, width: int | None = None, details: bool = False) -> str:
+    """Return the table of a search: the heading, a line for each algorithm, and lines on what is known of them.
 
     Args:
         document: The statement of the search.
         nranks: Number of ranks of the topology.
+        width: Most characters of a line: only the most important columns that fit are shown. None for all columns, with
+            the whole proof of each bound.
+        details: Whether all figures of each algorithm follow the table, with what is proved of shapes.
     """
-    rows = document["algorithms"]
+    rows, other_rows = document["algorithms"], _differing(document)
+    forms = ("in place", "out of place") if document.get("inplace") else ("out of place", "in place")
+    lines, left_out = fitted(_columns(document, [*rows, *other_rows], width is None), width)
+    if other_rows:
+        lines[1:] = [f"{forms[0]}:", *lines[1 : 1 + len(rows)], f"{forms[1]}:", *lines[1 + len(rows) :]]
+    is_short = width is not None and not details
+    remarks = [*_searched(document), *_without_files(rows if width is not None else [])]
+    remarks += [*_libraries(document, left_out if is_short else None), *_proved(document, is_short)]
+    text = [*wrapped(heading(document, nranks), width), "", *lines]
+    if remarks:
+        text += ["", *(line for remark in remarks for line in wrapped(remark, width))]
+    if details:
+        titled = [(row, f", {forms[0]}" if other_rows else "") for row in rows]
+        titled += [(row, f", {forms[1]}") for row in other_rows]
+        text += [line for row, form in titled for line in ("", *_details(row, form, width))]
+    elif left_out:
+        text += ["", *wrapped(f"--wide also shows {', '.join(left_out)}; --details shows all of each algorithm", width)]
+    return "\n".join(text)
+
+
+def _columns(document: dict[str, Any], rows: Sequence[dict[str, Any]], wide: bool) -> list[Column]:
+    """Return the columns of some rows; wide ones have the whole proof, and time and bound of the worst size."""
     healthy = any(row["vs_healthy"] is not None for row in rows)
     libraries = [name for name in document["libraries"] if any(name in row["libraries"] for row in rows)]
-    lines = [
-        ("message size", "steps", "rounds", "chunks", "predicted", "bound", "gap", "worst in range", "vs baseline")
-        + tuple(f"vs {name}" for name in libraries)
-        + (("vs healthy",) if healthy else ())
-        + ("engine", "proof")
+    shapes = {name: [_shape(row[name]) for row in rows] for name in ("steps", "rounds", "chunks")}
+    times = [f"{format_time(row['time_us'])} @ {format_short_size(row['shown_bytes'])}" for row in rows]
+    columns = [
+        Column("message size", [format_served(row["min_bytes"], row["max_bytes"]) for row in rows], left=True),
+        Column("steps", shapes["steps"], 6),
+        Column("rounds", shapes["rounds"], 7),
+        Column("chunks", shapes["chunks"], 3),
+        Column("predicted", times),
+        Column("bound", [format_time(row["bound_us"]) for row in rows]),
+        Column("gap", [f"{row['gap']:.3f}" for row in rows]),
+        Column("worst in range", [_worst(row, wide) for row in rows], 1),
+        Column("vs baseline", [_ratio(row["vs_baseline"]) for row in rows], 4),
     ]
-    for row in rows:
-        worst, worst_cell = row["worst"], "–"
-        if worst["bytes"] != row["shown_bytes"]:
-            figures = f"{format_time(worst['time_us'])}, bound {format_time(worst['bound_us'])}"
-            worst_cell = f"{worst['gap']:.3f} @ {format_short_size(worst['bytes'])}: {figures}"
-        lines.append(
-            (
-                format_served(row["min_bytes"], row["max_bytes"]),
-                *("–" if row[shape] is None else str(row[shape]) for shape in ("steps", "rounds", "chunks")),
-                f"{format_time(row['time_us'])} @ {format_short_size(row['shown_bytes'])}",
-                format_time(row["bound_us"]),
-                f"{row['gap']:.3f}",
-                worst_cell,
-                _ratio(row["vs_baseline"]),
-                *(_ratio(row["libraries"].get(name, {}).get("vs")) for name in libraries),
-                *([_ratio(row["vs_healthy"])] if healthy else []),
-                row["engine"] or "–",
-                row["proof"]
-                + (f" · no file: {row['refused']}" if row["refused"] else "")
-                + (" · kept" if row.get("kept") else ""),
-            )
-        )
-    remarks = [*_searched(document), *_libraries(document), *_proved(document)]
-    text = [heading(document, nranks), "", *format_table(lines, (0, -2, -1)), *([""] if remarks else []), *remarks]
-    return "\n".join(text)
+    for i, name in enumerate(libraries):
+        ratios = [_ratio(row["libraries"].get(name, {}).get("vs")) for row in rows]
+        columns.append(Column(f"vs {name}", ratios, 5 if i else 0))
+    if healthy:
+        columns.append(Column("vs healthy", [_ratio(row["vs_healthy"]) for row in rows]))
+    columns.append(Column("engine", [row["engine"] or "–" for row in rows], 2, left=True))
+    proofs = [_whole_proof(row) if wide else _proof_in_a_word(row, document["bounds"]) for row in rows]
+    return [*columns, Column("proof", proofs, left=True)]
+
+
+def _differing(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows for the other form of calls, in place or out of place; none if they take the same times."""
+    rows, other_rows = document["algorithms"], document.get("other_form", [])
+    figures = [[(row["min_bytes"], row["max_bytes"], row["refused"]) for row in form] for form in (rows, other_rows)]
+    times_us = ([row["time_us"] for row in form] for form in (rows, other_rows))
+    if figures[0] == figures[1] and all(b <= _SAME_TIME * a for a, b in zip(*times_us, strict=True)):
+        return []
+    return list(other_rows)
+
+
+def _shape(number: int | None) -> str:
+    """Return a number of steps, rounds or chunks; – for an algorithm without one."""
+    return "–" if number is None else str(number)
+
+
+def _worst(row: dict[str, Any], wide: bool) -> str:
+    """Return the largest gap of a row's range with its size, if it is not the size shown, else –."""
+    worst = row["worst"]
+    if worst["bytes"] == row["shown_bytes"]:
+        return "–"
+    figures = f": {format_time(worst['time_us'])}, bound {format_time(worst['bound_us'])}" if wide else ""
+    return f"{worst['gap']:.3f} @ {format_short_size(worst['bytes'])}{figures}"
+
+
+def _proof_in_a_word(row: dict[str, Any], bounds: Sequence[dict[str, Any]]) -> str:
+    """Return "optimal", or else the kind of the bound; "no file" for a range that is left to a vendor library."""
+    if row["sends"] is None or row["optimal"]:
+        return "no file" if row["sends"] is None else "optimal"
+    return next((str(bound["kind"]) for bound in bounds if row["proof"].endswith(bound["text"])), "–")
+
+
+def _whole_proof(row: dict[str, Any]) -> str:
+    """Return what proves the bound, why there is no file, and whether the library had the file before."""
+    no_file = f" · no file: {row['refused']}" if row["refused"] else ""
+    return f"{row['proof']}{no_file}{' · kept' if row.get('kept') else ''}"
+
+
+def _without_files(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a line for each range without a file: why there is none."""
+    return [
+        f"no file for {format_served(row['min_bytes'], row['max_bytes'])}: {row['refused']}"
+        for row in rows
+        if row["refused"]
+    ]
+
+
+def _details(row: dict[str, Any], form: str, width: int | None) -> list[str]:
+    """Return all figures of a row, a fact or two a line, under its range and the form of its calls."""
+    shape = [format_count(row[name], name[:-1]) for name in ("steps", "rounds", "chunks", "sends") if row[name]]
+    parts = [", ".join([f"engine {row['engine'] or '–'}", *shape])]
+    parts.append(f"{format_time(row['time_us'])} for {format_size(row['shown_bytes'])}, gap {row['gap']:.3f}")
+    parts.append(f"bound {format_time(row['bound_us'])}: {_whole_proof(row)}")
+    if row["worst"]["bytes"] != row["shown_bytes"]:
+        parts.append(f"worst in range: {_worst(row, True)}")
+    ratios = {"baseline": row["vs_baseline"], "healthy": row["vs_healthy"]}
+    ratios |= {name: choice["vs"] for name, choice in row["libraries"].items()}
+    compared = [f"vs {name} {_ratio(ratio)}" for name, ratio in ratios.items() if ratio is not None]
+    parts += [", ".join(compared)] if compared else []
+    parts += [f"{kind}: {row[key]}" for key, kind in _FILES.items() if row.get(key)]
+    return [
+        format_served(row["min_bytes"], row["max_bytes"]) + form,
+        *(line for part in parts for line in wrapped(f"  {part}", width, "    ")),
+    ]
 
 
 def format_next_minute(outlook: dict[str, Any]) -> str:
@@ -109,10 +191,18 @@ def _ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} ×"
 
 
-def _libraries(document: dict[str, Any]) -> list[str]:
-    """Return a line for each library: what it would run, and whether its own model or only its choice says so."""
+def _libraries(document: dict[str, Any], left_out: Sequence[str] | None) -> list[str]:
+    """Return a line for each library: whether its own model or only its choice says so, and what it would run.
+
+    Args:
+        document: The statement.
+        left_out: Columns that are not shown: their libraries are left out, and what the others would run. None for
+            all libraries with what they would run.
+    """
     lines = []
     for name, library in document["libraries"].items():
+        if left_out is not None and f"vs {name}" in left_out:
+            continue
         sizes_of_choice: dict[str, list[str]] = {}
         for row in document["algorithms"]:
             if name in row["libraries"]:
@@ -124,7 +214,7 @@ def _libraries(document: dict[str, Any]) -> list[str]:
             continue
         choices = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in sizes_of_choice.items())
         source = "by its own model" if library["own_clock"] else "by its own choice, timed as the times above"
-        lines.append(f"vs {name}: {name} {library['version']} {source}: {choices}")
+        lines.append(f"vs {name}: {name} {library['version']} {source}" + (f": {choices}" if left_out is None else ""))
     return lines
 
 
@@ -149,10 +239,15 @@ def _searched(document: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _proved(document: dict[str, Any]) -> list[str]:
-    """Return lines on proved shapes, on faster schedules without a file, and on the dual bounds of time slots."""
+def _proved(document: dict[str, Any], is_short: bool) -> list[str]:
+    """Return lines on proved shapes, on faster schedules without a file, and on the dual bounds of time slots.
+
+    Args:
+        document: The statement.
+        is_short: Whether to leave out all but the faster schedules.
+    """
     lines = []
-    for claim in document["k_synchronous"]:
+    for claim in document["k_synchronous"] if not is_short else ():
         if not claim["proved"] or claim["rounds"] is None:
             continue
         part = f" ({claim['part']})" if claim["part"] else ""
@@ -165,7 +260,7 @@ def _proved(document: dict[str, Any]) -> list[str]:
             f"a schedule of {chunks} takes {format_time(schedule['time_us'])} for {size} (gap {schedule['gap']:.3f}),"
             f" but has no file: {schedule['refused']}"
         )
-    for claim in document["time_slots"]:
+    for claim in document["time_slots"] if not is_short else ():
         chunks, size = format_count(claim["chunks"], "chunk"), format_size(claim["bytes"])
         lines.append(
             f"time slots: with {chunks} a block no schedule of {size} takes less than"
@@ -174,13 +269,14 @@ def _proved(document: dict[str, Any]) -> list[str]:
     return lines
 
 
-def concurrent_table(document: dict[str, Any], labels: Sequence[str], nranks: int) -> str:
+def concurrent_table(document: dict[str, Any], labels: Sequence[str], nranks: int, width: int | None = None) -> str:
     """Return the table of concurrent groups: heading, one line for each group, and lines that compare the plans.
 
     Args:
         document: The statement of `synth.concurrent.result.statement`.
         labels: Name of each group.
         nranks: Number of ranks of the topology.
+        width: Most characters of a line of text; None for any number.
     """
     lines = [("group", "collective", "size", "together", "alone", "slowdown", "bound alone")]
     groups = document["groups"]
@@ -198,10 +294,11 @@ def concurrent_table(document: dict[str, Any], labels: Sequence[str], nranks: in
                 format_time(group["alone_bound_us"]),
             )
         )
-    text = [_concurrent_heading(document, nranks), "", *format_table(lines, (0, 1))]
+    text = [*wrapped(_concurrent_heading(document, nranks), width), "", *format_table(lines, (0, 1))]
     if len(groups) > _LINES:
         text.insert(-1, f"… {len(groups) - _LINES + 1} more …")
-    return "\n".join([*text, "", *_concurrent_closing(document, labels)])
+    closing = _concurrent_closing(document, labels)
+    return "\n".join([*text, "", *(line for closed in closing for line in wrapped(closed, width))])
 
 
 def _concurrent_heading(document: dict[str, Any], nranks: int) -> str:

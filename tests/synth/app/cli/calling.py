@@ -21,6 +21,11 @@ class Answer:
     err: str
 
     @property
+    def flat(self) -> str:
+        """Return the output with one space in place of each line break and indent, as texts are broken to fit."""
+        return " ".join(self.out.split())
+
+    @property
     def refusal(self) -> str:
         """Check that the call was refused with one line on stderr, and return that line."""
         lines = self.err.splitlines()

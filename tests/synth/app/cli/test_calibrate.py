@@ -103,7 +103,7 @@ def test_answers_and_proofs_use_a_calibrated_file(synth: Call) -> None:
     )
     answer = synth("allreduce", "--size", "64K", *arguments)
     assert answer.code == 0, answer.err
-    assert calibrated.costs.source in answer.out, answer.out
+    assert calibrated.costs.source in answer.flat, answer.out
     entries = json.loads(Path("lib/index.json").read_text())["algorithms"]
     proofs = [*Path("lib").glob("**/*.proof.json")]
     stated = [json.loads(proof.read_text())["question"] for proof in proofs]

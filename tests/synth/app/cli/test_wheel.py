@@ -77,7 +77,9 @@ def test_installed_apart(wheel: Path, tmp_path: Path) -> None:
     assert (listed.returncode, listed.stderr) == (0, "")
     for machine in (ROOT / "topologies" / "machines").glob("*.toml"):
         assert machine.stem in listed.stdout
-    answer = _run(command, "allreduce", "--topo", "ring:4", "--engine", "ksync", "--budget", "6s", cwd=tmp_path)
+    answer = _run(
+        command, "allreduce", "--topo", "ring:4", "--engine", "ksync", "--budget", "6s", "--wide", cwd=tmp_path
+    )
     assert (answer.returncode, without_progress(answer.stderr)) == (0, "")
     assert "CP-SAT" in answer.stdout  # The solver processes import the package too.
     files = sorted((tmp_path / "out" / "msccl").glob("*.xml"))

@@ -1,0 +1,69 @@
+"""Columns and texts that fit a width: columns by their importance, texts broken between words."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from synth.model.text import format_table
+
+LEAST_WIDTH = 80  # columns of a terminal; also the width of what is piped or written to a file
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        title: The title.
+        cells: The cells, one a row.
+        importance: 0 for a column that is always shown; of the others, those with smaller numbers are shown first.
+        left: Whether cells are flush left.
+    """
+
+    title: str
+    cells: Sequence[str]
+    importance: int = 0
+    left: bool = False
+
+
+def terminal_width() -> int:
+    """Return the width of the terminal, or what COLUMNS says; 80 for pipes and files, and at least 80."""
+    return max(LEAST_WIDTH, shutil.get_terminal_size((LEAST_WIDTH, 24)).columns)
+
+
+def fitted(columns: Sequence[Column], width: int | None) -> tuple[list[str], list[str]]:
+    """Return the lines of a table, the titles first, and the titles of the columns for which there is no room.
+
+    Args:
+        columns: The columns from left to right, all with equally many cells.
+        width: Most characters of a line; None for any number. Columns of importance 0 are shown in any case.
+    """
+    shown = [column for column in columns if not column.importance]
+    for column in sorted((c for c in columns if c.importance), key=lambda c: c.importance):
+        wider = [c for c in columns if c in shown or c is column]
+        if width is not None and len(max(_lines(wider), key=len)) > width:
+            break
+        shown = wider
+    return _lines(shown), [column.title for column in columns if column not in shown]
+
+
+def _lines(columns: Sequence[Column]) -> list[str]:
+    """Return the titles and rows of columns as aligned lines."""
+    rows = list(zip(*([column.title, *column.cells] for column in columns), strict=True))
+    return format_table(rows, [i for i, column in enumerate(columns) if column.left])
+
+
+def wrapped(text: str, width: int | None, indent: str = "  ") -> list[str]:
+    """Return a text as lines of at most `width` characters; words that are longer, such as paths, stay whole.
+
+    Args:
+        text: The text.
+        width: Most characters of a line; None for one line.
+        indent: What the second line and those after it begin with.
+    """
+    if width is None:
+        return [text]
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]

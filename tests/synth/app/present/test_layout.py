@@ -1,0 +1,65 @@
+"""Tables that fit a width: the important columns stay, and nothing is lost that details do not show."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import synth
+from synth.app.present.layout import Column, fitted, wrapped
+from synth.app.present.table import table
+from synth.search.statement import statement
+
+COLUMNS = st.lists(
+    st.builds(
+        Column,
+        st.text("abc", min_size=1, max_size=12),
+        st.tuples(st.text("xyz", min_size=1, max_size=12), st.text("xyz", min_size=1, max_size=12)),
+        st.integers(0, 4),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=8,
+    unique_by=lambda column: column.title,
+)
+
+
+@given(COLUMNS, st.integers(10, 90))
+def test_as_many_columns_as_fit_are_shown_in_order_of_importance(columns: list[Column], width: int) -> None:
+    lines, left_out = fitted(columns, width)
+    shown = [column for column in columns if not column.importance] or columns[:0]
+    fits = max(map(len, lines), default=0) <= width
+    assert fits or len(left_out) == len(columns) - len(shown)
+    whole, nothing = fitted(columns, None)
+    assert not nothing
+    if max(map(len, whole)) <= width:
+        assert lines == whole
+    elif left_out:
+        kept = [column.importance for column in columns if column.title not in left_out]
+        dropped = [column.importance for column in columns if column.title in left_out]
+        assert min(dropped) > 0
+        assert max(kept, default=0) <= max(dropped)
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=30), max_size=30), st.integers(20, 60))
+def test_broken_texts_keep_all_words(words: list[str], width: int) -> None:
+    lines = wrapped(" ".join(words), width)
+    assert " ".join(lines).split() == words
+    assert all(len(line) <= width or len(line.split()) == 1 for line in lines)
+
+
+def test_details_lose_nothing() -> None:
+    """Check that each figure of a wide table is in the details of a narrow one."""
+    document = statement(synth.synthesize("allreduce", "dgx1", [0, 1, 2, 3], engine="route", budget=2).result)
+    wide, narrow = table(document, 8), table(document, 8, 80, details=True)
+    assert "--wide also shows" in table(document, 8, 80)
+    assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, wide.splitlines()))
+    flat = " ".join(narrow.split())
+    for row in document["algorithms"]:
+        assert row["proof"] in flat
+        assert f"engine {row['engine']}, {row['steps']} step" in flat
+        assert f"{row['sends']} sends" in flat
+    for figure in re.findall(r"\d+\.\d+ ×", wide):
+        assert figure in flat
