@@ -110,7 +110,7 @@ class EngineRow:
 
     Attributes:
         name: Value of `--engine`.
-        summary: A few words for `--help`.
+        summary: A few words for `synth engines`.
         load: Imports the engine's module and returns it.
         solvers: Solvers that the engine calls, in this order.
         processes: Solver processes that are worth starting before the question is read.
@@ -183,11 +183,6 @@ def register(row: EngineRow) -> EngineRow:
 def names() -> tuple[str, ...]:
     """Return all values of `--engine`."""
     return (AUTO, *ENGINES)
-
-
-def summaries() -> str:
-    """Return all names with their summaries, for `--help`."""
-    return ", ".join([f"{AUTO} (every engine that can)", *(f"{e.name} ({e.summary})" for e in ENGINES.values())])
 
 
 def engines_named(name: str) -> list[EngineRow]:

@@ -34,10 +34,12 @@ class CommandRow(NamedTuple):
     Attributes:
         where: `module:attribute` of its click.Command, or of a function that builds one from its collective's row.
         summary: Its sentence on the help page.
+        section: The section of the help page that lists it.
     """
 
     where: str
     summary: str
+    section: str = "Collectives"
 
 
 def all_commands() -> dict[str, CommandRow]:
@@ -50,50 +52,66 @@ COMMANDS = {
     "pattern": CommandRow(
         "search:pattern", "Find algorithms for your own pattern: who holds which chunk before and after."
     ),
-    "topo": CommandRow("topologies:topo", "List, show, check and import topologies."),
-    "place": CommandRow(
-        "place:place", "Rank the placements of parallelism axes on a topology by the time of a training step."
-    ),
     "reduce-program": CommandRow(
         "reduce_program:reduce_program", "Find sequences of collectives for a reduction over axes of parallelism."
     ),
-    "library": CommandRow("library:library", "Build, show, check and export libraries, and make executors load them."),
-    "cache": CommandRow("cache:cache", "Show or clear the cache of answers."),
+    "engines": CommandRow("engines:engines", "List the engines, the values of --engine, and what each of them does."),
+    "topo": CommandRow("topologies:topo", "List, show, check and import topologies.", "Networks"),
+    "place": CommandRow(
+        "place:place",
+        "Rank the placements of parallelism axes on a topology by the time of a training step.",
+        "Networks",
+    ),
+    "library": CommandRow(
+        "library:library", "Build, show, check and export libraries, and make executors load them.", "Libraries"
+    ),
+    "cache": CommandRow("cache:cache", "Show or clear the cache of answers.", "Libraries"),
+    "verify": CommandRow(
+        "files.verify:verify",
+        "Replay an MSCCL XML or an execution plan (JSON): right, wrong, deadlock or not readable.",
+        "Files",
+    ),
     "prove": CommandRow(
-        "files.prove:prove", "Check a stored schedule and the proof of its gap again, from the files only."
+        "files.prove:prove", "Check a stored schedule and the proof of its gap again, from the files only.", "Files"
     ),
     "simulate": CommandRow(
         "files.simulate:simulate",
         "Predict the time of an MSCCL XML or an execution plan (JSON) on a topology.",
-    ),
-    "compile": CommandRow("files.compile:compile_", "Compile an algorithm written by hand into an executor's file."),
-    "lower": CommandRow("files.compile:lower", "Lower a stored schedule (.synth) to an executor's file."),
-    "optimize": CommandRow(
-        "files.compile:optimize",
-        "Compile any MSCCL XML or plan (JSON) again: never slower in the model, never longer, still right.",
-    ),
-    "bench": CommandRow(
-        "measuring.bench:bench",
-        "Run and measure an MSCCL XML, a plan (JSON), a stored schedule, or a library's file for each size.",
-    ),
-    "tune": CommandRow(
-        "measuring.tune:tune",
-        "Measure torch's own back end and our algorithms, and write the table that SYNTH_BACKEND=auto reads.",
-    ),
-    "calibrate": CommandRow(
-        "measuring.calibrate:calibrate",
-        "Measure every link, and what calls, protocols and threadblocks cost; write the topology.",
-    ),
-    "report": CommandRow(
-        "files.report:report", "Draw the network, the timeline, the frontier and the proof on one self-contained page."
+        "Files",
     ),
     "convert": CommandRow(
         "files.convert:convert",
         "Convert any MSCCL XML or plan (JSON) for another executor; check it before and after.",
+        "Files",
     ),
-    "verify": CommandRow(
-        "files.verify:verify",
-        "Replay an MSCCL XML or an execution plan (JSON): right, wrong, deadlock or not readable.",
+    "compile": CommandRow(
+        "files.compile:compile_", "Compile an algorithm written by hand into an executor's file.", "Files"
+    ),
+    "lower": CommandRow("files.compile:lower", "Lower a stored schedule (.synth) to an executor's file.", "Files"),
+    "optimize": CommandRow(
+        "files.compile:optimize",
+        "Compile any MSCCL XML or plan (JSON) again: never slower in the model, never longer, still right.",
+        "Files",
+    ),
+    "report": CommandRow(
+        "files.report:report",
+        "Draw the network, the timeline, the frontier and the proof on one self-contained page.",
+        "Files",
+    ),
+    "bench": CommandRow(
+        "measuring.bench:bench",
+        "Run and measure an MSCCL XML, a plan (JSON), a stored schedule, or a library's file for each size.",
+        "Measurements",
+    ),
+    "tune": CommandRow(
+        "measuring.tune:tune",
+        "Measure torch's own back end and our algorithms, and write the table that SYNTH_BACKEND=auto reads.",
+        "Measurements",
+    ),
+    "calibrate": CommandRow(
+        "measuring.calibrate:calibrate",
+        "Measure every link, and what calls, protocols and threadblocks cost; write the topology.",
+        "Measurements",
     ),
 }
 
@@ -120,14 +138,11 @@ class LazyGroup(StrictGroup):
         return self.commands[name]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the list of commands without importing them."""
+        """Write the commands by section, without importing them."""
         commands = all_commands()
-        limit = formatter.width - 6 - max(map(len, commands))
-        rows = [
-            (name, click.Command(name, help=row.summary).get_short_help_str(limit)) for name, row in commands.items()
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        for section in dict.fromkeys(row.section for row in commands.values()):
+            with formatter.section(section):
+                formatter.write_dl([(name, row.summary) for name, row in commands.items() if row.section == section])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

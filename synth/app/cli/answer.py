@@ -23,7 +23,7 @@ from synth.app.cli.cached_answers import CachedAnswer, answer_key, entries_of_qu
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.cli.streams import clear_line
-from synth.app.present.layout import terminal_width, wrapped
+from synth.app.present.layout import say, terminal_width
 from synth.app.present.table import format_next_minute, heading, table
 from synth.app.question import make_question
 from synth.app.synthesis import find_answer
@@ -236,11 +236,6 @@ def _report(
     if (missing := written.refused or written.left) and question.settings.name != AUTO:
         click.echo(f"warning: --target {question.settings.name}: no file for {missing}", err=True)
         raise SystemExit(3)
-
-
-def say(texts: Sequence[str], width: int | None) -> None:
-    """Print texts, each from a new line on, broken between words so that lines have at most `width` characters."""
-    click.echo("\n".join(line for text in texts for line in wrapped(text, width)))
 
 
 def _statement(written: Saved) -> dict[str, Any]:

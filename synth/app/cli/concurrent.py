@@ -27,13 +27,12 @@ from synth.app.cli.answer import (
     clear_progress,
     ending,
     progress_line,
-    say,
     written_until,
 )
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.clusters.groups import Axes, parse_groups
-from synth.app.present.layout import terminal_width
+from synth.app.present.layout import say, terminal_width
 from synth.app.present.table import concurrent_table
 from synth.app.question import healthy_topology, listed_ranks, target_settings
 from synth.concurrent.plans import ConcurrentPlan

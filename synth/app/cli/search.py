@@ -29,7 +29,7 @@ from synth.app.cli.options import (
     topo_option,
     wide_option,
 )
-from synth.engines.registry import processes, summaries
+from synth.engines.registry import processes
 from synth.model.deadline import now
 from synth.model.numbers import parse_seconds
 from synth.model.registry import KINDS, CollectiveKind
@@ -79,7 +79,12 @@ _question = declare(
     click.option("--chunks", type=int, metavar="C", help="Divide each block into C chunks."),
     click.option("--steps", type=int, metavar="S", help="Use S steps (k-synchronous model)."),
     click.option("--rounds", type=int, metavar="R", help="Use R rounds in all steps (k-synchronous model)."),
-    click.option("--engine", default="auto", metavar="E", help=f"Search with this engine: {summaries()}."),
+    click.option(
+        "--engine",
+        default="auto",
+        metavar="E",
+        help="Search with this engine only (list: synth engines). Default: auto, every engine that can.",
+    ),
     click.option("--budget", default="30s", metavar="TIME", help="Limit the time of the search: 30s, 500ms, 5m."),
     click.option("--seed", type=int, default=0, metavar="N", help="Set the seed of the solvers."),
     click.option("--out", default="out", metavar="DIR", help="Write the files to this folder. Default: out."),

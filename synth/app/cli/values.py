@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from synth.app.cli.defects import debug_option
 from topologies.errors import InputError, did_you_mean
@@ -14,6 +16,33 @@ from topologies.text.fields import shown
 
 _MOST = 2**31 - 1  # largest whole number that solvers and formats take
 _WHOLE = re.compile(r"[+-]?[0-9]+")
+
+
+def _topologies() -> list[str]:
+    """Return what `--topo` may begin with, besides names of files."""
+    from topologies.families import FAMILIES
+    from topologies.machines import machines
+
+    return [*machines(), *(f"{name}:" for name in FAMILIES)]
+
+
+def _engines() -> list[str]:
+    """Return the values of `--engine`."""
+    from synth.engines.registry import names
+
+    return list(names())
+
+
+def _targets() -> list[str]:
+    """Return the values of `--target`."""
+    from emit.targets import TARGETS
+    from synth.search.settings import AUTO, NONE
+
+    return [AUTO, NONE, *TARGETS]
+
+
+# The values that a shell completes, by the parameter's name; of other parameters it completes files and folders.
+_VALUES: dict[str | None, Callable[[], list[str]]] = {"topo": _topologies, "engine": _engines, "target": _targets}
 
 
 class _TextType(click.ParamType):  # type: ignore[type-arg]  # Older versions are not generic.
@@ -27,6 +56,17 @@ class _TextType(click.ParamType):  # type: ignore[type-arg]  # Older versions ar
             path = "synth" if ctx is None else ctx.command_path
             raise InputError(f"{_called(param)}: is empty; it must be as {path} --help says")
         return value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
+        """Return the values that begin with what is written; the shell completes files and folders by itself."""
+        values = _VALUES[param.name]() if param.name in _VALUES else []
+        if items := [CompletionItem(value) for value in values if value.startswith(incomplete)]:
+            return items
+        metavar = param.metavar or (param.name or "").upper()
+        if any(word in metavar for word in ("DIR", "LIB")):
+            return [CompletionItem(incomplete, type="dir")]
+        is_file = param.name == "topo" or any(word in metavar for word in ("FILE", ".toml", ".json", "TOPOLOGY"))
+        return [CompletionItem(incomplete, type="file")] if is_file else []
 
 
 class _Whole(click.ParamType):  # type: ignore[type-arg]  # Older versions are not generic.
@@ -95,6 +135,8 @@ def check_arguments(command: click.Command, args: list[str], ctx: click.Context)
             param.type = _Whole(param.type.min, param.type.max)
         elif type(param.type) is type(click.FLOAT):
             param.type = _Figure()
+    if ctx.resilient_parsing:  # The arguments are not complete: the shell asks what may follow.
+        return
     given_names: set[str | None] = set()
     inner = click.Context(command, parent=ctx)  # This context allows options after arguments.
     for param in command.make_parser(inner).parse_args(list(args))[2]:
@@ -108,12 +150,21 @@ def check_arguments(command: click.Command, args: list[str], ctx: click.Context)
 class StrictGroup(click.Group):
     """A group whose commands check their arguments, and that suggests similar names for an unknown command."""
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the names of all commands with the whole first sentence of their help."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(_MOST)) for name, command in commands.items() if command]
+            )
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command of the arguments after their check; raise InputError for an unknown command."""
         name = args[0] if args else ""
-        if name and not name.startswith("-") and self.get_command(ctx, name) is None:
+        is_known = not name or name.startswith("-") or self.get_command(ctx, name) is not None
+        if not is_known and not ctx.resilient_parsing:
             near = did_you_mean(name.lower(), self.list_commands(ctx))
             hint = f"; {near}" if near else "."
             raise InputError(f"command {name[:60]!r} is not known{hint} See {ctx.command_path} --help")

@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import click
+
 from synth.model.text import format_table
 
 LEAST_WIDTH = 80  # columns of a terminal; also the width of what is piped or written to a file
@@ -67,3 +69,8 @@ def wrapped(text: str, width: int | None, indent: str = "  ") -> list[str]:
     if width is None:
         return [text]
     return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def say(texts: Sequence[str], width: int | None) -> None:
+    """Print texts, each from a new line on, broken between words so that lines have at most `width` characters."""
+    click.echo("\n".join(line for text in texts for line in wrapped(text, width)))

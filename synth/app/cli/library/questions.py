@@ -17,20 +17,30 @@ from emit.library.selection.pick import pick, why_none
 from emit.library.selection.selector import LibraryCall
 from emit.targets import target_named
 from runtime.dtypes import TYPES, parse_type
-from synth.app.cli.options import json_option, print_json
+from synth.app.cli.options import json_option, print_json, wide_option
 from synth.app.cli.sweep import parse_sweep
 from synth.app.clusters.placing import unfiled_schedules
+from synth.app.present.layout import Column, fitted, say, terminal_width
 from synth.baselines.vendors import LIBRARIES
 from synth.model.numbers import as_folder
 from synth.model.problem import parse_ranks
 from synth.model.registry import KINDS, find_kind, parse_name
 from synth.model.sizes import parse_size
-from synth.model.text import format_count, format_ranks, format_served, format_size, format_table, format_time
+from synth.model.text import (
+    format_count,
+    format_ranks,
+    format_served,
+    format_short_size,
+    format_size,
+    format_table,
+    format_time,
+)
 from synth.search.settings import NONE
 from topologies.errors import InputError
 from topologies.load import load
 
 _RANKS = 1 << 20  # ranks that a group may name
+_IMPORTANCE = (0, 0, 1, 0, 5, 4, 0, 3, 0)  # of the columns of `show` (see `Column`)
 _SAME = 1e-6  # relative difference up to which two times are equal
 
 
@@ -53,8 +63,9 @@ def _check_names(entries: Sequence[IndexEntry], target: str | None, topology: st
 @click.option("--collective", metavar="NAME", help="Show only files for this collective.")
 @click.option("--group", metavar="RANKS", help="Show only files for these ranks, as 0,2,4-7.")
 @click.option("--target", metavar="NAME", help="Show only files for this executor.")
+@wide_option
 @json_option
-def show(folder: str, collective: str | None, group: str | None, target: str | None, as_json: bool) -> None:
+def show(folder: str, collective: str | None, group: str | None, target: str | None, wide: bool, as_json: bool) -> None:
     """Show the files of a library: what each serves, its predicted time, its bound, and comparisons.
 
     \b
@@ -90,12 +101,20 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
         raise InputError(f"{options or folder}: {folder} holds no such file; synth library show {folder} lists all")
     index_rows = [*(entry.row for entry in entries_left), *unfiled]
     libraries = [name for name in LIBRARIES if any(vs_library(row, name) is not None for row in index_rows)]
-    head: tuple[str, ...] = ("collective", "group", "in place", "size", "algorithm", "target")
-    head += ("predicted", "bound", "gap", *(f"vs {name}" for name in libraries))
+    head = ("collective", "group", "place", "size", "algorithm", "target", "predicted", "bound", "gap")
     by_question = attrgetter("collective", "topology", "nranks", "group", "target", "inplace", "min_bytes")
     rows = [_row(entry) + _vs(entry.row, libraries) for entry in sorted(entries_left, key=by_question)]
     rows += [_unfiled_row(row) + _vs(row, libraries) for row in unfiled]
-    click.echo("\n".join(format_table([head, *rows], (0, 1, 2, 3, 4, 5))))
+    cells = list(zip(*rows, strict=True))
+    columns = [
+        Column(title, cells[i], importance, left=i < 6)
+        for i, (title, importance) in enumerate(zip(head, _IMPORTANCE, strict=True))
+    ]
+    columns += [Column(f"vs {name}", cells[len(head) + i], 6 if i else 2) for i, name in enumerate(libraries)]
+    lines, left_out = fitted(columns, None if wide else terminal_width())
+    click.echo("\n".join(lines))
+    if left_out:
+        say(["", f"--wide also shows {', '.join(left_out)}"], terminal_width())
     groups = len({(e.topology, group_ranks) for e in entries_left for group_ranks in (e.group, *e.isomorphic_groups)})
     click.echo(f"\n{format_count(len({e.file for e in entries_left}), 'file')} for {format_count(groups, 'group')}")
     if unfiled:
@@ -114,7 +133,7 @@ def _unfiled_row(row: dict[str, Any]) -> tuple[str, ...]:
         format_served(row["min_bytes"], row["max_bytes"]),
         f"{row['engine']} {row['steps']}/{row['rounds']}/{row['chunks']}",
         "–" if row["target"] == NONE else f"{row['target']}: no file",
-        f"{format_time(row['time_us'])} @ {format_size(row['shown_bytes'])}",
+        f"{format_time(row['time_us'])} @ {format_short_size(row['shown_bytes'])}",
         format_time(row["bound_us"]),
         f"{row['gap']:.3f}",
     )
@@ -125,14 +144,14 @@ def _row(entry: IndexEntry) -> tuple[str, ...]:
     time_us, bound_us, gap = entry.time_us, entry.bound_us, entry.gap
     further = f" +{len(entry.isomorphic_groups)}" if entry.isomorphic_groups else ""
     root = "" if entry.root is None else f" root {entry.root}"
-    at = f" @ {format_size(entry.shown_bytes)}" if entry.shown_bytes is not None else ""
+    at = f" @ {format_short_size(entry.shown_bytes)}" if entry.shown_bytes is not None else ""
     shape = "/".join(
         "–" if entry.row.get(key) is None else str(entry.row[key]) for key in ("steps", "rounds", "chunks")
     )
     return (
         entry.collective,
         f"{entry.topology} {format_ranks(entry.communicator, 8)}{root}{further}",
-        "yes" if entry.inplace else "no",
+        "in" if entry.inplace else "out",
         format_served(entry.min_bytes, entry.max_bytes),
         f"{entry.row.get('engine') or '–'} {shape} {entry.protocol}",
         entry.target,

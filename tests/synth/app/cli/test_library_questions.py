@@ -32,15 +32,18 @@ def library(folder: Path, algorithm: str, **changes: Any) -> Path:
 
 def test_show(synth: Call, working_folder: Path) -> None:
     lib = library(working_folder / "lib", "ring")
-    shown = synth("library", "show", lib)
+    shown = synth("library", "show", lib, "--wide")
     assert (shown.code, shown.err) == (0, "")
+    narrow = synth("library", "show", lib).out.splitlines()
+    assert max(map(len, narrow)) <= 80
+    assert "--wide also shows algorithm" in narrow[-3]
     head, row, _, end = shown.out.splitlines()
     assert [word in head for word in ("collective", "group", "size", "predicted", "bound", "gap", "vs NCCL")] == [
         True
     ] * 7
     assert [word in row for word in ("allreduce", "full:4 0 1 2 3 +1", "all sizes", "1.000", "1.50 ×")] == [True] * 5
     assert end == "1 file for 2 groups"
-    assert synth("library", "show", lib, "--group", "3,0-2", "--collective", "all_reduce").out == shown.out
+    assert synth("library", "show", lib, "--group", "3,0-2", "--collective", "all_reduce", "--wide").out == shown.out
     report = json.loads(synth("library", "show", lib, "--json").out)
     assert report["entries"] == json.loads((lib / "index.json").read_bytes())["algorithms"]
 

@@ -17,6 +17,7 @@ import pytest
 
 from synth import synthesize
 from synth.app.cli import all_commands, cli
+from synth.engines.registry import ENGINES
 from synth.model import deadline
 from tests import EXAMPLES
 from tests.synth.app.cli.calling import Call
@@ -309,6 +310,43 @@ def test_example_of_the_help_can_be_run(
     arguments = shlex.split(example.split(">")[0])[1:]
     answer = synth(*arguments, *(("--budget", "1s") if searches else ()))
     assert (answer.code, answer.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("written", "word", "completed"),
+    [
+        ("synth all", 1, "plain,allreduce"),
+        ("synth allreduce --engine st", 3, "plain,steiner"),
+        ("synth allreduce --topo dgx-h", 3, "plain,dgx-h100"),
+        ("synth broadcast --topo tor", 3, "plain,torus:"),
+        ("synth allgather --topo ./m", 3, "file,./m"),
+        ("synth alltoall --target ms", 3, "plain,mscclpp"),
+        ("synth verify out/m", 2, "file,out/m"),
+        ("synth library show o", 3, "dir,o"),
+        ("synth topo che", 2, "plain,check"),
+    ],
+)
+def test_the_shell_completes_values_and_files(written: str, word: int, completed: str) -> None:
+    environment = os.environ | {"_SYNTH_COMPLETE": "bash_complete", "COMP_WORDS": written, "COMP_CWORD": str(word)}
+    code = "from synth.app.cli import main; main()"
+    command = [sys.executable, "-c", code.replace("main()", "import sys; sys.argv[0] = 'synth'; main()")]
+    shell = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (shell.returncode, shell.stderr) == (0, "")
+    assert completed in shell.stdout.splitlines()
+
+
+def test_no_text_of_the_help_is_cut_off(synth: Call) -> None:
+    for command in _commands(cli):
+        for line in synth(*command, "--help").out.splitlines()[1:]:
+            assert not re.search(r"\w(\.\.\.|…)$", line), line
+            assert len(line) <= 100, line
+
+
+def test_engines_are_listed(synth: Call) -> None:
+    rows = json.loads(synth("engines", "--json").out)["engines"]
+    assert {row["name"] for row in rows} == set(ENGINES)
+    listed = synth("engines").out.splitlines()[1:]
+    assert [line.split()[0] for line in listed] == list(ENGINES)
 
 
 def test_summaries_are_the_commands_own() -> None:
