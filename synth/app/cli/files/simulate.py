@@ -57,7 +57,7 @@ def simulate(
 
     \b
     synth simulate out/msccl/FILE.xml --topo dgx-a100 --group 0,2,4,6
-    synth simulate out/msccl/FILE.xml --topo dgx-a100 --group 0,2,4,6 --sizes 1M --trace run.json
+    synth simulate out/msccl/FILE.xml --topo ring:4 --sizes 1M --trace run.json
     """
     swept_sizes = parse_sweep(sizes)
     if trace is not None and len(swept_sizes) != 1:

@@ -102,10 +102,12 @@ def export(
     """Write a library in a form that other programs select from.
 
     \b
-    table       library.table, to be mapped by launchers and plug-ins, and synth_table.h, which reads it in C
-    nccl-tuner  nccl_tuner.conf for NCCL's (and RCCL's) example tuner plug-in: what NCCL itself runs, by its cost
-                model, or the best of measured times
-    a target    a folder for each communicator, with the files of its group alone, and env.sh, which loads it
+    table       library.table, which launchers and plug-ins map into memory,
+                and synth_table.h, which reads it in C
+    nccl-tuner  nccl_tuner.conf for the example tuner plug-in of NCCL and RCCL:
+                what NCCL itself runs, by its cost model or by measured times
+    a target    a folder for each communicator with the files of its group,
+                and env.sh, which loads them
 
     \b
     synth library export lib --for table -o out

@@ -339,7 +339,7 @@ def test_no_text_of_the_help_is_cut_off(synth: Call) -> None:
     for command in _commands(cli):
         for line in synth(*command, "--help").out.splitlines()[1:]:
             assert not re.search(r"\w(\.\.\.|…)$", line), line
-            assert len(line) <= 100, line
+            assert len(line) <= 80, line
 
 
 def test_engines_are_listed(synth: Call) -> None:
