@@ -19,6 +19,7 @@ from emit.library.selection.table import HEADER, table_bytes
 from emit.targets import TARGETS
 from synth.app.cli.options import json_option, print_json
 from synth.app.clusters.placing import unfiled_schedules
+from synth.app.present.layout import say, terminal_width
 from synth.baselines.nccl.figures import VERSION
 from synth.model.numbers import as_folder
 from synth.model.problem import parse_ranks
@@ -60,11 +61,11 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
         for name, why in report.wrong:
             click.echo(f"{origin_of(library_folder / name)}: wrong: {why}")
         for remark, file_count in report.remarks.items():
-            click.echo(f"{remark} ({format_count(file_count, 'file')})")
+            say([f"{remark} ({format_count(file_count, 'file')})"], terminal_width())
         parts = [(report.files, "file"), (report.schedules, "schedule"), (report.proofs, "proof")]
         counted = ", ".join(format_count(*part) for part in parts)
         for property_name, names in sorted(report.unproved.items()):
-            click.echo(f"not proved: {property_name} ({format_count(len(names), 'file')}, {min(names)})")
+            say([f"not proved: {property_name} ({format_count(len(names), 'file')}, {min(names)})"], terminal_width())
         open_files = len(report.unproved_files)
         outcome = f"nothing wrong, {format_count(open_files, 'file')} not proved" if open_files else "all right"
         verdict = f"{len(report.wrong)} wrong" if report.wrong else outcome

@@ -223,7 +223,7 @@ def pick_(
     for entry, words in picked:
         click.echo(f"{entry.path}: {entry.target}, {words}")
     if not picked:
-        click.echo(f"no file, so the executor's own algorithm runs: {why}")
+        say([f"no file, so the executor's own algorithm runs: {why}"], terminal_width())
 
 
 @click.command("diff")
@@ -251,7 +251,7 @@ def diff(library_a: str, library_b: str, sizes: str, topo: str | None, shows_all
     if lines:
         head = "collective", "group", "target", "in place", "size", "A", "B", "B / A"
         click.echo("\n".join([*format_table([head, *lines], (0, 1, 2, 3)), ""]))
-    click.echo(_summary(rows))
+    say([_summary(rows)], terminal_width())
 
 
 def _is_same(row: Difference) -> bool:

@@ -83,8 +83,8 @@ def test_diff(synth: Call, working_folder: Path) -> None:
         library(working_folder / "b", "allpairs", max_bytes=1 << 20),
     )
     same = synth("library", "diff", ring_library, ring_library)
-    assert same.out == (
-        "of 22 questions and sizes: B is faster at 0, slower at 0, as fast at 22; B / A 1.000 in the geometric mean\n"
+    assert same.flat == (
+        "of 22 questions and sizes: B is faster at 0, slower at 0, as fast at 22; B / A 1.000 in the geometric mean"
     )
     rows = json.loads(synth("library", "diff", ring_library, allpairs_library, "--sizes", "1K:4M", "--json").out)[
         "rows"
@@ -108,7 +108,7 @@ def test_check_and_export(synth: Call, working_folder: Path) -> None:
     right = synth("library", "check", lib)
     assert right.code == 0
     assert right.out.endswith(f"{lib}: 1 file, 0 schedules, 0 proofs: nothing wrong, 1 file not proved\n")
-    assert "bound_us, gap" in right.out.splitlines()[0]  # The index states them, and there is no proof.
+    assert "bound_us, gap" in right.flat  # The index states them, and there is no proof.
     for form, name in (
         ("table", "library.table"),
         ("table", "synth_table.h"),
