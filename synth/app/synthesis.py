@@ -25,11 +25,12 @@ from synth.model.schedule import Schedule
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
 from synth.search.search import search
-from synth.search.settings import ANY_TARGET, TargetSettings
+from synth.search.settings import ANY_TARGET, NONE, TargetSettings
 from synth.search.statement import statement
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
-from topologies.errors import InputError, did_you_mean
+from topologies.costs import Costs
+from topologies.errors import InputError
 from topologies.topology import Topology
 
 
@@ -165,14 +166,30 @@ def find_answer(question: Question, workers: Workers, progress: Report | None = 
     return result
 
 
-def synthesize(
+def synthesize(  # It has a parameter for each option of a question, so that editors and type checkers know them.
     collective: str | Collective,
     topo: str | Path | Topology,
-    group: Sequence[int] | None = None,
+    group: Sequence[int] | str | None = None,
     *,
+    relay: Sequence[int] | str = "none",
+    without: Sequence[str] = (),
+    degrade: Sequence[str] = (),
+    root: int | None = None,
+    size: int | str | None = None,
+    chunks: int | None = None,
+    steps: int | None = None,
+    rounds: int | None = None,
+    engine: str = "auto",
+    budget: float | str = 30.0,
+    seed: int = 0,
+    target: str = NONE,
+    sms: int | None = None,
+    groups_overlap: bool = False,
+    scratch_limit: int | str | None = None,
+    costs: str | Path | Costs = "auto",
+    switch_ops: bool = True,
     progress: Report | None = None,
     workers: Workers | None = None,
-    **options: Any,
 ) -> Synthesis:
     """Find the best algorithms of a collective on a topology.
 
@@ -180,28 +197,41 @@ def synthesize(
         collective: A name (torch's spellings too) or a Collective.
         topo: A machine, a family, a file, a Topology, or a graph of networkx (see `topologies.graphs`).
         group: Ranks that take part, in order, or text as on the command line (`0,2,4-7`); None for all ranks.
+        relay: Ranks outside the group that may forward: "none", "all" or ranks.
+        without: Dead parts, such as "link:0-1" or "rank:3"; the healthy network is searched too, for comparison.
+        degrade: Slow parts, such as "link:0-1=50%"; the healthy network is searched too.
+        root: Rank of the root of a rooted collective; None for the group's first rank.
+        size: Bytes, or text such as "64K", for the one best algorithm; None for the best at every size.
+        chunks: Chunks of a block; None for any number.
+        steps: Steps in the k-synchronous model; None for any number.
+        rounds: Rounds in the k-synchronous model; None for any number.
+        engine: Name of an engine (`synth engines` lists them), or "auto".
+        budget: Seconds, or text such as "5m".
+        seed: Seed of the solvers.
+        target: Name of the executor whose programs are the answer, or "auto" for that of the machine; "none" for
+            schedules.
+        sms: Threadblocks that a rank's program may have; None for the SMs of its device, less a few.
+        groups_overlap: Whether ranks are in several groups at a time, which MSCCL++'s packets (LL) do not support.
+        scratch_limit: Bytes of scratch memory that an executor may allocate before a call; None for its usual limit.
+        costs: An executor's costs: "auto" (the machine's, if it states any), "machine", "none", a file or Costs.
+        switch_ops: Whether switches may multicast and reduce, where the topology, the target and the costs allow it.
         progress: Function that is called with a text on the current attempt and with the best algorithm so far.
         workers: Running solver processes to use instead of new ones.
-        **options: Further options, by keyword: relay, without, degrade, root, size, chunks, steps, rounds, engine,
-            budget, seed, target, sms, groups_overlap, scratch_limit, costs and switch_ops, as
-            `synth.app.arguments.QuestionArguments` documents them.
 
     Raises:
         InputError: An argument cannot be right; the message is one line.
     """
-    names = [field.name for field in dataclasses.fields(QuestionArguments)]
-    names = names[names.index("relay") : names.index("begun")]
-    for name in options:
-        if name not in names:
-            raise InputError(
-                f"{name}: is no option; {did_you_mean(name, names) or 'it must be one of ' + ', '.join(names)}"
-            )
+    arguments = QuestionArguments(
+        collective, topo, group, relay=relay, without=without, degrade=degrade, root=root, size=size, chunks=chunks,
+        steps=steps, rounds=rounds, engine=engine, budget=budget, seed=seed, target=target, sms=sms,
+        groups_overlap=groups_overlap, scratch_limit=scratch_limit, costs=costs, switch_ops=switch_ops,
+    )  # fmt: skip
     if progress is not None and not callable(progress):
         raise InputError(
             f"progress: a {type(progress).__name__} cannot be called; it must be a function of two arguments"
         )
     if not isinstance(workers, Workers | None):
         raise InputError(f"workers: a {type(workers).__name__} is none; it must be synth.solvers.workers.Workers()")
-    question = make_question(QuestionArguments(collective, topo, group, **options))
+    question = make_question(arguments)
     with Workers(processes(question.options.engine)) if workers is None else nullcontext(workers) as running_workers:
         return Synthesis(find_answer(question, running_workers, progress), question.settings)

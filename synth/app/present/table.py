@@ -92,7 +92,7 @@ def _columns(document: dict[str, Any], rows: Sequence[dict[str, Any]], wide: boo
     ]
     for i, name in enumerate(libraries):
         ratios = [_ratio(row["libraries"].get(name, {}).get("vs")) for row in rows]
-        columns.append(Column(f"vs {name}", ratios, 5 if i else 0))
+        columns.append(Column(f"vs {name}", ratios, 5 if i else int(healthy)))
     if healthy:
         columns.append(Column("vs healthy", [_ratio(row["vs_healthy"]) for row in rows]))
     columns.append(Column("engine", [row["engine"] or "–" for row in rows], 2, left=True))

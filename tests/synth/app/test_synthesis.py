@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 import synth
 from emit.library.index import load_index
 from synth import InputError
+from synth.app.arguments import QuestionArguments
 
 
 def test_texts_of_the_command_line_are_taken() -> None:
@@ -47,6 +50,18 @@ def test_notebooks_and_prompts_show_little() -> None:
     assert answer.table().splitlines()[0] in unescape(answer._repr_html_())
 
 
+def test_keywords_are_the_arguments_of_a_question() -> None:
+    """Check that each option of a question is a typed keyword with the same default, so that type checkers know it."""
+    parameters = inspect.signature(synth.synthesize).parameters
+    fields = {field.name: field for field in dataclasses.fields(QuestionArguments)}
+    assert set(parameters) - {"progress", "workers"} == set(fields) - {"begun", "are_options"}
+    for name, field in fields.items():
+        if name in parameters and field.default is not dataclasses.MISSING:
+            assert (parameters[name].default, parameters[name].annotation) == (field.default, field.type), name
+    with pytest.raises(TypeError, match="sise"):
+        synth.synthesize("allreduce", "ring:4", sise="1M")  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -66,7 +81,6 @@ def test_notebooks_and_prompts_show_little() -> None:
         ({"seed": 1.0}, "seed: 1.0 is no whole number"),
         ({"root": "0"}, "root: '0' is no whole number"),
         ({"sms": "x"}, "sms: 'x' is no whole number"),
-        ({"budgett": 3}, "budgett: is no option; did you mean budget?"),
         ({"target": "nosuch"}, "target 'nosuch': is not known"),
     ],
 )
