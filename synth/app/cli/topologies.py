@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from synth.app.cli.options import declare, json_option, print_json
 from synth.app.cli.programs import write_text
 from synth.app.cli.values import StrictGroup
-from synth.app.present.layout import say, terminal_width
+from synth.app.present.layout import say, terminal_width, wrapped
 from synth.model.text import format_count
 from topologies.clusters import Machine
 from topologies.compare import compare
@@ -60,11 +60,12 @@ def _topo_list(as_json: bool) -> None:
         return
     width = max(map(len, summary_of))
     for name, summary in summary_of.items():
-        click.echo(f"{name.ljust(width)}  {summary}")
-    say([f"families: {', '.join(FAMILIES)} (as in torus:4x4,bw=50,alpha=0.7)"], terminal_width())
-    click.echo(
+        click.echo("\n".join(wrapped(f"{name.ljust(width)}  {summary}", terminal_width(), " " * (width + 2))))
+    families = f"families: {', '.join(FAMILIES)} (as in torus:4x4,bw=50,alpha=0.7)"
+    nodes = (
         "several nodes: machine:N, as in dgx-a100:4; your own: FILE.toml, or the output of tools (synth topo import)"
     )
+    say([families, nodes], terminal_width())
 
 
 @topo.command("show")

@@ -32,7 +32,6 @@ from synth.model.text import (
     format_served,
     format_short_size,
     format_size,
-    format_table,
     format_time,
 )
 from synth.search.settings import NONE
@@ -249,8 +248,11 @@ def diff(library_a: str, library_b: str, sizes: str, topo: str | None, shows_all
         return
     lines = [_line(row) for row in rows if shows_all or not _is_same(row)]
     if lines:
-        head = "collective", "group", "target", "in place", "size", "A", "B", "B / A"
-        click.echo("\n".join([*format_table([head, *lines], (0, 1, 2, 3)), ""]))
+        head = "collective", "group", "target", "place", "size", "A", "B", "B / A"
+        importance = 0, 0, 2, 1, 0, 0, 0, 0
+        cells = zip(*lines, strict=True)
+        columns = [Column(*column, left=i < 4) for i, column in enumerate(zip(head, cells, importance, strict=True))]
+        click.echo("\n".join([*fitted(columns, terminal_width())[0], ""]))
     say([_summary(rows)], terminal_width())
 
 
@@ -280,7 +282,7 @@ def _line(row: Difference) -> tuple[str, ...]:
     ]
     ratio = "–" if row.ratio is None else f"{row.ratio:.3f}"
     ranks = f"{topology} {format_ranks((*group, *relays), 8)}{root_text}"
-    return collective, ranks, target, "yes" if inplace else "no", format_size(row.size_bytes), *times, ratio
+    return collective, ranks, target, "in" if inplace else "out", format_size(row.size_bytes), *times, ratio
 
 
 def _summary(rows: Sequence[Difference]) -> str:
