@@ -57,7 +57,6 @@ QUESTION: Mapping[str, Sequence[Any]] = {
     "groups_overlap": NO_FLAG,
     "switch_ops": NO_FLAG,
     "costs": (5, 1.5, [], OBJECT, "nosuch", "", True),
-    "budgett": (1, None),
     "progress": (5, "x"),
 }
 SIZES = (*(value for value in NO_WHOLE if value != "1.5"), None, 0, -5, "-1")
