@@ -28,6 +28,7 @@ from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, predict_us
 from topologies.arrays import positions
 
 NAME = "milp"
+_TERMS_OF_SEND = 1000  # terms of a program for each send that it may have; usual programs have up to 50
 
 
 @dataclass(frozen=True)
@@ -169,8 +170,8 @@ def slot_model(
         size_bytes: Message size in bytes.
         ceiling_us: A time that can be reached, in µs, more than 0; the slots divide it.
         slots: The least number of time slots.
-        most: The most sends (chunk, link, slot), counted before any is built, and the most terms in thousands; None for
-            any number.
+        most: The most sends (chunk, link, slot), counted before any is built; None for any number. A program may have
+            `_TERMS_OF_SEND` times as many terms.
     """
     net, collective = problem.network, problem.collective
     hold = collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
@@ -183,7 +184,7 @@ def slot_model(
         return None
     sends = np.concatenate([_sends(c, *starts[c]) for c in range(collective.nchunks)])
     chunk, link, start = sends.T
-    if most is not None and _count_terms(problem, link, start) > 1000 * most:
+    if most is not None and _count_terms(problem, link, start) > _TERMS_OF_SEND * most:
         return None
     n = end = len(sends)
     program = ProgramBuilder()

@@ -82,6 +82,7 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 _PREDICTED = re.compile(r"  ([0-9.]+) (µs|ms|s) @ ([0-9.]+[KMG]?)  ")
 _OF_A_MACHINE = ("  ", "k-sync", "in place:", "out of place:", "--wide", "no file for ")
+_ALWAYS = ("predicted", "bound", "gap", "vs NCCL", "proof")
 _IN_US = {"µs": 1.0, "ms": 1e3, "s": 1e6}
 
 
@@ -91,13 +92,15 @@ def times_us(text: str) -> dict[str, float]:
 
 
 def frame(text: str) -> list[list[str]]:
-    """Return the words of a search's output that are the same on every machine: what its lines begin with.
+    """Return the words of a search's output that are the same on every machine: what lines begin with, and columns.
 
-    Which algorithms are found in time, and so which columns fit, depends on the machine's speed.
+    Which algorithms are found in time, and so which columns fit besides those that are always shown, depends on the
+    machine's speed.
     """
     lines = [line for line in text.rstrip().splitlines() if not _PREDICTED.search(line)]
     kept = [line.split(": ")[0] for line in lines if not line.startswith(_OF_A_MACHINE)]
-    return [re.split(r"  +", re.sub(r"\d+ algorithms?", "", line))[:1] for line in kept]
+    cells = [re.split(r"  +", re.sub(r"\d+ algorithms?", "", line)) for line in kept]
+    return [[cell for i, cell in enumerate(row) if not i or cell in _ALWAYS] for row in cells]
 
 
 def _renewed(match: re.Match[str]) -> str:

@@ -21,14 +21,7 @@ import click
 
 from emit.library.group_programs import GroupPrograms
 from emit.library.saving.save_groups import SavedGroups, save_groups
-from synth.app.cli.answer import (
-    check_target,
-    check_writable,
-    clear_progress,
-    ending,
-    progress_line,
-    written_until,
-)
+from synth.app.cli.answer import check_target, check_writable, clear_progress, ending, progress_line, written_until
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.clusters.groups import Axes, parse_groups

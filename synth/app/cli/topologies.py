@@ -60,7 +60,7 @@ def _topo_list(as_json: bool) -> None:
         return
     width = max(map(len, summary_of))
     for name, summary in summary_of.items():
-        click.echo("\n".join(wrapped(f"{name.ljust(width)}  {summary}", terminal_width(), " " * (width + 2))))
+        click.echo("\n".join(wrapped([f"{name.ljust(width)}  {summary}"], terminal_width(), " " * (width + 2))))
     families = f"families: {', '.join(FAMILIES)} (as in torus:4x4,bw=50,alpha=0.7)"
     nodes = (
         "several nodes: machine:N, as in dgx-a100:4; your own: FILE.toml, or the output of tools (synth topo import)"

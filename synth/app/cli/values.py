@@ -41,7 +41,8 @@ def _targets() -> list[str]:
     return [AUTO, NONE, *TARGETS]
 
 
-# The values that a shell completes, by the parameter's name; of other parameters it completes files and folders.
+# The values that a shell completes, by the parameter's name; of other parameters it completes files and folders. They
+# are imported only when a shell asks, because every command starts with this module.
 _VALUES: dict[str | None, Callable[[], list[str]]] = {"topo": _topologies, "engine": _engines, "target": _targets}
 
 

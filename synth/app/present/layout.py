@@ -58,19 +58,20 @@ def _lines(columns: Sequence[Column]) -> list[str]:
     return format_table(rows, [i for i, column in enumerate(columns) if column.left])
 
 
-def wrapped(text: str, width: int | None, indent: str = "  ") -> list[str]:
-    """Return a text as lines of at most `width` characters; words that are longer, such as paths, stay whole.
+def wrapped(texts: Sequence[str], width: int | None, indent: str = "  ") -> list[str]:
+    """Return texts as lines of at most `width` characters; words that are longer, such as paths, stay whole.
 
     Args:
-        text: The text.
-        width: Most characters of a line; None for one line.
-        indent: What the second line and those after it begin with.
+        texts: The texts, each of which begins on a new line.
+        width: Most characters of a line; None for one line a text.
+        indent: What the second line of a text and those after it begin with.
     """
     if width is None:
-        return [text]
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+        return list(texts)
+    wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return [line for text in texts for line in wrapper.wrap(text) or [""]]
 
 
 def say(texts: Sequence[str], width: int | None) -> None:
     """Print texts, each from a new line on, broken between words so that lines have at most `width` characters."""
-    click.echo("\n".join(line for text in texts for line in wrapped(text, width)))
+    click.echo("\n".join(wrapped(texts, width)))

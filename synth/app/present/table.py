@@ -59,17 +59,18 @@ def table(document: dict[str, Any], nranks: int, width: int | None = None, detai
     if other_rows:
         lines[1:] = [f"{forms[0]}:", *lines[1 : 1 + len(rows)], f"{forms[1]}:", *lines[1 + len(rows) :]]
     is_short = width is not None and not details
-    remarks = [*_searched(document), *_without_files(rows if width is not None else [])]
+    remarks = [*_searched(document), *(_without_files(rows) if width is not None else [])]
     remarks += [*_libraries(document, left_out if is_short else None), *_proved(document, is_short)]
-    text = [*wrapped(heading(document, nranks), width), "", *lines]
+    text = [*wrapped([heading(document, nranks)], width), "", *lines]
     if remarks:
-        text += ["", *(line for remark in remarks for line in wrapped(remark, width))]
+        text += ["", *wrapped(remarks, width)]
     if details:
         titled = [(row, f", {forms[0]}" if other_rows else "") for row in rows]
         titled += [(row, f", {forms[1]}") for row in other_rows]
         text += [line for row, form in titled for line in ("", *_details(row, form, width))]
     elif left_out:
-        text += ["", *wrapped(f"--wide also shows {', '.join(left_out)}; --details shows all of each algorithm", width)]
+        hint = f"--wide also shows {', '.join(left_out)}; --details shows all of each algorithm"
+        text += ["", *wrapped([hint], width)]
     return "\n".join(text)
 
 
@@ -126,8 +127,10 @@ def _worst(row: dict[str, Any], wide: bool) -> str:
 
 def _proof_in_a_word(row: dict[str, Any], bounds: Sequence[dict[str, Any]]) -> str:
     """Return "optimal", or else the kind of the bound; "no file" for a range that is left to a vendor library."""
-    if row["sends"] is None or row["optimal"]:
-        return "no file" if row["sends"] is None else "optimal"
+    if row["sends"] is None:
+        return "no file"
+    if row["optimal"]:
+        return "optimal"
     return next((str(bound["kind"]) for bound in bounds if row["proof"].endswith(bound["text"])), "–")
 
 
@@ -159,10 +162,8 @@ def _details(row: dict[str, Any], form: str, width: int | None) -> list[str]:
     compared = [f"vs {name} {_ratio(ratio)}" for name, ratio in ratios.items() if ratio is not None]
     parts += [", ".join(compared)] if compared else []
     parts += [f"{kind}: {row[key]}" for key, kind in _FILES.items() if row.get(key)]
-    return [
-        format_served(row["min_bytes"], row["max_bytes"]) + form,
-        *(line for part in parts for line in wrapped(f"  {part}", width, "    ")),
-    ]
+    title = format_served(row["min_bytes"], row["max_bytes"]) + form
+    return [title, *wrapped([f"  {part}" for part in parts], width, "    ")]
 
 
 def format_next_minute(outlook: dict[str, Any]) -> str:
@@ -294,11 +295,10 @@ def concurrent_table(document: dict[str, Any], labels: Sequence[str], nranks: in
                 format_time(group["alone_bound_us"]),
             )
         )
-    text = [*wrapped(_concurrent_heading(document, nranks), width), "", *format_table(lines, (0, 1))]
+    text = [*wrapped([_concurrent_heading(document, nranks)], width), "", *format_table(lines, (0, 1))]
     if len(groups) > _LINES:
         text.insert(-1, f"… {len(groups) - _LINES + 1} more …")
-    closing = _concurrent_closing(document, labels)
-    return "\n".join([*text, "", *(line for closed in closing for line in wrapped(closed, width))])
+    return "\n".join([*text, "", *wrapped(_concurrent_closing(document, labels), width)])
 
 
 def _concurrent_heading(document: dict[str, Any], nranks: int) -> str:

@@ -20,7 +20,7 @@ from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option
 from synth.app.cli.sweep import parse_sweep
 from synth.app.clusters.placing import unfiled_schedules
-from synth.app.present.layout import Column, fitted, say, terminal_width
+from synth.app.present.layout import Column, fitted, say, terminal_width, wrapped
 from synth.baselines.vendors import LIBRARIES
 from synth.model.numbers import as_folder
 from synth.model.problem import parse_ranks
@@ -39,7 +39,6 @@ from topologies.errors import InputError
 from topologies.load import load
 
 _RANKS = 1 << 20  # ranks that a group may name
-_IMPORTANCE = (0, 0, 1, 0, 5, 4, 0, 3, 0)  # of the columns of `show` (see `Column`)
 _SAME = 1e-6  # relative difference up to which two times are equal
 
 
@@ -100,25 +99,37 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
         raise InputError(f"{options or folder}: {folder} holds no such file; synth library show {folder} lists all")
     index_rows = [*(entry.row for entry in entries_left), *unfiled]
     libraries = [name for name in LIBRARIES if any(vs_library(row, name) is not None for row in index_rows)]
-    head = ("collective", "group", "place", "size", "algorithm", "target", "predicted", "bound", "gap")
+    head: tuple[str, ...] = ("collective", "group", "place", "size", "algorithm", "target", "predicted", "bound", "gap")
+    head += tuple(f"vs {name}" for name in libraries)
     by_question = attrgetter("collective", "topology", "nranks", "group", "target", "inplace", "min_bytes")
     rows = [_row(entry) + _vs(entry.row, libraries) for entry in sorted(entries_left, key=by_question)]
     rows += [_unfiled_row(row) + _vs(row, libraries) for row in unfiled]
-    cells = list(zip(*rows, strict=True))
-    columns = [
-        Column(title, cells[i], importance, left=i < 6)
-        for i, (title, importance) in enumerate(zip(head, _IMPORTANCE, strict=True))
-    ]
-    columns += [Column(f"vs {name}", cells[len(head) + i], 6 if i else 2) for i, name in enumerate(libraries)]
-    lines, left_out = fitted(columns, None if wide else terminal_width())
-    click.echo("\n".join(lines))
-    if left_out:
-        say(["", f"--wide also shows {', '.join(left_out)}"], terminal_width())
+    importance = 0, 0, 1, 0, 5, 4, 0, 3, 0, *(6 if i else 2 for i in range(len(libraries)))
+    _say_table(head, importance, rows, 6, wide)
     groups = len({(e.topology, group_ranks) for e in entries_left for group_ranks in (e.group, *e.isomorphic_groups)})
     click.echo(f"\n{format_count(len({e.file for e in entries_left}), 'file')} for {format_count(groups, 'group')}")
     if unfiled:
         names = {row["schedule"] for row in unfiled}
         click.echo(f"{format_count(len(names), 'schedule')} without a file, which no executor can run")
+
+
+def _say_table(
+    head: Sequence[str], importance: Sequence[int], rows: Sequence[Sequence[str]], nleft: int, wide: bool
+) -> None:
+    """Print the columns of some rows that fit the terminal, and name those that do not.
+
+    Args:
+        head: Titles of the columns.
+        importance: Importance of each column (see `Column`).
+        rows: Cells of each row.
+        nleft: Number of columns, from the first, that are flush left.
+        wide: Whether to print all columns, however wide they are.
+    """
+    cells = zip(*rows, strict=True)
+    columns = [Column(*column, left=i < nleft) for i, column in enumerate(zip(head, cells, importance, strict=True))]
+    lines, left_out = fitted(columns, None if wide else terminal_width())
+    hint = ["", f"--wide also shows {', '.join(left_out)}"] if left_out else []
+    say([*lines, *wrapped(hint, terminal_width())], None)
 
 
 def _unfiled_row(row: dict[str, Any]) -> tuple[str, ...]:
@@ -233,8 +244,11 @@ def pick_(
 )
 @click.option("--topo", metavar="T", help="The network of files whose topology's name does not say it, a FILE.")
 @click.option("--all", "shows_all", is_flag=True, help="Also show sizes at which both take equally long.")
+@wide_option
 @json_option
-def diff(library_a: str, library_b: str, sizes: str, topo: str | None, shows_all: bool, as_json: bool) -> None:
+def diff(
+    library_a: str, library_b: str, sizes: str, topo: str | None, shows_all: bool, wide: bool, as_json: bool
+) -> None:
     """Compare two libraries by predicted times: where B is faster or slower, and what only one serves.
 
     \b
@@ -249,10 +263,8 @@ def diff(library_a: str, library_b: str, sizes: str, topo: str | None, shows_all
     lines = [_line(row) for row in rows if shows_all or not _is_same(row)]
     if lines:
         head = "collective", "group", "target", "place", "size", "A", "B", "B / A"
-        importance = 0, 0, 2, 1, 0, 0, 0, 0
-        cells = zip(*lines, strict=True)
-        columns = [Column(*column, left=i < 4) for i, column in enumerate(zip(head, cells, importance, strict=True))]
-        click.echo("\n".join([*fitted(columns, terminal_width())[0], ""]))
+        _say_table(head, (0, 0, 2, 1, 0, 0, 0, 0), lines, 4, wide)
+        click.echo()
     say([_summary(rows)], terminal_width())
 
 

@@ -101,6 +101,8 @@ def test_diff(synth: Call, working_folder: Path) -> None:
     output = synth("library", "diff", ring_library, allpairs_library, "--sizes", "1K:4M").out
     assert "only A serves 2" in output
     assert "no file" in output
+    wide = synth("library", "diff", ring_library, allpairs_library, "--wide").out.splitlines()[0]
+    assert wide.split() == ["collective", "group", "target", "place", "size", "A", "B", "B", "/", "A"]
 
 
 def test_check_and_export(synth: Call, working_folder: Path) -> None:

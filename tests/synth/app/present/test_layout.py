@@ -45,7 +45,7 @@ def test_as_many_columns_as_fit_are_shown_in_order_of_importance(columns: list[C
 
 @given(st.lists(st.text("ab", min_size=1, max_size=30), max_size=30), st.integers(20, 60))
 def test_broken_texts_keep_all_words(words: list[str], width: int) -> None:
-    lines = wrapped(" ".join(words), width)
+    lines = wrapped([" ".join(words)], width)
     assert " ".join(lines).split() == words
     assert all(len(line) <= width or len(line.split()) == 1 for line in lines)
 
