@@ -1,32 +1,25 @@
 # Needs python3 (3.11 or newer) with venv; everything else comes into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-# These questions compile all loops, which are kept on disk, so that later commands need not wait. They only save time:
-# one that runs out of its budget, as on a busy machine, does not fail the steps before it.
-COMPILE_LOOPS = warm=$$(mktemp -d); trap 'rm -rf "$$warm"' EXIT; \
-	for asked in "allreduce --topo dgx1 --size 1M --engine lns" "broadcast --topo torus:4x4 --size 1M --engine lns" \
-	"alltoall --topo mesh:8x8x8 --chunks 1 --size 1G" "allgather --topo torus:4x4x4 --engine flow --size 64M"; \
-	do $(BIN)/synth $$asked --budget 5s --proof --out "$$warm" > /dev/null || \
-	echo "not all loops are compiled yet; the first large search compiles the others" >&2; done
 EXAMPLE := allreduce --topo dgx-a100 --group 0,2,4,6
 
-.PHONY: demo test results torch gpu lock release clean
+.PHONY: demo test docs results torch gpu lock release clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
 	$(BIN)/synth $(EXAMPLE)
 	@for file in out/mscclpp/allreduce-dgx-a100-0.2.4.6-*.json; do $(BIN)/synth verify "$$file" || exit; done
 	$(BIN)/synth bench out --collective allreduce --group 0,2,4,6 -b 1K -e 16M -f 128
-	@$(COMPILE_LOOPS)
+	$(BIN)/synth warm-up
 
 # while lint and types take one core, the other compiles the loops that both processes of tests will want
 # what is compiled of Python is kept, also where the environment says that it is not: hundreds of commands are started
 test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.installed-dev
 	@$(BIN)/python -m tests.synth.app.report.get_browser .venv/browser || echo "the tests of the report in a browser are skipped" >&2
-	@( $(COMPILE_LOOPS) ) > /dev/null 2>&1 & \
+	@$(BIN)/synth warm-up > /dev/null 2>&1 & \
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports || exit; wait
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=15
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15
 	@test -x .venv/browser/browser || echo "Skipped without a browser: tests/synth/app/report/test_in_browser.py (SYNTH_BROWSER=… make test)"
 
 results: .venv/.installed
@@ -38,6 +31,12 @@ TORCH ?= 2.13.0
 torch: .venv/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH)
 	$(BIN)/python -m pytest -m "slow or not slow" tests/runtime tests/synth/app/cli/test_tune.py tests/synth/app/cli/test_bench.py tests/readme
+
+# The site, in docs/site: no network is needed once its packages are installed. A broken link is an error.
+docs: .venv/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
+	@echo "docs/site/index.html"
 
 # where a GPU is at hand, with the extra cuda12 or cuda13 installed
 gpu: .venv/.installed-dev

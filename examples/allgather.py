@@ -1,6 +1,6 @@
 """All-gather around a ring, by recursive doubling, or with direct sends between all ranks."""
 
-from emit.language import Script
+from synth import Script
 
 
 def algorithm(ranks: int = 8, way: str = "ring", protocol: str = "LL128", instances: int = 1) -> Script:

@@ -1,6 +1,6 @@
 """All-to-all in one, two or three steps: direct sends, sends through the own node, or one message per node pair."""
 
-from emit.language import Script
+from synth import Script
 
 
 def algorithm(nodes: int = 1, gpus: int = 8, steps: int = 1, protocol: str = "Simple", instances: int = 1) -> Script:

@@ -1,7 +1,6 @@
 """Send every rank's buffer to the next rank; between two nodes, each link carries a part of the buffer."""
 
-from emit.goal import Goal
-from emit.language import Script
+from synth import Goal, Script
 
 
 def algorithm(nodes: int = 2, gpus: int = 4, protocol: str = "Simple") -> Script:

@@ -1,6 +1,6 @@
 """All-reduce over nodes: reduce inside each node, all-reduce between nodes, then spread the sums inside each node."""
 
-from emit.language import Script
+from synth import Script
 
 
 def algorithm(nodes: int = 2, gpus: int = 8, protocol: str = "Simple", instances: int = 1) -> Script:

@@ -5,6 +5,8 @@ The Python face of the product:
     import synth
     a = synth.synthesize("allreduce", topo="dgx-a100", group=[0, 2, 4, 6])
     a.gap, a.table(), a.save("out/")
+
+`import synth.torch` registers the back end of torch.distributed.
 """
 
 from __future__ import annotations
@@ -16,19 +18,45 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
+    from emit.goal import Goal
+    from emit.language import Script
+    from emit.library import LibraryCall, Selector, load_library
+    from runtime.mscclpp import Plans
+    from synth.app.documents import json_schema
+    from synth.app.sends import SendTable, load
     from synth.app.synthesis import Synthesis, synthesize
     from topologies.errors import InputError
 
     __version__: str
-    process_group: ModuleType  # `runtime.process_group`
 
-__all__ = ["InputError", "Synthesis", "__version__", "check_packages", "process_group", "synthesize"]
+__all__ = [
+    "Goal",
+    "InputError",
+    "LibraryCall",
+    "Plans",
+    "Script",
+    "Selector",
+    "SendTable",
+    "Synthesis",
+    "__version__",
+    "json_schema",
+    "load",
+    "load_library",
+    "synthesize",
+]
 
 _MODULES = {
+    "Goal": "emit.goal",
     "InputError": "topologies.errors",
+    "LibraryCall": "emit.library",
+    "Plans": "runtime.mscclpp",
+    "Script": "emit.language",
+    "Selector": "emit.library",
+    "SendTable": "synth.app.sends",
     "Synthesis": "synth.app.synthesis",
+    "json_schema": "synth.app.documents",
+    "load": "synth.app.sends",
+    "load_library": "emit.library",
     "synthesize": "synth.app.synthesis",
 }
 _PACKAGES = ("topologies", "emit", "runtime")  # The packages that are installed with this one.
@@ -70,11 +98,13 @@ def __getattr__(name: str) -> Any:
 
         return version("synth-collectives")
     try:
-        if name == "process_group":
-            return import_module("runtime.process_group")
         if name in _MODULES:
             return getattr(import_module(_MODULES[name]), name)
     except ImportError:
         check_packages(*_PACKAGES)
         raise
     raise AttributeError(f"module 'synth' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,11 +6,23 @@ import os
 
 os.environ["SYNTH_CACHE"] = "none"  # Processes that tests start inherit this.
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from synth.app import documents
 from synth.model import defects
+
+# Files that take a minute or more of one process: they begin first, so that no process is left with one at the end.
+LONG = ("tests/readme/", "tests/synth/app/cli/test_search.py", "tests/synth/search/test_frontiers.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long files first; `make test` hands files to processes in this order."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 @pytest.fixture
@@ -32,3 +44,21 @@ def no_defects(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     yield
     if "planted_defects" not in request.fixturenames:
         assert not met, "\n".join(defect.trace for defect in met)
+
+
+@pytest.fixture(autouse=True)
+def documents_match_their_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold every document that the test's process prints with `--json` to its schema."""
+    stamp = documents.stamp
+
+    def stamp_and_validate(kind: str, document: Mapping[str, Any]) -> dict[str, Any]:
+        stamped = stamp(kind, document)
+        _validator(kind).validate(stamped)
+        return stamped
+
+    monkeypatch.setattr(documents, "stamp", stamp_and_validate)
+
+
+@cache
+def _validator(kind: str) -> Draft202012Validator:
+    return Draft202012Validator(documents.json_schema(kind))

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from synth import process_group as synth
+import synth.torch
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
         if rank == 0 and (step == 0 or step % 50 == 49):
             print(f"step {step + 1:3}: loss {mean.item():7.4f}, mean of {ranks} ranks", flush=True)
     if rank == 0:
-        synth.summary()
+        synth.torch.summary()
     dist.destroy_process_group()
 
 

@@ -1,6 +1,6 @@
 """Provide a back end of torch.distributed that runs our algorithms or those of the back end that it wraps (Gloo, NCCL).
 
-    from synth import process_group
+    import synth.torch
 
     torch.distributed.init_process_group("cpu:synth,cuda:synth")
 
@@ -36,9 +36,7 @@ from typing import Any, TypeAlias
 try:
     import torch.distributed as dist
 except ImportError as error:
-    raise ImportError(
-        "synth.process_group needs PyTorch: pip install 'synth-collectives[torch]'", name=error.name
-    ) from None
+    raise ImportError("synth.torch needs PyTorch: pip install 'synth-collectives[torch]'", name=error.name) from None
 
 from runtime.torch.c10d.group import Group
 from runtime.torch.choice import Method

@@ -41,7 +41,8 @@ def make_question(arguments: QuestionArguments) -> Question:
     without = as_texts(arguments.without, "without")
     topology = apply_faults(healthy, without, as_texts(arguments.degrade, "degrade"))
     dead, relay = dead_ranks(healthy, without), arguments.relay
-    group = None if arguments.group is None else listed_ranks(arguments, "group", healthy.nranks)
+    is_whole = arguments.group is None or (isinstance(arguments.group, str) and arguments.group == "all")
+    group = None if is_whole else listed_ranks(arguments, "group", healthy.nranks)
     if not isinstance(relay, str) or relay not in ("none", "all"):
         relay = listed_ranks(arguments, "relay", healthy.nranks)
     members = list(live_ranks(healthy, dead, group, "group"))

@@ -10,14 +10,22 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from html import escape
+from io import StringIO
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from emit.library.programs import executor_for
 from emit.library.saving.save import save
+from synth.app import documents
 from synth.app.arguments import QuestionArguments
+from synth.app.figures import draw_times, optional_module
 from synth.app.present.table import table
 from synth.app.question import make_question, size_in_bytes
+from synth.app.report.item import EXPONENTS
+from synth.app.sends import SendTable
+from synth.baselines.nccl.model import LibraryChoice
+from synth.baselines.vendors import LIBRARIES
 from synth.engines.registry import processes
 from synth.model.collective import Collective
 from synth.model.numbers import as_flag, as_folder, as_text
@@ -28,10 +36,16 @@ from synth.search.search import search
 from synth.search.settings import ANY_TARGET, NONE, TargetSettings
 from synth.search.statement import statement
 from synth.solvers.workers import Workers
+from synth.storage.columns import replaced
+from synth.symmetry.quotient import expand
 from synth.verify.algorithm import Algorithm
 from topologies.costs import Costs
 from topologies.errors import InputError
 from topologies.topology import Topology
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
 
 
 @dataclass(eq=False)
@@ -73,8 +87,31 @@ class Synthesis:
         return f"<Synthesis of {question}: {found}>"
 
     def _repr_html_(self) -> str:
-        """Return the table for a notebook."""
-        return f"<pre>{escape(self.table())}</pre>"
+        """Return the table for a notebook, with a drawing of the times by size where matplotlib is installed."""
+        try:
+            figure_class = optional_module("matplotlib.figure", "plots").Figure
+        except InputError:
+            drawing = ""
+        else:
+            svg = StringIO()
+            figure = figure_class(figsize=(6, 4), layout="constrained")
+            self.plot_frontier(figure.subplots())
+            figure.savefig(svg, format="svg")
+            drawing = svg.getvalue()[svg.getvalue().index("<svg") :]
+        return f"<pre>{escape(self.table())}</pre>{drawing}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the search as plain values: what `--json` prints of it, with the keys that `statement` documents."""
+        return documents.stamp("search", statement(self.result))
+
+    def to_pandas(self) -> DataFrame:
+        """Return the algorithms as a pandas data frame, one row each, with the keys of `algorithms` as columns.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
+        frame: DataFrame = optional_module("pandas", "pandas").DataFrame(self.algorithms)
+        return frame
 
     def algorithm(self, size_bytes: int | str) -> Algorithm:
         """Return the algorithm that serves a message size.
@@ -83,9 +120,13 @@ class Synthesis:
             size_bytes: Size of the message, as a number of bytes or as text such as `64K`.
 
         Raises:
-            InputError: The argument is no size.
+            InputError: The argument is no size, or the search found no algorithm.
         """
-        return self.result.fastest(size_in_bytes(size_bytes, "size_bytes")).algorithm
+        size = size_in_bytes(size_bytes, "size_bytes")
+        if not self.result.ranges:
+            reason = self.result.impossible or "no algorithm of the pinned shape was found in time"
+            raise InputError(f"there is no algorithm: {reason}")
+        return self.result.fastest(size).algorithm
 
     def schedule(self, size_bytes: int | str) -> Schedule:
         """Return the schedule that serves a message size, with the times of messages of this size.
@@ -98,6 +139,83 @@ class Synthesis:
         """
         size = size_in_bytes(size_bytes, "size_bytes")
         return self.algorithm(size).timed(size)
+
+    def sends(self, size_bytes: int | str) -> SendTable:
+        """Return the sends of the schedule that serves a message size, as columns with the ranks of the topology.
+
+        Args:
+            size_bytes: Size of the message, as a number of bytes or as text such as `64K`.
+
+        Raises:
+            InputError: The argument is no size, or all sends of the network do not fit in memory.
+        """
+        algorithm, schedule = self.algorithm(size_bytes), self.schedule(size_bytes)
+        problem = algorithm.problem
+        if problem.quotient is not None:
+            problem, schedule = expand(problem, schedule)
+        return SendTable(problem, schedule, algorithm.engine)
+
+    def plot_frontier(self, ax: Axes | None = None) -> Axes:
+        """Draw the times, the bound and the times of vendor libraries by message size, and return the axes.
+
+        Args:
+            ax: Axes of matplotlib to draw on; None for new ones.
+
+        Raises:
+            InputError: matplotlib is not installed.
+        """
+        result = self.result
+        sizes = [size for size in (1 << e for e in EXPONENTS) if result.ranges]
+        curves = {"synth": {size: result.fastest(size).time_us(size) for size in sizes}}
+        for name in LIBRARIES:
+            choices = {size: result.library(name, size) for size in sizes}
+            curve = {size: choice.time_us for size, choice in choices.items() if isinstance(choice, LibraryChoice)}
+            curves |= {f"{name}'s model": curve} if curve else {}
+        return draw_times(curves, {size: result.bound.at(size)[0] for size in sizes}, ax)
+
+    def plot_timeline(self, size_bytes: int | str, ax: Axes | None = None) -> Axes:
+        """Draw when each pair of ranks is in use for a message of a size, and return the axes.
+
+        Args:
+            size_bytes: Size of the message, as a number of bytes or as text such as `64K`.
+            ax: Axes of matplotlib to draw on; None for new ones.
+
+        Raises:
+            InputError: The argument is no size, or matplotlib is not installed.
+        """
+        return self.sends(size_bytes).plot_timeline(ax)
+
+    def plot_network(self, size_bytes: int | str, ax: Axes | None = None) -> Axes:
+        """Draw the network with the share of the time in which each link is in use, and return the axes.
+
+        Args:
+            size_bytes: Size of the message, as a number of bytes or as text such as `64K`.
+            ax: Axes of matplotlib to draw on; None for new ones.
+
+        Raises:
+            InputError: The argument is no size, matplotlib is not installed, or switches multicast or reduce in the
+                schedule.
+        """
+        return self.sends(size_bytes).plot_network(ax)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the page that `synth report` makes of the schedules, and return its path.
+
+        Args:
+            path: The page's file, such as `answer.html`.
+
+        Raises:
+            InputError: The file cannot be written, or switches multicast or reduce in a schedule.
+        """
+        from synth.app.report.page import report  # It loads parts of SciPy, which searches do without.
+
+        page_path = as_folder(path, "path")
+        with TemporaryDirectory() as folder:
+            save(self._searched, Path(folder), TargetSettings(NONE), proof=True)
+            page = report(folder)
+        with replaced(page_path) as file:
+            file.write(page.html.encode())
+        return page_path
 
     def table(self) -> str:
         """Return the table that the command line prints."""

@@ -1,6 +1,6 @@
 """What all witnesses have in common: objects that prove a bound on the time and can be checked from the problem.
 
-A witness gives a lower limit in µs for any message size, in the model of `examples/guides/reading.md`, over all
+A witness gives a lower limit in µs for any message size, in the model of `docs/pages/guides/reading.md`, over all
 algorithms and all numbers of chunks. Each kind is a class: its fields say what to look at, and its `limit` computes
 what that proves. The searches make witnesses that claim nothing. The classes import none of the searches, no engine and
 no solver; they share with the searches only `metric` and `distances`, by which they measure lengths.

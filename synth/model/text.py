@@ -85,3 +85,13 @@ def format_ranks(ranks: Sequence[int], most: int = 16) -> str:
     if len(ranks) <= most:
         return " ".join(map(str, ranks))
     return " ".join(map(str, ranks[: most - 1])) + f" … {ranks[-1]}"
+
+
+def software_name() -> str:
+    """Return this software's name and version, as files and documents state it; without a version if not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # It is slow to import, and only writers need it.
+
+    try:
+        return f"synth {version('synth-collectives')}"
+    except PackageNotFoundError:
+        return "synth"

@@ -30,6 +30,7 @@ import numpy as np
 from synth.model.collective import named, one_shot
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from synth.model.text import software_name
 from synth.storage.columns import ColumnFile, write_columns
 from synth.storage.problem import KEYS, describe_problem, rebuild_problem
 from synth.symmetry.quotient import expand
@@ -168,7 +169,7 @@ def write_schedule(path: str | Path, problem: Problem, schedule: Schedule, engin
     problem_fields, columns = describe_problem(problem)
     header = {
         "format": FORMAT,
-        "software": _software(),
+        "software": software_name(),
         "engine": engine,
         **problem_fields,
         "size_bytes": float(schedule.size_bytes),
@@ -179,16 +180,6 @@ def write_schedule(path: str | Path, problem: Problem, schedule: Schedule, engin
     columns |= {"joined": schedule.joined} if len(schedule.joined) else {}
     write_columns(path, header, columns)
     return Path(path)
-
-
-def _software() -> str:
-    """Return this software's name and version."""
-    from importlib.metadata import PackageNotFoundError, version  # It is slow to import, and only writers need it.
-
-    try:
-        return f"synth {version('synth-collectives')}"
-    except PackageNotFoundError:
-        return "synth"
 
 
 def load_schedule(path: str | Path) -> StoredSchedule:

@@ -1,4 +1,4 @@
-"""Compute the times of a schedule in microseconds, by the model of time in `examples/guides/reading.md`.
+"""Compute the times of a schedule in microseconds, by the model of time in `docs/pages/guides/reading.md`.
 
 A send of b bytes holds its link for b / bandwidth; the rates of the sends in flight through a shared resource never add
 up to more than its capacity; the chunk can be used at the far end α after the send has ended. Where an executor's

@@ -15,7 +15,7 @@ from tests.synth.app.cli.calling import without_progress
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-DOCUMENTS = (README, *sorted(ROOT.glob("examples/guides/*.md")))
+DOCUMENTS = (README, *sorted(ROOT.glob("docs/pages/**/*.md")))
 EXAMPLE = "synth allreduce --topo dgx-a100 --group 0,2,4,6"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 
@@ -81,7 +81,7 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 _PREDICTED = re.compile(r"  ([0-9.]+) (µs|ms|s) @ ([0-9.]+[KMG]?)  ")
-_OF_A_MACHINE = ("  ", "k-sync", "in place:", "out of place:", "--wide", "no file for ")
+_OF_A_MACHINE = ("  ", "k-sync", "in place:", "out of place:", "--wide", "no file for ", "a file serves ")
 _ALWAYS = ("predicted", "bound", "gap", "vs NCCL", "proof")
 _IN_US = {"µs": 1.0, "ms": 1e3, "s": 1e6}
 

@@ -41,10 +41,10 @@ def _hide(folder: Path, name: str, as_folder: bool) -> Path:
 @pytest.mark.parametrize(
     ("name", "script"),
     [
-        ("runtime", "from synth import process_group"),
-        ("runtime", "import runtime\nfrom synth import process_group"),
+        ("runtime", "import synth.torch"),
+        ("runtime", "import runtime\nimport synth.torch"),
         ("emit", "import synth\nsynth.synthesize"),
-        ("emit", "import runtime.process_group"),
+        ("emit", "import synth.torch"),
         ("topologies", "import synth"),
         ("topologies", "import emit.language"),
     ],

@@ -44,16 +44,19 @@ class CommandRow(NamedTuple):
 
 def all_commands() -> dict[str, CommandRow]:
     """Return all commands by name, in the order of the help page: first the collectives registered so far."""
-    return {kind.name: CommandRow("search:collective_command", kind.summary) for kind in KINDS.values()} | COMMANDS
+    return {
+        kind.name: CommandRow("asking.search:collective_command", kind.summary) for kind in KINDS.values()
+    } | COMMANDS
 
 
 # The commands that belong to no collective, by name, in the order of the help page.
 COMMANDS = {
     "pattern": CommandRow(
-        "search:pattern", "Find algorithms for your own pattern: who holds which chunk before and after."
+        "asking.search:pattern", "Find algorithms for your own pattern: who holds which chunk before and after."
     ),
     "reduce-program": CommandRow(
-        "reduce_program:reduce_program", "Find sequences of collectives for a reduction over axes of parallelism."
+        "asking.reduce_program:reduce_program",
+        "Find sequences of collectives for a reduction over axes of parallelism.",
     ),
     "engines": CommandRow("engines:engines", "List the engines, the values of --engine, and what each of them does."),
     "topo": CommandRow("topologies:topo", "List, show, check and import topologies.", "Networks"),
@@ -65,6 +68,7 @@ COMMANDS = {
     "library": CommandRow(
         "library:library", "Build, show, check and export libraries, and make executors load them.", "Libraries"
     ),
+    "warm-up": CommandRow("warm_up:warm_up", "Compile the loops for large problems now, once for all.", "Libraries"),
     "cache": CommandRow("cache:cache", "Show or clear the cache of answers.", "Libraries"),
     "verify": CommandRow(
         "files.verify:verify",

@@ -32,7 +32,7 @@ def _info(cache: str | None, as_json: bool) -> None:
     opened = _opened(cache)
     sizes = [path.stat().st_size for path in opened.files()]
     if as_json:
-        print_json({"folder": str(opened.folder), "answers": len(sizes), "bytes": sum(sizes)})
+        print_json("cache", {"folder": str(opened.folder), "answers": len(sizes), "bytes": sum(sizes)})
         return
     click.echo(f"{opened.folder}: {format_count(len(sizes), 'answer')}, {sum(sizes) / 2**20:.1f} MiB")
 
@@ -49,7 +49,7 @@ def _clear(cache: str | None, as_json: bool) -> None:
     opened = _opened(cache)
     count, size = opened.clear()
     if as_json:
-        print_json({"folder": str(opened.folder), "removed": count, "bytes": size})
+        print_json("cache", {"folder": str(opened.folder), "removed": count, "bytes": size})
         return
     click.echo(f"{opened.folder}: {format_count(count, 'answer')} removed, {size / 2**20:.1f} MiB")
 

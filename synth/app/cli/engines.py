@@ -21,7 +21,7 @@ def engines(as_json: bool) -> None:
     """
     rows = [{"name": row.name, "summary": row.summary, "in_auto": row.in_auto} for row in ENGINES.values()]
     if as_json:
-        print_json({"engines": rows})
+        print_json("engines", {"engines": rows})
         return
     columns = [
         Column("engine", [row.name for row in ENGINES.values()], left=True),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from emit.targets import SCRATCH_LIMIT, TARGETS, Target
+from synth.app import documents
 
 if TYPE_CHECKING:  # Most commands have no question.
     from synth.app.arguments import QuestionArguments
@@ -114,6 +115,7 @@ class SearchCommand:
         groups: Concurrent groups as text; None for one group.
         group_sizes: Message sizes of the groups as text.
         objective: What a plan of groups minimises.
+        compare: Engines that are compared, as text; None for one search.
         out: Folder of the files.
         proof: Whether to write schedules and proofs.
         replace: Whether to replace existing files, even faster ones.
@@ -130,6 +132,7 @@ class SearchCommand:
     groups: str | None
     group_sizes: str | None
     objective: str | None
+    compare: str | None
     out: str
     proof: bool
     replace: bool
@@ -139,6 +142,11 @@ class SearchCommand:
     details: bool
 
 
-def print_json(document: Mapping[str, Any]) -> None:
-    """Print an object on stdout, in the form of every `--json`."""
-    click.echo(json.dumps(document, ensure_ascii=False, indent=1))
+def print_json(kind: str, document: Mapping[str, Any]) -> None:
+    """Print an object on stdout, in the form of every `--json`.
+
+    Args:
+        kind: Name of the document's schema (see `synth.app.documents`).
+        document: The content.
+    """
+    click.echo(json.dumps(documents.stamp(kind, document), ensure_ascii=False, indent=1))

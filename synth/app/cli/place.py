@@ -12,7 +12,7 @@ import click
 
 from emit.library.group_programs import GroupPrograms
 from emit.library.saving.save_groups import save_groups
-from synth.app.cli.answer import check_target, check_writable, clear_progress, progress_line
+from synth.app.cli.asking.answer import check_target, check_writable, clear_progress, progress_line
 from synth.app.cli.options import json_option, print_json, target_option, topo_option
 from synth.app.cli.programs import write_text
 from synth.app.present.placement import placement_statement, placement_table
@@ -117,7 +117,7 @@ def place(
         _write(Path(out), ranking, document, f"synth place --topo {topo} --axes {axes} --workload {workload}")
     saved_calls = {} if library is None else _save_library(ranking, plans, library, target)
     if as_json:
-        print_json(document if library is None else {**document, "library": saved_calls})
+        print_json("placement", document if library is None else {**document, "library": saved_calls})
     else:
         click.echo(placement_table(document))
         if out is not None:

@@ -56,7 +56,7 @@ def _topo_list(as_json: bool) -> None:
     """
     summary_of = {name: load(name).summary for name in machines()}
     if as_json:
-        print_json({"machines": summary_of, "families": list(FAMILIES)})
+        print_json("topologies", {"machines": summary_of, "families": list(FAMILIES)})
         return
     width = max(map(len, summary_of))
     for name, summary in summary_of.items():
@@ -90,7 +90,7 @@ def _topo_show(topology: str, form: str, levels: bool, as_json: bool) -> None:
         return
     machine = load_machine(topology)
     if as_json:
-        print_json(_described(machine.topology))
+        print_json("topology", _described(machine.topology))
     elif form != "toml":
         click.echo(graph_text(machine.topology, form).rstrip("\n"))
     else:
@@ -106,7 +106,7 @@ def _show_levels(topology: Topology, as_json: bool) -> None:
     ]
     if as_json:
         levels = [{"name": name, "size": size, "parts": parts} for name, size, parts in rows]
-        print_json({"topology": topology.name, "levels": levels})
+        print_json("levels", {"topology": topology.name, "levels": levels})
         return
     click.echo(f"{topology.name}: {hierarchy}")
     for name, size, parts in rows:
@@ -128,7 +128,7 @@ def _topo_check(name: str, as_json: bool) -> None:
     facts = _described(topology)
     code = 0 if facts["connected"] and topology.nranks > 1 else 1
     if as_json:
-        print_json(facts)
+        print_json("topology", facts)
         raise SystemExit(code)
     click.echo(f"{facts['topology']}: {facts['summary'] or 'no summary'}")
     click.echo(

@@ -1,7 +1,7 @@
 """A cluster file: all that a library shall answer, in one TOML file.
 
     topology = "dgx-h100:4"                     # a machine, machine:N, a family or a file, as --topo takes it
-    groups = ["tp=8,dp=4", "all 2..8 in a node", "0,2,4,6"]
+    groups = ["all", "tp=8,dp=4", "all 2..8 in a node", "0,2,4,6"]
     collectives = ["allreduce", "allgather"]    # "all": all that have a name (the default)
     sizes = "1K:1G"                             # least and most bytes of a message (the default), or one size
     targets = ["executor-nccl", "mscclpp"]      # "all", "none": schedules only; the usual one of the machine (default)
@@ -61,7 +61,7 @@ _FIELDS = (
 _SUBSETS = re.compile(
     r"all(?:\s+groups)?(?:\s+of)?\s+(\d{1,4})(?:\s*\.\.\s*(\d{1,4}))?\s+in\s+(?:a|each|one|every)\s+node"
 )
-_FORM = '"tp=8,dp=4", "all 2..8 in a node" or ranks such as "0,2,4-7"'
+_FORM = '"all", "tp=8,dp=4", "all 2..8 in a node" or ranks such as "0,2,4-7"'
 _SEEDS = 2**31
 
 

@@ -72,6 +72,8 @@ def parse_groups(
     if not part.strip():
         raise InputError(f"{option}: {shown(part)} has an empty group; it must be as in 0-7;8-15 or tp=8")
     part = part.strip()
+    if part == "all":
+        return [live_ranks(topology, dead, None, option)]
     if "=" in part:
         living = live_ranks(topology, dead, None, option)
         axes = _axes(part, len(living), option)

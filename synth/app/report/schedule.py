@@ -163,10 +163,6 @@ def schedule_view(stored: StoredSchedule, most_sends: int) -> dict[str, Any]:
         InputError: Switches multicast or reduce in the schedule.
     """
     problem, schedule = stored.problem, stored.schedule
-    if not ordinary(problem.network, schedule.link):
-        raise InputError(
-            "a report cannot draw sends through switches that multicast or reduce; give a schedule of sends over links"
-        )
     traffic = _traffic(problem, schedule)
     chunks = sample_chunks(schedule.chunk, problem.collective.nchunks, most_sends)
     listed = schedule.take(np.isin(schedule.chunk, chunks))
@@ -188,8 +184,23 @@ def schedule_view(stored: StoredSchedule, most_sends: int) -> dict[str, Any]:
     }
 
 
+def network_load(problem: Problem, schedule: Schedule) -> dict[str, Any]:
+    """Return the places of a network's vertices, and its links with the share of the time in which each is in use.
+
+    The dictionary is that of `synth.app.report.layout.network_view`.
+
+    Raises:
+        InputError: Switches multicast or reduce in the schedule.
+    """
+    return _network(problem, _traffic(problem, schedule))
+
+
 def _traffic(problem: Problem, schedule: Schedule) -> _DrawnTraffic:
-    """Compute the traffic of a schedule."""
+    """Compute the traffic of a schedule; raise InputError if switches multicast or reduce in it."""
+    if not ordinary(problem.network, schedule.link):
+        raise InputError(
+            "sends through switches that multicast or reduce cannot be drawn; give a schedule of sends over links"
+        )
     net, span = problem.network, time_us(problem, schedule)
     link_row, copies = np.arange(net.nlinks), 1
     if problem.quotient is not None:

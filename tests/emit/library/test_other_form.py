@@ -30,9 +30,6 @@ def test_no_other_algorithm_serves_the_other_form_faster(tmp_path: Path, collect
     other_form = usual.other_form()
     assert other_form is not None
     assert other_form.inplace != usual.inplace
-    shown = [(served.shown, served.time_us(served.shown)) for served in saved.result.ranges]
-    longer = [size for size, us in shown if saved.other_form.result.fastest(size).time_us(size) > 1.005 * us]
-    assert len(longer) == sum(" in place of " in remark for remark in saved.remarks)
     entries = [entry for entry in load_index(tmp_path) if entry.inplace == other_form.inplace]
     assert len(entries) == len(saved.other_form.result.ranges)
     assert entries[0].min_bytes == 0

@@ -20,7 +20,7 @@ from emit.timing.predict import Predictor
 from runtime.bench import Settings, measure
 from runtime.host.executor import HostExecutor
 from synth import synthesize
-from synth.app.cli.concurrent import parse_members
+from synth.app.cli.asking.concurrent import parse_members
 from synth.concurrent.result import ConcurrentResult
 from synth.concurrent.search import plan
 from synth.model.collective import Ints

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import runtime.process_group as ours
+import synth.torch as ours
 from emit.goal import Goal
 from emit.program import CUSTOM, Gpu, Program, Step, ThreadBlock
 from runtime.bench import Settings

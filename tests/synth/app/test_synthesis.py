@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import pydoc
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -48,6 +49,21 @@ def test_notebooks_and_prompts_show_little() -> None:
     assert "\n" not in repr(answer)
     assert len(repr(answer)) < 120
     assert answer.table().splitlines()[0] in unescape(answer._repr_html_())
+
+
+def test_an_answer_without_an_algorithm_says_why() -> None:
+    answer = synth.synthesize("allgather", "ring:6", steps=1, rounds=1, chunks=1)
+    for call in (answer.algorithm, answer.schedule, answer.sends, answer.plot_timeline):
+        with pytest.raises(InputError, match="there is no algorithm: "):
+            call("1M")
+
+
+def test_the_face_lists_what_users_need() -> None:
+    """Check that `dir` and `help` show exactly the names of the face, and that each of them can be had."""
+    assert dir(synth) == sorted(synth.__all__)
+    assert all(getattr(synth, name) is not None for name in synth.__all__)
+    page = pydoc.plain(pydoc.render_doc(synth))
+    assert all(name in page for name in synth.__all__ if name != "__version__")
 
 
 def test_keywords_are_the_arguments_of_a_question() -> None:

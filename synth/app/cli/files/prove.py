@@ -40,7 +40,7 @@ def prove(file: str, proof: str | None, as_json: bool) -> None:
         document |= {"status": "not readable", "why": str(error)}
         lines, code = [], 2
     if as_json:
-        print_json(document)
+        print_json("prove", document)
     else:
         click.echo("\n".join(lines))
     raise SystemExit(code)

@@ -90,7 +90,7 @@ def simulate(
             raise
         document["untimed"] = str(error)
     if as_json:
-        print_json(document)
+        print_json("simulate", document)
     else:
         click.echo("\n".join(_lines(document)))
     raise SystemExit(1 if verdict.exit_code == 1 else 0)

@@ -52,7 +52,9 @@ def verify(
     if as_json:
         fields = ("kind", "message", "rank", "tb", "step")
         findings = [{name: getattr(finding, name) for name in fields} for finding in verdict.findings]
-        print_json({"file": file, "status": verdict.status, "lines": list(verdict.lines), "findings": findings})
+        print_json(
+            "verify", {"file": file, "status": verdict.status, "lines": list(verdict.lines), "findings": findings}
+        )
     elif verdict.status == "not readable":
         raise InputError(f"not readable: {'; '.join(verdict.lines)}")
     else:

@@ -56,7 +56,7 @@ def _library_env(folder: str, target: str | None, collective: str | None, as_jso
             }
             for load in loads
         ]
-        print_json({"environments": rows})
+        print_json("library-env", {"environments": rows})
         return
     click.echo("\n".join(line for environment in loads for line in environment.lines()))
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from emit.library.write import existing_entries
-from synth.app.cli.answer import check_writable
+from synth.app.cli.asking.answer import check_writable
 from synth.app.cli.options import cache_option, declare, json_option, print_json
 from synth.app.cli.streams import drawing_stream
 from synth.app.clusters.build import BuildProgress as State
@@ -88,6 +88,7 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], as_json: bool) -> None:
     known_count = sum(task.key in known_keys for task in searches)
     if as_json:
         print_json(
+            "library-plan",
             {
                 "questions": plan.questions,
                 "problems": len(searches),
@@ -98,7 +99,7 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], as_json: bool) -> None:
                 "budget_class_s": searches[0].work_s,
                 "processes": plan.cores,
                 "impossible": _impossible(plan),
-            }
+            },
         )
         return
     click.echo(_heading(plan))
@@ -186,6 +187,7 @@ def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
     files = len(existing_entries(out))
     if as_json:
         print_json(
+            "library-build",
             {
                 "questions": plan.questions,
                 "problems": len(plan.searches),
@@ -208,7 +210,7 @@ def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
                 "interrupted": built.interrupted,
                 "remarks": built.remarks,
                 "seconds": round(seconds, 2),
-            }
+            },
         )
         return
     parts = [f"{_heading(plan)} → {out} ({format_count(files, 'file')})", f"worst gap {state.worst:.3f}"]
@@ -273,7 +275,10 @@ def library_update(
         if built is not None and built.interrupted:
             raise SystemExit(130)
     if as_json:
-        print_json({"failures": [{key: value for key, value in failure.items() if key != "text"} for failure in rows]})
+        print_json(
+            "library-failures",
+            {"failures": [{key: value for key, value in failure.items() if key != "text"} for failure in rows]},
+        )
     elif len(failures) > 1:
         click.echo(f"{format_count(len(failures), 'failure')}   {now() - begun:.1f} s")
 

@@ -56,7 +56,7 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
         wrong = [{"file": name, "why": why} for name, why in report.wrong]
         counts = {"files": report.files, "schedules": report.schedules, "proofs": report.proofs}
         unproved = {property_name: sorted(names) for property_name, names in sorted(report.unproved.items())}
-        print_json({**counts, "wrong": wrong, "remarks": dict(report.remarks), "not_proved": unproved})
+        print_json("library-check", {**counts, "wrong": wrong, "remarks": dict(report.remarks), "not_proved": unproved})
     else:
         for name, why in report.wrong:
             click.echo(f"{origin_of(library_folder / name)}: wrong: {why}")

@@ -91,7 +91,9 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
         and (ranks is None or any(sorted(group_ranks) == ranks for group_ranks in row["groups"]))
     ]
     if as_json:
-        print_json({"entries": [dict(entry.row) for entry in entries_left], "schedules_without_file": unfiled})
+        print_json(
+            "library", {"entries": [dict(entry.row) for entry in entries_left], "schedules_without_file": unfiled}
+        )
         return
     if not entries_left and not unfiled:
         filters = {"--collective": collective, "--group": group, "--target": target}
@@ -228,7 +230,7 @@ def pick_(
     if as_json:
         fields = ("file", "target", "topology", "communicator")
         rows = [{name: getattr(entry, name) for name in fields} | {"why": reason} for entry, reason in picked]
-        print_json({"found": rows, "why_none": why})
+        print_json("library-pick", {"found": rows, "why_none": why})
         return
     for entry, words in picked:
         click.echo(f"{entry.path}: {entry.target}, {words}")
@@ -258,7 +260,7 @@ def diff(
     topology = None if topo is None else load(topo)
     rows = list(differences(load_library(library_a), load_library(library_b), listed, topology))
     if as_json:
-        print_json({"a": library_a, "b": library_b, "rows": [_document(row) for row in rows]})
+        print_json("library-diff", {"a": library_a, "b": library_b, "rows": [_document(row) for row in rows]})
         return
     lines = [_line(row) for row in rows if shows_all or not _is_same(row)]
     if lines:

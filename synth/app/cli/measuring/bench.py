@@ -238,7 +238,7 @@ class _BenchRun:
         """Print the last lines."""
         network = self.request.network
         if self.as_json:
-            print_json({"rows": self.rows, "wrong": self.wrong})
+            print_json("bench", {"rows": self.rows, "wrong": self.wrong})
         else:
             verdict = "every element right" if not self.wrong else f"{self.wrong} elements wrong"
             emulated = "" if network is None else f", {network.name}'s time"

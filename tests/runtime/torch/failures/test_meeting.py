@@ -28,7 +28,7 @@ import os
 import torch
 import torch.distributed as dist
 from tests.hang import HANG_S
-import runtime.process_group
+import synth.torch
 
 dist.init_process_group("cpu:synth,cuda:synth")
 rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])

@@ -25,7 +25,7 @@ def contents(folder: str) -> dict[str, bytes]:
 
 def test_the_second_time_is_from_the_cache_with_the_same_files(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     first = json.loads(synth(*ASKED, "--out", "one", "--json").out)
-    monkeypatch.setattr("synth.app.cli.answer.find_answer", None)  # A search would fail.
+    monkeypatch.setattr("synth.app.cli.asking.answer.find_answer", None)  # A search would fail.
     again = synth(*ASKED, "--out", "two")
     assert "from the cache" in again.out
     assert contents("one") == contents("two")

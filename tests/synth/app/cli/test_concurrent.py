@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from synth.app.cli.concurrent import parse_members
+from synth.app.cli.asking.concurrent import parse_members
 from synth.model.collective import alltoallv
 from synth.storage.schedule_file import load_schedule
 from synth.verify.replay import replay

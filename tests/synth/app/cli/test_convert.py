@@ -230,7 +230,7 @@ def test_a_schedule_through_a_switch_becomes_a_plan(synth: Call, working_folder:
         (("convert", "a.synth", "b.json", "--nodes", "0,0,1,1"), "leave out all options but --inplace"),
         (("convert", "a.synth", "b.et"), "no program can express them"),
         (("simulate", "a.json", "--topo", "dgx-a100", "--group", "0-3"), "no switch of the topology reduces over"),
-        (("report", "a.synth", "-o", "b.html"), "cannot draw sends"),
+        (("report", "a.synth", "-o", "b.html"), "cannot be drawn"),
     ):
         refused = synth(*arguments)
         assert (refused.code, refused.out) == (2, "")

@@ -311,7 +311,7 @@ def test_an_obstacle_for_the_files_is_refused_before_the_search(
         (working_folder / "library" / name).write_text("mine")
     else:
         (working_folder / "library" / name).symlink_to(working_folder)
-    monkeypatch.setattr("synth.app.cli.answer.find_answer", never)
+    monkeypatch.setattr("synth.app.cli.asking.answer.find_answer", never)
     assert f"library/{name}: " in synth(*QUICK).refusal
 
 
@@ -321,7 +321,7 @@ def test_a_folder_that_cannot_be_listed_is_refused_before_the_search(
 ) -> None:
     """Check both folders that a writer opens: the library to lock it, and the folders in it to move files there."""
     (working_folder / "library" / "msccl").mkdir(parents=True)
-    monkeypatch.setattr("synth.app.cli.answer.find_answer", never)
+    monkeypatch.setattr("synth.app.cli.asking.answer.find_answer", never)
     opened = os.open
 
     def forbidden(path: object, *flags: int, **named: int) -> int:

@@ -19,7 +19,7 @@ from emit.library.entry import SCHEDULES
 from emit.library.saving.save import Saved, save
 from emit.library.write import existing_entries
 from emit.targets import TARGETS
-from synth.app.cli.cached_answers import CachedAnswer, answer_key, entries_of_question, keep_answer, take_answer
+from synth.app.cli.asking.cached_answers import CachedAnswer, answer_key, entries_of_question, keep_answer, take_answer
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.cli.streams import clear_line
@@ -219,7 +219,7 @@ def _report(
     if keep is not None and not defects and result.stop_reason != "interrupted":
         keep(written)
     if command.as_json:
-        print_json(document)
+        print_json("search", document)
     else:
         nranks, width = result.problem.topology.nranks, None if command.wide else terminal_width()
         if result.ranges:

@@ -1,7 +1,7 @@
 """The commands that search: one for each collective, and `pattern` for the user's own.
 
-`synth.app.cli.answer` reads the question and answers it. This module loads fast, so that the solvers' processes start
-before the other modules are imported.
+`synth.app.cli.asking.answer` reads the question and answers it. This module loads fast, so that the solvers' processes
+start before the other modules are imported.
 """
 
 from __future__ import annotations
@@ -84,6 +84,11 @@ _question = declare(
         default="auto",
         metavar="E",
         help="Search with this engine only (list: synth engines). Default: auto, every engine that can.",
+    ),
+    click.option(
+        "--compare",
+        metavar="LIST",
+        help="Compare these engines, as route,flow,lns: one row each, equal shares of the budget, no files.",
     ),
     click.option("--budget", default="30s", metavar="TIME", help="Limit the time of the search: 30s, 500ms, 5m."),
     click.option("--seed", type=int, default=0, metavar="N", help="Set the seed of the solvers."),
@@ -170,6 +175,7 @@ _NOT_OF_QUESTION = (
     "groups",
     "group_sizes",
     "objective",
+    "compare",
     "out",
     "proof",
     "replace",
@@ -195,10 +201,13 @@ def _answer(name: str, /, **options: Any) -> None:
         raise InputError("--out: is empty; give the name of a folder")
     try:
         with Workers(processes(question.engine) if command.groups is None else ()) as workers:
-            if command.groups is None:
-                from synth.app.cli.answer import answer  # It loads while the solvers' processes load.
+            # These modules load while the solvers' processes load.
+            if command.compare is not None:
+                from synth.app.cli.asking.compare import compare as answer
+            elif command.groups is not None:
+                from synth.app.cli.asking.concurrent import answer
             else:
-                from synth.app.cli.concurrent import answer  # It loads while the solvers' processes load.
+                from synth.app.cli.asking.answer import answer
 
             report = answer(command, workers)
             interrupts.let_finish()

@@ -18,7 +18,7 @@ import click
 from emit.library.group_programs import GroupPrograms
 from emit.library.saving.save_groups import SavedGroups, save_groups
 from emit.targets import RESERVED_SMS
-from synth.app.cli.answer import check_target, check_writable, clear_progress, ending, progress_line
+from synth.app.cli.asking.answer import check_target, check_writable, clear_progress, ending, progress_line
 from synth.app.cli.options import (
     declare,
     json_option,
@@ -140,7 +140,7 @@ def reduce_program(**options: Any) -> None:
     document |= {"length": options["length"], "levels": {level.name: level.size for level in hierarchy.levels}}
     document |= {"matrix": {axis.name: list(row) for axis, row in zip(axes, matrix, strict=True)}}
     if options["as_json"]:
-        print_json(document)
+        print_json("reduce-program", document)
     else:
         click.echo(_table(result, document))
         click.echo("\n" + "   ".join([_written(saved), *ending(result.stop_reason, begun)]))

@@ -21,7 +21,14 @@ import click
 
 from emit.library.group_programs import GroupPrograms
 from emit.library.saving.save_groups import SavedGroups, save_groups
-from synth.app.cli.answer import check_target, check_writable, clear_progress, ending, progress_line, written_until
+from synth.app.cli.asking.answer import (
+    check_target,
+    check_writable,
+    clear_progress,
+    ending,
+    progress_line,
+    written_until,
+)
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.clusters.groups import Axes, parse_groups
@@ -221,7 +228,7 @@ def _report(result: ConcurrentResult, programs: GroupPrograms, command: SearchCo
             "unsaved": saved.refused,
             "kept": saved.existed,
         }
-        print_json(document)
+        print_json("concurrent", document)
     else:
         labels = [member.label for member in result.problem.members]
         width = None if command.wide else terminal_width()

@@ -1,0 +1,1 @@
+"""The commands that search: for one group, for several at once, and for reduction programs."""

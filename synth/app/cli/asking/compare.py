@@ -1,0 +1,115 @@
+"""The comparison of engines: each searches the question by itself, and each has a row of one table."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import click
+
+from synth.app.cli.asking.answer import check_target, clear_progress, progress_line
+from synth.app.cli.options import SearchCommand, print_json
+from synth.app.present.layout import Column, fitted, terminal_width, wrapped
+from synth.app.present.table import heading
+from synth.app.question import make_question
+from synth.app.synthesis import find_answer
+from synth.engines.registry import engines_named
+from synth.model.deadline import now
+from synth.model.pattern import collective_of
+from synth.model.text import format_short_size, format_time
+from synth.search.result import SearchResult
+from synth.search.statement import statement
+from synth.solvers.workers import Workers
+from topologies.errors import InputError
+
+_SIZES = tuple(1 << exponent for exponent in (10, 15, 20, 25, 30))  # Bytes; for questions of all sizes.
+
+
+def compare(command: SearchCommand, workers: Workers) -> Callable[[], None]:
+    """Search a question once for each engine of `--compare`, each with an equal share of the budget; write no files.
+
+    Args:
+        command: The call of the command.
+        workers: Solver processes.
+
+    Returns:
+        A function that prints the comparison.
+
+    Raises:
+        InputError: An option cannot be right, or an engine does not accept the question.
+    """
+    if command.groups is not None:
+        raise InputError("--compare: does not go with --groups; it compares searches for one group")
+    names = [name.strip() for name in str(command.compare).split(",")]
+    if command.question.engine != "auto":
+        raise InputError("--engine: cannot be used with --compare, which names the engines; leave it out")
+    for name in names:
+        engines_named(name)  # Raise for an unknown engine.
+    if len(set(names)) < len(names):
+        raise InputError(f"--compare {command.compare}: names an engine twice; name each once")
+    check_target(command.question.target)
+    progress = progress_line(command.begun)
+    collective = collective_of(str(command.question.collective), command.file)
+    share_s, results = command.budget_s / len(names), dict[str, SearchResult]()
+    for name in names:
+        arguments = dataclasses.replace(
+            command.question, collective=collective, engine=name, budget=share_s, begun=now()
+        )
+        results[name] = find_answer(make_question(arguments), workers, progress)
+        if results[name].stop_reason == "interrupted":
+            break
+    return partial(_report, command, results)
+
+
+def _report(command: SearchCommand, results: dict[str, SearchResult]) -> None:
+    """Print one row for each engine, and the best bound of all searches."""
+    clear_progress()
+    first = next(iter(results.values()))
+    size = command.question.size
+    sizes = _SIZES if size is None else tuple(served.shown for served in first.ranges[:1])
+    bounds_us = {size: max(result.bound.at(size)[0] for result in results.values()) for size in sizes}
+    rows = [_row(name, result, bounds_us) for name, result in results.items()]
+    if command.as_json:
+        sized = [{"bytes": size, "bound_us": bound_us} for size, bound_us in bounds_us.items()]
+        print_json("compare", {"collective": first.problem.collective.name, "bounds": sized, "engines": rows})
+    else:
+        nranks, width = first.problem.topology.nranks, None if command.wide else terminal_width()
+        lines, _ = fitted(_columns(rows, bounds_us, len(bounds_us) == 1 or command.wide), width)
+        click.echo("\n".join([*wrapped([heading(statement(first), nranks)], width), "", *lines]))
+    if any(result.stop_reason == "interrupted" for result in results.values()):
+        raise SystemExit(130)
+
+
+def _row(name: str, result: SearchResult, bounds_us: dict[int, float]) -> dict[str, Any]:
+    """Return what an engine's search found at each size, and why it ended."""
+    found = []
+    for size, bound_us in bounds_us.items():
+        if not result.ranges:
+            break
+        fastest = result.fastest(size)
+        found.append(
+            {
+                "bytes": size,
+                "time_us": fastest.time_us(size),
+                "gap": max(1.0, fastest.time_us(size) / bound_us),
+                "engine": fastest.library or fastest.algorithm.engine,
+            }
+        )
+    return {"engine": name, "found": found, "ended": result.stop_reason, "seconds": round(result.seconds, 3)}
+
+
+def _columns(rows: list[dict[str, Any]], bounds_us: dict[int, float], with_gaps: bool) -> list[Column]:
+    """Return the columns: the engine, its time and maybe gap at each size, and its seconds; the bound is last."""
+    columns = [Column("engine", [*(row["engine"] for row in rows), "bound"], left=True)]
+    for i, (size, bound_us) in enumerate(bounds_us.items()):
+        cells = [format_time(row["found"][i]["time_us"]) if row["found"] else "–" for row in rows]
+        columns.append(Column(f"@ {format_short_size(size)}", [*cells, format_time(bound_us)]))
+        if with_gaps:
+            gaps = [f"{row['found'][i]['gap']:.3f}" if row["found"] else "–" for row in rows]
+            columns.append(Column("gap", [*gaps, ""]))
+    by = [", ".join(dict.fromkeys(found["engine"] for found in row["found"])) or "nothing" for row in rows]
+    columns.append(Column("found by", [*by, ""], 2, left=True))
+    columns.append(Column("search", [*(f"{row['seconds']:.1f} s" for row in rows), ""], 1))
+    return columns

@@ -1,0 +1,37 @@
+"""The JSON documents of the product, which commands print with `--json`: what each begins with, and their schemas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from synth.model.text import software_name
+
+SCHEMAS = Path(__file__).parent / "schemas.json"
+
+
+def stamp(kind: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with its format and this software in front.
+
+    Args:
+        kind: Name of the document's schema, such as "search".
+        document: The content; a format that it states itself stays.
+    """
+    return {"format": f"synth-{kind}-1", "software": software_name(), **document}
+
+
+def json_schema(kind: str) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a kind of document.
+
+    Args:
+        kind: What stands between "synth-" and "-1" in the document's `format`, such as "search".
+
+    Raises:
+        KeyError: There is no such kind.
+    """
+    schemas: dict[str, Any] = json.loads(SCHEMAS.read_text(encoding="utf-8"))
+    if kind not in schemas["$defs"]:
+        raise KeyError(kind)
+    return {**schemas, "$ref": f"#/$defs/{kind}"}

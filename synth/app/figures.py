@@ -1,0 +1,177 @@
+"""Drawings of answers with matplotlib: times by message size, a schedule's timeline, and the load of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule
+from synth.model.text import format_short_size, format_time
+from topologies.arrays import Floats, Ints
+from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST_NAMED = 40  # lines of a timeline, or vertices of a network, that are named
+_MOST_BENT = 1024  # vertices of a network whose links are bent around others
+_POINTS = 13  # of the line of a link
+_FILL = 0.8  # height of a send in a timeline, as a share of its line
+
+
+def optional_module(name: str, extra: str) -> Any:
+    """Import a module of a package that only an extra of this project installs, and return it.
+
+    Args:
+        name: Name of the module.
+        extra: Name of the extra.
+
+    Raises:
+        InputError: The package is not installed; the message says how to install it.
+    """
+    try:
+        return import_module(name)
+    except ImportError:
+        package = name.partition(".")[0]
+        raise InputError(f"this needs {package}: pip install 'synth-collectives[{extra}]'") from None
+
+
+def draw_times(times_us: Mapping[str, Mapping[int, float]], bound_us: Mapping[int, float], ax: Axes | None) -> Axes:
+    """Draw times and the bound by message size on logarithmic axes, and return the axes.
+
+    Args:
+        times_us: Times in µs by message size in bytes, for each curve by its name.
+        bound_us: Proved bounds in µs by message size in bytes.
+        ax: Axes of matplotlib to draw on; None for new ones.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    axes: Axes = _axes(ax)
+    for (name, curve), style in zip(times_us.items(), ("-", "--", "-.", ":") * len(times_us), strict=False):
+        axes.plot(list(curve), list(curve.values()), style, label=name)
+    sizes, limits = list(bound_us), list(bound_us.values())
+    axes.plot(sizes, limits, color="black", linewidth=1, label="bound: nothing is faster")
+    axes.fill_between(sizes, limits, min(limits, default=1.0) / 2, color="0.9")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(sizes[::4], [format_short_size(size) for size in sizes[::4]])
+    axes.yaxis.set_major_formatter(lambda time_us, _: format_time(time_us))
+    axes.minorticks_off()
+    axes.margins(x=0)
+    axes.set_xlabel("message size")
+    axes.set_ylabel("time")
+    axes.legend()
+    return axes
+
+
+def draw_timeline(
+    source: Ints, destination: Ints, step: Ints, start_us: Floats, end_us: Floats, ax: Axes | None
+) -> Axes:
+    """Draw when each pair of ranks is in use, one line a pair and one colour a step, and return the axes.
+
+    Args:
+        source: Rank that sends, shape (n,).
+        destination: Rank that receives, shape (n,).
+        step: Step of each send, shape (n,).
+        start_us: Time in µs at which each send takes its link, shape (n,).
+        end_us: Time in µs at which each send leaves its link, shape (n,).
+        ax: Axes of matplotlib to draw on; None for new ones.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    axes: Axes = _axes(ax)
+    pairs, line = np.unique(np.column_stack([source, destination]), axis=0, return_inverse=True)
+    line = line.reshape(-1)
+    low, high = line - _FILL / 2, line + _FILL / 2
+    corners = ((start_us, low), (end_us, low), (end_us, high), (start_us, high))
+    boxes = np.stack([np.column_stack(corner) for corner in corners], axis=1)
+    bars = optional_module("matplotlib.collections", "plots").PolyCollection(boxes, array=step, cmap="viridis")
+    axes.add_collection(bars)
+    axes.autoscale_view()
+    axes.invert_yaxis()
+    shown = range(0, len(pairs), max(1, -(-len(pairs) // _MOST_NAMED)))
+    axes.set_yticks(list(shown), [f"{pairs[i, 0]}→{pairs[i, 1]}" for i in shown])
+    axes.set_xlabel("time in µs")
+    axes.set_xlim(left=0)
+    axes.figure.colorbar(bars, ax=axes, label="step", ticks=_whole_ticks(int(step.max(initial=0))))
+    return axes
+
+
+def draw_network(problem: Problem, schedule: Schedule, ax: Axes | None) -> Axes:
+    """Draw a network with the share of the time in which a schedule uses each link, and return the axes.
+
+    Args:
+        problem: The problem.
+        schedule: Its schedule, timed for one message size.
+        ax: Axes of matplotlib to draw on; None for new ones.
+
+    Raises:
+        InputError: matplotlib is not installed, or switches multicast or reduce in the schedule.
+    """
+    from synth.app.report.schedule import network_load  # It loads parts of SciPy, which searches do without.
+
+    axes: Axes = _axes(ax)
+    network = network_load(problem, schedule)
+    x, y = np.array(network["x"]), np.array(network["y"])
+    ends = np.column_stack([network["u"], network["v"]]).astype(np.int64)
+    lines = _edge_lines(np.column_stack([x, y]), ends, network["spacing"])
+    load = np.array(network["load"])
+    edges = optional_module("matplotlib.collections", "plots").LineCollection(lines, array=load, cmap="plasma_r")
+    edges.set_clim(0, 1)
+    axes.add_collection(edges)
+    nranks = network["n"]
+    axes.scatter(x[nranks:], y[nranks:], marker="s", color="0.6", zorder=2)
+    axes.scatter(x[:nranks], y[:nranks], s=200, color="white", edgecolors="black", zorder=2)
+    if len(x) <= _MOST_NAMED:
+        for name, left, top in zip(network["names"][:nranks], x, y, strict=False):
+            axes.annotate(name, (left, top), ha="center", va="center", zorder=3)
+    axes.autoscale_view()
+    axes.invert_yaxis()
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    axes.figure.colorbar(edges, ax=axes, label="share of the time in use")
+    return axes
+
+
+def _edge_lines(places: Floats, ends: Ints, spacing: float) -> Floats:
+    """Return the points of each edge's line: beside that of the other direction, and bent around vertices in between.
+
+    Args:
+        places: Places of the vertices, shape (vertices, 2).
+        ends: Vertices of each edge, shape (edges, 2).
+        spacing: Distance of neighbours.
+
+    Returns:
+        Points, shape (edges, points of a line, 2).
+    """
+    begin, along = places[ends[:, 0]], places[ends[:, 1]] - places[ends[:, 0]]
+    length = np.maximum(np.hypot(along[:, 0], along[:, 1]), 1e-9)
+    aside = np.column_stack([-along[:, 1], along[:, 0]]) / length[:, None]
+    bend = np.zeros(len(ends))
+    if len(places) <= _MOST_BENT:
+        for vertex, place in enumerate(places):
+            from_begin = place - begin
+            part = (from_begin * along).sum(axis=1) / length**2
+            is_near = np.abs((from_begin * aside).sum(axis=1)) < 0.1 * spacing
+            is_between = (part > 0) & (part < 1) & (ends != vertex).all(axis=1)
+            bend[is_near & is_between] = 0.15
+    share = np.linspace(0.0, 1.0, _POINTS)
+    away = 0.02 * spacing + (bend * length)[:, None] * np.sin(np.pi * share)
+    lines: Floats = begin[:, None] + along[:, None] * share[:, None] + aside[:, None] * away[:, :, None]
+    return lines
+
+
+def _axes(ax: Axes | None) -> Any:
+    """Return the given axes, or those of a new figure; raise InputError if matplotlib is not installed."""
+    return ax if ax is not None else optional_module("matplotlib.pyplot", "plots").subplots(layout="constrained")[1]
+
+
+def _whole_ticks(highest: int) -> Sequence[int]:
+    """Return at most eight whole numbers from 0 to the highest."""
+    return range(0, highest + 1, max(1, -(-(highest + 1) // 8)))

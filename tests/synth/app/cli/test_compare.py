@@ -1,0 +1,47 @@
+"""The option --compare: one row for each engine, by its own search."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.synth.app.cli.calling import Call
+
+
+def test_each_engine_has_a_row_with_its_own_time(synth: Call) -> None:
+    answer = synth(
+        "allgather", "--topo", "ring:6", "--size", "1M", "--compare", "route,steiner", "--budget", "8s", "--json"
+    )
+    document = json.loads(answer.out)
+    assert [row["engine"] for row in document["engines"]] == ["route", "steiner"]
+    for row in document["engines"]:
+        (found,) = row["found"]
+        assert found["time_us"] >= document["bounds"][0]["bound_us"] * (1 - 1e-9)
+        assert found["gap"] == pytest.approx(max(1.0, found["time_us"] / document["bounds"][0]["bound_us"]))
+    assert document["engines"][0]["found"][0]["engine"] == "route"
+    assert not list(Path().iterdir())
+
+
+def test_all_sizes_fit_the_terminal(synth: Call) -> None:
+    answer = synth("broadcast", "--topo", "ring:4", "--compare", "route, baseline", "--budget", "4s")
+    lines = answer.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[-4:]] == ["engine", "route", "baseline", "bound"]
+    assert lines[-4].count("@") == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--compare", "route,flo"), "did you mean flow?"),
+        (("--compare", "route,route"), "names an engine twice"),
+        (("--compare", "route,flow", "--engine", "lns"), "--engine: cannot be used with --compare"),
+        (("--compare", "route,milp", "--groups", "0-1;2-3", "--size", "1M"), "--compare: does not go with --groups"),
+        (("--compare", ","), "engine: ''"),
+    ],
+)
+def test_wrong_comparisons(synth: Call, arguments: tuple[str, ...], says: str) -> None:
+    answer = synth("allgather", "--topo", "ring:4", *arguments)
+    assert says in answer.refusal
