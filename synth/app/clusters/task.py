@@ -40,6 +40,7 @@ from synth.storage.schedule_file import load_schedule
 from synth.timing.simulate import resource_loads_us
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError, VerificationError
+from topologies.symmetry.translations import find_translations
 from topologies.text.fields import Fields
 from topologies.topology import Topology
 
@@ -47,6 +48,8 @@ FORMAT = "synth-answer-3"
 _STATED = ("key", "instance", "stem", "rows", "unfiled", "gap", "cut", "defects")
 _MOST_GAP = 1e18
 _RANK_SENDS = ((0.2, 64), (0.4, 96), (0.8, 160), (1.5, 256), (4.0, 512))  # (seconds of work below this, sends)
+_FEW_RANKS = 8  # up to which lowering every rank takes no longer than the search
+_WITHOUT_IMAGES = 4  # times as long, about, if no program is the image of another
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,15 +169,20 @@ def solve(task: Task) -> bytes:
     return replace(answer, defects=sorted(defects)).packed()
 
 
-def rank_sends(work_s: float) -> int | None:
+def rank_sends(work_s: float, problem: Problem) -> int | None:
     """Return the number of sends of a rank up to which a budget class refines chunks; None for any number.
 
-    Lowering more sends takes longer than the search.
+    Lowering more sends takes longer than the search. It takes several times as long where the programs of most ranks
+    are not images of those of a few.
 
     Args:
         work_s: Seconds of work of the budget class.
+        problem: The problem.
     """
-    return next((sends for below_s, sends in _RANK_SENDS if work_s < below_s), None)
+    most = next((sends for below_s, sends in _RANK_SENDS if work_s < below_s), None)
+    if most is None or problem.nranks <= _FEW_RANKS or find_translations(problem.network):
+        return most
+    return most // _WITHOUT_IMAGES
 
 
 def _search_result(task: Task) -> SearchResult:
@@ -189,7 +197,7 @@ def _searched_result(task: Task) -> SearchResult:
     """Return the result of a search for a task."""
     problem = task.problem()
     pinned = task.low if task.low == task.high else None
-    options = Options(pinned, budget_s=task.limit_s, seed=task.seed, rank_sends=rank_sends(task.work_s))
+    options = Options(pinned, budget_s=task.limit_s, seed=task.seed, rank_sends=rank_sends(task.work_s, problem))
     target = task.targets[0] if task.targets and problem.quotient is None else NONE
     executor = None
     for name in task.targets if target != NONE else ():

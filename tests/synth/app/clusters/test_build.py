@@ -242,7 +242,7 @@ def test_a_short_budget_limits_chunks_under_costs_too(tmp_path: Path) -> None:
     [task] = planned(tmp_path, f'{text}\nsizes = "64K:64M"\nbudget = "1s"').searches
     rows = unpacked(solve(task)).rows
     assert rows
-    assert max(row["sends"] for row in rows) <= (rank_sends(task.work_s) or 0) * len(task.group)
+    assert max(row["sends"] for row in rows) <= (rank_sends(task.work_s, task.problem()) or 0) * len(task.group)
 
 
 def test_an_answer_survives_packing(built_library: tuple[Path, BuildPlan, Inline]) -> None:
