@@ -21,7 +21,7 @@ from emit.library.write import existing_entries
 from emit.targets import TARGETS
 from synth.app.cli.asking.cached_answers import CachedAnswer, answer_key, entries_of_question, keep_answer, take_answer
 from synth.app.cli.defects import say_defects
-from synth.app.cli.options import SearchCommand, print_json
+from synth.app.cli.options import SearchCommand, print_json, usual_folder
 from synth.app.cli.streams import clear_line
 from synth.app.present.layout import say, terminal_width
 from synth.app.present.table import format_next_minute, heading, table
@@ -64,7 +64,8 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     progress = progress_line(command.begun)
     collective = collective_of(str(command.question.collective), command.file)
     question = make_question(dataclasses.replace(command.question, collective=collective))
-    folder, cache = Path(command.out), open_cache(command.cache)
+    folder = usual_folder(question.problem) if command.out is None else Path(command.out)
+    command, cache = dataclasses.replace(command, out=str(folder)), open_cache(command.cache)
     check_writable(folder, question.settings.name)
     if exposed := cache.exposed():
         click.echo(f"warning: {exposed}, so every answer of it is checked; chmod go-w keeps other users out", err=True)
@@ -204,7 +205,7 @@ def _report(
     with collected() as defects:
         written = save(
             result,
-            command.out,
+            str(command.out),
             question.settings,
             proof=command.proof,
             anew=command.replace,

@@ -30,7 +30,7 @@ from synth.app.cli.asking.answer import (
     written_until,
 )
 from synth.app.cli.defects import say_defects
-from synth.app.cli.options import SearchCommand, print_json
+from synth.app.cli.options import USUAL_FOLDER, SearchCommand, print_json
 from synth.app.clusters.groups import Axes, parse_groups
 from synth.app.present.layout import say, terminal_width
 from synth.app.present.table import concurrent_table
@@ -74,7 +74,7 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         InputError: An option cannot be right, or is for a single group only.
     """
     arguments = command.question
-    check_writable(Path(command.out), arguments.target)
+    check_writable(Path(command.out or USUAL_FOLDER), arguments.target)
     collective = collective_of(str(arguments.collective), command.file)
     for option, why in _SINGLE.items():
         if getattr(arguments, option) is not None:
@@ -214,7 +214,8 @@ def _report(result: ConcurrentResult, programs: GroupPrograms, command: SearchCo
     """Write the files of concurrent groups and print the report."""
     clear_progress()
     until = written_until(result.stop_reason, command)
-    saved = save_groups(result, command.out, programs, proof=command.proof, until=until, anew=command.replace)
+    folder = Path(command.out or USUAL_FOLDER)
+    saved = save_groups(result, folder, programs, proof=command.proof, until=until, anew=command.replace)
     document = statement(result)
     say_defects(result.defects, "its plans are missing")
     if command.as_json:

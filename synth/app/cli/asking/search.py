@@ -92,7 +92,11 @@ _question = declare(
     ),
     click.option("--budget", default="30s", metavar="TIME", help="Limit the time of the search: 30s, 500ms, 5m."),
     click.option("--seed", type=int, default=0, metavar="N", help="Set the seed of the solvers."),
-    click.option("--out", default="out", metavar="DIR", help="Write the files to this folder. Default: out."),
+    click.option(
+        "--out",
+        metavar="DIR",
+        help="Write the files to this folder. Default: out, or a folder in it if out is for other ranks.",
+    ),
     target_option("that of the machine, or else the first that can express the question"),
     sms_option(f"the SMs of a device, except {RESERVED_SMS} for computation"),
     overlap_option,
@@ -197,7 +201,7 @@ def _answer(name: str, /, **options: Any) -> None:
     file, other_options = options.pop("file", None), {option: options.pop(option) for option in _NOT_OF_QUESTION}
     question = QuestionArguments(name, **options, budget=budget_s, begun=begun, are_options=True)
     command = SearchCommand(question, file, begun, budget_s, **other_options)
-    if not command.out:
+    if command.out == "":
         raise InputError("--out: is empty; give the name of a folder")
     try:
         with Workers(processes(question.engine) if command.groups is None else ()) as workers:

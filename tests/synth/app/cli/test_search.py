@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
+from emit.library import load_index
 from synth import synthesize
 from synth.app.cli import all_commands, cli
 from synth.engines.registry import ENGINES
@@ -405,3 +406,17 @@ def test_earlier_compilation_is_not_shown(synth: Call, monkeypatch: pytest.Monke
     answer = synth("allgather", "--topo", "ring:4", "--engine", "route", "--json")
     assert (answer.code, answer.err) == (0, "")
     assert json.loads(answer.out)["seconds"] < 100
+
+
+def test_without_out_files_of_other_ranks_have_a_folder_of_their_own(synth: Call) -> None:
+    """Check that the usual folder never mixes networks or groups, because executors load all files of a folder."""
+    options = ("--size", "1M", "--engine", "route", "--target", "executor-nccl")
+    for arguments in (("ring:4",), ("ring:4", "--group", "0-2"), ("ring:5",), ("ring:4", "--group", "0-2")):
+        for collective in ("allgather", "alltoall"):
+            assert synth(collective, "--topo", *arguments, *options).code == 0
+    indexes = sorted(Path().rglob("index.json"))
+    assert [str(index.parent) for index in indexes] == ["out", "out/ring-4-0.1.2", "out/ring-5-all5"]
+    for index in indexes:
+        entries = load_index(index)
+        assert len({(entry.topology, entry.group) for entry in entries}) == 1
+        assert {entry.collective for entry in entries} == {"allgather", "alltoall"}
