@@ -4,44 +4,46 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from typing import Any
 
 import click
 
 from synth.app.cli.streams import clear_line
 from synth.app.synthesis import synthesize
-from synth.model.deadline import now
 from synth.model.loop_cache import loops_folder
 from synth.model.text import format_count
 from topologies.errors import InputError
 
-# Small questions that together run every loop for large problems.
+# Questions that together run nearly every loop for large problems.
 _QUESTIONS: tuple[dict[str, Any], ...] = (
     {"collective": "allreduce", "topo": "dgx1", "size": "1M", "engine": "lns"},
     {"collective": "broadcast", "topo": "torus:4x4", "size": "1M", "engine": "lns"},
     {"collective": "alltoall", "topo": "mesh:8x8x8", "size": "1G", "chunks": 1},
     {"collective": "allgather", "topo": "torus:4x4x4", "size": "64M", "engine": "flow"},
+    {"collective": "allgather", "topo": "dgx-h100:4", "size": "16M"},
+    {"collective": "allgather", "topo": "ring:6", "size": "1M", "engine": "steiner"},
 )
 _BUDGET_S = 5  # of each question; compiling does not count
 
 
 @click.command("warm-up")
 def warm_up() -> None:
-    """Compile the loops for large problems, which are kept, so that no later command waits for that.
+    """Compile the loops for large problems, which are kept, so that hardly a later command waits for that.
 
-    It takes about a minute, once for each release and each kind of processor. Without it, the first large search
+    It takes a minute or two, once for each release and each kind of processor. Without it, the first large search
     compiles what it needs.
 
     \b
     synth warm-up
     """
-    begun, folder, unfinished = now(), loops_folder(), 0
+    begun, folder, unfinished = time.monotonic(), loops_folder(), 0
     if folder is None:
         raise InputError("no folder for compiled loops can be written; set NUMBA_CACHE_DIR to one that can")
     for number, question in enumerate(_QUESTIONS, 1):
         if sys.stderr.isatty():
             clear_line()
-            click.echo(f"{now() - begun:5.1f} s  question {number} of {len(_QUESTIONS)}", err=True, nl=False)
+            click.echo(f"{time.monotonic() - begun:5.1f} s  question {number} of {len(_QUESTIONS)}", err=True, nl=False)
         try:
             with tempfile.TemporaryDirectory() as files:
                 synthesize(**question, budget=_BUDGET_S, target="auto").save(files, proof=True)
@@ -49,7 +51,6 @@ def warm_up() -> None:
             unfinished += 1
     if sys.stderr.isatty():
         clear_line()
-    left = (
-        f", {format_count(unfinished, 'question')} unfinished: run it again when less is running" if unfinished else ""
-    )
-    click.echo(f"loops for large problems are compiled, in {folder}   {now() - begun:.1f} s{left}")
+    click.echo(f"loops for large problems are compiled, in {folder}   {time.monotonic() - begun:.1f} s")
+    if unfinished:
+        click.echo(f"{format_count(unfinished, 'question')} ran out of time; run this again when less else is running")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import pydoc
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -49,6 +50,17 @@ def test_notebooks_and_prompts_show_little() -> None:
     assert "\n" not in repr(answer)
     assert len(repr(answer)) < 120
     assert answer.table().splitlines()[0] in unescape(answer._repr_html_())
+
+
+def test_searches_may_run_in_threads() -> None:
+    """Check that searches in several threads at once give the same answers as one after another."""
+    questions = [("allgather", "ring:5"), ("allreduce", "ring:4"), ("broadcast", "torus:3x3"), ("alltoall", "ring:6")]
+
+    def ask(question: tuple[str, str]) -> list[dict[str, Any]]:
+        return synth.synthesize(*question, size="1M", engine="route").algorithms
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(ask, questions)) == [ask(question) for question in questions]
 
 
 def test_an_answer_without_an_algorithm_says_why() -> None:
