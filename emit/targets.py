@@ -218,10 +218,11 @@ TARGETS: dict[str, Target] = {
             max_bytes_exclusive=True, whole_custom=True, states_redop=True,
         ),
         Target(
-            name="mscclpp", reader="MSCCL++'s executor", load="runtime.mscclpp.Plans",
+            name="mscclpp", reader="MSCCL++'s executor", load="synth.Plans",
             state="maintained",
             remarks=(
-                "from 0.9 on it loads no folder (0.8 has MSCCLPP_EXECUTION_PLAN_DIR): plans are registered in Python",
+                "its shim for NCCL loads plans of four names only, for all-reduces of two and four nodes"
+                " (0.8: any folder, MSCCLPP_EXECUTION_PLAN_DIR); all other plans are registered in Python",
                 "ranks that are in several groups at a time need plans of protocol Simple (--groups-overlap): the flag"
                 " of packets (LL) is one counter a process, and they hang where ranks launched different numbers of"
                 " plans",

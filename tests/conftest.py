@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 os.environ["SYNTH_CACHE"] = "none"  # Processes that tests start inherit this.
@@ -53,7 +54,7 @@ def documents_match_their_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def stamp_and_validate(kind: str, document: Mapping[str, Any]) -> dict[str, Any]:
         stamped = stamp(kind, document)
-        _validator(kind).validate(stamped)
+        _validator(kind).validate(json.loads(json.dumps(stamped)))  # Tuples are arrays in JSON.
         return stamped
 
     monkeypatch.setattr(documents, "stamp", stamp_and_validate)

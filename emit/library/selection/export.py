@@ -2,7 +2,7 @@
 
 Loaders know a call's collective and its number of ranks, but not which ranks. A folder that they read must therefore
 hold the files of one group of one topology, and of one root. The MSCCL executors find it by an environment variable,
-which `env.sh` in the folder sets; MSCCL++ reads it with `runtime.mscclpp.Plans`. Ranges of sizes stand in the files and
+which `env.sh` in the folder sets; MSCCL++ reads it with `synth.Plans`. Ranges of sizes stand in the files and
 in the folder's index.
 """
 

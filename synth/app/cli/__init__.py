@@ -68,7 +68,11 @@ COMMANDS = {
     "library": CommandRow(
         "library:library", "Build, show, check and export libraries, and make executors load them.", "Libraries"
     ),
-    "warm-up": CommandRow("warm_up:warm_up", "Compile the loops for large problems now, once for all.", "Libraries"),
+    "warm-up": CommandRow(
+        "warm_up:warm_up",
+        "Compile the loops for large problems, which are kept, so that hardly a later command waits for that.",
+        "Libraries",
+    ),
     "cache": CommandRow("cache:cache", "Show or clear the cache of answers.", "Libraries"),
     "verify": CommandRow(
         "files.verify:verify",

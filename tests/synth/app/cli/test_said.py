@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from emit.library import write
-from synth.app.cli import answer as of_one
-from synth.app.cli import concurrent as of_groups
+from synth.app.cli.asking import answer as of_one
+from synth.app.cli.asking import concurrent as of_groups
 from synth.app.synthesis import synthesize
 from synth.concurrent.search import ConcurrentSearch
 from synth.concurrent.state import GroupsState

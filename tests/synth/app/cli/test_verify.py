@@ -216,7 +216,7 @@ def test_json(synth: Call, right: Path) -> None:
     assert report["file"] == str(right)
     assert report["status"] == "right"
     assert report["findings"] == []
-    assert set(report) == {"file", "status", "lines", "findings"}
+    assert set(report) == {"format", "software", "file", "status", "lines", "findings"}
     right.write_text(right.read_text().replace('srcoff="0"', 'srcoff="1"'))
     answer = synth("verify", right, "--json")
     report = json.loads(answer.out)

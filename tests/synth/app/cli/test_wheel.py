@@ -53,7 +53,8 @@ def test_contents(wheel: Path) -> None:
         str(path.relative_to(ROOT))
         for package in ("synth", "topologies", "emit", "runtime")
         for path in (ROOT / package).rglob("*")
-        if path.name == "py.typed" or path.suffix in (".py", ".toml", ".cu", ".cpp", ".h", ".html", ".css", ".js")
+        if path.name == "py.typed"
+        or path.suffix in (".py", ".toml", ".cu", ".cpp", ".h", ".html", ".css", ".js", ".json")
     }
     packed = {name for name in names if ".dist-info/" not in name}
     assert packed == expected
