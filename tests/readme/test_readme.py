@@ -100,6 +100,16 @@ def test_python(example: Path, block: Block) -> None:
     assert "did you mean dgx-a100" in completed.stdout or block.document != README
 
 
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    """Check that the notebook's cells run one after another, and that it stores no outputs."""
+    cells = json.loads((README.parent / "examples" / "research.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] for cell in code)
+    (tmp_path / "cells.py").write_text("\n".join("".join(cell["source"]) for cell in code), encoding="utf-8")
+    completed = run(f"MPLBACKEND=agg {sys.executable} cells.py", tmp_path)
+    assert (completed.returncode, completed.stderr) == (0, "")
+
+
 def test_every_shown_file_is_used() -> None:
     commands = " ".join(c for _, c in _commands())
     assert {block.kind for block in files()} == {"toml", "csv", "python", "text"}

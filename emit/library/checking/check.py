@@ -6,7 +6,7 @@ timed on the network, a schedule is replayed, and the bound of its proof is prov
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from emit.library.checking.entries import entry_faults
 from emit.library.checking.fault_check import find_fault_errors
 from emit.library.checking.networks import Networks
 from emit.library.checking.report import LibraryReport
-from emit.library.checking.schedules import check_schedule, unfiled_faults, witnesses_of_questions
+from emit.library.checking.schedules import CheckedSchedule, check_schedule, unfiled_faults, witnesses_of_questions
 from emit.library.entry import INDEX, SCHEDULES, IndexEntry
 from emit.library.overlay import FAULT
 from emit.targets import TARGETS
@@ -26,6 +26,7 @@ def check_library(
     entries: Sequence[IndexEntry],
     topology: Topology | None = None,
     unfiled: Sequence[Mapping[str, Any]] = (),
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> LibraryReport:
     """Check every file of a library, every schedule and proof, and what each entry says.
 
@@ -36,6 +37,7 @@ def check_library(
         entries: Entries of its index.
         topology: Topology of the entries of its name; others are found by their names.
         unfiled: Rows of builds' records that state a schedule for which there is no file.
+        progress: Function that is called with the number of checked schedules and entries, and of all.
     """
     report = LibraryReport()
     fault = find_fault_errors(folder, entries, topology)
@@ -49,9 +51,13 @@ def check_library(
             proof_of[entry.schedule] = proof_of.get(entry.schedule) or entry.proof_file
     for path in sorted((folder / SCHEDULES).glob("*.synth")):  # They belong to algorithms without an executor's file.
         proof_of.setdefault(f"{SCHEDULES}/{path.name}", None)
-    stored = {name: check_schedule(folder, name, proof, networks, report) for name, proof in proof_of.items()}
+    total, stored = len(proof_of) + len(entries), dict[str, CheckedSchedule | None]()
+    for name, proof in proof_of.items():
+        progress(len(stored), total)
+        stored[name] = check_schedule(folder, name, proof, networks, report)
     witnesses_of = witnesses_of_questions(schedule for schedule in stored.values() if schedule is not None)
-    for entry in entries:
+    for number, entry in enumerate(entries):
+        progress(len(stored) + number, total)
         report.files += 1
         schedule = None if entry.schedule is None else stored[entry.schedule]
         report.wrong += [(entry.file, why) for why in entry_faults(entry, networks, schedule, witnesses_of, report)]

@@ -13,7 +13,7 @@ from synth.app.cli.asking.answer import check_target, clear_progress, progress_l
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.present.layout import Column, fitted, terminal_width, wrapped
 from synth.app.present.table import heading
-from synth.app.question import make_question
+from synth.app.question import make_question, size_in_bytes
 from synth.app.synthesis import find_answer
 from synth.engines.registry import engines_named
 from synth.model.deadline import now
@@ -38,7 +38,7 @@ def compare(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         A function that prints the comparison.
 
     Raises:
-        InputError: An option cannot be right, or an engine does not accept the question.
+        InputError: An option cannot be right, or no engine takes the question.
     """
     if command.groups is not None:
         raise InputError("--compare: does not go with --groups; it compares searches for one group")
@@ -52,32 +52,40 @@ def compare(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     check_target(command.question.target)
     progress = progress_line(command.begun)
     collective = collective_of(str(command.question.collective), command.file)
-    share_s, results = command.budget_s / len(names), dict[str, SearchResult]()
+    share_s, results, refused = command.budget_s / len(names), dict[str, SearchResult](), dict[str, str]()
     for name in names:
         arguments = dataclasses.replace(
             command.question, collective=collective, engine=name, budget=share_s, begun=now()
         )
-        results[name] = find_answer(make_question(arguments), workers, progress)
+        try:
+            results[name] = find_answer(make_question(arguments), workers, progress)
+        except InputError as error:  # An engine need not take every question.
+            refused[name] = str(error)
+            continue
         if results[name].stop_reason == "interrupted":
             break
-    return partial(_report, command, results)
+    if not results:
+        raise InputError(next(iter(refused.values())))
+    return partial(_report, command, results, refused)
 
 
-def _report(command: SearchCommand, results: dict[str, SearchResult]) -> None:
-    """Print one row for each engine, and the best bound of all searches."""
+def _report(command: SearchCommand, results: dict[str, SearchResult], refused: dict[str, str]) -> None:
+    """Print one row for each engine, the best bound of all searches, and why engines did not take the question."""
     clear_progress()
     first = next(iter(results.values()))
     size = command.question.size
-    sizes = _SIZES if size is None else tuple(served.shown for served in first.ranges[:1])
+    sizes = _SIZES if size is None else (size_in_bytes(size, "--size"),)
     bounds_us = {size: max(result.bound.at(size)[0] for result in results.values()) for size in sizes}
     rows = [_row(name, result, bounds_us) for name, result in results.items()]
     if command.as_json:
         sized = [{"bytes": size, "bound_us": bound_us} for size, bound_us in bounds_us.items()]
-        print_json("compare", {"collective": first.problem.collective.name, "bounds": sized, "engines": rows})
+        name = first.problem.collective.name
+        print_json("compare", {"collective": name, "bounds": sized, "engines": rows, "refused": refused})
     else:
         nranks, width = first.problem.topology.nranks, None if command.wide else terminal_width()
         lines, _ = fitted(_columns(rows, bounds_us, len(bounds_us) == 1 or command.wide), width)
-        click.echo("\n".join([*wrapped([heading(statement(first), nranks)], width), "", *lines]))
+        reasons = wrapped([f"{name}: {why}" for name, why in refused.items()], width)
+        click.echo("\n".join([*wrapped([heading(statement(first), nranks)], width), "", *lines, *reasons]))
     if any(result.stop_reason == "interrupted" for result in results.values()):
         raise SystemExit(130)
 

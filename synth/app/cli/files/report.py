@@ -14,6 +14,7 @@ import click
 from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry
 from synth.app.cli.programs import write_text
+from synth.app.cli.progress import counting
 from synth.app.report.library import MOST_PAGES, LibraryQuestion, find_library, largest_gap, library_page
 from synth.app.report.page import Page, report_sources
 from synth.app.report.page import report as made_page
@@ -95,8 +96,9 @@ def _library(
         : MOST_PAGES if pages else 0
     ]
     try:
-        with staging_folder(out.parent) as staging:
-            for question in chosen:
+        with staging_folder(out.parent) as staging, counting("drawing") as progress:
+            for number, question in enumerate(chosen):
+                progress(number, len(chosen))
                 first = questions[question][0]
                 question_page = _question_page(question, sources[question], networks.of(first), first.communicator)
                 (Path(staging) / question.page).write_text(question_page.html, encoding="utf-8")

@@ -18,6 +18,7 @@ from emit.library.selection.nccl_tuner import measured_lines, model_lines, text_
 from emit.library.selection.table import HEADER, table_bytes
 from emit.targets import TARGETS
 from synth.app.cli.options import json_option, print_json
+from synth.app.cli.progress import Count, counting
 from synth.app.clusters.placing import unfiled_schedules
 from synth.app.present.layout import say, terminal_width
 from synth.baselines.nccl.figures import VERSION
@@ -51,7 +52,8 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
     topology = None if topo is None else load(topo)
     library_folder = as_folder(folder, "LIB")
     library_folder = library_folder if library_folder.is_dir() else library_folder.parent
-    report = _check_folder(library_folder, folder, topology)
+    with counting("checking") as progress:
+        report = _check_folder(library_folder, folder, topology, progress)
     if as_json:
         wrong = [{"file": name, "why": why} for name, why in report.wrong]
         counts = {"files": report.files, "schedules": report.schedules, "proofs": report.proofs}
@@ -73,16 +75,16 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
     raise SystemExit(1 if report.wrong else 0)
 
 
-def _check_folder(library_folder: Path, folder: str, topology: Topology | None) -> LibraryReport:
+def _check_folder(library_folder: Path, folder: str, topology: Topology | None, progress: Count) -> LibraryReport:
     """Check a library and the folders of its failures; the report's paths begin at the library."""
     check_below(library_folder, library_folder / FAULTS)
     failures = sorted(path for path in (library_folder / FAULTS).glob("*") if not path.is_symlink())
     is_failure = os.path.lexists(library_folder / FAULT)
     entries = [] if is_failure and not (library_folder / INDEX).exists() else load_index(folder)
-    report = check_library(library_folder, entries, topology, unfiled_schedules(library_folder))
+    report = check_library(library_folder, entries, topology, unfiled_schedules(library_folder), progress)
     for failure in () if is_failure else failures:
         if any(os.path.lexists(failure / name) for name in (FAULT, INDEX)):
-            report.add(_check_folder(failure, str(failure), topology), f"{FAULTS}/{failure.name}/")
+            report.add(_check_folder(failure, str(failure), topology, progress), f"{FAULTS}/{failure.name}/")
     return report
 
 

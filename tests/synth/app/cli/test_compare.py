@@ -32,6 +32,14 @@ def test_all_sizes_fit_the_terminal(synth: Call) -> None:
     assert lines[-4].count("@") == 5
 
 
+def test_an_engine_that_does_not_take_the_question_says_why(synth: Call) -> None:
+    answer = synth("allgather", "--topo", "ring:40", "--size", "1M", "--compare", "milp,route", "--budget", "6s")
+    assert answer.code == 0
+    assert "milp: --engine milp: milp is for one group of 32 ranks at most" in answer.flat
+    alone = synth("allgather", "--topo", "ring:40", "--size", "1M", "--compare", "milp", "--budget", "6s")
+    assert "milp" in alone.refusal
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -263,10 +263,10 @@ def small_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-# The examples of tune and calibrate are the README's and run there.
+# The examples of tune and calibrate are the README's and run there; that of warm-up takes a minute (test_warm_up.py).
 @pytest.mark.parametrize(
     "command",
-    [c for c in _commands(cli) if c not in ((), ("topo",), ("tune",), ("calibrate",))],
+    [c for c in _commands(cli) if c not in ((), ("topo",), ("tune",), ("calibrate",), ("warm-up",))],
     ids=" ".join,
 )
 def test_example_of_the_help_can_be_run(

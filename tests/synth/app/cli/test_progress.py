@@ -1,0 +1,34 @@
+"""The progress of commands that work through many files."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from synth import synthesize
+from synth.app.cli import progress
+from tests.synth.app.cli.calling import Call
+
+
+def test_a_check_counts_schedules_and_files(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = synthesize("allgather", "ring:4", engine="route").save("lib", proof=True)
+    monkeypatch.setattr(progress, "_LOGGED_S", 0.0)
+    answer = synth("library", "check", "lib")
+    assert answer.code == 0
+    lines = [line for line in answer.err.splitlines() if line.startswith("checking: ")]
+    schedules = sum(path.suffix == ".synth" for path in paths)
+    files = sum(path.parent.name == "msccl" for path in paths)
+    assert lines == [f"checking: {done} of {schedules + files}" for done in range(schedules + files)]
+
+
+def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.counting("drawing") as count:
+        count(3, 12)
+    assert "drawing" in terminal.getvalue()
+    assert "3/12" in terminal.getvalue()
