@@ -1,6 +1,7 @@
 """Draw the pictures of the site: `python -m docs.pictures` writes them to docs/pages/pictures.
 
-They show answers of synth, found with work limits and not with the clock, so that the same sources draw the same lines.
+They show answers of synth. Most of their searches end by themselves; those that the budget ends draw slightly other
+lines on a slow machine.
 """
 
 from __future__ import annotations

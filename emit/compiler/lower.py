@@ -43,7 +43,7 @@ from topologies.network import Network
 from topologies.symmetry.translations import Translations
 from topologies.topology import Topology
 
-_IMAGES_FROM = 16  # Ranks from which on building few of them saves more than the search for translations costs.
+IMAGES_FROM = 16  # Ranks from which on building few of them saves more than the search for translations costs.
 _LEAST_US_PER_BYTE = 1e-12  # assumed for an algorithm that moves nothing
 
 
@@ -351,7 +351,7 @@ def _goal_rows(rank: Ints, buffer: str, index: Ints, source: Ints, chunk: Ints) 
 def translations_of(algorithm: Algorithm) -> Translations:
     """Return the translations by which an algorithm's instructions are images of those of few ranks; () for none."""
     problem = algorithm.problem
-    if program_collective(problem) == CUSTOM or problem.nranks < _IMAGES_FROM:
+    if program_collective(problem) == CUSTOM or problem.nranks < IMAGES_FROM:
         return ()
     if problem.quotient is not None:
         return problem.quotient.translations

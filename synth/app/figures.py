@@ -35,8 +35,10 @@ def optional_module(name: str, extra: str) -> Any:
     """
     try:
         return import_module(name)
-    except ImportError:
+    except ModuleNotFoundError as error:
         package = name.partition(".")[0]
+        if error.name != package and error.name != name:  # The package is there, but something else is not.
+            raise
         raise InputError(f"this needs {package}: pip install 'synth-collectives[{extra}]'") from None
 
 
@@ -112,12 +114,17 @@ def draw_network(problem: Problem, schedule: Schedule, ax: Axes | None) -> Axes:
         ax: Axes of matplotlib to draw on; None for new ones.
 
     Raises:
-        InputError: matplotlib is not installed, or switches multicast or reduce in the schedule.
+        InputError: matplotlib is not installed, switches multicast or reduce in the schedule, or the network has too
+            many links.
     """
-    from synth.app.report.schedule import network_load  # It loads parts of SciPy, which searches do without.
+    # These modules load parts of SciPy, which searches do without.
+    from synth.app.report.layout import MOST_EDGES
+    from synth.app.report.schedule import network_load
 
     axes: Axes = _axes(ax)
     network = network_load(problem, schedule)
+    if len(network["u"]) < network["edges"]:
+        raise InputError(f"a network of {network['edges']} links cannot be drawn; it must have at most {MOST_EDGES}")
     x, y = np.array(network["x"]), np.array(network["y"])
     ends = np.column_stack([network["u"], network["v"]]).astype(np.int64)
     lines = _edge_lines(np.column_stack([x, y]), ends, network["spacing"])

@@ -134,7 +134,8 @@ class SendTable:
             ax: Axes of matplotlib to draw on; None for new ones.
 
         Raises:
-            InputError: matplotlib is not installed, or switches multicast or reduce in the schedule.
+            InputError: matplotlib is not installed, switches multicast or reduce in the schedule, or the network has
+                too many links.
         """
         return draw_network(self.problem, self.schedule, ax)
 

@@ -6,6 +6,7 @@ Like the command line, this module may import every room; no room imports it.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from emit.library.programs import executor_for
 from emit.library.saving.save import save
 from synth.app import documents
 from synth.app.arguments import QuestionArguments
-from synth.app.figures import draw_times, optional_module
+from synth.app.figures import draw_network, draw_times, optional_module
 from synth.app.present.table import table
 from synth.app.question import make_question, size_in_bytes
 from synth.app.report.item import EXPONENTS
@@ -71,13 +72,13 @@ class Synthesis:
 
     @property
     def gap(self) -> float:
-        """Return the largest time / bound over all message sizes that the algorithms serve."""
-        return max(float(row["worst"]["gap"]) for row in self.algorithms)
+        """Return the largest time / bound over all sizes that the algorithms serve; infinity without an algorithm."""
+        return max((float(row["worst"]["gap"]) for row in self.algorithms), default=math.inf)
 
     @property
     def shown_gap(self) -> float:
-        """Return the largest time / bound over the algorithms, each at the size for which its row is shown."""
-        return max(float(row["gap"]) for row in self.algorithms)
+        """Return the largest time / bound of the algorithms, each at its shown size; infinity without an algorithm."""
+        return max((float(row["gap"]) for row in self.algorithms), default=math.inf)
 
     def __repr__(self) -> str:
         """Return the question, the number of algorithms and the largest gap in one line."""
@@ -94,10 +95,11 @@ class Synthesis:
             drawing = ""
         else:
             svg = StringIO()
-            figure = figure_class(figsize=(6, 4), layout="constrained")
-            self.plot_frontier(figure.subplots())
-            figure.savefig(svg, format="svg")
-            drawing = svg.getvalue()[svg.getvalue().index("<svg") :]
+            if self.result.ranges:
+                figure = figure_class(figsize=(6, 4), layout="constrained")
+                self.plot_frontier(figure.subplots())
+                figure.savefig(svg, format="svg")
+            drawing = "".join(svg.getvalue().partition("<svg")[1:])
         return f"<pre>{escape(self.table())}</pre>{drawing}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -123,10 +125,14 @@ class Synthesis:
             InputError: The argument is no size, or the search found no algorithm.
         """
         size = size_in_bytes(size_bytes, "size_bytes")
+        self._check_answered()
+        return self.result.fastest(size).algorithm
+
+    def _check_answered(self) -> None:
+        """Raise InputError if the search found no algorithm."""
         if not self.result.ranges:
             reason = self.result.impossible or "no algorithm of the pinned shape was found in time"
             raise InputError(f"there is no algorithm: {reason}")
-        return self.result.fastest(size).algorithm
 
     def schedule(self, size_bytes: int | str) -> Schedule:
         """Return the schedule that serves a message size, with the times of messages of this size.
@@ -147,7 +153,8 @@ class Synthesis:
             size_bytes: Size of the message, as a number of bytes or as text such as `64K`.
 
         Raises:
-            InputError: The argument is no size, or all sends of the network do not fit in memory.
+            InputError: The argument is no size, the search found no algorithm, or all sends of the network do not fit
+                in memory.
         """
         algorithm, schedule = self.algorithm(size_bytes), self.schedule(size_bytes)
         problem = algorithm.problem
@@ -158,15 +165,24 @@ class Synthesis:
     def plot_frontier(self, ax: Axes | None = None) -> Axes:
         """Draw the times, the bound and the times of vendor libraries by message size, and return the axes.
 
+        Sizes that are left to a vendor library have no time of ours, nor have algorithms of very many sends.
+
         Args:
             ax: Axes of matplotlib to draw on; None for new ones.
 
         Raises:
-            InputError: matplotlib is not installed.
+            InputError: matplotlib is not installed, or the search found no algorithm.
         """
-        result = self.result
-        sizes = [size for size in (1 << e for e in EXPONENTS) if result.ranges]
-        curves = {"synth": {size: result.fastest(size).time_us(size) for size in sizes}}
+        self._check_answered()
+        result, own_us = self.result, dict[int, float]()
+        for row in self.algorithms:
+            own_us |= {
+                size: time_us
+                for size, time_us, _ in row["curve"]
+                if row["sends"] is not None and row["min_bytes"] <= size <= (row["max_bytes"] or size)
+            }
+        sizes = [1 << e for e in EXPONENTS]
+        curves = {"synth": {size: own_us[size] for size in sizes if size in own_us}}
         for name in LIBRARIES:
             choices = {size: result.library(name, size) for size in sizes}
             curve = {size: choice.time_us for size, choice in choices.items() if isinstance(choice, LibraryChoice)}
@@ -181,7 +197,8 @@ class Synthesis:
             ax: Axes of matplotlib to draw on; None for new ones.
 
         Raises:
-            InputError: The argument is no size, or matplotlib is not installed.
+            InputError: The argument is no size, matplotlib is not installed, the search found no algorithm, or all
+                sends of the network do not fit in memory.
         """
         return self.sends(size_bytes).plot_timeline(ax)
 
@@ -193,10 +210,10 @@ class Synthesis:
             ax: Axes of matplotlib to draw on; None for new ones.
 
         Raises:
-            InputError: The argument is no size, matplotlib is not installed, or switches multicast or reduce in the
-                schedule.
+            InputError: The argument is no size, matplotlib is not installed, the search found no algorithm, switches
+                multicast or reduce in the schedule, or the network has too many links.
         """
-        return self.sends(size_bytes).plot_network(ax)
+        return draw_network(self.algorithm(size_bytes).problem, self.schedule(size_bytes), ax)
 
     def report(self, path: str | Path) -> Path:
         """Write the page that `synth report` makes of the schedules, and return its path.
@@ -205,11 +222,13 @@ class Synthesis:
             path: The page's file, such as `answer.html`.
 
         Raises:
-            InputError: The file cannot be written, or switches multicast or reduce in a schedule.
+            InputError: The file cannot be written, the search found no algorithm, or switches multicast or reduce in a
+                schedule.
         """
         from synth.app.report.page import report  # It loads parts of SciPy, which searches do without.
 
         page_path = as_folder(path, "path")
+        self._check_answered()
         with TemporaryDirectory() as folder:
             save(self._searched, Path(folder), TargetSettings(NONE), proof=True)
             page = report(folder)

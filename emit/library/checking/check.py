@@ -61,6 +61,7 @@ def check_library(
         report.files += 1
         schedule = None if entry.schedule is None else stored[entry.schedule]
         report.wrong += [(entry.file, why) for why in entry_faults(entry, networks, schedule, witnesses_of, report)]
+    progress(total, total)
     for row in unfiled:
         report.wrong += [(INDEX, why) for why in unfiled_faults(row, networks, stored, report)]
     files_in_index = {entry.file for entry in entries}

@@ -426,6 +426,19 @@ def _place_schedule(library: Library, result: SearchResult, served: Offer, name:
 def stem_of_problem(problem: Problem) -> str:
     """Return how the names of a problem's files begin: what is asked."""
     fields = question(problem)
+    root = "" if fields["root"] is None else f"-root{fields['root']}"
+    network, group, relays = _names_of_ranks(problem)
+    return f"{fields['collective']}-{network}-{group}{root}{relays}"
+
+
+def folder_of_problem(problem: Problem) -> str:
+    """Return a name for a folder of the files for a problem's network, group and relays."""
+    return "{}-{}{}".format(*_names_of_ranks(problem))
+
+
+def _names_of_ranks(problem: Problem) -> tuple[str, str, str]:
+    """Return a problem's network, group and relays as parts of names; the relays begin with - if there are any."""
+    fields = question(problem)
     topology = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(fields["topology"]).name)
     group = fields["group"]
     names = ".".join(map(str, group))
@@ -433,13 +446,9 @@ def stem_of_problem(problem: Problem) -> str:
         names = f"all{len(group)}"
     elif len(names) > 40:
         names = f"{len(group)}ranks-{zlib.crc32(names.encode()):08x}"
-    parts = [fields["collective"], topology, names]
-    if fields["root"] is not None:
-        parts.append(f"root{fields['root']}")
-    if fields["relays"]:
-        relays = ".".join(map(str, fields["relays"]))
-        parts.append("relay" + (relays if len(relays) <= 40 else f"{zlib.crc32(relays.encode()):08x}"))
-    return "-".join(parts)
+    relays = ".".join(map(str, fields["relays"]))
+    relays = relays if len(relays) <= 40 else f"{zlib.crc32(relays.encode()):08x}"
+    return topology, names, f"-relay{relays}" if relays else ""
 
 
 def stem(result: SearchResult, served: Offer) -> str:

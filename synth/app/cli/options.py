@@ -155,13 +155,13 @@ def usual_folder(problem: Problem) -> Path:
     Raises:
         InputError: There is something else than an index of ours in `out`.
     """
-    from emit.library.saving.save import stem_of_problem  # It takes a while to load.
+    from emit.library.saving.save import folder_of_problem  # It takes a while to load.
     from emit.library.write import existing_entries
 
     own = (problem.topology.name, tuple(problem.group), tuple(problem.relays))
     if all((entry.topology, entry.group, entry.relays) == own for entry in existing_entries(USUAL_FOLDER)):
         return USUAL_FOLDER
-    return USUAL_FOLDER / stem_of_problem(problem).removeprefix(f"{problem.collective.name}-")
+    return USUAL_FOLDER / folder_of_problem(problem)
 
 
 def print_json(kind: str, document: Mapping[str, Any]) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from typing import Any
 
 import click
 
-from synth.app.cli.streams import clear_line
+from synth.app.cli.progress import counting
 from synth.app.synthesis import synthesize
 from synth.model.loop_cache import loops_folder
 from synth.model.text import format_count
+from synth.search.budget import BudgetTooShort
 from topologies.errors import InputError
 
 # Questions that together run nearly every loop for large problems.
@@ -40,17 +40,14 @@ def warm_up() -> None:
     begun, folder, unfinished = time.monotonic(), loops_folder(), 0
     if folder is None:
         raise InputError("no folder for compiled loops can be written; set NUMBA_CACHE_DIR to one that can")
-    for number, question in enumerate(_QUESTIONS, 1):
-        if sys.stderr.isatty():
-            clear_line()
-            click.echo(f"{time.monotonic() - begun:5.1f} s  question {number} of {len(_QUESTIONS)}", err=True, nl=False)
-        try:
-            with tempfile.TemporaryDirectory() as files:
-                synthesize(**question, budget=_BUDGET_S, target="auto").save(files, proof=True)
-        except InputError:  # The machine is busy, and the budget ended; loops that were compiled are kept.
-            unfinished += 1
-    if sys.stderr.isatty():
-        clear_line()
+    with counting("compiling: question") as progress:
+        for number, question in enumerate(_QUESTIONS):
+            progress(number, len(_QUESTIONS))
+            try:
+                with tempfile.TemporaryDirectory() as files:
+                    synthesize(**question, budget=_BUDGET_S, target="auto").save(files, proof=True)
+            except BudgetTooShort:  # The machine is busy; loops that were compiled are kept.
+                unfinished += 1
     click.echo(f"loops for large problems are compiled, in {folder}   {time.monotonic() - begun:.1f} s")
     if unfinished:
         click.echo(f"{format_count(unfinished, 'question')} ran out of time; run this again when less else is running")

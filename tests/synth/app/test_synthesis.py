@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import pydoc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -68,6 +69,13 @@ def test_an_answer_without_an_algorithm_says_why() -> None:
     for call in (answer.algorithm, answer.schedule, answer.sends, answer.plot_timeline):
         with pytest.raises(InputError, match="there is no algorithm: "):
             call("1M")
+    with pytest.raises(InputError, match="there is no algorithm: "):
+        answer.report("answer.html")
+    with pytest.raises(InputError, match="there is no algorithm: "):
+        answer.plot_frontier()
+    assert answer.gap == answer.shown_gap == math.inf
+    assert "no algorithm" in repr(answer)
+    assert "<svg" not in answer._repr_html_()
 
 
 def test_the_face_lists_what_users_need() -> None:

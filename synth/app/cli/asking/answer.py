@@ -57,9 +57,7 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     Raises:
         InputError: An option cannot be right, or the files cannot be written.
     """
-    for option, value in (("--group-sizes", command.group_sizes), ("--objective", command.objective)):
-        if value is not None:
-            raise InputError(f"{option}: is for several groups; name them with --groups, as in 0-7;8-15")
+    check_single(command)
     check_target(command.question.target)
     progress = progress_line(command.begun)
     collective = collective_of(str(command.question.collective), command.file)
@@ -84,6 +82,13 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     is_kept = not entries_of_question(existing_entries(folder), question)
     result = find_answer(question, workers, progress)
     return partial(_report, command, question, result, keep=partial(keep_answer, cache, key) if is_kept else None)
+
+
+def check_single(command: SearchCommand) -> None:
+    """Raise InputError if a search for one group has options for several."""
+    for option, value in (("--group-sizes", command.group_sizes), ("--objective", command.objective)):
+        if value is not None:
+            raise InputError(f"{option}: is for several groups; name them with --groups, as in 0-7;8-15")
 
 
 def check_target(target: str) -> None:

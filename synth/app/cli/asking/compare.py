@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from synth.app.cli.asking.answer import check_target, clear_progress, progress_line
+from synth.app.cli.asking.answer import check_single, check_target, clear_progress, progress_line
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.present.layout import Column, fitted, terminal_width, wrapped
 from synth.app.present.table import heading
@@ -39,9 +39,11 @@ def compare(command: SearchCommand, workers: Workers) -> Callable[[], None]:
 
     Raises:
         InputError: An option cannot be right, or no engine takes the question.
+        KeyboardInterrupt: Ctrl-C came before any engine had an answer.
     """
     if command.groups is not None:
         raise InputError("--compare: does not go with --groups; it compares searches for one group")
+    check_single(command)
     names = [name.strip() for name in str(command.compare).split(",")]
     if command.question.engine != "auto":
         raise InputError("--engine: cannot be used with --compare, which names the engines; leave it out")
@@ -58,10 +60,16 @@ def compare(command: SearchCommand, workers: Workers) -> Callable[[], None]:
             command.question, collective=collective, engine=name, budget=share_s, begun=now()
         )
         try:
-            results[name] = find_answer(make_question(arguments), workers, progress)
+            question = dataclasses.replace(make_question(arguments), healthy=None)
+            results[name] = find_answer(question, workers, progress)
         except InputError as error:  # An engine need not take every question.
             refused[name] = str(error)
             continue
+        except KeyboardInterrupt:  # The engines before it have answers.
+            if not results:
+                raise
+            refused[name] = "interrupted"
+            break
         if results[name].stop_reason == "interrupted":
             break
     if not results:
@@ -72,6 +80,7 @@ def compare(command: SearchCommand, workers: Workers) -> Callable[[], None]:
 def _report(command: SearchCommand, results: dict[str, SearchResult], refused: dict[str, str]) -> None:
     """Print one row for each engine, the best bound of all searches, and why engines did not take the question."""
     clear_progress()
+    refused |= {name: result.impossible for name, result in results.items() if result.impossible}
     first = next(iter(results.values()))
     size = command.question.size
     sizes = _SIZES if size is None else (size_in_bytes(size, "--size"),)
@@ -86,8 +95,10 @@ def _report(command: SearchCommand, results: dict[str, SearchResult], refused: d
         lines, _ = fitted(_columns(rows, bounds_us, len(bounds_us) == 1 or command.wide), width)
         reasons = wrapped([f"{name}: {why}" for name, why in refused.items()], width)
         click.echo("\n".join([*wrapped([heading(statement(first), nranks)], width), "", *lines, *reasons]))
-    if any(result.stop_reason == "interrupted" for result in results.values()):
+    if "interrupted" in (*refused.values(), *(result.stop_reason for result in results.values())):
         raise SystemExit(130)
+    if not any(result.ranges for result in results.values()):
+        raise SystemExit(1)
 
 
 def _row(name: str, result: SearchResult, bounds_us: dict[int, float]) -> dict[str, Any]:

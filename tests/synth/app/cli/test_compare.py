@@ -40,6 +40,13 @@ def test_an_engine_that_does_not_take_the_question_says_why(synth: Call) -> None
     assert "milp" in alone.refusal
 
 
+def test_an_impossible_shape_says_why(synth: Call) -> None:
+    shape = ("--steps", "1", "--rounds", "1", "--chunks", "1")
+    answer = synth("allgather", "--topo", "ring:6", "--size", "1M", *shape, "--compare", "ksync", "--budget", "4s")
+    assert answer.code == 1
+    assert "ksync: " in answer.flat
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -48,6 +55,7 @@ def test_an_engine_that_does_not_take_the_question_says_why(synth: Call) -> None
         (("--compare", "route,flow", "--engine", "lns"), "--engine: cannot be used with --compare"),
         (("--compare", "route,milp", "--groups", "0-1;2-3", "--size", "1M"), "--compare: does not go with --groups"),
         (("--compare", ","), "engine: ''"),
+        (("--compare", "route,flow", "--objective", "fair"), "--objective: is for several groups"),
     ],
 )
 def test_wrong_comparisons(synth: Call, arguments: tuple[str, ...], says: str) -> None:

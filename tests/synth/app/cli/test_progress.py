@@ -20,7 +20,7 @@ def test_a_check_counts_schedules_and_files(synth: Call, monkeypatch: pytest.Mon
     lines = [line for line in answer.err.splitlines() if line.startswith("checking: ")]
     schedules = sum(path.suffix == ".synth" for path in paths)
     files = sum(path.parent.name == "msccl" for path in paths)
-    assert lines == [f"checking: {done} of {schedules + files}" for done in range(schedules + files)]
+    assert lines == [f"checking: {done} of {schedules + files}" for done in range(schedules + files + 1)]
 
 
 def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
