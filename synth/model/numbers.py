@@ -126,13 +126,13 @@ def as_flag(value: Any, label: str) -> bool:
 
 
 def as_folder(value: Any, label: str) -> Path:
-    """Return the name of a folder, a text or a Path, as a Path; the folder need not exist.
+    """Return the name of a file or folder, a text or a Path, as a Path; it need not exist.
 
     Raises:
         InputError: The value is no text or Path, is empty, or holds a zero byte; the message begins with `label`.
     """
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
-        raise InputError(f"{label}: {_shown_value(value)} is no name of a folder; it must be text or a Path")
+        raise InputError(f"{label}: {_shown_value(value)} is no name of a file or folder; it must be text or a Path")
     return Path(value)
 
 
