@@ -1,6 +1,6 @@
 """All-reduce in which every rank sends to every other rank: all data in one pass, or shares and then sums in two."""
 
-from emit.language import Script
+from synth import Script
 
 
 def algorithm(ranks: int = 8, passes: int = 2, protocol: str = "LL", instances: int = 1) -> Script:

@@ -1,6 +1,6 @@
 """All-reduce by recursive halving and doubling, for powers of two: distances of partners halve, then double."""
 
-from emit.language import Script
+from synth import Script
 
 
 def algorithm(ranks: int = 8, protocol: str = "Simple", instances: int = 1) -> Script:

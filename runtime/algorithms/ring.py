@@ -1,6 +1,6 @@
 """All-reduce around a ring: every chunk passes all ranks twice, first to be reduced, then to be copied."""
 
-from emit.language import Script
+from synth import Script
 
 
 def algorithm(ranks: int = 8, protocol: str = "LL128", instances: int = 1) -> Script:
