@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from collections import Counter
@@ -15,6 +14,7 @@ import numpy as np
 from topologies.arrays import Floats, Ints, index_among
 from topologies.costs import ANY, KINDS, Costs, check_choice
 from topologies.errors import InputError
+from topologies.optional import optional_module
 
 if TYPE_CHECKING:
     from networkx import DiGraph
@@ -358,10 +358,7 @@ def load_networkx() -> Any:
     Raises:
         InputError: networkx is not installed.
     """
-    try:
-        return importlib.import_module("networkx")  # An optional dependency, and slow to load.
-    except ImportError:
-        raise InputError("graphs need networkx: pip install 'synth-collectives[graphs]'") from None
+    return optional_module("networkx", "graphs", "graphs need networkx")
 
 
 def _is_line(text: Any) -> bool:

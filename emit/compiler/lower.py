@@ -43,7 +43,7 @@ from topologies.network import Network
 from topologies.symmetry.translations import Translations
 from topologies.topology import Topology
 
-IMAGES_FROM = 16  # Ranks from which on building few of them saves more than the search for translations costs.
+_IMAGES_FROM = 16  # Ranks from which on building few of them saves more than the search for translations costs.
 _LEAST_US_PER_BYTE = 1e-12  # assumed for an algorithm that moves nothing
 
 
@@ -348,10 +348,15 @@ def _goal_rows(rank: Ints, buffer: str, index: Ints, source: Ints, chunk: Ints) 
     return [rank.tolist(), [buffer] * len(rank), index.tolist(), source.tolist(), chunk.tolist()]
 
 
+def may_have_images(problem: Problem) -> bool:
+    """Return whether programs of a problem are built for few ranks, where translations map these onto all others."""
+    return program_collective(problem) != CUSTOM and problem.nranks >= _IMAGES_FROM
+
+
 def translations_of(algorithm: Algorithm) -> Translations:
     """Return the translations by which an algorithm's instructions are images of those of few ranks; () for none."""
     problem = algorithm.problem
-    if program_collective(problem) == CUSTOM or problem.nranks < IMAGES_FROM:
+    if not may_have_images(problem):
         return ()
     if problem.quotient is not None:
         return problem.quotient.translations

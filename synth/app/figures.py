@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from synth.model.schedule import Schedule
 from synth.model.text import format_short_size, format_time
 from topologies.arrays import Floats, Ints
 from topologies.errors import InputError
+from topologies.optional import optional_module
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,23 +23,9 @@ _POINTS = 13  # of the line of a link
 _FILL = 0.8  # height of a send in a timeline, as a share of its line
 
 
-def optional_module(name: str, extra: str) -> Any:
-    """Import a module of a package that only an extra of this project installs, and return it.
-
-    Args:
-        name: Name of the module.
-        extra: Name of the extra.
-
-    Raises:
-        InputError: The package is not installed; the message says how to install it.
-    """
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        package = name.partition(".")[0]
-        if error.name != package and error.name != name:  # The package is there, but something else is not.
-            raise
-        raise InputError(f"this needs {package}: pip install 'synth-collectives[{extra}]'") from None
+def matplotlib_module(name: str) -> Any:
+    """Import a module of matplotlib, such as "pyplot", and return it; raise InputError if it is not installed."""
+    return optional_module(f"matplotlib.{name}", "plots", "drawings need matplotlib")
 
 
 def draw_times(times_us: Mapping[str, Mapping[int, float]], bound_us: Mapping[int, float], ax: Axes | None) -> Axes:
@@ -93,7 +79,7 @@ def draw_timeline(
     low, high = line - _FILL / 2, line + _FILL / 2
     corners = ((start_us, low), (end_us, low), (end_us, high), (start_us, high))
     boxes = np.stack([np.column_stack(corner) for corner in corners], axis=1)
-    bars = optional_module("matplotlib.collections", "plots").PolyCollection(boxes, array=step, cmap="viridis")
+    bars = matplotlib_module("collections").PolyCollection(boxes, array=step, cmap="viridis")
     axes.add_collection(bars)
     axes.autoscale_view()
     axes.invert_yaxis()
@@ -129,7 +115,7 @@ def draw_network(problem: Problem, schedule: Schedule, ax: Axes | None) -> Axes:
     ends = np.column_stack([network["u"], network["v"]]).astype(np.int64)
     lines = _edge_lines(np.column_stack([x, y]), ends, network["spacing"])
     load = np.array(network["load"])
-    edges = optional_module("matplotlib.collections", "plots").LineCollection(lines, array=load, cmap="plasma_r")
+    edges = matplotlib_module("collections").LineCollection(lines, array=load, cmap="plasma_r")
     edges.set_clim(0, 1)
     axes.add_collection(edges)
     nranks = network["n"]
@@ -176,7 +162,7 @@ def _edge_lines(places: Floats, ends: Ints, spacing: float) -> Floats:
 
 def _axes(ax: Axes | None) -> Any:
     """Return the given axes, or those of a new figure; raise InputError if matplotlib is not installed."""
-    return ax if ax is not None else optional_module("matplotlib.pyplot", "plots").subplots(layout="constrained")[1]
+    return ax if ax is not None else matplotlib_module("pyplot").subplots(layout="constrained")[1]
 
 
 def _whole_ticks(highest: int) -> Sequence[int]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from synth.app.figures import draw_network, draw_timeline, optional_module
+from synth.app.figures import draw_network, draw_timeline
 from synth.model.numbers import as_folder
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
@@ -17,6 +17,7 @@ from synth.model.text import format_count, format_size, format_time
 from synth.storage.schedule_file import load_schedule
 from synth.timing.simulate import time_us
 from topologies.arrays import Bools, Floats, Ints, row_entries
+from topologies.optional import optional_module
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,7 +114,7 @@ class SendTable:
             InputError: pandas is not installed.
         """
         names = ("source", "destination", "chunk", "step", "reduces", "start_us", "end_us", "arrival_us")
-        frame: DataFrame = optional_module("pandas", "pandas").DataFrame({name: getattr(self, name) for name in names})
+        frame: DataFrame = load_pandas().DataFrame({name: getattr(self, name) for name in names})
         return frame
 
     def plot_timeline(self, ax: Axes | None = None) -> Axes:
@@ -144,6 +145,11 @@ class SendTable:
         """Return, for each row, the pair of the network that is joined, and the row of the schedule."""
         ptr, link = self.problem.network.pairs.ptr, self.schedule.link
         return row_entries(ptr, link), np.repeat(np.arange(len(link)), ptr[link + 1] - ptr[link])
+
+
+def load_pandas() -> Any:
+    """Import pandas and return it; raise InputError if it is not installed."""
+    return optional_module("pandas", "pandas", "data frames need pandas")
 
 
 def load(path: str | Path) -> SendTable:

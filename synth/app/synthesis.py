@@ -20,11 +20,11 @@ from emit.library.programs import executor_for
 from emit.library.saving.save import save
 from synth.app import documents
 from synth.app.arguments import QuestionArguments
-from synth.app.figures import draw_network, draw_times, optional_module
+from synth.app.figures import draw_network, draw_times, matplotlib_module
 from synth.app.present.table import table
 from synth.app.question import make_question, size_in_bytes
 from synth.app.report.item import EXPONENTS
-from synth.app.sends import SendTable
+from synth.app.sends import SendTable, load_pandas
 from synth.baselines.nccl.model import LibraryChoice
 from synth.baselines.vendors import LIBRARIES
 from synth.engines.registry import processes
@@ -38,7 +38,7 @@ from synth.search.settings import ANY_TARGET, NONE, TargetSettings
 from synth.search.statement import statement
 from synth.solvers.workers import Workers
 from synth.storage.columns import replaced
-from synth.symmetry.quotient import expand
+from synth.symmetry.quotient import expanded
 from synth.verify.algorithm import Algorithm
 from topologies.costs import Costs
 from topologies.errors import InputError
@@ -90,7 +90,7 @@ class Synthesis:
     def _repr_html_(self) -> str:
         """Return the table for a notebook, with a drawing of the times by size where matplotlib is installed."""
         try:
-            figure_class = optional_module("matplotlib.figure", "plots").Figure
+            figure_class = matplotlib_module("figure").Figure
         except InputError:
             drawing = ""
         else:
@@ -112,7 +112,7 @@ class Synthesis:
         Raises:
             InputError: pandas is not installed.
         """
-        frame: DataFrame = optional_module("pandas", "pandas").DataFrame(self.algorithms)
+        frame: DataFrame = load_pandas().DataFrame(self.algorithms)
         return frame
 
     def algorithm(self, size_bytes: int | str) -> Algorithm:
@@ -157,10 +157,7 @@ class Synthesis:
                 in memory.
         """
         algorithm, schedule = self.algorithm(size_bytes), self.schedule(size_bytes)
-        problem = algorithm.problem
-        if problem.quotient is not None:
-            problem, schedule = expand(problem, schedule)
-        return SendTable(problem, schedule, algorithm.engine)
+        return SendTable(*expanded(algorithm.problem, schedule), engine=algorithm.engine)
 
     def plot_frontier(self, ax: Axes | None = None) -> Axes:
         """Draw the times, the bound and the times of vendor libraries by message size, and return the axes.

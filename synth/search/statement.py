@@ -13,7 +13,7 @@ from synth.baselines.vendors import LIBRARIES
 from synth.bounds.prove import OPTIMAL
 from synth.engines.request import StepClaim
 from synth.model.pairs import ordinary
-from synth.model.problem import LARGEST, SMALLEST, describe_alpha, question
+from synth.model.problem import LARGEST, SMALLEST, Problem, describe_alpha, question
 from synth.model.text import format_count
 from synth.search.offer import Offer
 from synth.search.pool import WORTH_SAYING
@@ -175,13 +175,17 @@ def _regime(result: SearchResult, served: Offer) -> str:
     return ""
 
 
+def described_question(problem: Problem) -> dict[str, Any]:
+    """Return the keys of `question`, with summary and alpha: texts on the topology and on its latencies."""
+    return {**question(problem), "summary": problem.topology.summary, "alpha": describe_alpha(problem)}
+
+
 def statement(result: SearchResult) -> dict[str, Any]:  # It is long because every key of the document is described.
     """Return the statement of a search result.
 
     Returns:
-        A dictionary with the keys of `question`, and with:
+        A dictionary with the keys of `described_question`, and with:
 
-        - summary, alpha: Texts on the topology and on its latencies.
         - algorithms: Rows (see `row`), each also with refused: why the executor can hold no program of the algorithm;
           "" if it can or if no executor was named.
         - baselines: Names of the baselines.
@@ -208,9 +212,7 @@ def statement(result: SearchResult) -> dict[str, Any]:  # It is long because eve
     problem = result.problem
     rows = [row(result, served) | {"refused": served.refused} for served in result.ranges]
     return {
-        **question(problem),
-        "summary": problem.topology.summary,
-        "alpha": describe_alpha(problem),
+        **described_question(problem),
         "algorithms": rows,
         "baselines": sorted({baseline.engine for baseline in result.baselines}),
         "libraries": {

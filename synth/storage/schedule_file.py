@@ -33,7 +33,7 @@ from synth.model.schedule import Schedule
 from synth.model.text import software_name
 from synth.storage.columns import ColumnFile, write_columns
 from synth.storage.problem import KEYS, describe_problem, rebuild_problem
-from synth.symmetry.quotient import expand
+from synth.symmetry.quotient import expanded
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, time_us, timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
@@ -137,9 +137,7 @@ class StoredSchedule:
         Raises:
             InputError: The whole problem does not fit in memory.
         """
-        if self.problem.quotient is None:
-            return self.problem, self.schedule
-        return expand(self.problem, self.schedule)
+        return expanded(self.problem, self.schedule)
 
 
 def save_schedule(path: str | Path, algorithm: Algorithm, size_bytes: float) -> Path:

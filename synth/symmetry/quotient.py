@@ -189,6 +189,15 @@ def whole_problem(problem: Problem) -> Problem:
     return replace(problem, collective=collective, network=quotient.whole, quotient=None)
 
 
+def expanded(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
+    """Return the whole problem and its schedule as `expand` does; the given ones where the problem is no quotient.
+
+    Raises:
+        InputError: The whole problem does not fit in memory.
+    """
+    return (problem, schedule) if problem.quotient is None else expand(problem, schedule)
+
+
 def expand(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
     """Return the whole problem and its schedule, with every send once for each product of translations.
 

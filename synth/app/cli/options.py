@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,9 +14,6 @@ from synth.app import documents
 
 if TYPE_CHECKING:  # Most commands have no question.
     from synth.app.arguments import QuestionArguments
-    from synth.model.problem import Problem
-
-USUAL_FOLDER = Path("out")
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
@@ -120,7 +116,7 @@ class SearchCommand:
         group_sizes: Message sizes of the groups as text.
         objective: What a plan of groups minimises.
         compare: Engines that are compared, as text; None for one search.
-        out: Folder of the files; None for the usual one (see `usual_folder`).
+        out: Folder of the files; None for the usual one.
         proof: Whether to write schedules and proofs.
         replace: Whether to replace existing files, even faster ones.
         cache: Folder of kept answers; None for the usual one.
@@ -144,24 +140,6 @@ class SearchCommand:
     as_json: bool
     wide: bool
     details: bool
-
-
-def usual_folder(problem: Problem) -> Path:
-    """Return the folder for the files of a question if the user names none: `out`, unless it is for other ranks.
-
-    Executors load all files of a folder, and most of them compare neither ranks nor networks. Where `out` is for other
-    ranks, the folder is one in it, named after the question's network and ranks.
-
-    Raises:
-        InputError: There is something else than an index of ours in `out`.
-    """
-    from emit.library.saving.save import folder_of_problem  # It takes a while to load.
-    from emit.library.write import existing_entries
-
-    own = (problem.topology.name, tuple(problem.group), tuple(problem.relays))
-    if all((entry.topology, entry.group, entry.relays) == own for entry in existing_entries(USUAL_FOLDER)):
-        return USUAL_FOLDER
-    return USUAL_FOLDER / folder_of_problem(problem)
 
 
 def print_json(kind: str, document: Mapping[str, Any]) -> None:

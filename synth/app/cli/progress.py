@@ -1,4 +1,4 @@
-"""The progress of a command that works through a known number of things: a bar on a terminal, lines in a log."""
+"""The progress of long commands: a bar on a terminal, lines from time to time in a log."""
 
 from __future__ import annotations
 
@@ -14,39 +14,62 @@ Count = Callable[[int, int], None]  # It receives how many things are done, and 
 _LOGGED_S = 15.0  # time between two lines in a log
 
 
+def seldom_logger(begun: float | None = None) -> Callable[[str], None]:
+    """Return a function that prints a line on standard error if the last one is long enough ago.
+
+    Args:
+        begun: Time of `time.monotonic` that counts as that of the line before the first; None for now.
+    """
+    logged = time.monotonic() if begun is None else begun
+
+    def log(line: str) -> None:
+        """Print a line, or not."""
+        nonlocal logged
+        if time.monotonic() - logged >= _LOGGED_S:
+            logged = time.monotonic()
+            print(line, file=sys.stderr, flush=True)
+
+    return log
+
+
+@contextmanager
+def bar(what: str, total: int | None = None, remark: str = "") -> Iterator[Callable[[int, int, str], None]]:
+    """Draw a bar on the terminal, and yield a function that takes what is done, of how many, and a remark behind it.
+
+    Args:
+        what: Text before the bar.
+        total: Number of things; None if it is not known yet.
+        remark: First remark.
+    """
+    from rich.console import Console  # It takes a tenth of a second to load.
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.fields[remark]}"),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(file=drawing_stream()), transient=True) as drawn:
+        shown = drawn.add_task(what, total=total, remark=remark)
+        yield lambda done, total, remark: drawn.update(shown, completed=done, total=total, remark=remark)
+
+
 @contextmanager
 def counting(what: str) -> Iterator[Count]:
-    """Yield a function that shows how many things are done, with the time left.
+    """Yield a function that shows how many things are done, and about how long the others take.
 
     Args:
         what: What is done with the things, as "checking".
     """
     if not sys.stderr.isatty():
-        logged = time.monotonic()
-
-        def log(done: int, total: int) -> None:
-            """Print a line if the last one is long enough ago."""
-            nonlocal logged
-            if time.monotonic() - logged >= _LOGGED_S:
-                logged = time.monotonic()
-                print(f"{what}: {done} of {total}", file=sys.stderr, flush=True)
-
-        yield log
+        log = seldom_logger()
+        yield lambda done, total: log(f"{what}: {done} of {total}")
         return
-    from rich.console import Console  # It takes a tenth of a second to load.
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    begun = time.monotonic()
+    with bar(what) as draw:
 
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left:"), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(file=drawing_stream()), transient=True) as bar:
-        shown = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(shown, completed=done, total=total)
+        def show(done: int, total: int) -> None:
+            """Update the bar."""
+            left_s = (time.monotonic() - begun) * (total - done) / max(1, done)
+            draw(done, total, f"{left_s:.0f} s left" if done else "")
+
+        yield show

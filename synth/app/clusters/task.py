@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from emit.compiler.lower import IMAGES_FROM
+from emit.compiler.lower import may_have_images
 from emit.library.entry import INDEX
 from emit.library.index import load_index
 from emit.library.programs import executor_for
@@ -181,8 +181,9 @@ def rank_sends(work_s: float, problem: Problem) -> int | None:
         problem: The problem.
     """
     most = next((sends for below_s, sends in _RANK_SENDS if work_s < below_s), None)
-    may_be_images = problem.nranks >= IMAGES_FROM and problem.collective.kind.translatable and not problem.relays
-    if most is None or problem.nranks <= _FEW_RANKS or (may_be_images and find_translations(problem.network)):
+    if most is None or problem.nranks <= _FEW_RANKS:
+        return most
+    if may_have_images(problem) and problem.collective.kind.translatable and find_translations(problem.network):
         return most
     return most // _WITHOUT_IMAGES
 

@@ -16,12 +16,13 @@ import click
 
 from emit.compiler.lower import forms
 from emit.library.entry import SCHEDULES
-from emit.library.saving.save import Saved, save
+from emit.library.saving.save import Saved, folder_of_problem, save
 from emit.library.write import existing_entries
 from emit.targets import TARGETS
 from synth.app.cli.asking.cached_answers import CachedAnswer, answer_key, entries_of_question, keep_answer, take_answer
 from synth.app.cli.defects import say_defects
-from synth.app.cli.options import SearchCommand, print_json, usual_folder
+from synth.app.cli.options import SearchCommand, print_json
+from synth.app.cli.progress import seldom_logger
 from synth.app.cli.streams import clear_line
 from synth.app.present.layout import say, terminal_width
 from synth.app.present.table import format_next_minute, heading, table
@@ -32,6 +33,7 @@ from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.defects import collected
 from synth.model.pattern import collective_of
+from synth.model.problem import Problem
 from synth.model.text import format_count
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
@@ -43,8 +45,8 @@ from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.text.files import check_below
 
+USUAL_FOLDER = Path("out")  # for the files of a command without --out
 _STOPPING_S = 0.6  # time for writing files after Ctrl-C
-_LOGGED_S = 15.0  # time between two lines of progress in a log
 
 
 def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
@@ -62,13 +64,13 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     progress = progress_line(command.begun)
     collective = collective_of(str(command.question.collective), command.file)
     question = make_question(dataclasses.replace(command.question, collective=collective))
-    folder = usual_folder(question.problem) if command.out is None else Path(command.out)
-    command, cache = dataclasses.replace(command, out=str(folder)), open_cache(command.cache)
+    folder = _usual_folder(question.problem) if command.out is None else Path(command.out)
+    cache, report = open_cache(command.cache), partial(_report, command, folder, question)
     check_writable(folder, question.settings.name)
     if exposed := cache.exposed():
         click.echo(f"warning: {exposed}, so every answer of it is checked; chmod go-w keeps other users out", err=True)
     if cache.folder is None:
-        return partial(_report, command, question, find_answer(question, workers, progress))
+        return partial(report, find_answer(question, workers, progress))
     key = answer_key(question, command.proof)
     try:
         cached = take_answer(cache, key, folder, question)
@@ -77,11 +79,26 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         clear_progress()
         click.echo(f"warning: {error}", err=True)
     if cached is not None:
-        return partial(_report, command, question, cached.result, cached_answer=cached)
+        return partial(report, cached.result, cached_answer=cached)
     # If the library has files for the question already, the written files are not the answer of this search only.
     is_kept = not entries_of_question(existing_entries(folder), question)
     result = find_answer(question, workers, progress)
-    return partial(_report, command, question, result, keep=partial(keep_answer, cache, key) if is_kept else None)
+    return partial(report, result, keep=partial(keep_answer, cache, key) if is_kept else None)
+
+
+def _usual_folder(problem: Problem) -> Path:
+    """Return the folder for the files of a question if the user names none: `out`, unless it is for other ranks.
+
+    Executors load all files of a folder, and most of them compare neither ranks nor networks. Where `out` is for other
+    ranks, the folder is one in it, named after the question's network and ranks.
+
+    Raises:
+        InputError: There is something else than an index of ours in `out`.
+    """
+    own = (problem.topology.name, tuple(problem.group), tuple(problem.relays))
+    if all((entry.topology, entry.group, entry.relays) == own for entry in existing_entries(USUAL_FOLDER)):
+        return USUAL_FOLDER
+    return USUAL_FOLDER / folder_of_problem(problem)
 
 
 def check_single(command: SearchCommand) -> None:
@@ -134,20 +151,18 @@ def progress_line(begun: float) -> Report:
     Args:
         begun: Time of the command's start, as `time.monotonic` counts.
     """
-    terminal, logged = sys.stderr.isatty(), begun
+    log = None if sys.stderr.isatty() else seldom_logger(begun)
 
     def show(text: str, best: Algorithm | None) -> None:
         """Show a text with the elapsed seconds and the shape of the best algorithm."""
-        nonlocal logged
         so_far = "" if best is None else f" · so far {best.steps} steps, {best.rounds} rounds, {best.chunks} chunks"
         line = f"{time.monotonic() - begun:5.1f} s  {text}{so_far}"
-        if terminal:
+        if log is None:
             clear_line()
             sys.stderr.write(line)
             sys.stderr.flush()
-        elif time.monotonic() - logged >= _LOGGED_S:
-            logged = time.monotonic()
-            print(line, file=sys.stderr, flush=True)
+        else:
+            log(line)
 
     show("reading the topology", None)
     return show
@@ -188,6 +203,7 @@ def written_until(ended: str, command: SearchCommand) -> float:
 
 def _report(
     command: SearchCommand,
+    folder: Path,
     question: Question,
     result: SearchResult,
     *,
@@ -198,6 +214,7 @@ def _report(
 
     Args:
         command: The call of the command.
+        folder: Folder of the files.
         question: The question.
         result: The search result.
         keep: Function that keeps the answer in the cache; None if it is not to be kept.
@@ -210,7 +227,7 @@ def _report(
     with collected() as defects:
         written = save(
             result,
-            str(command.out),
+            folder,
             question.settings,
             proof=command.proof,
             anew=command.replace,

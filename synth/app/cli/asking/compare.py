@@ -20,7 +20,7 @@ from synth.model.deadline import now
 from synth.model.pattern import collective_of
 from synth.model.text import format_short_size, format_time
 from synth.search.result import SearchResult
-from synth.search.statement import statement
+from synth.search.statement import described_question
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 
@@ -93,8 +93,9 @@ def _report(command: SearchCommand, results: dict[str, SearchResult], refused: d
     else:
         nranks, width = first.problem.topology.nranks, None if command.wide else terminal_width()
         lines, _ = fitted(_columns(rows, bounds_us, len(bounds_us) == 1 or command.wide), width)
+        title = wrapped([heading(described_question(first.problem), nranks)], width)
         reasons = wrapped([f"{name}: {why}" for name, why in refused.items()], width)
-        click.echo("\n".join([*wrapped([heading(statement(first), nranks)], width), "", *lines, *reasons]))
+        click.echo("\n".join([*title, "", *lines, *reasons]))
     if "interrupted" in (*refused.values(), *(result.stop_reason for result in results.values())):
         raise SystemExit(130)
     if not any(result.ranges for result in results.values()):

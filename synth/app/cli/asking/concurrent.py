@@ -22,6 +22,7 @@ import click
 from emit.library.group_programs import GroupPrograms
 from emit.library.saving.save_groups import SavedGroups, save_groups
 from synth.app.cli.asking.answer import (
+    USUAL_FOLDER,
     check_target,
     check_writable,
     clear_progress,
@@ -30,7 +31,7 @@ from synth.app.cli.asking.answer import (
     written_until,
 )
 from synth.app.cli.defects import say_defects
-from synth.app.cli.options import USUAL_FOLDER, SearchCommand, print_json
+from synth.app.cli.options import SearchCommand, print_json
 from synth.app.clusters.groups import Axes, parse_groups
 from synth.app.present.layout import say, terminal_width
 from synth.app.present.table import concurrent_table
@@ -74,7 +75,8 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         InputError: An option cannot be right, or is for a single group only.
     """
     arguments = command.question
-    check_writable(Path(command.out or USUAL_FOLDER), arguments.target)
+    folder = Path(command.out or USUAL_FOLDER)
+    check_writable(folder, arguments.target)
     collective = collective_of(str(arguments.collective), command.file)
     for option, why in _SINGLE.items():
         if getattr(arguments, option) is not None:
@@ -107,7 +109,7 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         begun=command.begun,
         first=_programs(topology, members, relays, command, executor),
     )
-    return partial(_report, result, programs, command)
+    return partial(_report, result, programs, command, folder)
 
 
 def _programs(
@@ -210,11 +212,10 @@ def _sizes(
     return sizes_bytes
 
 
-def _report(result: ConcurrentResult, programs: GroupPrograms, command: SearchCommand) -> None:
+def _report(result: ConcurrentResult, programs: GroupPrograms, command: SearchCommand, folder: Path) -> None:
     """Write the files of concurrent groups and print the report."""
     clear_progress()
     until = written_until(result.stop_reason, command)
-    folder = Path(command.out or USUAL_FOLDER)
     saved = save_groups(result, folder, programs, proof=command.proof, until=until, anew=command.replace)
     document = statement(result)
     say_defects(result.defects, "its plans are missing")

@@ -201,8 +201,6 @@ def _answer(name: str, /, **options: Any) -> None:
     file, other_options = options.pop("file", None), {option: options.pop(option) for option in _NOT_OF_QUESTION}
     question = QuestionArguments(name, **options, budget=budget_s, begun=begun, are_options=True)
     command = SearchCommand(question, file, begun, budget_s, **other_options)
-    if command.out == "":
-        raise InputError("--out: is empty; give the name of a folder")
     try:
         with Workers(processes(question.engine) if command.groups is None else ()) as workers:
             # These modules load while the solvers' processes load.

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from emit.library.write import existing_entries
 from synth.app.cli.asking.answer import check_writable
 from synth.app.cli.options import cache_option, declare, json_option, print_json
-from synth.app.cli.streams import drawing_stream
+from synth.app.cli.progress import bar, seldom_logger
 from synth.app.clusters.build import BuildProgress as State
 from synth.app.clusters.build import Built, build
 from synth.app.clusters.cluster import read_cluster
@@ -30,7 +28,6 @@ from synth.model.text import format_count, format_table
 from synth.storage.cache import open_cache
 from topologies.errors import InputError
 
-_LOGGED_S = 15.0  # time between two lines of progress in a log
 _SHOWN = 12  # kinds of problems in a plan's table
 
 _building = declare(
@@ -153,32 +150,19 @@ def _minutes(seconds: float) -> str:
 def _progress(plan: BuildPlan, quiet: bool) -> Iterator[Callable[[State], None]]:
     """Yield a function that shows the progress of a build: a bar on a terminal, a line from time to time in a log."""
     if not sys.stderr.isatty():
-        logged = now()
+        log = seldom_logger()
 
-        def log(state: State) -> None:
-            """Print a line on the progress if the last one is long enough ago."""
-            nonlocal logged
-            if now() - logged >= _LOGGED_S and not quiet:
-                logged = now()
-                line = (
-                    f"{state.done} of {state.total}, about {_minutes(state.left_s)} left, worst gap {state.worst:.3f}"
-                )
-                print(line, file=sys.stderr, flush=True)
+        def say_state(state: State) -> None:
+            """Print a line on the progress, unless output is to be quiet."""
+            if not quiet:
+                left = f"about {_minutes(state.left_s)} left"
+                log(f"{state.done} of {state.total}, {left}, worst gap {state.worst:.3f}")
 
-        yield log
+        yield say_state
         return
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("{task.fields[left]} left  worst gap {task.fields[worst]:.3f}"),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(file=drawing_stream()), transient=True) as bar:
-        shown = bar.add_task(_heading(plan), total=len(plan.shares), left="…", worst=1.0)
-
-        def show(state: State) -> None:
-            """Update the bar."""
-            bar.update(shown, completed=state.done, left=_minutes(state.left_s), worst=state.worst)
-
-        yield show
+    total = len(plan.shares)
+    with bar(_heading(plan), total, "… left  worst gap 1.000") as draw:
+        yield lambda state: draw(state.done, total, f"{_minutes(state.left_s)} left  worst gap {state.worst:.3f}")
 
 
 def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from emit.library import write
+from synth.app.cli import progress
 from synth.app.cli.asking import answer as of_one
 from synth.app.cli.asking import concurrent as of_groups
 from synth.app.synthesis import synthesize
@@ -196,7 +197,7 @@ def test_an_interrupt_before_the_first_answer(
 
 def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Check that `without_progress` removes exactly the progress lines."""
-    monkeypatch.setattr(of_one, "_LOGGED_S", 0.0)
+    monkeypatch.setattr(progress, "_LOGGED_S", 0.0)
     of_one.progress_line(time.monotonic())("flow", None)
     lines = capsys.readouterr().err
     assert lines.splitlines()[-1].split(maxsplit=2)[1:] == ["s", "flow"]
