@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,6 +35,43 @@ _NSIZES = 3  # number of message sizes that are timed, the smallest and the larg
 _WAITING = 1.5  # A message occupies its slot for so many times its latency, because it also waits for the link.
 
 
+class Repetition(NamedTuple):
+    """How often a program runs side by side.
+
+    Attributes:
+        instances: Number of instances, a power of two.
+        is_narrow: Whether each instance is the program on the fewest channels.
+    """
+
+    instances: int
+    is_narrow: bool
+
+
+ONCE = Repetition(1, False)
+
+
+def repeated(
+    lowering: Lowering, program: Program, repetition: Repetition, limits: Limits, low: int, high: int
+) -> Program:
+    """Return a lowered program repeated as another program was.
+
+    Args:
+        lowering: The lowering that made the program.
+        program: The program.
+        repetition: How often it is to run.
+        limits: Limits of the target.
+        low: Smallest message, in bytes.
+        high: Largest message, in bytes.
+
+    Raises:
+        InputError: If the limits do not allow that.
+    """
+    instance = _narrow(lowering, program, low, high) if repetition.is_narrow else program
+    return (
+        instance if repetition.instances == 1 else _side_by_side(instance, lowering.goal, repetition.instances, limits)
+    )
+
+
 def rank_instances(  # Longer than 60 lines because of its documentation.
     lowering: Lowering,
     program: Program,
@@ -43,7 +81,7 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
     sizes: Sequence[int] = (),
     until: float = math.inf,
     most_steps: float = math.inf,
-) -> list[tuple[int, Program]]:
+) -> list[tuple[Repetition, Program]]:
     """Rank numbers of instances of a lowered program by their times for its message sizes.
 
     Two programs are repeated: the given program, and the program on the fewest channels. If chunks that pass through
@@ -64,7 +102,7 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
         most_steps: Steps of all instances up to which more are tried.
 
     Returns:
-        Numbers of instances, powers of two, each with the program, whose chunks are so many times as fine; the best
+        Repetitions, each with the program, whose chunks are as many times as fine as there are instances; the best
         first, and only those that are nearly as fast. It is the given program alone if links are full anyway.
     """
     problem = lowering.algorithm.problem
@@ -79,12 +117,12 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
         predictor = Predictor(candidate, problem.topology, problem.ranks)
         return float((predictor.times_us(sizes_to_time) / schedule_us).mean())
 
-    best, number = program, 1
+    best, best_repetition = program, ONCE
     costs = protocol_costs(problem.topology)
     if costs is None or costs.threadblock_gbs >= problem.network.bandwidth_gbs.max():
-        return [(number, best)]
+        return [(ONCE, best)]
     best_score = score(program)
-    tried = [(best_score, number, best)]
+    tried = [(best_score, ONCE, best)]
     # The narrow program comes first: if many instances are needed it is mostly better, and time may be short.
     for narrow in (True, False):
         if now() >= until and (best_score <= _HASTY or not narrow):
@@ -92,42 +130,55 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
         instance, last_score = program, best_score
         if narrow:
             try:
-                instance = lowering.program(program.protocol, min_bytes=low, max_bytes=high, narrow=True)
+                instance = _narrow(lowering, program, low, high)
             except InputError:
                 continue
             if instance.nchannels == program.nchannels:
                 continue
             last_score = score(instance)
-            tried.append((last_score, 1, instance))
-        for instances, repeated in _doublings(instance, lowering.goal, limits, until, most_steps):
-            repeated_score = score(repeated)
-            tried.append((repeated_score, instances, repeated))
-            if repeated_score <= _GAIN * best_score:
-                best, best_score, number = repeated, repeated_score, instances
-            elif repeated_score > _GAIN * last_score:
+            tried.append((last_score, Repetition(1, True), instance))
+        for instances, candidate in _doublings(instance, lowering.goal, limits, until, most_steps):
+            candidate_score, repetition = score(candidate), Repetition(instances, narrow)
+            tried.append((candidate_score, repetition, candidate))
+            if candidate_score <= _GAIN * best_score:
+                best, best_score, best_repetition = candidate, candidate_score, repetition
+            elif candidate_score > _GAIN * last_score:
                 break
-            last_score = repeated_score
+            last_score = candidate_score
     near = [
-        (instances, candidate)
-        for own_score, instances, candidate in sorted(tried, key=lambda row: row[0])
+        (repetition, candidate)
+        for own_score, repetition, candidate in sorted(tried, key=lambda row: row[0])
         if candidate is not best and own_score <= _NEAR * best_score
     ]
-    return [(number, best), *near]
+    return [(best_repetition, best), *near]
+
+
+def _narrow(lowering: Lowering, program: Program, low: int, high: int) -> Program:
+    """Return the program of a lowering on the fewest channels, with a program's protocol and sizes."""
+    return lowering.program(program.protocol, min_bytes=low, max_bytes=high, narrow=True)
+
+
+def _side_by_side(instance: Program, goal: Goal | None, instances: int, limits: Limits) -> Program:
+    """Return several instances of a program side by side.
+
+    `goal` is the program's if its collective does not name it; the instances are then interleaved, because blocks of a
+    custom goal are not known.
+
+    Raises:
+        InputError: If the limits do not allow that.
+    """
+    ir = replace(instructions_of(instance, goal, False), instances=instances, interleaved=None)
+    return side_by_side(instance, ir, limits)
 
 
 def _doublings(
     instance: Program, goal: Goal | None, limits: Limits, until: float, most_steps: float
 ) -> Iterator[tuple[int, Program]]:
-    """Yield (number, program) for 2, 4, 8, … instances of a program, as long as the limits and the time allow it.
-
-    `goal` is the program's if its collective does not name it; the instances are then interleaved, because blocks of a
-    custom goal are not known.
-    """
+    """Yield (number, program) for 2, 4, 8, … instances of a program, as long as the limits and the time allow it."""
     instances = 2
     while instances <= _MOST and (instances == 2 or instances * instance.nsteps <= most_steps):
-        ir = replace(instructions_of(instance, goal, False), instances=instances, interleaved=None)
         try:
-            yield instances, side_by_side(instance, ir, limits)
+            yield instances, _side_by_side(instance, goal, instances, limits)
         except InputError:
             return
         if now() >= until:

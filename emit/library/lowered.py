@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from emit.compiler.fill import ONCE, Repetition
 from emit.formats import Draft
 from emit.goal import Goal
 from emit.program import Program
@@ -31,6 +32,7 @@ class Lowered:
         text: Text of its file, checked, once it is written. Where switches multicast or reduce, the program has no
             threadblocks, and the text is written with it.
         draft: What its file says until it is written, if that is not the program itself.
+        repetition: How often the lowered schedule runs side by side in the program.
     """
 
     target: Target
@@ -42,6 +44,7 @@ class Lowered:
     largest: int | None = None
     text: str = ""
     draft: Draft | None = None
+    repetition: Repetition = ONCE
     _times_us: dict[float, float] = field(default_factory=dict)
 
     def time_us(self, size_bytes: float) -> float:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 
 from emit.check.capacity import CAPACITY
 from emit.compiler.cuts import best_cut, cut_time_us
-from emit.compiler.fill import least_bytes, rank_instances
+from emit.compiler.fill import ONCE, Repetition, least_bytes, rank_instances, repeated
 from emit.compiler.lower import Lowering, forms, program_collective, translations_of
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, draft_program, write_draft, write_program
@@ -72,6 +73,7 @@ class Programs:
         writing: Time to lower a program in haste and to write its file, over the time to lower it in haste.
         nodes: Node of each rank.
         linked: Pairs of ranks with a link, sorted.
+        repetitions: How often programs of some algorithms run side by side; others are tried.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Programs:
         self._sends: dict[Algorithm, int] = {}
         self.first_s = 0.0
         self._instances = 1  # Of the last program.
+        self.repetitions: dict[Algorithm, Repetition] = {}
         self._improving_s = 0.0  # Seconds that the last lowering took after its first program for better ones.
         self.target = on_devices(target_for(problem, settings.name), problem.topology.sms, settings)
         usual = usual_target(problem.topology) if settings.name == AUTO else None
@@ -347,38 +350,50 @@ class Programs:
         self, lowering: Lowering, protocol: str, low: int, high: int, until: float, sizes: Sequence[int]
     ) -> Lowered:
         """Return the program of one protocol that a lowering makes."""
-        algorithm, begun = lowering.algorithm, now()
+        begun = now()
         program = lowering.program(protocol, min_bytes=low, max_bytes=high, until=until)
         sizes_to_time = sizes if self.size is None else (self.size,)
-        candidates = [(1, program)]
-        if algorithm.problem.topology.protocol:
-            candidates = rank_instances(
-                lowering, program, self.target.limits, low, high, sizes_to_time, until, self._most_steps(begun, until)
-            )
+        candidates = self._candidates(lowering, program, low, high, sizes_to_time, until)
         best, fault = None, None
         # The times of plans differ from those of their programs, so several are drafted.
-        for number, candidate in candidates[: 1 if self._holds_program else _MOST_PLANS]:
+        for repetition, candidate in candidates[: 1 if self._holds_program else _MOST_PLANS]:
             if best is not None and now() >= until:
                 break
             try:
-                lowered = self._as_lowered(lowering, candidate, number)
+                lowered = self._as_lowered(lowering, candidate, repetition)
             except InputError as error:  # The format may still refuse the program.
                 fault = fault or error
                 continue
             if best is None or _is_faster(lowered, best, sizes_to_time or (high,)):
-                best, self._instances = lowered, number
+                best, self._instances = lowered, repetition.instances
         self._improving_s = now() - max(begun, lowering.first)
         if best is None:
             raise fault or InputError(f"{lowering.algorithm.engine}: no program")
         return best
 
-    def _as_lowered(self, lowering: Lowering, program: Program, instances: int) -> Lowered:
-        """Return a program of so many instances with its predictor, and with the draft of its file if it is a plan.
+    def _candidates(
+        self, lowering: Lowering, program: Program, low: int, high: int, sizes: Sequence[int], until: float
+    ) -> list[tuple[Repetition, Program]]:
+        """Return a program with those repetitions that may be the fastest, as `rank_instances` does.
+
+        If `repetitions` has the algorithm, that repetition is the only one.
+        """
+        limits = self.target.limits
+        if not lowering.algorithm.problem.topology.protocol:
+            return [(ONCE, program)]
+        if known := self.repetitions.get(lowering.algorithm):
+            with suppress(InputError):
+                return [(known, repeated(lowering, program, known, limits, low, high))]
+        return rank_instances(lowering, program, limits, low, high, sizes, until, self._most_steps(now(), until))
+
+    def _as_lowered(self, lowering: Lowering, program: Program, repetition: Repetition) -> Lowered:
+        """Return a repeated program with its predictor, and with the draft of its file if it is a plan.
 
         Raises:
             InputError: The format refuses the program.
         """
         algorithm, common, goal = lowering.algorithm, lowering.common, lowering.goal
+        instances = repetition.instances
         if goal is not None:
             goal, common = goal.refined(instances), common.finer(instances)
         ranks, for_all_sizes = self.problem.ranks, replace(program, min_bytes=0, max_bytes=0)
@@ -392,7 +407,9 @@ class Programs:
             largest, predictor = draft.largest_message, draft.predictor(self.problem.topology, ranks)
         scale = float(lowering.common.cells.fraction[0]) / instances / predictor.chunk_bytes(1.0)
         exact_scale = 1.0 if abs(scale - 1) < _ROUNDING else scale
-        return Lowered(self.target, program, goal, predictor, common, exact_scale, largest, draft=draft)
+        return Lowered(
+            self.target, program, goal, predictor, common, exact_scale, largest, draft=draft, repetition=repetition
+        )
 
     def _most_steps(self, begun: float, until: float) -> float:
         """Return the most steps of a program that takes no longer to be written with its lowering than to be improved.
@@ -402,6 +419,10 @@ class Programs:
             until: When its improvement ends.
         """
         return math.inf if self._holds_program else max(0.0, until - begun) / (self.send_s / _SEND_STEPS)
+
+    def can_improve(self, algorithm: Algorithm) -> bool:
+        """Return whether a second lowering of an algorithm may give another program than the first."""
+        return algorithm not in self.repetitions
 
     def other_form(self) -> Programs | None:
         """Return a new lowering for the other form of calls, in or out of place; None if there is one form only."""
@@ -482,6 +503,12 @@ def run_by(result: SearchResult, programs: Programs, until: float = math.inf) ->
     is_out_of_time = result.stop_reason == "budget" and until < math.inf  # What had no time before is not tried again.
     if (lowered or is_out_of_time) and not untried and all(is_same_target):
         return result
+    # The best number of instances hardly depends on the form of the calls, and trying several takes long.
+    programs.repetitions = {
+        offer.algorithm: offer.execution.repetition
+        for offer in (*result.ranges, *result.unused)
+        if isinstance(offer.execution, Lowered) and offer.execution.target == programs.target
+    }
     algorithms = [served.algorithm for served in result.ranges]
     if not result.stop_reason:
         algorithms += [answer.algorithm for answer in result.unused]

@@ -39,7 +39,8 @@ _AGAIN = 1.6  # The time left over the estimated time above which a program is l
 _NEARLY = 1.04  # The factor on a time up to which a coarser algorithm is lowered first.
 _FASTER = 0.98  # The part of the best program's time below which a coarser algorithm is worth its lowering.
 _MUCH_FASTER = 0.75  # The part of the best program's time below which what is surely in time is lowered first.
-_WORTH_LOWERING = 0.985  # The part of the best program's time below which a library lowers another algorithm.
+_WORTH_LOWERING = 0.995  # The part of the best program's time below which another algorithm is lowered at the end.
+_WORTH_IN_LIBRARY = 0.985  # The same where the budget is counted work, as in libraries of many questions.
 WORTH_SAYING = 0.98  # A schedule that no program can hold is named below this part of the best program's time.
 
 
@@ -83,6 +84,9 @@ class Executor(Protocol):
         Raises:
             InputError: The executor can hold no program of it.
         """
+
+    def can_improve(self, algorithm: Algorithm) -> bool:
+        """Return whether a second lowering of an algorithm may give another program than the first."""
 
     def files(self, offers: Sequence[Offer]) -> list[Offer]:
         """Return the offers split so that each is one file."""
@@ -300,6 +304,8 @@ class Pool:
         own = next((rival for rival in self.offers if rival.algorithm is algorithm), None)
         if self.executor is None or own is None or not is_slow or not has_time or algorithm in self._improved:
             return False
+        if not self.executor.can_improve(algorithm):
+            return False
         self._improved.add(algorithm)
         self.report(f"lowering {self._sends(algorithm)} sends again")
         enough, cutoff = self.budget.lowering_deadlines(False, 1, False, 0.0, self.executor.writing)
@@ -354,7 +360,7 @@ class Pool:
             return True
         if not has_program:
             return self._settle_first(offer, sizes)
-        if self.budget.seconds == math.inf and not self._is_worth_lowering(offer, sizes):
+        if not self.searching and not self._is_worth_lowering(offer, sizes):
             self._refuse(offer, "a program of another algorithm is nearly as fast as this schedule")
             return False
         needs_s = self._needs_s(offer)
@@ -373,10 +379,11 @@ class Pool:
         return False
 
     def _is_worth_lowering(self, offer: Offer, sizes: Sequence[int]) -> bool:
-        """Return whether a schedule is clearly faster than all programs at one of some message sizes in bytes."""
+        """Return whether a schedule is faster than all programs at one of some message sizes in bytes."""
+        part = _WORTH_IN_LIBRARY if self.budget.seconds == math.inf else _WORTH_LOWERING
         programs = [rival for rival in self.offers if rival.execution is not None]
         least_us = ((size, min(rival.taken_us(size) for rival in programs)) for size in sizes)
-        return any(offer.time_us(size) < _WORTH_LOWERING * program_us for size, program_us in least_us)
+        return any(offer.time_us(size) < part * program_us for size, program_us in least_us)
 
     def _next_to_lower(self, offer: Offer, size_bytes: float) -> Offer:
         """Return the algorithm to lower next at the end: the fastest one, or another one whose program comes sooner.
@@ -479,7 +486,7 @@ class Pool:
             self.offers[at] = lowered
             fast_enough = _AS_FAST if now() - begun < _QUICK * self.budget.seconds else _MET
             is_slow = any(lowered.time_us(size) > fast_enough * offer.time_us(size) for size in sizes)
-            if has_end and is_slow and not in_haste:
+            if has_end and is_slow and not in_haste and self.executor.can_improve(offer.algorithm):
                 # What takes little time ends by itself, so that the same question gets the same program.
                 longest_s = max(_IMPROVING * (now() - begun), _LEAST_IMPROVING * self.budget.seconds)
                 enough = min(enough, now() + longest_s)

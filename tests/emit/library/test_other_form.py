@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from emit.library.index import load_index
-from emit.library.programs import Programs
+from emit.library.lowered import Lowered
+from emit.library.programs import Programs, run_by
 from emit.library.saving.save import save
 from emit.msccl.read import read_msccl
 from emit.timing.predict import Predictor
@@ -65,3 +66,21 @@ def test_ctrl_c_ends_lowering_and_removes_nothing(tmp_path: Path, monkeypatch: p
     saved_alone = save(replace(result, stop_reason="interrupted"), tmp_path / "alone", TargetSettings("executor-nccl"))
     assert saved_alone.index is not None
     assert {entry.inplace for entry in load_index(tmp_path / "alone")} == {before[0].inplace}
+
+
+def test_the_other_form_runs_as_many_instances_without_trying_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = synthesize("allgather", "dgx-a100", group=[0, 2, 4], size="64M", engine="route", budget=5).result
+    programs = Programs(result.problem, size=1 << 26)
+    result = run_by(result, programs)
+    usual = result.ranges[0].execution
+    assert isinstance(usual, Lowered)
+    assert usual.repetition.instances > 1
+    other_form = programs.other_form()
+    assert other_form is not None
+    freely = other_form.lower(result.ranges[0].algorithm)
+    monkeypatch.setattr("emit.library.programs.rank_instances", None)
+    lowered = run_by(result, other_form).ranges[0].execution
+    assert isinstance(lowered, Lowered)
+    assert lowered.program.inplace == other_form.inplace != usual.program.inplace
+    assert lowered.repetition == usual.repetition
+    assert lowered.time_us(1 << 26) <= NEARLY * freely.time_us(1 << 26)

@@ -15,6 +15,7 @@ import click
 from emit.targets import RESERVED_SMS
 from synth.app.arguments import QuestionArguments
 from synth.app.cli import interrupts
+from synth.app.cli.asking.help import HelpfulCommand
 from synth.app.cli.options import (
     SearchCommand,
     cache_option,
@@ -111,7 +112,7 @@ _question = declare(
 )
 
 
-class _QuestionCommand(click.Command):
+class _QuestionCommand(HelpfulCommand):
     """A command that asks about a network; without one it says how to name it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -157,13 +158,14 @@ def collective_command(kind: CollectiveKind) -> click.Command:
         example = f"synth {kind.name} --topo dgx1 --sizes sizes.csv"
         text = "Read the matrix of bytes from this CSV or JSON file."
         own_options.append(click.Option(["--sizes", "file"], required=True, metavar="FILE", help=text))
-    text = f"{kind.summary}\n\n\b\n{example}\n"
+    second_example = f"synth {kind.name} --topo torus:4x4 --size 1M --budget 5s\n" if not kind.by_size else ""
+    text = f"{kind.summary}\n\n\b\n{example}\n{second_example}"
     return click.command(kind.name, cls=_QuestionCommand, help=text, params=own_options)(
         _question(partial(_answer, kind.name))
     )
 
 
-@click.command("pattern")
+@click.command("pattern", cls=HelpfulCommand)
 @click.argument("file")
 @_question
 def pattern(**options: Any) -> None:
@@ -171,6 +173,7 @@ def pattern(**options: Any) -> None:
 
     \b
     synth pattern halo.toml --topo mesh:2x2
+    synth pattern halo.toml --topo dgx1 --group 0-3 --size 1M --budget 5s
     """
     _answer("pattern", **options)
 
