@@ -39,8 +39,7 @@ _AGAIN = 1.6  # The time left over the estimated time above which a program is l
 _NEARLY = 1.04  # The factor on a time up to which a coarser algorithm is lowered first.
 _FASTER = 0.98  # The part of the best program's time below which a coarser algorithm is worth its lowering.
 _MUCH_FASTER = 0.75  # The part of the best program's time below which what is surely in time is lowered first.
-_WORTH_LOWERING = 0.995  # The part of the best program's time below which another algorithm is lowered at the end.
-_WORTH_IN_LIBRARY = 0.985  # The same where the budget is counted work, as in libraries of many questions.
+_WORTH_LOWERING = 0.985  # The part of the best program's time below which a library lowers another algorithm.
 WORTH_SAYING = 0.98  # A schedule that no program can hold is named below this part of the best program's time.
 
 
@@ -138,6 +137,7 @@ class Pool:
         self._postponed = set[Algorithm]()
         self._late = list[Offer]()  # Refused because time seemed too short.
         self._improved = set[Algorithm]()  # Lowered again in the time left.
+        self._completed: set[Execution] = set()  # Programs whose files are written and checked.
         self._cut_off = set[Algorithm]()  # Their lowering took too long while engines were asked.
         self._spent_s = 0.0  # Seconds of lowering while engines were asked.
         self._aim: Offer | None = None  # The fastest algorithm whose program the caller has time to make.
@@ -256,7 +256,9 @@ class Pool:
             offers = self.executor.files(offers)
             if self.budget.seconds == math.inf:
                 return offers
-            if not all(map(self._complete, offers)):
+            # The smallest is written first: if the time ends while a large file is written, the others are there.
+            smallest_first = sorted(offers, key=lambda offer: self._sends(offer.algorithm))
+            if not all(map(self._complete, smallest_first)):
                 continue
             is_new = [self._improve(offer) for offer in (*offers, *self._promising(offers))]
             if not any(is_new):
@@ -275,7 +277,7 @@ class Pool:
 
     def _complete(self, offer: Offer) -> bool:
         """Write and check the file of an offer; if that fails or takes too long, refuse it and return False."""
-        if self.executor is None or offer.execution is None:
+        if self.executor is None or offer.execution is None or offer.execution in self._completed:
             return True
         others = [own for own in self.offers if own.execution and own.algorithm is not offer.algorithm]
         complete = partial(self.executor.complete, offer.execution)
@@ -287,6 +289,7 @@ class Pool:
         except InputError as error:
             reason = str(error)
         else:
+            self._completed.add(offer.execution)
             return True
         own = [rival for rival in self.offers if rival.algorithm is offer.algorithm]
         for rival in own:
@@ -360,7 +363,7 @@ class Pool:
             return True
         if not has_program:
             return self._settle_first(offer, sizes)
-        if not self.searching and not self._is_worth_lowering(offer, sizes):
+        if self.budget.seconds == math.inf and not self._is_worth_lowering(offer, sizes):
             self._refuse(offer, "a program of another algorithm is nearly as fast as this schedule")
             return False
         needs_s = self._needs_s(offer)
@@ -379,11 +382,10 @@ class Pool:
         return False
 
     def _is_worth_lowering(self, offer: Offer, sizes: Sequence[int]) -> bool:
-        """Return whether a schedule is faster than all programs at one of some message sizes in bytes."""
-        part = _WORTH_IN_LIBRARY if self.budget.seconds == math.inf else _WORTH_LOWERING
+        """Return whether a schedule is clearly faster than all programs at one of some message sizes in bytes."""
         programs = [rival for rival in self.offers if rival.execution is not None]
         least_us = ((size, min(rival.taken_us(size) for rival in programs)) for size in sizes)
-        return any(offer.time_us(size) < part * program_us for size, program_us in least_us)
+        return any(offer.time_us(size) < _WORTH_LOWERING * program_us for size, program_us in least_us)
 
     def _next_to_lower(self, offer: Offer, size_bytes: float) -> Offer:
         """Return the algorithm to lower next at the end: the fastest one, or another one whose program comes sooner.

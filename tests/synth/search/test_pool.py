@@ -304,6 +304,40 @@ def test_where_time_is_short_every_size_has_a_program_before_one_has_its_best(
     assert len(late.refused) == len(algorithms) - 1
 
 
+@dataclass(frozen=True)
+class InBand(Slower):
+    """An execution that is fast only for one of three bands of message sizes: up to 1 MiB, 1 GiB, and larger ones."""
+
+    band: int
+
+    def time_us(self, size_bytes: float) -> float:
+        return 1.0 if min(2, int(math.log2(size_bytes)) // 10 - 1) == self.band else 1e9
+
+
+def test_a_file_that_takes_too_long_costs_no_other_file(
+    algorithms: list[Algorithm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that small files are written first, and stay where the time ends while the largest is written."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    largest_first = sorted(algorithms, key=lambda algorithm: -len(algorithm.schedule))[:3]
+
+    class Writing(Executor):
+        def lower(self, algorithm: Algorithm, _until: float, _sizes: Sequence[int]) -> Slower:
+            return InBand(algorithm, 1.0, largest_first.index(algorithm))
+
+        def complete(self, execution: Execution) -> None:
+            assert isinstance(execution, Slower)
+            if execution.algorithm is largest_first[0]:
+                clock[0] += 20.0
+                check_deadline()
+
+    pool = Pool(Writing(), Budget(10.0))
+    pool.offers = [Offer(algorithm) for algorithm in largest_first]
+    assert {offer.algorithm for offer in pool.files()} == set(largest_first[1:])
+    assert [offer.algorithm for offer in pool.refused] == largest_first[:1]
+
+
 def test_a_program_is_made_for_the_sizes_that_its_schedule_wins(algorithms: list[Algorithm]) -> None:
     sizes_of: dict[Algorithm, list[int]] = {}
 
