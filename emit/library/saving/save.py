@@ -129,12 +129,13 @@ def save(
                 forms[1].make(library.entries, until)
         question_key = None if programs is None else programs.question
         old_entries = [entry for entry in library.entries if entry.question == question_key and not anew]
-        used_names = [entry.file for entry in library.entries if entry.question != question_key]
+        others = [entry for entry in library.entries if entry.question != question_key]
+        used_names = [entry.file for entry in others]
         for form in forms:
             form.join([entry for entry in old_entries if form.is_of(entry)], outcome, used_names)
         if not anew:
             forms[0].keep_schedules(library, outcome, until)
-        stored = _place_schedules(library, forms, proof)
+        stored = _place_schedules(library, forms, proof, others)
         entries = [placed_file.entry for form in forms for placed_file in form.placed]
         write_placed(library, (placed_file for form in forms for placed_file in form.placed))
         if entries:
@@ -376,15 +377,18 @@ def _served(target: Target, entries: Sequence[IndexEntry], lacking: Sequence[str
     yield from (f"no file for {reason}; {target.otherwise} serves it" for reason in lacking)
 
 
-def _place_schedules(library: Library, forms: Sequence[_CallForm], proof: bool) -> dict[int, dict[str, str]]:
+def _place_schedules(
+    library: Library, forms: Sequence[_CallForm], proof: bool, others: Sequence[IndexEntry]
+) -> dict[int, dict[str, str]]:
     """Write the schedules of algorithms without a file, with `proof` of all that stay; return them by range number.
 
-    Entries of their files then name them.
+    Entries of their files then name them. The entries in `others`, of other questions or targets, keep their schedules.
     """
     usual, stored = forms[0], {}
     placed = [placed_file for form in forms for placed_file in form.placed]
     new_files = [placed_file for placed_file in placed if not placed_file.file.existed]
     used_names = {placed_file.entry.schedule for placed_file in placed if placed_file.file.existed}
+    used_names |= {entry.schedule for entry in others}
     for number, (served, name) in enumerate(
         zip(usual.result.ranges, stems(usual.result, library.entries), strict=True)
     ):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from emit.formats import FORMATS, verify_program
+from emit.library.checking.check import check_library
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import load_index
 from emit.library.saving.save import Saved, save, stem
@@ -294,6 +295,16 @@ def test_schedules_and_proofs_of_kept_files_are_kept(tmp_path: Path) -> None:
     save(answer(target, "route"), tmp_path, TargetSettings(target))
     assert all(entry.proof_file for entry in load_index(tmp_path) if entry.file in before)
     check_whole(tmp_path)
+
+
+def test_files_for_two_targets_never_share_a_schedule_of_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("emit.library.saving.save.stems", lambda result, _: ["shape" for _ in result.ranges])
+    for target, engine in (("executor-nccl", "route"), ("msccl", "baseline")):
+        save(answer(target, engine, size="1M"), tmp_path, TargetSettings(target), proof=True)
+    assert len({entry.schedule for entry in load_index(tmp_path)}) == 2
+    assert check_library(tmp_path, load_index(tmp_path)).wrong == []
 
 
 def test_concurrent_writers_are_both_right(tmp_path: Path) -> None:
