@@ -436,6 +436,15 @@ class Programs:
         """Return the text of a program's file; raise InputError if the target cannot hold it."""
         return write_program(program, goal, self.target, nodes=self.nodes, linked=self.linked)
 
+    def largest_message(self, program: Program, goal: Goal | None) -> int | None:
+        """Return the largest message in bytes that a program's file can serve if it is a plan.
+
+        Raises:
+            InputError: If the target cannot hold it.
+        """
+        draft = draft_program(program, goal, self.target, self.nodes, self.linked)
+        return None if draft is None else draft.largest_message
+
     def complete(self, execution: Execution) -> None:
         """Write and check the text of a program, if that is not done; `Lowered.text` then keeps it.
 

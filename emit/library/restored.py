@@ -53,9 +53,8 @@ def restored_program(entry: IndexEntry, algorithm: Algorithm, programs: Programs
     if form.holds_program:
         largest = most_bytes(program, target.limits)
     elif goes_by_links:
-        text_of_all_sizes = programs.text(replace(program, min_bytes=0, max_bytes=0), entry.goal())
         # The file's own text is limited to the sizes that it serves.
-        largest = form.writer.largest_message(text_of_all_sizes)
+        largest = programs.largest_message(replace(program, min_bytes=0, max_bytes=0), entry.goal())
     else:
         largest = form.writer.largest_message(text)
     return Lowered(target, program, entry.goal(), predictor, common, exact_scale, largest, text)

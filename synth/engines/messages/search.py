@@ -248,7 +248,7 @@ class _MessagesSearch:
         if time < self.best_us:
             self.best_us, self._best = time, (parts, form, waves)
             yield Candidate(whole, schedule, self.name, size, supersedes=True)
-        yield Progress(f"messages: {form}, {waves} waves, {time / self.request.bound.at(size)[0]:.3f} × the bound")
+        yield Progress(f"messages: waves {waves}, {time / self.request.bound.at(size)[0]:.3f} × the bound")
         return time
 
     def _schedule(self, parts: int, form: MessagesForm, waves: int) -> Schedule | None:

@@ -50,6 +50,8 @@ _PROOF = "bound.proof.json"
 _MOST_ALGORITHMS = 1000
 _MOST_BYTES = 1 << 62  # size of a message
 _MOST_S = 1e9
+_CHECKED_PER_S = 400_000  # Bytes of files that are read, checked and timed in a second.
+_SOON_CHECKED = 10 * _CHECKED_PER_S  # Bytes of files that are kept however little time their search took.
 
 
 @dataclass
@@ -97,8 +99,9 @@ def entries_of_question(entries: Iterable[IndexEntry], user_question: Question) 
 def keep_answer(cache: Cache, key: str, written: Saved) -> None:
     """Write the answer of a search to the cache.
 
-    Nothing is kept in three cases: the cache cannot be written; the network has dead parts, whose healthy twin would
-    have to be kept too; or no time was left to write a program, since another search may have it.
+    Nothing is kept in four cases: the cache cannot be written; the network has dead parts, whose healthy twin would
+    have to be kept too; no time was left to write a program, since another search may have it; or the check of the
+    files would take longer than the search did.
 
     Args:
         cache: The cache.
@@ -114,6 +117,9 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
         file is None and offer.execution is not None and not offer.library for row in rows for offer, file in row
     )
     if is_unwritten or (written.refused and result.stop_reason):
+        return
+    size = sum(len(file.text) for row in rows for _, file in row if file is not None)
+    if size > max(_SOON_CHECKED, _CHECKED_PER_S * result.seconds):
         return
     algorithms = list(dict.fromkeys(served.algorithm for form in forms for served in form.result.ranges))
     algorithms += [offer.algorithm for offer in result.refused if offer.algorithm not in algorithms]

@@ -91,8 +91,10 @@ _question = declare(
         metavar="LIST",
         help="Compare these engines, as route,flow,lns: one row each, equal shares of the budget, no files.",
     ),
-    click.option("--budget", default="30s", metavar="TIME", help="Limit the time of the search: 30s, 500ms, 5m."),
-    click.option("--seed", type=int, default=0, metavar="N", help="Set the seed of the solvers."),
+    click.option(
+        "--budget", default="30s", metavar="TIME", help="Limit the time of the command: 500ms, 5m. Default: 30s."
+    ),
+    click.option("--seed", type=int, default=0, metavar="N", help="Set the seed of the solvers. Default: 0."),
     click.option(
         "--out",
         metavar="DIR",
