@@ -143,7 +143,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "library build": ("library", "build", "cluster.toml", "--dry-run", "--out", "new"),
     "library export": ("library", "export", "lib", "--for", "table", "-o", "new"),
     "cache info": ("cache", "info"), "cache clear": ("cache", "clear"),
-    "library update": ("library", "update", "cluster.toml", "--without", "rank:0", "--out", "new"),
+    "library update": ("library", "update", "cluster.toml", "--without", "rank:0", "--out", "lib"),
     "prove": ("prove", "s.synth"),
     "simulate": ("simulate", "a.xml", "--topo", "ring:4"), "compile": ("compile", "turn.py"),
     "lower": ("lower", "s.synth"),
@@ -159,6 +159,8 @@ UNCERTAIN = {"tune", "calibrate", "topo here", "topo import"}
 
 MORE: list[tuple[str, ...]] = [
     ("cache", "info", "--cache", "none"), ("cache", "clear", "--cache", "none"), ("cache",  "empty"),
+    ("library", "update", "cluster.toml", "--without", "rank:0", "--out", "nosuch"),
+    ("allreduce", "--topo", "ring:4", "-size", "1M"), ("allreduce", "--topo", "ring:4", "-group=0,1"),
     ("allreduc",), ("Allreduce ",), (LONG,), (CONTROL,), ("",), ("topo", "lst"), ("topo", "show"), ("topo", ""),
     ("--nonsense",), ("allreduce",), ("allreduce", "--topo"), ("allreduce", "--topo", "ring:4", "extra"),
     ("allreduce", "--top", "ring:4"), ("allreduce", "--topo", "ring:4", "--chunk", "1"), ("verify",), ("prove",),

@@ -125,7 +125,7 @@ def check_arguments(command: click.Command, args: list[str], ctx: click.Context)
         ctx: Context of the group that the command belongs to.
 
     Raises:
-        InputError: An option is given twice that may be given once only.
+        InputError: An option is given twice that may be given once only, or with one dash in place of two.
     """
     for param in command.params:
         if type(param.type) is type(click.STRING):
@@ -138,6 +138,11 @@ def check_arguments(command: click.Command, args: list[str], ctx: click.Context)
             param.type = _Figure()
     if ctx.resilient_parsing:  # The arguments are not complete: the shell asks what may follow.
         return
+    long_options = {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+    for written in args:
+        name = written.partition("=")[0]
+        if len(name) > 2 and name[0] == "-" != name[1] and f"-{name}" in long_options:
+            raise InputError(f"{name}: no such option; did you mean -{name}?")
     given_names: set[str | None] = set()
     inner = click.Context(command, parent=ctx)  # This context allows options after arguments.
     for param in command.make_parser(inner).parse_args(list(args))[2]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from emit.library.entry import INDEX
 from emit.library.write import existing_entries
 from synth.app.cli.asking.answer import check_writable
 from synth.app.cli.options import cache_option, declare, json_option, print_json
@@ -27,6 +28,7 @@ from synth.model.deadline import now
 from synth.model.text import format_count, format_table
 from synth.storage.cache import open_cache
 from topologies.errors import InputError
+from topologies.text.files import origin_of
 
 _SHOWN = 12  # kinds of problems in a plan's table
 
@@ -243,6 +245,10 @@ def library_update(
         if faults is None
         else [(failure,) for failure in single_failures(cluster.topology, faults.split(","))]
     )
+    if not (Path(out) / INDEX).is_file():
+        raise InputError(
+            f"--out {origin_of(out)}: no library is there; first run synth library build {origin_of(file)} --out DIR"
+        )
     check_writable(Path(out))
     healthy = make_plan(cluster, _pool(on, jobs).processes)
     rows = []
