@@ -67,9 +67,9 @@ def repeated(
         InputError: If the limits do not allow that.
     """
     instance = _narrow(lowering, program, low, high) if repetition.is_narrow else program
-    return (
-        instance if repetition.instances == 1 else _side_by_side(instance, lowering.goal, repetition.instances, limits)
-    )
+    if repetition.instances == 1:
+        return instance
+    return _side_by_side(instance, lowering.goal, repetition.instances, limits)
 
 
 def rank_instances(  # Longer than 60 lines because of its documentation.

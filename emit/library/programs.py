@@ -13,7 +13,7 @@ from emit.compiler.cuts import best_cut, cut_time_us
 from emit.compiler.fill import ONCE, Repetition, least_bytes, rank_instances, repeated
 from emit.compiler.lower import Lowering, forms, program_collective, translations_of
 from emit.compiler.tuning import TUNING
-from emit.formats import FORMATS, draft_program, write_draft, write_program
+from emit.formats import FORMATS, Draft, draft_program, write_draft, write_program
 from emit.goal import Goal, most_chunks
 from emit.images import whole_program
 from emit.library.by_size import by_size
@@ -353,7 +353,8 @@ class Programs:
         begun = now()
         program = lowering.program(protocol, min_bytes=low, max_bytes=high, until=until)
         sizes_to_time = sizes if self.size is None else (self.size,)
-        candidates = self._candidates(lowering, program, low, high, sizes_to_time, until)
+        most_steps = self._most_steps(begun, until)
+        candidates = self._candidates(lowering, program, low, high, sizes_to_time, until, most_steps)
         best, fault = None, None
         # The times of plans differ from those of their programs, so several are drafted.
         for repetition, candidate in candidates[: 1 if self._holds_program else _MOST_PLANS]:
@@ -372,9 +373,16 @@ class Programs:
         return best
 
     def _candidates(
-        self, lowering: Lowering, program: Program, low: int, high: int, sizes: Sequence[int], until: float
+        self,
+        lowering: Lowering,
+        program: Program,
+        low: int,
+        high: int,
+        sizes: Sequence[int],
+        until: float,
+        most_steps: float,
     ) -> list[tuple[Repetition, Program]]:
-        """Return a program with those repetitions that may be the fastest, as `rank_instances` does.
+        """Return a program with those repetitions that may be the fastest; the arguments are those of `rank_instances`.
 
         If `repetitions` has the algorithm, that repetition is the only one.
         """
@@ -384,7 +392,7 @@ class Programs:
         if known := self.repetitions.get(lowering.algorithm):
             with suppress(InputError):
                 return [(known, repeated(lowering, program, known, limits, low, high))]
-        return rank_instances(lowering, program, limits, low, high, sizes, until, self._most_steps(now(), until))
+        return rank_instances(lowering, program, limits, low, high, sizes, until, most_steps)
 
     def _as_lowered(self, lowering: Lowering, program: Program, repetition: Repetition) -> Lowered:
         """Return a repeated program with its predictor, and with the draft of its file if it is a plan.
@@ -396,8 +404,7 @@ class Programs:
         instances = repetition.instances
         if goal is not None:
             goal, common = goal.refined(instances), common.finer(instances)
-        ranks, for_all_sizes = self.problem.ranks, replace(program, min_bytes=0, max_bytes=0)
-        draft = draft_program(for_all_sizes, goal, self.target, self.nodes, self.linked)
+        ranks, draft = self.problem.ranks, self._draft(program, goal)
         if draft is None:
             if algorithm.problem.quotient is None:  # The file is checked with all ranks.
                 program = whole_program(program)
@@ -437,13 +444,22 @@ class Programs:
         return write_program(program, goal, self.target, nodes=self.nodes, linked=self.linked)
 
     def largest_message(self, program: Program, goal: Goal | None) -> int | None:
-        """Return the largest message in bytes that a program's file can serve if it is a plan.
+        """Return the largest message in bytes that a file of a program can take; None for no limit.
 
         Raises:
             InputError: If the target cannot hold it.
         """
-        draft = draft_program(program, goal, self.target, self.nodes, self.linked)
-        return None if draft is None else draft.largest_message
+        draft = self._draft(program, goal)
+        return most_bytes(program, self.target.limits) if draft is None else draft.largest_message
+
+    def _draft(self, program: Program, goal: Goal | None) -> Draft | None:
+        """Return the draft of a program's file for all sizes; None if files hold the program itself.
+
+        Raises:
+            InputError: The format refuses the program.
+        """
+        for_all_sizes = replace(program, min_bytes=0, max_bytes=0)
+        return draft_program(for_all_sizes, goal, self.target, self.nodes, self.linked)
 
     def complete(self, execution: Execution) -> None:
         """Write and check the text of a program, if that is not done; `Lowered.text` then keeps it.

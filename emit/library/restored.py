@@ -6,7 +6,6 @@ how long it takes follows from the file, the algorithm and the network.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -18,7 +17,6 @@ from emit.library.library_file import read_right, requirement_of
 from emit.library.lowered import Lowered
 from emit.library.programs import Programs
 from emit.program import Program
-from emit.targets import most_bytes
 from synth.model.common_chunk import CommonChunk, common_chunk, cut_blocks
 from synth.model.pairs import ordinary
 from synth.verify.algorithm import Algorithm
@@ -50,11 +48,8 @@ def restored_program(entry: IndexEntry, algorithm: Algorithm, programs: Programs
     exact_scale = 1.0 if abs(scale - 1) < _ROUNDING else scale
     if entry.goal() is None and not common.padding and exact_scale != 1.0:
         raise InputError(f"{entry.file}: is for messages {scale:.3g} times as large as the schedule's")
-    if form.holds_program:
-        largest = most_bytes(program, target.limits)
-    elif goes_by_links:
-        # The file's own text is limited to the sizes that it serves.
-        largest = programs.largest_message(replace(program, min_bytes=0, max_bytes=0), entry.goal())
+    if form.holds_program or goes_by_links:  # The text of a plan is limited to the sizes that it serves.
+        largest = programs.largest_message(program, entry.goal())
     else:
         largest = form.writer.largest_message(text)
     return Lowered(target, program, entry.goal(), predictor, common, exact_scale, largest, text)

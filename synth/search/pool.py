@@ -137,7 +137,7 @@ class Pool:
         self._postponed = set[Algorithm]()
         self._late = list[Offer]()  # Refused because time seemed too short.
         self._improved = set[Algorithm]()  # Lowered again in the time left.
-        self._completed: set[Execution] = set()  # Programs whose files are written and checked.
+        self._completed = set[Execution]()  # Programs whose files are written and checked.
         self._cut_off = set[Algorithm]()  # Their lowering took too long while engines were asked.
         self._spent_s = 0.0  # Seconds of lowering while engines were asked.
         self._aim: Offer | None = None  # The fastest algorithm whose program the caller has time to make.
@@ -307,8 +307,6 @@ class Pool:
         own = next((rival for rival in self.offers if rival.algorithm is algorithm), None)
         if self.executor is None or own is None or not is_slow or not has_time or algorithm in self._improved:
             return False
-        if not self.executor.can_improve(algorithm):
-            return False
         self._improved.add(algorithm)
         self.report(f"lowering {self._sends(algorithm)} sends again")
         enough, cutoff = self.budget.lowering_deadlines(False, 1, False, 0.0, self.executor.writing)
@@ -327,6 +325,8 @@ class Pool:
             cutoff: When the lowering is cut off, a reading of `now`.
             sizes: Message sizes in bytes that count.
         """
+        if self.executor is None or not self.executor.can_improve(offer.algorithm):
+            return None
         try:
             execution = limited(cutoff, partial(self._program_of, offer.algorithm, enough, sizes))
         except (TimeUp, InputError):
@@ -488,7 +488,7 @@ class Pool:
             self.offers[at] = lowered
             fast_enough = _AS_FAST if now() - begun < _QUICK * self.budget.seconds else _MET
             is_slow = any(lowered.time_us(size) > fast_enough * offer.time_us(size) for size in sizes)
-            if has_end and is_slow and not in_haste and self.executor.can_improve(offer.algorithm):
+            if has_end and is_slow and not in_haste:
                 # What takes little time ends by itself, so that the same question gets the same program.
                 longest_s = max(_IMPROVING * (now() - begun), _LEAST_IMPROVING * self.budget.seconds)
                 enough = min(enough, now() + longest_s)
