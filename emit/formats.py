@@ -107,6 +107,9 @@ class Converter(Protocol):
     def verify_program(self, path: Path, goal: Goal | None, /) -> Verdict:
         """Return a verdict that holds the Program."""
 
+    def verify_header(self, path: Path, goal: Goal | None, /) -> Verdict:
+        """Return a verdict that, of a right file, holds the Program without threadblocks, which is ready sooner."""
+
     def predictor(self, file: str | Path, topology: Topology, group: Sequence[int] | None, /) -> TimedProgram:
         """Return the predictor of the file's time, which is not that of its Program, from its text or its path."""
 

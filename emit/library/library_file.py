@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from emit.check.limits import check_limits
 from emit.compiler.lower import goal_columns, program_collective
 from emit.findings import Findings, Verdict, first_of
-from emit.formats import FORMATS, restate_program, verify_file, verify_program
+from emit.formats import FORMATS, restate_program, verify_file
 from emit.library.entry import IndexEntry
 from emit.library.lowered import Lowered, blocks_of
 from emit.library.programs import Programs
@@ -170,7 +170,10 @@ def read_again(entry: IndexEntry, requirement: Requirement) -> LibraryFile:
 
 
 def read_right(entry: IndexEntry, requirement: Requirement) -> tuple[str, Program]:
-    """Return the text and the program of an existing file after checking it; raise InputError as `read_again` does."""
+    """Return the text and the program of an existing file after checking it; raise InputError as `read_again` does.
+
+    The program has no threadblocks if the file's format has a form of its own.
+    """
     target = TARGETS[entry.target]
     try:
         text = read_text(entry.path, "a file of the library", MOST_BYTES, entry.folder, None)
@@ -179,8 +182,11 @@ def read_right(entry: IndexEntry, requirement: Requirement) -> tuple[str, Progra
         raise InputError(str(error).replace(origin_of(entry.path), entry.file)) from None
     if not requirement.is_goal(entry):
         raise InputError(f"{entry.file}: its entry states another goal than the question")
-    converts = FORMATS[target.format].load_converter
-    verdict = verify_program(entry.path, goal) if converts else verify_file(entry.path, goal, None, target.name)
+    load_converter = FORMATS[target.format].load_converter
+    if load_converter is None:
+        verdict = verify_file(entry.path, goal, None, target.name)
+    else:
+        verdict = load_converter().verify_header(entry.path, goal)
     program = _right(verdict, entry.file)
     fault = _mismatch(entry, program, requirement) or _other_sizes(entry, text)
     if fault:

@@ -18,7 +18,6 @@ from emit.library.lowered import Lowered
 from emit.library.programs import Programs
 from emit.program import Program
 from synth.model.common_chunk import CommonChunk, common_chunk, cut_blocks
-from synth.model.pairs import ordinary
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
@@ -38,7 +37,6 @@ def restored_program(entry: IndexEntry, algorithm: Algorithm, programs: Programs
         InputError: If the file is not right, is for something else, or cannot be lowered from this algorithm.
     """
     text, program = read_right(entry, requirement_of(programs))
-    goes_by_links = ordinary(algorithm.problem.network, algorithm.schedule.link)
     target, form = programs.target, FORMATS[programs.target.format]
     if program.inplace != programs.inplace:
         raise InputError(f"{entry.file}: is for the other form of calls, in or out of place")
@@ -48,10 +46,10 @@ def restored_program(entry: IndexEntry, algorithm: Algorithm, programs: Programs
     exact_scale = 1.0 if abs(scale - 1) < _ROUNDING else scale
     if entry.goal() is None and not common.padding and exact_scale != 1.0:
         raise InputError(f"{entry.file}: is for messages {scale:.3g} times as large as the schedule's")
-    if form.holds_program or goes_by_links:  # The text of a plan is limited to the sizes that it serves.
+    if form.holds_program:
         largest = programs.largest_message(program, entry.goal())
-    else:
-        largest = form.writer.largest_message(text)
+    else:  # The text is limited to the sizes that it serves.
+        largest = form.writer.largest_message(form.writer.restate(text, entry.file, 1, None, target))
     return Lowered(target, program, entry.goal(), predictor, common, exact_scale, largest, text)
 
 

@@ -22,6 +22,7 @@ from emit.findings import Verdict
 from emit.goal import Goal
 from emit.mscclpp.acts import acts_of
 from emit.mscclpp.format import read_and_check
+from emit.mscclpp.images import whole_plan
 from emit.mscclpp.memory import Memory, collective_of, goal_of, memory_of
 from emit.mscclpp.plan import NO_LIMIT, ExecutionPlan
 from emit.mscclpp.read import shared_plan
@@ -57,6 +58,14 @@ def verify_program(path: Path, goal: Goal | None) -> Verdict:
     return replace(verdict, program=program)
 
 
+def verify_header(path: Path, goal: Goal | None) -> Verdict:
+    """Return the verdict of `emit.mscclpp.format.verify`, with the plan's header as a program without threadblocks."""
+    verdict, plan, report = read_and_check(path, goal)
+    if plan is None or report is None or not report.ok:
+        return verdict
+    return replace(verdict, program=header(plan, report.root, memory_of(plan, None).units))
+
+
 def predictor(file: str | Path, topology: Topology, group: Sequence[int] | None) -> PlanPredictor:
     """Return the predictor of a plan's times, given its text or its path.
 
@@ -84,6 +93,7 @@ def program_of(plan: ExecutionPlan, goal: Goal | None = None, root: int = 0) -> 
     Raises:
         InputError: The plan names objects that do not exist, stops before its end, or is too large to be checked.
     """
+    plan = whole_plan(plan)
     ensure_executable(plan, goal, "plan cannot become a program")
     memory = memory_of(plan, goal or goal_of(plan, root))
     plan_acts = acts_of(memory)

@@ -27,7 +27,7 @@ from emit.findings import Findings, Judgement, Verdict
 from emit.goal import Goal, goals_of, sizes_of
 from emit.images import BufferImages, Images, block_of_buffer, images_of, neighbours
 from emit.mscclpp.acts import acts_of
-from emit.mscclpp.images import text_of_images
+from emit.mscclpp.images import text_of_images, whole_plan
 from emit.mscclpp.meeting import add_meeting
 from emit.mscclpp.memory import (
     ALIGNMENT,
@@ -43,7 +43,7 @@ from emit.mscclpp.memory import (
 from emit.mscclpp.numbering import Numbering
 from emit.mscclpp.placement import Placer
 from emit.mscclpp.plan import MAX_OPS, ExecutionPlan
-from emit.mscclpp.read import read_plan, remember, shared_plan
+from emit.mscclpp.read import remember, shared_plan
 from emit.mscclpp.replay import Replay
 from emit.mscclpp.structure import caution, check_structure
 from emit.mscclpp.threadblocks import make_threadblocks
@@ -86,6 +86,8 @@ def check_plan(text_or_plan: str | ExecutionPlan, goal: Goal | None = None, root
             to be checked.
     """
     plan = shared_plan(text_or_plan) if isinstance(text_or_plan, str) else text_or_plan
+    if goal is not None:
+        plan = whole_plan(plan)
     rooted = goal is None and collective_of(plan) in ROOTED and root is None
     first = _checked(plan, goal, root or 0)
     roots = range(1, min(len(plan.gpus), 1 + CAPACITY.root_steps // (1 + plan.nops)))
@@ -109,8 +111,11 @@ def read_and_check(path: Path, goal: Goal | None) -> tuple[Verdict, ExecutionPla
     A plan that is too large to be checked counts as unreadable. The verdict holds no program.
     """
     try:
-        plan = read_plan(path)
+        plan = shared_plan(path)
         report = check_plan(plan, goal)
+        if not report.ok and plan.translations:  # The findings of all ranks are reported.
+            plan = whole_plan(plan)
+            report = check_plan(plan, goal)
     except InputError as error:
         return Verdict("not readable", (str(error),)), None, None
     if report.ok and not report.judged:

@@ -31,9 +31,29 @@ def whole_plan(plan: ExecutionPlan) -> ExecutionPlan:
 
 def text_of_images(plan: ExecutionPlan) -> str:
     """Return the text of `whole_plan`, which is written by filling the numbers of each image into one text."""
+    return plan_text(plan, _texts_of_ranks(plan) if plan.translations else None)
+
+
+def is_text_of_images(plan: ExecutionPlan, text: str) -> bool:
+    """Return True if `text_of_images` of a plan with translations is the text, as far as the first rank that differs.
+
+    Raises:
+        InputError: The text of all images would be too large.
+    """
+    texts_of_ranks, at = list[str](), 0
+    for text_of_rank in _texts_of_ranks(plan):
+        at = text.find(text_of_rank, at)
+        if at < 0:
+            return False
+        texts_of_ranks.append(text_of_rank)
+        at += len(text_of_rank)
+    return plan_text(plan, texts_of_ranks) == text
+
+
+def _texts_of_ranks(plan: ExecutionPlan) -> Iterator[str]:
+    """Yield the text of each rank of a plan with translations."""
     buffers = images_of_buffers(plan)
-    if buffers is None:
-        return plan_text(plan)
+    assert buffers is not None
     templates = {rank: _Template(plan.gpus[rank]) for rank in buffers.images.representatives.tolist()}
     representative = buffers.images.representative.tolist()
     size = buffers.images.order * sum(len(template.form) for template in templates.values())
@@ -41,10 +61,8 @@ def text_of_images(plan: ExecutionPlan) -> str:
         raise InputError(
             f"{plan.name}: its file would have {size >> 20} MiB; it must be at most {_MOST_TEXT >> 20} MiB"
         )
-    ranks = checking_deadline(range(len(plan.gpus)))
-    return plan_text(
-        plan, (templates[representative[rank]].text(buffers, representative[rank], rank) for rank in ranks)
-    )
+    for rank in checking_deadline(range(len(plan.gpus))):
+        yield templates[representative[rank]].text(buffers, representative[rank], rank)
 
 
 class _Template:

@@ -194,7 +194,7 @@ class ExecutionPlan:
     @property
     def nops(self) -> int:
         """Return the number of operations of all ranks, those inside pipelines included."""
-        return sum(1 for _ in self.ops())
+        return sum(1 for _ in self.ops()) * images_of(self.translations, len(self.gpus)).order
 
     def connects(self, rank: int, target: int) -> bool:
         """Return True if channels lead from `rank` to `target`, perhaps through further ranks, or if both are equal."""

@@ -5,12 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import MISSING, fields, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from emit.images import images_of
+from emit.mscclpp.images import is_text_of_images
+from emit.mscclpp.memory import collective_of
 from emit.mscclpp.plan import (
     CHANNEL_TYPES,
     NO_LIMIT,
@@ -24,8 +32,11 @@ from emit.mscclpp.plan import (
     RemoteBuffer,
 )
 from emit.program import BUFFERS
+from synth.model.collective import Ints
 from synth.model.deadline import check_deadline
+from synth.model.registry import find_kind
 from topologies.errors import InputError
+from topologies.symmetry.translations import chains, translate
 from topologies.text.files import origin_of, parse_json, read_text
 
 _EXPECTED = "an execution plan (JSON)"
@@ -43,32 +54,97 @@ def read_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
     Raises:
         InputError: The executor would not take the plan; the message names the place of the first fault.
     """
-    if isinstance(text_or_path, str) and text_or_path.lstrip()[:1] == "{":
-        if len(text_or_path) > MAX_BYTES:
-            raise InputError(f"text: too large; it must be {_EXPECTED} of at most {MAX_BYTES >> 20} MiB")
-        return _PlanReader("text").plan(parse_json(text_or_path, "text", _EXPECTED))
-    path = Path(text_or_path)
-    text = read_text(path, _EXPECTED, MAX_BYTES, most_lines=None)
-    return _PlanReader(origin_of(path)).plan(parse_json(text, origin_of(path), _EXPECTED))
+    text, source = _text_and_source(text_or_path)
+    return _PlanReader(source).plan(parse_json(text, source, _EXPECTED))
 
 
 def shared_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
-    """Read a plan as `read_plan` does; a text that was read just before is not read again, so nobody may change it.
+    """Read a plan as `read_plan` does, with translations where its ranks are images of representatives.
 
-    Of a text that this process wrote from a plan with translations (see `remember`), that plan is returned.
+    A text that was read just before, or that this process wrote from a plan with translations (see `remember`), is not
+    read again, so nobody may change the plan.
     """
-    if isinstance(text_or_path, str) and text_or_path.startswith("{"):
-        plan = _written.get(_digest(text_or_path))
-        if plan is None:
-            return _latest_plan(text_or_path)
-        return replace(plan, name=json.loads("{" + text_or_path.split("\n", 2)[1].rstrip(",") + "}")["name"])
-    return read_plan(text_or_path)
+    text, source = _text_and_source(text_or_path)
+    plan, name = _written.get(_digest(text)), _NAME.match(text)
+    if plan is None or name is None:
+        return _latest_plan(text, source)
+    return replace(plan, name=json.loads(name[1]))
+
+
+def _text_and_source(text_or_path: str | os.PathLike[str]) -> tuple[str, str]:
+    """Return the text of a plan, and what messages call it."""
+    if isinstance(text_or_path, str) and text_or_path.lstrip()[:1] == "{":
+        if len(text_or_path) > MAX_BYTES:
+            raise InputError(f"text: too large; it must be {_EXPECTED} of at most {MAX_BYTES >> 20} MiB")
+        return text_or_path, "text"
+    path = Path(text_or_path)
+    return read_text(path, _EXPECTED, MAX_BYTES, most_lines=None), origin_of(path)
 
 
 @lru_cache(maxsize=1)
-def _latest_plan(text: str) -> ExecutionPlan:
-    """Return the plan of a text; errors as those of `read_plan`."""
-    return read_plan(text)
+def _latest_plan(text: str, source: str) -> ExecutionPlan:
+    """Return the plan of a text as `shared_plan` does; errors as those of `read_plan`."""
+    document, reader = parse_json(text, source, _EXPECTED), _PlanReader(source)
+    plan = _plan_of_representatives(document, text, reader) if len(text) >= _LARGE else None
+    if plan is None:
+        return reader.plan(document)
+    remember(text, plan)
+    return plan
+
+
+def _plan_of_representatives(document: Any, text: str, reader: _PlanReader) -> ExecutionPlan | None:
+    """Return the plan with translations whose images are exactly the text; None if no translations are found.
+
+    Translations are guessed from the threadblocks and peers of a few ranks, and proved by writing the images.
+    """
+    with suppress(InputError):  # The reader of the whole plan raises what is wrong.
+        head = reader.plan(document, ())
+        if not find_kind(collective_of(head)).translatable:
+            return None
+        nranks, gpus = len(head.gpus), document["gpus"]
+        shapes, peers = [_shape_of(gpu) for gpu in gpus], [_peers_of(gpu) for gpu in gpus]
+        whole_gpus: dict[int, PlanGpu] = {}
+
+        def looks_right(edge: tuple[int, int]) -> bool:
+            """Return whether a translation maps threadblocks and peers of a few ranks onto equal ones."""
+            samples = np.array([0, edge[0] * (edge[1] - 1), nranks - 1, nranks * 5 // 8])
+            images = translate((edge,), samples, (1,))
+            return all(
+                shapes[rank] == shapes[image]
+                and np.array_equal(np.sort(translate((edge,), peers[rank], (1,))), np.sort(peers[image]))
+                for rank, image in zip(samples.tolist(), images.tolist(), strict=True)
+            )
+
+        divisors = [d for d in range(1, nranks + 1) if nranks % d == 0]
+        edges = [(s, t // s) for s in divisors for t in divisors if t > s and t % s == 0]
+        for translations in islice(chains(nranks, [edge for edge in edges if looks_right(edge)]), _GUESSES):
+            plan = replace(head, gpus=list(head.gpus), translations=translations)
+            for rank in images_of(translations, nranks).representatives.tolist():
+                if rank not in whole_gpus:
+                    whole_gpus[rank] = reader.gpu(gpus[rank], rank)
+                plan.gpus[rank] = whole_gpus[rank]
+            if not translations or any(gpu.switches for gpu in plan.gpus):
+                return None
+            if is_text_of_images(plan, text):
+                return plan
+    return None
+
+
+def _shape_of(gpu: dict[str, Any]) -> list[int]:
+    """Return the number of operations of each threadblock in the JSON of a rank; -1 where they are no list."""
+    blocks = gpu.get("threadblocks")
+    blocks = blocks if isinstance(blocks, list) else []
+    ops = [block.get("ops") if isinstance(block, dict) else None for block in blocks]
+    return [len(part) if isinstance(part, list) else -1 for part in ops]
+
+
+def _peers_of(gpu: dict[str, Any]) -> Ints:
+    """Return the ranks at the other ends of the channels in the JSON of a rank, int64, shape (channels,)."""
+    channels = gpu.get("channels")
+    channels = channels if isinstance(channels, list) else []
+    lists = [channel.get("connected_to") for channel in channels if isinstance(channel, dict)]
+    peers = [peer for part in lists if isinstance(part, list) for peer in part]
+    return np.array([peer for peer in peers if type(peer) is int and 0 <= peer <= MAX_NUMBER], dtype=np.int64)
 
 
 def remember(text: str, plan: ExecutionPlan) -> None:
@@ -78,7 +154,10 @@ def remember(text: str, plan: ExecutionPlan) -> None:
         del _written[next(iter(_written))]
 
 
+_LARGE = 1 << 16  # Characters of a plan from which on representatives are looked for.
+_GUESSES = 64  # Groups of translations that are tried, the largest first.
 _KEPT = 32  # Plans of a few ranks each.
+_NAME = re.compile(r'\{\n "name": ("[^"\\\n]*"),\n')  # The name is the second line of a text that was written.
 _written: dict[bytes, ExecutionPlan] = {}
 
 
@@ -144,8 +223,13 @@ class _PlanReader:
         place = f"{where}.{name}" if where else name
         return [take(value, f"{place}[{n}]") for n, value in enumerate(self.get(holder, name, where, self.items))]
 
-    def plan(self, value: Any) -> ExecutionPlan:
-        """Read a plan."""
+    def plan(self, value: Any, ranks: Collection[int] | None = None) -> ExecutionPlan:
+        """Read a plan: of all ranks the buffers' sizes, and of some or all ranks their threadblocks and channels.
+
+        Args:
+            value: The parsed document.
+            ranks: Ranks whose threadblocks and channels are read; None for all.
+        """
         top = self.object(value, "")
         if "gpus" not in top:
             raise self.fail("", "no gpus; it must be an execution plan")
@@ -164,7 +248,7 @@ class _PlanReader:
             collective=self.get(top, "collective", "", self.word),
             protocol=self.get(top, "protocol", "", self.word),
             inplace=self.get(top, "inplace", "", self.truth),
-            gpus=[self.gpu(gpu, n) for n, gpu in enumerate(gpus)],
+            gpus=[self.gpu(gpu, n, is_whole=ranks is None or n in ranks) for n, gpu in enumerate(gpus)],
             double=self.get(top, PLAN_KEYS["double"], "", self.truth),
             reuse=self.get(top, PLAN_KEYS["reuse"], "", self.truth),
             alignment=self.get(top, PLAN_KEYS["alignment"], "", self.integer, 1),
@@ -173,8 +257,8 @@ class _PlanReader:
             max_bytes=self.get(top, PLAN_KEYS["max_bytes"], "", self.integer, 0, NO_LIMIT),
         )
 
-    def gpu(self, value: Any, number: int) -> PlanGpu:
-        """Read a rank."""
+    def gpu(self, value: Any, number: int, *, is_whole: bool = True) -> PlanGpu:
+        """Read a rank, without its threadblocks and channels unless `is_whole`."""
         where = f"gpus[{number}]"
         gpu = self.object(value, where)
         if self.get(gpu, "id", where, self.integer) != number:
@@ -182,6 +266,8 @@ class _PlanReader:
         sizes = [self.get(gpu, f"{side}_chunks", where, self.integer) for side in ("input", "output", "scratch")]
         result = PlanGpu(sizes[0], sizes[1], sizes[2])
         result.peers = {"memory": [], "port": []}
+        if not is_whole:
+            return result
         self.each(gpu, "channels", where, lambda v, w: self.channel(v, w, result))
         result.buffers = self.each(gpu, "remote_buffers", where, self.remote)
         if "semaphores" in gpu:

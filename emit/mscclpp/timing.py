@@ -40,7 +40,7 @@ from topologies.arrays import pointers
 from topologies.costs import ANY
 from topologies.errors import InputError
 from topologies.network import Network, network
-from topologies.symmetry.translations import quotient_network
+from topologies.symmetry.translations import are_kept, quotient_network
 from topologies.topology import Topology
 
 _NONE = -1
@@ -78,6 +78,8 @@ class PlanPredictor(TimedProgram):
                 checked.
         """
         super().__init__(topology, "LL" if plan.packets else "Simple", len(plan.gpus), group)
+        if not made_here and not are_kept(self.network, plan.translations):
+            plan = whole_plan(plan)
         self.plan = plan
         self._chunks = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus)
         if not made_here:

@@ -148,6 +148,12 @@ def quotient_network(net: Network, translations: Translations) -> Network:
     )
 
 
+def are_kept(net: Network, translations: Translations) -> bool:
+    """Return True if translations keep a network as those of `find_translations` do: exactly, crowding no resource."""
+    pairs = _pairs(net)
+    return all(_keeps(pairs, edge) for edge in translations) and _orbits(pairs, translations) is not None
+
+
 def find_translations(net: Network, look: Callable[[], None] = lambda: None) -> Translations:
     """Find translations that keep the network and generate the largest group; return none where no translation holds.
 
@@ -169,7 +175,7 @@ def find_translations(net: Network, look: Callable[[], None] = lambda: None) -> 
     candidates = _Candidates(_pairs(net))
     refused: set[Translations] = set()
     while True:
-        for chain in _chains(net.nranks, candidates.open):
+        for chain in chains(net.nranks, candidates.open):
             if not chain:
                 return ()
             if chain in refused:
@@ -184,10 +190,10 @@ def find_translations(net: Network, look: Callable[[], None] = lambda: None) -> 
                 return ()
 
 
-def _chains(nranks: int, edges: Sequence[tuple[int, int]]) -> Iterator[Translations]:
-    """Yield all chains of translations: the largest group first, then the fewest translations, then by strides.
+def chains(nranks: int, edges: Sequence[tuple[int, int]]) -> Iterator[Translations]:
+    """Yield all chains of single translations `edges`: the largest group first, then the fewest, then by strides.
 
-    The empty chain is last.
+    In a chain each stride · extent divides the next stride. The empty chain is last.
     """
     # The search is best first over the divisors of nranks, with the largest product still to come as exact bound.
     divisors = [d for d in range(1, nranks + 1) if nranks % d == 0]
@@ -291,18 +297,19 @@ class _Candidates:
         """
         if edge not in self.checked:
             look()
-            if not self._keeps(edge) or _orbits(self.pairs, (edge,)) is None:
+            if not _keeps(self.pairs, edge) or _orbits(self.pairs, (edge,)) is None:
                 self.open.remove(edge)
                 return False
             self.checked.add(edge)
         return True
 
-    def _keeps(self, edge: tuple[int, int]) -> bool:
-        """Return whether a translation maps links and resources onto equal ones."""
-        pairs, net = self.pairs, self.pairs.net
-        p = translate((edge,), np.arange(net.nranks), (1,))
-        links = pairs.links_at(p[net.src], p[net.dst], pairs.place)
-        return not (links < 0).any() and pairs.sets.are_kept_by(links)
+
+def _keeps(pairs: _TranslatedPairs, edge: tuple[int, int]) -> bool:
+    """Return whether a translation (stride, extent) maps links and resources onto equal ones."""
+    net = pairs.net
+    p = translate((edge,), np.arange(net.nranks), (1,))
+    links = pairs.links_at(p[net.src], p[net.dst], pairs.place)
+    return not (links < 0).any() and pairs.sets.are_kept_by(links)
 
 
 def _orbits(pairs: _TranslatedPairs, translations: Translations) -> Orbits | None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 import random
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from emit.compiler.lower import Lowering, forms
-from emit.mscclpp.format import check_plan, write_plan
+from emit.mscclpp import read
+from emit.mscclpp.format import check_plan, verify, write_plan
 from emit.mscclpp.images import text_of_images, whole_plan
 from emit.mscclpp.plan import ExecutionPlan, plan_text
 from emit.mscclpp.read import read_plan, shared_plan
@@ -19,6 +23,7 @@ from synth.baselines import baseline
 from synth.model.problem import make_problem
 from tests.emit.mscclpp.plan_faults import with_changed_op
 from topologies.errors import InputError
+from topologies.faults.apply import apply_faults
 from topologies.load import load
 from topologies.topology import Topology
 
@@ -67,7 +72,7 @@ def test_images_of_a_plan_are_right(spec: str, name: str, protocol: str) -> None
         assert not written.translations
         assert all(gpu.blocks for gpu in written.gpus)
         assert plan_text(whole_plan(plan)) == text == text_of_images(plan)
-        report = check_plan(text)
+        report = check_plan(written)
         assert report.ok, report.findings
         assert report.notes == check_plan(plan).notes
         us = [PlanPredictor(timed, topology).time_us(1 << 20) for timed in (plan, written)]
@@ -96,3 +101,51 @@ def test_checks_of_representatives_and_of_all_ranks_agree(spec: str, name: str, 
                 assert kinds[0] == kinds[1], [f.message for report in reports for f in report.findings][:4]
             found += not reports[0].ok
     assert found or not _plans(spec, name, protocol)
+
+
+def _read_anew(text: str, monkeypatch: pytest.MonkeyPatch) -> ExecutionPlan:
+    """Return what `shared_plan` reads from a text that this process knows nothing of."""
+    monkeypatch.setattr(read, "_written", {})
+    monkeypatch.setattr(read, "_LARGE", 0)
+    read._latest_plan.cache_clear()
+    return shared_plan(text)
+
+
+@pytest.mark.parametrize(("spec", "name", "protocol"), CASES)
+def test_a_plan_that_is_read_has_its_representatives(
+    spec: str, name: str, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a text of images is read as its representatives, whose images are what the text says."""
+    for plan, text, topology in _plans(spec, name, protocol):
+        anew = _read_anew(text, monkeypatch)
+        assert math.prod(extent for _, extent in anew.translations) >= math.prod(e for _, e in plan.translations)
+        assert whole_plan(anew) == read_plan(text)
+        assert anew.nops == read_plan(text).nops
+        assert check_plan(anew).ok
+        slowed = apply_faults(topology, (), ("rank:1=50%",))
+        for network in (topology, slowed):
+            us = [PlanPredictor(timed, network).time_us(1 << 20) for timed in (anew, read_plan(text))]
+            assert us[0] == pytest.approx(us[1], rel=0.5 if network is topology else 1e-9)
+
+
+def test_a_rank_that_is_no_image_is_read_and_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Check that a fault in one rank of a text of images is found, and an entry of another length too."""
+    text = _texts("dgx-h100:2", "allgather", "LL")[0][0]
+    assert _read_anew(text, monkeypatch).translations
+    document = json.loads(text)
+    last = document["gpus"][-1]["threadblocks"][0]["ops"]
+    puts = [op for op in last if "src_buff" in op]
+    puts[0]["src_buff"][0]["index"] = (puts[0]["src_buff"][0]["index"] + 1) % 16
+    path = tmp_path / "faulty.json"
+    for faulty in (json.dumps(document), text.replace('"id": 15', '"id":  15'), text + " "):
+        path.write_text(faulty)
+        assert not _read_anew(faulty, monkeypatch).translations
+        assert (verify(path).status == "wrong") == (faulty == json.dumps(document))
+
+
+def test_a_known_text_with_more_on_its_second_line_is_read_anew() -> None:
+    """Check that the line with the name, which no digest covers, can hold nothing else."""
+    text = _texts("dgx-h100:2", "allgather", "LL")[0][0]
+    assert shared_plan(text.replace('{\n "name": "', '{\n "name": "other ', 1)).name.startswith("other ")
+    with pytest.raises(InputError, match="twice"):
+        shared_plan(text.replace('",\n', '", "protocol": "Simple",\n', 1))
