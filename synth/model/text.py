@@ -87,6 +87,21 @@ def format_ranks(ranks: Sequence[int], most: int = 16) -> str:
     return " ".join(map(str, ranks[: most - 1])) + f" … {ranks[-1]}"
 
 
+def format_spans(ranks: Sequence[int]) -> str:
+    """Return ranks as `0-7,12,14`, as a process group is asked for; of more than 6 spans the first 5, `…` and the last.
+
+    Two neighbours that begin no longer span stay apart: `0,1`.
+    """
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1].append(rank)
+        else:
+            spans.append([rank])
+    texts = [text for span in spans for text in ([f"{span[0]}-{span[-1]}"] if len(span) > 2 else map(str, span))]
+    return ",".join(texts if len(texts) <= 6 else [*texts[:5], "…", texts[-1]])
+
+
 def software_name() -> str:
     """Return this software's name and version, as files and documents state it; without a version if not installed."""
     from importlib.metadata import PackageNotFoundError, version  # It is slow to import, and only writers need it.

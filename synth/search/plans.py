@@ -23,7 +23,7 @@ from synth.model.problem import LARGEST, SMALLEST, Problem
 LIBRARY_BASELINE_SENDS = 15_000  # In a library build, timing baselines with more takes longer than the search.
 # What makes plans for concurrent groups: the names of stages, and the methods in the answer.
 JOINT, DIRECT = "planned jointly", "direct"
-AT_ONCE, IN_TURN, WITHIN = "isolated, at once", "isolated, one after another", "isolated, without relays"
+AT_ONCE, IN_TURN, WITHIN = "isolated, at once", "isolated, in turn", "isolated, without relays"
 Size = TypeVar("Size", int, float)
 _LINEAR_RANKS = 32  # Ranks up to which the linear program of bounds is small.
 

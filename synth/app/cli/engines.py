@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from synth.app.cli.options import json_option, print_json
-from synth.app.present.layout import Column, fitted, terminal_width
+from synth.app.present.layout import Column, fitted, say, terminal_width, wrapped
 from synth.engines.registry import AUTO, ENGINES
 
 
@@ -28,5 +28,5 @@ def engines(as_json: bool) -> None:
         Column(f"in {AUTO}", ["yes" if row.in_auto else "no" for row in ENGINES.values()], left=True),
         Column("what it does", [row.summary for row in ENGINES.values()], left=True),
     ]
-    lines, _ = fitted(columns, terminal_width())
-    click.echo("\n".join(lines))
+    lines, _ = fitted(columns, None)
+    say(wrapped(lines, terminal_width(), " " * lines[0].index("what it does")), None)

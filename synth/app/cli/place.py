@@ -15,6 +15,7 @@ from emit.library.saving.save_groups import save_groups
 from synth.app.cli.asking.answer import check_target, check_writable, clear_progress, progress_line
 from synth.app.cli.options import json_option, print_json, target_option, topo_option
 from synth.app.cli.programs import write_text
+from synth.app.present.layout import say_fitted
 from synth.app.present.placement import placement_statement, placement_table
 from synth.concurrent.result import ConcurrentResult
 from synth.model.numbers import parse_seconds
@@ -123,7 +124,7 @@ def place(
         if out is not None:
             click.echo(f"{out}: placement.json, mesh.py (torch), rankfile (Open MPI), hosts (Slurm, MPICH)")
         for name, saved in saved_calls.items():
-            click.echo(f"{library}: {name}: {_outcome(saved)}")
+            say_fitted(f"{library}: {name}: {_outcome(saved)}")
     if ranking.stop_reason:
         raise SystemExit(130)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from synth.app.cli.options import declare, json_option, print_json
 from synth.app.cli.programs import write_text
 from synth.app.cli.values import StrictGroup
-from synth.app.present.layout import say, terminal_width, wrapped
+from synth.app.present.layout import say, say_fitted, terminal_width, wrapped
 from synth.model.text import format_count
 from topologies.clusters import Machine
 from topologies.compare import compare
@@ -108,11 +108,11 @@ def _show_levels(topology: Topology, as_json: bool) -> None:
         levels = [{"name": name, "size": size, "parts": parts} for name, size, parts in rows]
         print_json("levels", {"topology": topology.name, "levels": levels})
         return
-    click.echo(f"{topology.name}: {hierarchy}")
+    say_fitted(f"{topology.name}: {hierarchy}")
     for name, size, parts in rows:
         first = format_set(parts[0], topology.nranks, ())
         part_count = format_count(len(parts), "part")
-        click.echo(f"  {name}: {size} in each part of the level above, {part_count} in all; the first: {first}")
+        say_fitted(f"  {name}: {size} in each part of the level above, {part_count} in all; the first: {first}")
 
 
 @topo.command("check")
@@ -130,7 +130,7 @@ def _topo_check(name: str, as_json: bool) -> None:
     if as_json:
         print_json("topology", facts)
         raise SystemExit(code)
-    click.echo(f"{facts['topology']}: {facts['summary'] or 'no summary'}")
+    say_fitted(f"{facts['topology']}: {facts['summary'] or 'no summary'}")
     click.echo(
         f"  {format_count(facts['ranks'], 'rank')}, {format_count(facts['switches'], 'switch', 'switches')},"
         f" {format_count(facts['links'], 'link')}, {format_count(facts['limits'], 'limit')}"
@@ -138,16 +138,16 @@ def _topo_check(name: str, as_json: bool) -> None:
     sms = f"{facts['sms']} SMs a device" if facts["sms"] else "SMs of a device unknown (set sms =)"
     capability = facts["compute_capability"]
     architecture = [f", {facts[key]}" for key in ("gcn", "platform") if facts[key]]
-    click.echo(
+    say_fitted(
         f"  {sms}" + (f", compute capability {capability / 10:.1f}" if capability else "") + "".join(architecture)
     )
     assumed = " assumed" if facts["alpha_assumed"] else ""
     if topology.nlinks:
-        click.echo(f"  out of a rank {facts['out_gbs']} GB/s, α {facts['alpha_us']} µs{assumed}")
+        say_fitted(f"  out of a rank {facts['out_gbs']} GB/s, α {facts['alpha_us']} µs{assumed}")
     if facts["switch_ops"]:
-        click.echo(f"  {facts['switch_ops']}")
+        say_fitted(f"  {facts['switch_ops']}")
     for line in _connection(_parts(topology), topology.nranks):
-        click.echo(f"  {line}")
+        say_fitted(f"  {line}")
     raise SystemExit(code)
 
 
@@ -234,9 +234,8 @@ def _write_imported(machine: Machine, out: str | None, reference: str | None) ->
         click.echo(text.rstrip("\n"))
     else:
         write_text(out, text)
-        click.echo(f"{machine.topology.name}: {machine.topology.summary} → {out}")
-        for remark in machine.remarks:
-            click.echo(f"  {remark}")
+        say_fitted(f"{machine.topology.name}: {machine.topology.summary} → {out}")
+        say_fitted(*(f"  {remark}" for remark in machine.remarks))
     if reference is not None:
         for line in differs or [f"like {reference}"]:
             click.echo(line, err=out is None)

@@ -75,3 +75,9 @@ def wrapped(texts: Sequence[str], width: int | None, indent: str = "  ") -> list
 def say(texts: Sequence[str], width: int | None) -> None:
     """Print texts, each from a new line on, broken between words so that lines have at most `width` characters."""
     click.echo("\n".join(wrapped(texts, width)))
+
+
+def say_fitted(*texts: str) -> None:
+    """Print texts that fit the terminal, as `say` does; what follows a first line is indented by two more spaces."""
+    for text in texts:
+        click.echo("\n".join(wrapped([text], terminal_width(), " " * (2 + len(text) - len(text.lstrip())))))

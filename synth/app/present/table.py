@@ -95,7 +95,7 @@ def _columns(document: dict[str, Any], rows: Sequence[dict[str, Any]], wide: boo
         ratios = [_ratio(row["libraries"].get(name, {}).get("vs")) for row in rows]
         columns.append(Column(f"vs {name}", ratios, 5 if i else int(healthy)))
     if healthy:
-        columns.append(Column("vs healthy", [_ratio(row["vs_healthy"]) for row in rows]))
+        columns.append(Column("slowdown", [_ratio(row["vs_healthy"]) for row in rows]))
     columns.append(Column("engine", [row["engine"] or "–" for row in rows], 2, left=True))
     proofs = [_whole_proof(row) if wide else _proof_in_a_word(row, document["bounds"]) for row in rows]
     return [*columns, Column("proof", proofs, left=True)]
@@ -320,7 +320,7 @@ def _concurrent_closing(document: dict[str, Any], labels: Sequence[str]) -> list
     bound = f"{document['by']} ({document['engine']}); bound {format_time(document['bound_us'])} ({proof})"
     rows = [
         ("all groups", makespan, f"{bound}, gap {max(1.0, document['gap']):.3f}{best}"),
-        ("one after another", document["sum_us"], f"{document['vs_sum']:.2f} × as long"),
+        ("alone, in sum", document["sum_us"], f"{document['vs_sum']:.2f} × as long"),
     ]
     other_plans = {name: (plan["time_us"], plan["slowdown"]) for name, plan in document["plans"].items()}
     for name, (plan_us, slowdown) in sorted(other_plans.items(), key=lambda item: item[1]):

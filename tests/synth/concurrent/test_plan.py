@@ -317,7 +317,7 @@ def test_statement_and_table() -> None:
         "allgather",
         "1 MiB",
         "16 MiB",
-        "one after another",
+        "alone, in sum",
         "direct",
         "gap",
     ):

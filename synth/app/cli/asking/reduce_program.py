@@ -31,6 +31,7 @@ from synth.app.cli.options import (
     topo_option,
 )
 from synth.app.cli.programs import scratch_bytes
+from synth.app.present.layout import say, terminal_width, wrapped
 from synth.model.deadline import now
 from synth.model.numbers import parse_seconds
 from synth.model.sizes import parse_size
@@ -143,7 +144,8 @@ def reduce_program(**options: Any) -> None:
         print_json("reduce-program", document)
     else:
         click.echo(_table(result, document))
-        click.echo("\n" + "   ".join([_written(saved), *ending(result.stop_reason, begun)]))
+        head = "   ".join(["replayed and right", *ending(result.stop_reason, begun)])
+        say(["", head, *_written(saved)], terminal_width())
     if result.stop_reason == "interrupted":
         raise SystemExit(130)
     if (refused := _refused(saved)) and options["target"] != AUTO:
@@ -238,23 +240,31 @@ def _table(result: ReductionPrograms, document: dict[str, Any]) -> str:
         speedup = "" if single_us is None else f"{single_us / time_us:.3f} ×"
         return [format_time(time_us), speedup, f"{time_us / result.bound_us:.3f}", description]
 
-    rows = [["time", "vs single", "/ bound", "what"]]
-    for program in document["programs"]:
+    candidates = [(result.searched_us, f"searched schedule ({result.searched.method})")]
+    for number, program in enumerate(document["programs"], start=1):
         steps = (f"{step['collective']} {step['slice']} {step['form']}" for step in program["steps"])
-        rows.append(row(program["time_us"], " – ".join(steps)))
+        candidates.append((program["time_us"], f"program {number}: {', '.join(steps)}"))
     if result.single is not None:
-        rows.append(row(result.single.time_us, f"single all-reduce as a library runs it ({result.single.engine})"))
-    rows.append(row(result.searched_us, f"searched schedule ({result.searched.method})"))
-    return "\n".join([*head, *format_table(rows, [-1])])
+        candidates.append((result.single.time_us, f"one all-reduce as a library runs it ({result.single.engine})"))
+    rows = [["time", "vs library", "gap", "what"]]
+    rows += [row(*candidate) for candidate in sorted(candidates, key=lambda candidate: candidate[0])]
+    width = terminal_width()
+    lines = format_table(rows, [-1])
+    return "\n".join([*wrapped(head, width), *wrapped(lines, width, " " * lines[0].index("what"))])
 
 
-def _written(saved: Sequence[SavedGroups | None]) -> str:
-    """Return a line on the written files."""
-    saved_groups = [group_files for group_files in saved if group_files is not None]
-    files = [path for group_files in saved_groups for path in (group_files.files or group_files.schedules)]
-    refused = _refused(saved)
-    reason = f"; no executor's file: {refused}" if refused else ""
-    return f"replayed and right → {format_count(len(files), 'file')}, the first {files[0]}{reason}"
+def _written(saved: Sequence[SavedGroups | None]) -> list[str]:
+    """Return lines on the written files: the first of each plan, or why it has none."""
+    lines = []
+    for number, group_files in enumerate(saved):
+        if group_files is None:
+            continue
+        plan = f"program {number}" if number else "the searched schedule"
+        files = group_files.files or group_files.schedules
+        lines.append(f"  {files[0]}{f' and {len(files) - 1} more' if len(files) > 1 else ''}: {plan}")
+        if group_files.refused:
+            lines.append(f"  no executor's file for {plan}: {group_files.refused}")
+    return lines
 
 
 def _refused(saved: Sequence[SavedGroups | None]) -> str:

@@ -34,6 +34,7 @@ from synth.app.cli.programs import (
     sms_at,
     write_text,
 )
+from synth.app.present.layout import say_fitted
 from synth.model.sizes import parse_size
 from synth.search.settings import TargetSettings
 from topologies.errors import InputError
@@ -139,7 +140,7 @@ class CompileOptions:
         if goal is not None:
             write_text(goal_path(path), goal_text(goal))
             lines.append(f"{goal_path(path)}: its goal, for synth's commands only; keep it out of executors' folders")
-        click.echo("\n".join(lines))
+        say_fitted(*lines)
 
 
 def _timer(place: Place | None, program: Program) -> Timer | None:
@@ -224,7 +225,7 @@ def compile_(
         if not paths:
             name = addition.program.name
             log.append(f"{name}: not written: the files of {library} are no slower at any of its sizes")
-    click.echo("\n".join([*log, *written.remarks]))
+    say_fitted(*log, *written.remarks)
     return None
 
 

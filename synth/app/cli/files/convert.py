@@ -27,6 +27,7 @@ from synth.app.cli.programs import (
     sms_at,
     write_text,
 )
+from synth.app.present.layout import say_fitted
 from synth.model.sizes import parse_size
 from synth.search.settings import TargetSettings
 from synth.storage.columns import replace_all
@@ -151,7 +152,7 @@ def _convert_for_executor(
             raise
         raise InputError(f"{error}; synth optimize {source} --target {target.name} compiles it again") from None
     write_text(out, text)
-    click.echo(f"{origin_of(out)}: {FORMATS[target.format].writer.describe(program, target, text)}")
+    say_fitted(f"{origin_of(out)}: {FORMATS[target.format].writer.describe(program, target, text)}")
 
 
 def _write_in_switch(algorithm: Algorithm, source: str, out: str, inplace: bool) -> None:
@@ -162,7 +163,7 @@ def _write_in_switch(algorithm: Algorithm, source: str, out: str, inplace: bool)
     blocks = max(len(gpu.blocks) for gpu in plan.gpus)
     form = "in place" if inplace else "out of place"
     summary = f"{plan.collective} on {len(plan.gpus)} ranks {form}, execution plan of protocol Simple, checked"
-    click.echo(f"{origin_of(out)}: {summary}: {plan.nops} operations, at most {blocks} threadblocks, switch channels")
+    say_fitted(f"{origin_of(out)}: {summary}: {plan.nops} operations, at most {blocks} threadblocks, switch channels")
 
 
 def _simulated(out: str, target: str) -> Format | None:
@@ -195,7 +196,7 @@ def _convert_to_trace(source: str, out: str, form: Format, size: str | None) -> 
     replace_all(files)
     names = files[0][0] if len(files) == 1 else f"{files[0][0]} to {files[-1][0]}"
     summary = f"{program.collective} on {program.nranks} ranks, {size_bytes} bytes, checked"
-    click.echo(f"{origin_of(names)}: {summary}, for {form.simulator}")
+    say_fitted(f"{origin_of(names)}: {summary}, for {form.simulator}")
 
 
 def _nodes(nranks: int, nodes: str | None, topo: str | None, group: str | None) -> list[int] | None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from synth.app.cli.options import json_option, print_json
+from synth.app.present.layout import say_fitted
 from synth.model.text import format_count, format_listed, format_number, format_size, format_time
 from synth.storage.check import check_stored
 from synth.storage.proof import EQUAL, proof_path, state_question
@@ -42,7 +43,8 @@ def prove(file: str, proof: str | None, as_json: bool) -> None:
     if as_json:
         print_json("prove", document)
     else:
-        click.echo("\n".join(lines))
+        click.echo("\n".join(lines[:1]))
+        say_fitted(*lines[1:])
     raise SystemExit(code)
 
 

@@ -15,6 +15,7 @@ from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry
 from synth.app.cli.programs import write_text
 from synth.app.cli.progress import counting
+from synth.app.present.layout import say_fitted
 from synth.app.report.library import MOST_PAGES, LibraryQuestion, find_library, largest_gap, library_page
 from synth.app.report.page import Page, report_sources
 from synth.app.report.page import report as made_page
@@ -135,9 +136,9 @@ def _say(out: str | Path, contents: str, html: str, begun: float, wrong: Mapping
         begun: Time of `time.monotonic` at the command's start.
         wrong: Why a schedule, program or proof is refused, by its name.
     """
-    click.echo(f"{origin_of(out)}: {contents}, {len(html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s")
+    say_fitted(f"{origin_of(out)}: {contents}, {len(html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s")
     wrong = wrong or {}
     for name, why in wrong.items():
-        click.echo(f"{origin_of(name)}: wrong: {why if len(why) <= _LONG else why[:_LONG] + '…'}")
+        say_fitted(f"{origin_of(name)}: wrong: {why if len(why) <= _LONG else why[:_LONG] + '…'}")
     if wrong:
         raise SystemExit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import click
@@ -16,6 +17,7 @@ from emit.timing.trace import chrome_trace
 from synth.app.cli.options import costs_option, json_option, print_json, topo_option
 from synth.app.cli.programs import named_problem, read_program, write_text
 from synth.app.cli.sweep import DEFAULT_SIZES, parse_sweep
+from synth.app.present.layout import say_fitted
 from synth.bounds.prove import OPTIMAL, prove
 from synth.model.problem import describe_alpha, parse_ranks
 from synth.model.registry import find_kind
@@ -92,7 +94,7 @@ def simulate(
     if as_json:
         print_json("simulate", document)
     else:
-        click.echo("\n".join(_lines(document)))
+        say_fitted(*_lines(document))
     raise SystemExit(1 if verdict.exit_code == 1 else 0)
 
 
@@ -156,7 +158,7 @@ def _lines(document: dict[str, Any]) -> list[str]:
         return [*lines, f"no time: {document['untimed']}"]
     lines.append(_heading(document))
     counts = [format_count(document[f"{thing}s"], thing) for thing in ("threadblock", "channel")]
-    lines += [", ".join([document["protocol"], *counts]), "", *_table(document["sizes"])]
+    lines += [", ".join([document["protocol"], *counts]), "", *_table(document["sizes"]), *_proofs(document["sizes"])]
     if not all(row["served"] for row in document["sizes"]):
         least, most = document["min_bytes"], document["max_bytes"]
         upper = "" if most is None else f" to {format_size(most)}"
@@ -179,7 +181,7 @@ def _heading(document: dict[str, Any]) -> str:
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
     """Return the lines of the table of sizes."""
-    titles = ("message size", "predicted", "algbw GB/s", "busbw GB/s", "bound", "gap", "proof")
+    titles = ("message size", "predicted", "algbw GB/s", "busbw GB/s", "bound", "gap")
     table = [
         (
             format_size(row["bytes"]) + ("" if row["served"] else " *"),
@@ -188,11 +190,20 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
             _figure(row["busbw_gbs"]),
             "–" if row["bound_us"] is None else format_time(row["bound_us"]),
             "–" if row["gap"] is None else f"{row['gap']:.3f}",
-            row["proof"],
         )
         for row in rows
     ]
-    return format_table([titles, *table], (0, -1))
+    return format_table([titles, *table], (0,))
+
+
+def _proofs(rows: list[dict[str, Any]]) -> list[str]:
+    """Return lines that say what proves the bounds, one for each run of sizes with the same proof."""
+    lines = []
+    for proof, run in groupby(rows, key=lambda row: row["proof"]):
+        sizes = [format_size(row["bytes"]) for row in run]
+        ends = sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+        lines += [f"bound at {ends}: {proof}"] if proof else []
+    return ["", *lines] if lines else []
 
 
 def _figure(value: float | None) -> str:

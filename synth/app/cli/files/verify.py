@@ -12,6 +12,7 @@ from emit.formats import check_place, format_of, name_in, verify_file
 from emit.library.selection.lookup import entry_beside, goal_beside, namesake_beside, place_beside
 from synth.app.cli.options import json_option, print_json
 from synth.app.cli.programs import check_depth, place_program
+from synth.app.present.layout import say_fitted
 from topologies.errors import InputError
 from topologies.text.fields import shown
 
@@ -59,8 +60,7 @@ def verify(
         raise InputError(f"not readable: {'; '.join(verdict.lines)}")
     else:
         click.echo(f"{file}: {verdict.status}")
-        for line in verdict.lines:
-            click.echo(f"  {line}")
+        say_fitted(*(f"  {line}" for line in verdict.lines))
     raise SystemExit(verdict.exit_code)
 
 

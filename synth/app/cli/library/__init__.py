@@ -11,6 +11,7 @@ from synth.app.cli.library.files import check, export
 from synth.app.cli.library.questions import diff, pick_, show, spelled_name
 from synth.app.cli.options import json_option, print_json
 from synth.app.cli.values import StrictGroup
+from synth.app.present.layout import say, terminal_width, wrapped
 from topologies.errors import InputError
 
 
@@ -58,7 +59,9 @@ def _library_env(folder: str, target: str | None, collective: str | None, as_jso
         ]
         print_json("library-env", {"environments": rows})
         return
-    click.echo("\n".join(line for environment in loads for line in environment.lines()))
+    width = terminal_width()
+    for line in (line for environment in loads for line in environment.lines()):
+        say(wrapped([line], width if line.startswith("#") else None, "#   "), None)
 
 
 for _command in (library_build, library_update, show, pick_, diff, check, export):

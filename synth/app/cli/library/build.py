@@ -23,7 +23,7 @@ from synth.app.clusters.local import Local, WorkerPool
 from synth.app.clusters.on_dask import OnDask
 from synth.app.clusters.plan import BuildPlan, make_plan
 from synth.app.clusters.processes import processors
-from synth.app.present.layout import say, terminal_width
+from synth.app.present.layout import say, say_fitted, terminal_width
 from synth.model.deadline import now
 from synth.model.text import format_count, format_table
 from synth.storage.cache import open_cache
@@ -101,7 +101,7 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], as_json: bool) -> None:
             },
         )
         return
-    click.echo(_heading(plan))
+    say_fitted(_heading(plan))
     kinds: dict[tuple[str, int], list[int]] = {}
     for share in plan.shares:
         kinds.setdefault((share.first.collective, len(share.first.group)), []).append(len(share.questions))
@@ -113,8 +113,9 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], as_json: bool) -> None:
     if len(rows) > _SHOWN:
         click.echo(f"… and {len(rows) - _SHOWN} more kinds")
     cores = format_count(plan.cores, "core")
-    click.echo(
-        f"\nabout {_minutes(left_s)} on {cores}, {plan.memory_bytes() / 2**30:.1f} GiB of memory,"
+    click.echo()
+    say_fitted(
+        f"about {_minutes(left_s)} on {cores}, {plan.memory_bytes() / 2**30:.1f} GiB of memory,"
         f" {searches[0].work_s:g} s of counted work a problem; {known_count} of {len(searches)} problems are known"
     )
     _say_impossible(plan)
@@ -133,7 +134,7 @@ def _say_impossible(plan: BuildPlan) -> None:
     if plan.impossible:
         question, why = plan.impossible[0]
         first = f"the first: {question.collective} of {','.join(map(str, question.group))}: {why}"
-        click.echo(f"{format_count(len(plan.impossible), 'question')} without an answer, {first}")
+        say_fitted(f"{format_count(len(plan.impossible), 'question')} without an answer, {first}")
 
 
 def _heading(plan: BuildPlan) -> str:

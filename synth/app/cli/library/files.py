@@ -20,7 +20,7 @@ from emit.targets import TARGETS
 from synth.app.cli.options import json_option, print_json
 from synth.app.cli.progress import Count, counting
 from synth.app.clusters.placing import unfiled_schedules
-from synth.app.present.layout import say, terminal_width
+from synth.app.present.layout import say, say_fitted, terminal_width
 from synth.baselines.nccl.figures import VERSION
 from synth.model.numbers import as_folder
 from synth.model.problem import parse_ranks
@@ -61,7 +61,7 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
         print_json("library-check", {**counts, "wrong": wrong, "remarks": dict(report.remarks), "not_proved": unproved})
     else:
         for name, why in report.wrong:
-            click.echo(f"{origin_of(library_folder / name)}: wrong: {why}")
+            say_fitted(f"{origin_of(library_folder / name)}: wrong: {why}")
         for remark, file_count in report.remarks.items():
             say([f"{remark} ({format_count(file_count, 'file')})"], terminal_width())
         parts = [(report.files, "file"), (report.schedules, "schedule"), (report.proofs, "proof")]
@@ -71,7 +71,7 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
         open_files = len(report.unproved_files)
         outcome = f"nothing wrong, {format_count(open_files, 'file')} not proved" if open_files else "all right"
         verdict = f"{len(report.wrong)} wrong" if report.wrong else outcome
-        click.echo(f"{origin_of(folder)}: {counted}: {verdict}")
+        say_fitted(f"{origin_of(folder)}: {counted}: {verdict}")
     raise SystemExit(1 if report.wrong else 0)
 
 
@@ -144,7 +144,7 @@ def _export_table(folder: str, out: Path, topology: str | None) -> None:
     data = table_bytes(*load_as_one(folder), topology)
     for name, content in (("library.table", data), (HEADER.name, HEADER.read_bytes())):
         _write(out / name, content)
-    click.echo(f"{origin_of(out / 'library.table')}: {len(data)} bytes; {HEADER.name} in the same folder reads it in C")
+    say_fitted(f"{origin_of(out / 'library.table')}: {len(data)} bytes; {HEADER.name} in the same folder reads it in C")
 
 
 def _export_tuner(folder: str, out: Path, topo: str | None, measured: str | None) -> None:
@@ -164,7 +164,7 @@ def _export_tuner(folder: str, out: Path, topo: str | None, measured: str | None
     click.echo(f"{origin_of(path)}: {format_count(len(lines), 'line')}; NCCL_TUNER_PLUGIN loads the plug-in, and")
     click.echo(f"export NCCL_TUNER_CONFIG_FILE={path.absolute()}")
     for remark in remarks:
-        click.echo(remark)
+        say_fitted(remark)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -32,6 +32,7 @@ from synth.model.text import (
     format_served,
     format_short_size,
     format_size,
+    format_spans,
     format_time,
 )
 from synth.search.settings import NONE
@@ -104,9 +105,11 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
     head: tuple[str, ...] = ("collective", "group", "place", "size", "algorithm", "target", "predicted", "bound", "gap")
     head += tuple(f"vs {name}" for name in libraries)
     by_question = attrgetter("collective", "topology", "nranks", "group", "target", "inplace", "min_bytes")
-    rows = [_row(entry) + _vs(entry.row, libraries) for entry in sorted(entries_left, key=by_question)]
+    rows = [
+        _row(entry, _asked(entry, ranks)) + _vs(entry.row, libraries) for entry in sorted(entries_left, key=by_question)
+    ]
     rows += [_unfiled_row(row) + _vs(row, libraries) for row in unfiled]
-    importance = 0, 0, 1, 0, 5, 4, 0, 3, 0, *(6 if i else 2 for i in range(len(libraries)))
+    importance = 0, 0, 0, 0, 5, 4, 0, 3, 0, *(6 if i else 2 for i in range(len(libraries)))
     _say_table(head, importance, rows, 6, wide)
     groups = len({(e.topology, group_ranks) for e in entries_left for group_ranks in (e.group, *e.isomorphic_groups)})
     click.echo(f"\n{format_count(len({e.file for e in entries_left}), 'file')} for {format_count(groups, 'group')}")
@@ -140,7 +143,7 @@ def _unfiled_row(row: dict[str, Any]) -> tuple[str, ...]:
     root = "" if row["root"] is None else f" root {first[row['root']]}"
     return (
         row["collective"],
-        f"{format_ranks(first, 8)}{root}{f' +{further}' if further else ''}",
+        f"{format_spans(first)}{root}{f' +{further}' if further else ''}",
         "–",
         format_served(row["min_bytes"], row["max_bytes"]),
         f"{row['engine']} {row['steps']}/{row['rounds']}/{row['chunks']}",
@@ -151,10 +154,16 @@ def _unfiled_row(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _row(entry: IndexEntry) -> tuple[str, ...]:
-    """Return the line of an entry."""
+def _asked(entry: IndexEntry, ranks: Sequence[int] | None) -> Sequence[int] | None:
+    """Return which of the groups that an entry serves has the ranks asked for, if they are not its own group's."""
+    others = () if sorted(entry.group) == ranks else entry.isomorphic_groups
+    return next((group for group in others if sorted(group) == ranks), None)
+
+
+def _row(entry: IndexEntry, group: Sequence[int] | None) -> tuple[str, ...]:
+    """Return the line of an entry, for a group that it serves; None for the first of its groups and their number."""
     time_us, bound_us, gap = entry.time_us, entry.bound_us, entry.gap
-    further = f" +{len(entry.isomorphic_groups)}" if entry.isomorphic_groups else ""
+    further = f" +{len(entry.isomorphic_groups)}" if group is None and entry.isomorphic_groups else ""
     root = "" if entry.root is None else f" root {entry.root}"
     at = f" @ {format_short_size(entry.shown_bytes)}" if entry.shown_bytes is not None else ""
     shape = "/".join(
@@ -162,7 +171,7 @@ def _row(entry: IndexEntry) -> tuple[str, ...]:
     )
     return (
         entry.collective,
-        f"{entry.topology} {format_ranks(entry.communicator, 8)}{root}{further}",
+        f"{entry.topology} {format_spans(group or entry.communicator)}{root}{further}",
         "in" if entry.inplace else "out",
         format_served(entry.min_bytes, entry.max_bytes),
         f"{entry.row.get('engine') or '–'} {shape} {entry.protocol}",
@@ -233,7 +242,8 @@ def pick_(
         print_json("library-pick", {"found": rows, "why_none": why})
         return
     for entry, words in picked:
-        click.echo(f"{entry.path}: {entry.target}, {words}")
+        click.echo(entry.path)
+        say([f"  {entry.target}, {words}"], terminal_width())
     if not picked:
         say([f"no file, so the executor's own algorithm runs: {why}"], terminal_width())
 
@@ -265,7 +275,7 @@ def diff(
     lines = [_line(row) for row in rows if shows_all or not _is_same(row)]
     if lines:
         head = "collective", "group", "target", "place", "size", "A", "B", "B / A"
-        _say_table(head, (0, 0, 2, 1, 0, 0, 0, 0), lines, 4, wide)
+        _say_table(head, (0, 0, 2, 0, 0, 0, 0, 0), lines, 4, wide)
         click.echo()
     say([_summary(rows)], terminal_width())
 
@@ -295,7 +305,7 @@ def _line(row: Difference) -> tuple[str, ...]:
         for file, time_us in ((row.one, row.one_us), (row.other, row.other_us))
     ]
     ratio = "–" if row.ratio is None else f"{row.ratio:.3f}"
-    ranks = f"{topology} {format_ranks((*group, *relays), 8)}{root_text}"
+    ranks = f"{topology} {format_spans((*group, *relays))}{root_text}"
     return collective, ranks, target, "in" if inplace else "out", format_size(row.size_bytes), *times, ratio
 
 

@@ -32,6 +32,12 @@ def synth(
 
 
 @pytest.fixture
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the terminal so wide that no line is broken."""
+    monkeypatch.setenv("COLUMNS", "1000")
+
+
+@pytest.fixture
 def process(working_folder: Path) -> Call:
     """Call the command in a process of its own, in the same empty folder."""
 

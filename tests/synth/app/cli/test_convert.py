@@ -46,7 +46,7 @@ def source(working_folder: Path) -> Path:
 def test_to_a_plan_and_verified(synth: Call, source: Path, working_folder: Path) -> None:
     answer = synth("convert", source, "b.json")
     assert (answer.code, answer.err) == (0, "")
-    assert answer.out.startswith("b.json: allgather on 3 ranks in place, execution plan of protocol Simple, checked: ")
+    assert answer.flat.startswith("b.json: allgather on 3 ranks in place, execution plan of protocol Simple, checked:")
     plan = json.loads((working_folder / "b.json").read_text())
     assert (plan["collective"], plan["inplace"]) == ("allgather", True)
     verdict = synth("verify", "b.json")
@@ -224,7 +224,7 @@ def test_a_schedule_through_a_switch_becomes_a_plan(synth: Call, working_folder:
     )
     answer = synth("convert", "a.synth", "a.json")
     assert (answer.code, answer.err) == (0, "")
-    assert "allreduce on 4 ranks in place, execution plan of protocol Simple, checked" in answer.out
+    assert "allreduce on 4 ranks in place, execution plan of protocol Simple, checked" in answer.flat
     assert synth("verify", "a.json").out.startswith("a.json: right")
     for arguments, says in (
         (("convert", "a.synth", "b.json", "--nodes", "0,0,1,1"), "leave out all options but --inplace"),

@@ -28,6 +28,7 @@ from tests.synth.app.cli.calling import Answer, Call
 from topologies.load import load
 from topologies.text.writer import to_toml
 
+pytestmark = pytest.mark.usefixtures("wide_terminal")
 SIZE = 1 << 20
 Columns = dict[str, Any]
 

@@ -28,7 +28,7 @@ def test_answer_and_files(synth: Call, working_folder: Path) -> None:
 def test_table(synth: Call) -> None:
     answer = synth(*ASKED[:5], *ASKED[7:], "--over", "dp,tp", "--budget", "1s", "--target", "none", "--size", "1M")
     assert answer.code == 0
-    assert "single all-reduce as a library runs it" in answer.out
+    assert "one all-reduce as a library runs it" in answer.out
     assert "searched schedule" in answer.out
 
 
