@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from topologies.arrays import Floats, Ints
-from topologies.errors import InputError, did_you_mean
+from topologies.errors import InputError, right_name
 
 # Kinds of links; a kind's number is its index here. A path has the highest kind among the links that it crosses.
 KINDS = ("other", "nvlink", "pcie", "network")
@@ -161,7 +161,7 @@ class Costs:
 def check_choice(name: str, choices: Collection[str], where: str, kind: str) -> None:
     """Raise InputError if `name` is not among `choices`; `where` and `kind` name the place and the kind of name."""
     if name not in choices:
-        right = did_you_mean(name, list(choices)) or f"it must be one of {', '.join(choices)}"
+        right = right_name(name, list(choices))
         raise InputError(f"{where}: {name[:40]!r} is no {kind}; {right}")
 
 

@@ -99,3 +99,23 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
     """Return "did you mean A or B?" with at most three names similar to `name`, or "" where no name is similar."""
     similar_names = get_close_matches(name[:60], names[:2000], 3, 0.5)
     return f"did you mean {' or '.join(similar_names)}?" if similar_names else ""
+
+
+def right_name(name: str, names: Sequence[str], listing: str = "") -> str:
+    """Return what to write in place of a name that is not known, in about 100 characters at most.
+
+    Args:
+        name: The wrong name.
+        names: The right names.
+        listing: Command that lists all of them, for those that are too many for a line.
+    """
+    similar, all_names = did_you_mean(name, names), ", ".join(names)
+    if similar:
+        return similar + (f" {listing} lists all" if listing else "")
+    if len(all_names) <= _LONGEST_LIST:
+        return f"it must be one of {all_names}"
+    first_names = all_names[:_LONGEST_LIST].rpartition(", ")[0]
+    return f"it must be one of {first_names}, … ({listing or f'{len(names)} in all'})"
+
+
+_LONGEST_LIST = 60

@@ -89,11 +89,8 @@ def load_machine(spec: str | Path) -> Machine:
         return Machine(family(spec))
     if spec.endswith(_suffixes()) or "/" in spec or "\\" in spec:
         return _read_file(Path(spec))
-    hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES])
-    raise InputError(
-        f"topology {spec[:80]!r}: not known; {hint}{' ' if hint else ''}`synth topo list` shows all machines and "
-        f"families; a file must end in {' or '.join(_suffixes())}"
-    )
+    hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES]) or f"a file must end in {' or '.join(_suffixes())};"
+    raise InputError(f"topology {spec[:40]!r}: not known; {hint} synth topo list shows all networks")
 
 
 def _suffixes() -> tuple[str, ...]:

@@ -35,11 +35,12 @@ from emit.program import BUFFERS
 from synth.model.collective import Ints
 from synth.model.deadline import check_deadline
 from synth.model.registry import find_kind
-from topologies.errors import InputError
+from topologies.errors import InputError, right_name
 from topologies.symmetry.translations import chains, translate
 from topologies.text.files import origin_of, parse_json, read_text
 
 _EXPECTED = "an execution plan (JSON)"
+_INDEX_HINT = "; this is a library's index, which synth library check LIB checks"
 MAX_BYTES = 24 << 20  # The worst text of that size takes three quarters of a GiB when it is parsed.
 MAX_RANKS = 4096
 MAX_NUMBER = 1 << 31
@@ -232,7 +233,7 @@ class _PlanReader:
         """
         top = self.object(value, "")
         if "gpus" not in top:
-            raise self.fail("", "no gpus; it must be an execution plan")
+            raise self.fail("", "is no execution plan, which has gpus" + _INDEX_HINT * ("algorithms" in top))
         gpus = self.items(top["gpus"], "gpus")
         if any(isinstance(gpu, dict) and ("inputChunks" in gpu or "outputChunks" in gpu) for gpu in gpus):
             raise self.fail("", "a plan of MSCCL++ 0.7, which later executors do not load; it must be of 0.8 or newer")
@@ -336,7 +337,7 @@ class _PlanReader:
         op = self.object(value, where)
         name = self.get(op, "name", where, self.word)
         if name not in SHAPES:
-            raise self.fail(f"{where}.name", f"{_shown(name)}; it must be one of {', '.join(SHAPES)}")
+            raise self.fail(f"{where}.name", f"{_shown(name)}; {right_name(name, list(SHAPES))}")
         if name == "nop":
             return _NOP
 

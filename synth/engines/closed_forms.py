@@ -39,7 +39,10 @@ class ClosedForms:
             return refused
         with suppress(TooManySends):
             if not _plans(problem, self.form, _MOST_SENDS):
-                return f"{self.form} is not for {problem.collective.name} among these {problem.collective.nranks} ranks"
+                return (
+                    f"{self.form} is not for {problem.collective.name} among these {problem.collective.nranks} ranks; "
+                    "--engine closed takes the forms that are"
+                )
         return ""
 
     def solve(self, problem: Problem, request: Request) -> Iterator[Outcome]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from topologies.errors import InputError, did_you_mean
+from topologies.errors import InputError, right_name
 
 if TYPE_CHECKING:  # The registry must import no engine's types when it is read.
     from synth.engines.request import Engine, Options, Outcome, Request
@@ -194,9 +194,7 @@ def engines_named(name: str) -> list[EngineRow]:
     if name == AUTO:
         return [row for row in ENGINES.values() if row.in_auto]
     if name not in ENGINES:
-        near = did_you_mean(name, names())
-        hint = f" ({near})" if near else ""
-        raise InputError(f"engine: {name!r} is not known{hint}; it is one of {', '.join(names())}")
+        raise InputError(f"engine: {name[:40]!r} is not known; {right_name(name, names(), 'synth engines')}")
     return [ENGINES[name]]
 
 

@@ -20,7 +20,7 @@ MAX_CELLS = 5_000_000  # entries (rank, chunk); a file of a few lines can state 
 MAX_SIZE = 2**60  # bytes
 _SIZE = re.compile(r"([0-9]{1,30})\s*([KMG]?)(?:(?<=[KMG])I)?B?")
 _POWER = {"": 0, "K": 10, "M": 20, "G": 30}
-_SIZE_FORM = "it must be whole bytes, or K, M or G for powers of 1024, such as 4096, 64K, 1M or 2GiB"
+_SIZE_FORM = "it must be bytes, or K, M or G for powers of 1024, such as 4096, 64K or 2G"
 _TABLE_FORM = "it must be an array of k arrays of k sizes in bytes"
 
 

@@ -320,10 +320,10 @@ class ColumnFile:
             last = self._file.read(_END.size)
             self._file.seek(0)
         if len(last) < _END.size:
-            raise InputError(f"{self.origin}: has {size} bytes; it must be a zip of columns")
+            raise InputError(f"{self.origin}: has {size} bytes; it must be a schedule file (.synth)")
         mark, *counts, comment = _END.unpack(last)
         if mark != b"PK\x05\x06" or comment or not 1 <= counts[3] <= MAX_MEMBERS:
-            raise InputError(f"{self.origin}: cut short or not a schedule file; it must end as a zip of columns does")
+            raise InputError(f"{self.origin}: is cut short, or is no schedule file (.synth), which it must be")
         return size
 
     def _checked_members(self) -> dict[str, zipfile.ZipInfo]:
@@ -395,7 +395,7 @@ def json_object(data: bytes, origin: str) -> dict[str, Any]:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"{origin}: byte {error.start} is not UTF-8; it must be as synth writes it") from None
-    value = parse_json(text, origin, "as synth writes it")
+    value = parse_json(text, origin, "JSON as synth writes it")
     if not isinstance(value, dict):
         raise InputError(f"{origin}: is {shown(value)}; it must be an object")
     return value

@@ -121,4 +121,4 @@ def test_a_format_is_one_row(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"chain\.toy:1: 'x' must be a number"):
         load(path)
     with pytest.raises(InputError, match=r"a file must end in \.toy or .*\.toml"):
-        load("nothing")
+        load("zzzzzz")

@@ -79,8 +79,10 @@ def _read_nodes(texts: Mapping[Path, str]) -> list[tuple[Path, Machine]]:
         texts = {matrix: f"{texts[matrix]}\n{texts[status[0]]}"}
     for path, text in texts.items():
         if format_of(text) is FORMATS[-1] and not _ASSIGNS.search(text):  # The text is no TOML either.
-            formats = ", ".join(row.name for row in FORMATS)
-            raise InputError(f"{origin_of(path)}: has no known format; it must be one of {formats}")
+            raise InputError(
+                f"{origin_of(path)}: is of no known format; it must be what a tool prints of a machine, as synth topo "
+                "import --help lists"
+            )
     return [(path, format_of(text).machine(text, origin_of(path))) for path, text in texts.items()]
 
 

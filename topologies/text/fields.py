@@ -12,7 +12,7 @@ from datetime import date, time
 from numbers import Number
 from typing import Any, NoReturn
 
-from topologies.errors import InputError, did_you_mean
+from topologies.errors import InputError, right_name
 
 MOST_BYTES = 600 << 20  # Memory that tomllib may take.
 MOST_DOTS = 8  # tomllib's time grows with the square of a key's length.
@@ -81,7 +81,7 @@ class Fields:
         """Raise InputError for a key that is not in `allowed`, with the most similar allowed key."""
         for key in self.values:
             if key not in allowed:
-                right = did_you_mean(key, allowed) or f"it must be one of {', '.join(allowed)}"
+                right = right_name(key, allowed)
                 self.fail(shown(key), f"unknown key; {right}")
 
     def string(self, key: str, default: str | None = None) -> str:

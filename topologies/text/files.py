@@ -167,6 +167,8 @@ def parse_json(text: str, origin: str, expected: str, constants: bool = False) -
         return loads(text, parse_constant=refused, object_pairs_hook=_distinct)
     except (ValueError, RecursionError) as error:
         words = " ".join(str(error).split())[:120]
+        if isinstance(error, json.JSONDecodeError):
+            words = f"line {error.lineno}, column {error.colno}: {error.msg.lower()}"
         raise InputError(f"{origin}: not JSON ({words}); it must be {expected}") from None
 
 

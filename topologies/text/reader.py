@@ -13,7 +13,7 @@ import numpy as np
 from topologies.arrays import Floats, Ints, row_of_entry
 from topologies.clusters import Machine, Nics
 from topologies.costs import KINDS, kind_numbers
-from topologies.errors import InputError, did_you_mean
+from topologies.errors import InputError, did_you_mean, right_name
 from topologies.machines import machine_file, machines
 from topologies.text.costs import read_costs
 from topologies.text.fields import Fields, parse_toml, shown
@@ -115,7 +115,7 @@ def _completed(top: Fields) -> Fields:
         return top
     name = top.string("base")
     if name not in machines():
-        right = did_you_mean(name, machines()) or f"it must be one of {', '.join(machines())}"
+        right = right_name(name, machines(), "synth topo list")
         top.fail("base", f"{shown(name)} is no machine of the package; {right}")
     base = _completed(parse_toml(machine_file(name).read_text(encoding="utf-8"), name, _RIGHT))
     return Fields(_merge(base.values, top.values), top.text, top.origin)
@@ -374,7 +374,7 @@ def _refuse_repeats(tables: Sequence[Fields], lengths: Sequence[int], key: Ints,
     tables[table_of_link[second]].fail(
         "",
         f"link {vertices.pair(int(key[first]))} was already given by [[links]] number {int(table_of_link[first]) + 1}; "
-        "it must be one link with the sum of both (with both = true each pair is written once)",
+        "it must be one link with the sum of both",
     )
 
 

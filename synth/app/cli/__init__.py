@@ -22,7 +22,7 @@ from synth.app.cli.values import StrictGroup
 from synth.model.deadline import restart
 from synth.model.defects import DefectError, describe_defect
 from synth.model.registry import KINDS, parse_name
-from topologies.errors import InputError, in_one_line
+from topologies.errors import InputError, in_one_line, right_name
 from topologies.text.files import origin_of
 
 _LONGEST = 2000  # characters of a message
@@ -173,6 +173,27 @@ def _refuse(why: str, code: int) -> NoReturn:
     raise SystemExit(code) from None
 
 
+def _in_our_words(error: click.ClickException) -> str:
+    """Return what is wrong with the arguments of a command, and what would be right."""
+    message = " ".join(error.format_message().split())
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None:
+        return message
+    command, usage = context.command, " ".join(context.command.collect_usage_pieces(context))
+    if isinstance(error, click.NoSuchOption):
+        options = [option for param in command.params for option in param.opts if option.startswith("--")]
+        return f"{error.option_name[:60]}: no such option; {right_name(error.option_name, options)}"
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        if error.param.name == "topo":
+            return "which network? Add --topo, as in --topo dgx-a100 (all networks: synth topo list)"
+        is_option = isinstance(error.param, click.Option)
+        name = max(error.param.opts, key=len) if is_option else error.param.make_metavar(context)
+        return f"{name} is missing: {context.command_path} {usage}"
+    if message.startswith("Got unexpected extra argument"):
+        return f"{message[0].lower()}{message[1:160]}; it must be {context.command_path} {usage}"
+    return message
+
+
 def _refuse_hidden_packages() -> None:
     """Exit with one line where a file of the user's hides one of our packages, so that an import failed."""
     try:
@@ -197,7 +218,7 @@ def main() -> None:
         click.echo(error.format_message())
         raise SystemExit(0) from None
     except click.ClickException as error:
-        _refuse(" ".join(error.format_message().split()), 2)
+        _refuse(_in_our_words(error), 2)
     except MemoryError as error:
         _refuse(f"not enough memory: {error or 'ask for a smaller size'}", 2)
     except (KeyboardInterrupt, click.Abort):

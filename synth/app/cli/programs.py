@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from emit.findings import Verdict
-from emit.formats import format_of, verify_program
+from emit.formats import FORMATS, format_of, verify_program
 from emit.goal import Goal
 from emit.library.selection.lookup import goal_beside
 from emit.program import Program
@@ -15,6 +15,7 @@ from synth.model.sizes import parse_size
 from synth.storage.columns import replaced
 from topologies.errors import InputError
 from topologies.load import load
+from topologies.text.files import origin_of
 from topologies.topology import Topology
 
 Place = tuple[Topology, list[int]]  # a topology, and its rank of each rank of the program
@@ -102,6 +103,19 @@ def named_problem(
     return make_problem(topology, collective, ranks, relays=relays, root=root if kind.rooted else None)
 
 
+def check_ending(out: str | Path, suffix: str, what: str) -> None:
+    """Raise InputError if a file that is to be written has the ending of another kind of files.
+
+    Args:
+        out: The file.
+        suffix: The ending of files of its kind.
+        what: Its kind, in words.
+    """
+    ending = Path(out).suffix.lower()
+    if ending != suffix and ending in {*_ENDINGS, *(form.suffix for form in FORMATS.values())}:
+        raise InputError(f"{origin_of(out)}: {what} is written, whose name must end in {suffix}, not in {ending}")
+
+
 def check_not_source(out: str | Path, source: str) -> None:
     """Raise InputError if a file would be written over the one that it is made from."""
     if Path(out).exists() and Path(source).exists() and Path(out).samefile(source):
@@ -112,3 +126,6 @@ def write_text(out: str | Path, text: str) -> None:
     """Write a file completely or not at all; raise InputError if it cannot be written."""
     with replaced(out) as file:
         file.write(text.encode())
+
+
+_ENDINGS = (".csv", ".html", ".pdf", ".png", ".svg", ".toml", ".txt", ".yaml", ".yml")

@@ -84,7 +84,9 @@ def _folder(folder_path: Path) -> list[Source]:
             ):
                 sources.append(Source(file, kind, file.name))
     if not sources:
-        raise InputError(f"{origin_of(folder_path)}: contains no .synth, .xml or plan; give {_WANTED}")
+        raise InputError(
+            f"{origin_of(folder_path)}: contains no schedule (.synth), MSCCL XML or execution plan; it must have some"
+        )
     return sources
 
 

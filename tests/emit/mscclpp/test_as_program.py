@@ -99,7 +99,7 @@ def test_verdicts_on_plan_files(tmp_path: Path) -> None:
     assert (root.status, root.program.root) == ("right", 2)
     for case_content, message in (
         (foreign.gets() | {"collective": "hello"}, "does not say what the result must be"),
-        ("{}", "no gpus; it must be an execution plan"),
+        ("{}", "is no execution plan, which has gpus"),
     ):
         refused = verdict(case_content)
         assert (refused.status, refused.program) == ("not readable", None) or refused.program is not None

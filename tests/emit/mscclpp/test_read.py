@@ -82,7 +82,7 @@ def _set(value: Any, *path: str | int) -> Any:
 FIRST = ("gpus", 0, "threadblocks", 0)
 REFUSED = {
     "no name": (_missing("name"), "no name"),
-    "no gpus": (_missing("gpus"), "no gpus"),
+    "no gpus": (_missing("gpus"), "is no execution plan"),
     "no ranks": (_set([], "gpus"), "0 of them"),
     "in place as a number": (_set(1, "inplace"), "inplace: 1; it must be true or false"),
     "older format": (_set({"inputChunks": 1}, "gpus", 0), "0.7"),
@@ -93,7 +93,7 @@ REFUSED = {
     "half a chunk": (_set(0.5, "gpus", 1, "input_chunks"), "0.5"),
     "no threadblocks": (_missing("gpus", 0, "threadblocks"), "gpus[0]: no threadblocks"),
     "threadblock id": (_set(4, *FIRST, "id"), "must be 0, its place"),
-    "unknown operation": (_set("glre", *FIRST, "ops", 0, "name"), "'glre'; it must be one of"),
+    "unknown operation": (_set("glre", *FIRST, "ops", 0, "name"), "'glre'; did you mean glres"),
     "channel type": (_set("radio", "gpus", 0, "channels", 0, "channel_type"), "'radio'; it must be one of"),
     "buffer type": (_set("x", "gpus", 0, "remote_buffers", 0, "type"), "'x'; it must be one of i, o, s"),
     "operations as an object": (_set({}, *FIRST, "ops"), "an object; it must be a list"),

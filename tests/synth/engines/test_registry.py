@@ -114,7 +114,7 @@ def test_a_wrong_answer_is_not_used(workers: Workers, monkeypatch: pytest.Monkey
 
 
 def test_an_unknown_engine_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(InputError, match=r"engine: 'flw' is not known \(did you mean flow\?\); it is one of auto, "):
+    with pytest.raises(InputError, match=r"engine: 'flw' is not known; did you mean flow\? synth engines lists all"):
         engines_named("flw")
 
 

@@ -26,6 +26,7 @@ from emit.targets import RESERVED_SMS, Target, choose_protocol, choose_target, o
 from synth.app.cli.options import declare, replace_option, scratch_option, sms_option, target_option
 from synth.app.cli.programs import (
     Place,
+    check_ending,
     check_not_source,
     nodes_at,
     place_program,
@@ -132,6 +133,7 @@ class CompileOptions:
         """
         path = Path(self.out) if self.out else Path(Path(source).with_suffix(target.suffix).name)
         check_not_source(path, source)
+        check_ending(path, target.suffix, FORMATS[target.format].what)
         text = write_program(compiled.program, goal, target, nodes=nodes_at(place)) if text is None else text
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)

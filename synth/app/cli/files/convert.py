@@ -19,6 +19,7 @@ from emit.targets import Target, check_overlap, choose_target, on_devices, only_
 from synth.app.cli.files.schedules import load_algorithm
 from synth.app.cli.options import overlap_option, scratch_option, sms_option, target_option
 from synth.app.cli.programs import (
+    check_ending,
     check_not_source,
     nodes_at,
     place_program,
@@ -134,6 +135,7 @@ def _convert_for_executor(
     if protocol is not None:
         program = replace(program, protocol=protocol)
     target = target or choose_target(program.collective)
+    check_ending(out, target.suffix, FORMATS[target.format].what)
     if groups_overlap:
         check_overlap(target.name)
         if protocol == "LL":

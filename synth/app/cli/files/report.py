@@ -13,7 +13,7 @@ import click
 
 from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry
-from synth.app.cli.programs import write_text
+from synth.app.cli.programs import check_ending, write_text
 from synth.app.cli.progress import counting
 from synth.app.present.layout import say_fitted
 from synth.app.report.library import MOST_PAGES, LibraryQuestion, find_library, largest_gap, library_page
@@ -57,6 +57,7 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
     begun = time.monotonic()
     if not out:
         raise InputError("--out: is empty; give the name of a file")
+    check_ending(out, ".html", "an HTML page")
     for option, value in (("group", group), ("size", size)):
         if value is not None and topo is None:
             raise InputError(f"--{option}: needs --topo, which states where programs run")

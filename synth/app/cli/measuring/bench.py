@@ -145,7 +145,7 @@ def bench(
     topology = network if topo is None or network is not None else load(topo)
     chosen = [(size, file_at_size) for size in sizes if (file_at_size := choose(size)) is not None]
     if not chosen:
-        raise InputError(f"{path}: no algorithm serves any of the sizes")
+        raise InputError(f"{path}: no file serves any of these sizes; synth library show lists what they serve")
     if trace is not None:
         if len(chosen) != 1:
             raise InputError(f"--trace: there are {len(chosen)} sizes; it must be one, as with -b 1M")

@@ -171,7 +171,7 @@ def test_bench_runs_a_file_for_its_sizes_only(synth: Call) -> None:
     assert synth("bench", "r.xml", "--backend", "host").out.splitlines()[3].split()[0] == "4096"
     answer = synth("bench", "r.xml", "--backend", "host", "-b", "2K", "-e", "8K")
     assert (answer.code, "no algorithm of r.xml serves 8192 bytes" in answer.err) == (0, True)
-    assert "no algorithm serves any of the sizes" in synth("bench", "r.xml", "--backend", "host", "-b", "8K").refusal
+    assert "no file serves any of these sizes" in synth("bench", "r.xml", "--backend", "host", "-b", "8K").refusal
 
 
 FAULTS = {

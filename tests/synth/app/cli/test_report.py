@@ -97,7 +97,7 @@ def test_refusals(synth: Call, working_folder: Path) -> None:
     (working_folder / "a.synth").write_bytes(b"nothing")
     (working_folder / "old.html").write_text("old")
     for arguments, message in (
-        (("none.synth",), "no such file"), (("empty",), "contains no .synth"), (("a.xml",), "a.xml line 1"),
+        (("none.synth",), "no such file"), (("empty",), "contains no schedule (.synth)"), (("a.xml",), "a.xml line 1"),
         (("a.synth",), "a.synth"), (("a.xml", "--group", "0-3"), "--topo"), (("a.xml", "--size", "1M"), "--topo"),
         (("a.xml", "--topo", "no-such"), "no-such"), (("a.xml", "-o", ""), "--out"), ((), "FILE|DIR"),
     ):  # fmt: skip
