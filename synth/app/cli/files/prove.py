@@ -72,7 +72,7 @@ def _check(file: str, proof: str | None, document: dict[str, Any]) -> list[str]:
         return [f"{origin_of(file)}: wrong: {checked.wrong}"]
     ranks = format_count(len(problem.group), "rank")
     figures = f"{format_number(sends)} sends, {ranks}, {format_time(time_us)} at {format_size(math.ceil(size))}"
-    lines = [f"{origin_of(file)}: right ({figures})", _describe_question(stored)]
+    lines = [f"{origin_of(file)}: right", f"{_describe_question(stored)}: {figures}"]
     if proof_content is None or witness is None:
         return [*lines, f"no proof: there is no {origin_of(proof_file)}"]
     document |= {"bound_us": proof_content.bound_us, "gap": proof_content.gap}

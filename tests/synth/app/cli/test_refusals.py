@@ -337,3 +337,53 @@ def test_a_folder_of_another_target_is_no_obstacle(synth: Call, working_folder: 
     (working_folder / "library").mkdir()
     (working_folder / "library" / "mscclpp").write_text("mine")
     assert synth(*QUICK, "--target", "executor-nccl").code == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "cure"),
+    [
+        ("allreduce --topo dgxh100", "did you mean dgx-h100"),
+        ("allreduce --topo zzzzzz", "synth topo list"),
+        ("allreduce --topo ring:4 --engine stiener", "did you mean steiner"),
+        ("allreduce --topo ring:4 --engine zzz", "synth engines"),
+        ("allreduce --topo ring:4 --bugdet 3s", "did you mean --budget"),
+        ("allreduce --topo base.toml", "synth topo list"),
+        ("allreduce --topo twice.toml", "one link with the sum of both"),
+        ("alltoallv --topo ring:2 --sizes text.csv", "such as 4096, 64K or 2G"),
+        ("alltoall --topo ring:6 --engine swing", "--engine closed"),
+        ("topo import text.csv", "synth topo import --help"),
+        ("topo show", "synth topo show [OPTIONS] TOPOLOGY"),
+        ("verify a.xml b.xml", "synth verify [OPTIONS] FILE"),
+        ("verify index.json", "synth library check LIB"),
+        ("simulate a.xml", "--topo dgx-a100"),
+        ("pattern text.csv", "--topo dgx-a100"),
+        ("prove index.json", "schedule file (.synth)"),
+        ("report empty", "schedule (.synth), MSCCL XML or execution plan"),
+        ("report index.json -o page.pdf", "end in .html"),
+        ("library diff text.csv text.csv", "line 1, column 1"),
+    ],
+)
+def test_refusals_are_short_and_say_what_is_right(synth: Call, working_folder: Path, command: str, cure: str) -> None:
+    """Check that a line names the cure in at most 160 characters."""
+    (working_folder / "empty").mkdir()
+    link = '[[links]]\nfrom = "0"\nto = "1"\ngbs = 5\nalpha_us = 1\n'
+    (working_folder / "base.toml").write_text('base = "base.toml"\n')
+    (working_folder / "twice.toml").write_text('name = "x"\nranks = 2\n' + 2 * link)
+    (working_folder / "text.csv").write_text("a;b\n1;2\n")
+    (working_folder / "index.json").write_text('{"algorithms": []}')
+    refusal = synth(*command.split()).refusal
+    assert cure in refusal
+    assert len(refusal) <= 160, refusal
+
+
+def test_an_ending_of_another_format_is_refused(synth: Call, working_folder: Path) -> None:
+    """Check that no file is written whose name says that it is something else."""
+    assert synth(*QUICK, "--target", "executor-nccl").code == 0
+    program = next((working_folder / "library").rglob("*.xml"))
+    for arguments in (
+        ("convert", program, "a.json", "--target", "msccl"),
+        ("convert", program, "a.yaml"),
+        ("optimize", program, "-o", "a.json", "--target", "msccl"),
+    ):
+        assert "must end in .xml" in synth(*arguments).refusal
+        assert not list(working_folder.glob("a.*"))

@@ -175,6 +175,33 @@ def test_lines_fit_the_terminal(
     assert max(map(len, lines)) <= width, max(lines, key=len)
 
 
+@pytest.mark.parametrize("width", [80, 120])
+def test_lines_of_other_commands_fit_the_terminal(
+    synth: Call, monkeypatch: pytest.MonkeyPatch, working_folder: Path, width: int
+) -> None:
+    """Check commands that read what a search wrote, and those about networks: only names of files are longer."""
+    assert synth("allgather", "--topo", "ring:4", "--size", "64K", "--budget", "2s", "--proof", "--out", "o").code == 0
+    program, proved = (next((working_folder / "o").rglob(ending)) for ending in ("*.xml", "*.synth"))
+    monkeypatch.setenv("COLUMNS", str(width))
+    for arguments in (
+        ("simulate", program, "--topo", "ring:4"),
+        ("verify", program),
+        ("prove", proved),
+        ("convert", program, "a.json"),
+        ("topo", "check", "dgx-h100:4"),
+        ("topo", "show", "dgx-h100:4", "--levels"),
+        ("engines",),
+        ("library", "show", "o"),
+        ("library", "check", "o"),
+        ("library", "pick", "o", "allgather", "0-3", "64K"),
+        ("library", "env", "o"),
+    ):
+        answer = synth(*arguments)
+        assert answer.code == 0
+        lines = [line for line in answer.out.splitlines() if len(line.split()) > 2 and "export " not in line]
+        assert max(map(len, lines), default=0) <= width, max(lines, key=len)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
