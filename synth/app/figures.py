@@ -41,13 +41,15 @@ def draw_times(times_us: Mapping[str, Mapping[int, float]], bound_us: Mapping[in
     """
     axes: Axes = _axes(ax)
     for (name, curve), style in zip(times_us.items(), ("-", "--", "-.", ":") * len(times_us), strict=False):
-        axes.plot(list(curve), list(curve.values()), style, label=name)
+        marker = "o" if len(curve) == 1 else None  # A line through one point is not seen.
+        axes.plot(list(curve), list(curve.values()), style, marker=marker, label=name)
     sizes, limits = list(bound_us), list(bound_us.values())
     axes.plot(sizes, limits, color="black", linewidth=1, label="bound: nothing is faster")
     axes.fill_between(sizes, limits, min(limits, default=1.0) / 2, color="0.9")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xticks(sizes[::4], [format_short_size(size) for size in sizes[::4]])
+    ticks = [size for size in sizes if size.bit_count() == 1][::4]
+    axes.set_xticks(ticks, [format_short_size(size) for size in ticks])
     axes.yaxis.set_major_formatter(lambda time_us, _: format_time(time_us))
     axes.minorticks_off()
     axes.margins(x=0)
@@ -58,7 +60,7 @@ def draw_times(times_us: Mapping[str, Mapping[int, float]], bound_us: Mapping[in
 
 
 def draw_timeline(
-    source: Ints, destination: Ints, step: Ints, start_us: Floats, end_us: Floats, ax: Axes | None
+    source: Ints, destination: Ints, step: Ints, start_us: Floats, end_us: Floats, time_us: float, ax: Axes | None
 ) -> Axes:
     """Draw when each pair of ranks is in use, one line a pair and one colour a step, and return the axes.
 
@@ -68,6 +70,7 @@ def draw_timeline(
         step: Step of each send, shape (n,).
         start_us: Time in µs at which each send takes its link, shape (n,).
         end_us: Time in µs at which each send leaves its link, shape (n,).
+        time_us: Time in µs at which the last chunk has arrived, where a line is drawn.
         ax: Axes of matplotlib to draw on; None for new ones.
 
     Raises:
@@ -86,7 +89,8 @@ def draw_timeline(
     shown = range(0, len(pairs), max(1, -(-len(pairs) // _MOST_NAMED)))
     axes.set_yticks(list(shown), [f"{pairs[i, 0]}→{pairs[i, 1]}" for i in shown])
     axes.set_xlabel("time in µs")
-    axes.set_xlim(left=0)
+    axes.axvline(time_us, color="0.5", linestyle="--")
+    axes.set_xlim(0, time_us * 1.02)
     axes.figure.colorbar(bars, ax=axes, label="step", ticks=_whole_ticks(int(step.max(initial=0))))
     return axes
 

@@ -120,13 +120,15 @@ class SendTable:
     def plot_timeline(self, ax: Axes | None = None) -> Axes:
         """Draw when each pair of ranks is in use, one line a pair and one colour a step, and return the axes.
 
+        A send arrives α after it leaves its link; a dashed line shows when the last one has.
+
         Args:
             ax: Axes of matplotlib to draw on; None for new ones.
 
         Raises:
             InputError: matplotlib is not installed.
         """
-        return draw_timeline(self.source, self.destination, self.step, self.start_us, self.end_us, ax)
+        return draw_timeline(self.source, self.destination, self.step, self.start_us, self.end_us, self.time_us, ax)
 
     def plot_network(self, ax: Axes | None = None) -> Axes:
         """Draw the network with the share of the time in which each link is in use, and return the axes.

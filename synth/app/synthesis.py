@@ -21,6 +21,7 @@ from emit.library.saving.save import save
 from synth.app import documents
 from synth.app.arguments import QuestionArguments
 from synth.app.figures import draw_network, draw_times, matplotlib_module
+from synth.app.present.layout import LEAST_WIDTH
 from synth.app.present.table import table
 from synth.app.question import make_question, size_in_bytes
 from synth.app.report.item import EXPONENTS
@@ -173,13 +174,15 @@ class Synthesis:
         self._check_answered()
         result, own_us = self.result, dict[int, float]()
         for row in self.algorithms:
+            if row["sends"] is not None:
+                own_us[row["shown_bytes"]] = row["time_us"]
             own_us |= {
                 size: time_us
                 for size, time_us, _ in row["curve"]
                 if row["sends"] is not None and row["min_bytes"] <= size <= (row["max_bytes"] or size)
             }
-        sizes = [1 << e for e in EXPONENTS]
-        curves = {"synth": {size: own_us[size] for size in sizes if size in own_us}}
+        sizes = sorted({*(1 << e for e in EXPONENTS), *own_us})
+        curves = {"synth": dict(sorted(own_us.items()))}
         for name in LIBRARIES:
             choices = {size: result.library(name, size) for size in sizes}
             curve = {size: choice.time_us for size, choice in choices.items() if isinstance(choice, LibraryChoice)}
@@ -233,9 +236,14 @@ class Synthesis:
             file.write(page.html.encode())
         return page_path
 
-    def table(self) -> str:
-        """Return the table that the command line prints."""
-        return table(statement(self.result), self.result.problem.topology.nranks)
+    def table(self, width: int | None = LEAST_WIDTH) -> str:
+        """Return the table that the command line prints.
+
+        Args:
+            width: Most characters of a line: only the most important columns that fit are shown; None for all columns.
+        """
+        more = "table(None)", "; algorithms holds all figures"
+        return table(statement(self.result), self.result.problem.topology.nranks, width, more=more)
 
     def save(
         self, folder: str | Path, target: str = "auto", *, proof: bool = False, replace: bool = False

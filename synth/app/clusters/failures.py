@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from emit.library.entry import IndexEntry
 from emit.library.overlay import FAULT, FAULTS, LibraryFault, QuestionKey
 from emit.library.write import existing_entries, writing
 from synth.app.clusters.cluster import read_cluster
@@ -134,21 +135,33 @@ def costs(library: str | Path, hurt: str | Path) -> list[FailureCost]:
         library: Folder of the healthy library.
         hurt: Folder of the library for the network with dead parts.
     """
-    healthy_us_of: dict[object, float] = {}
-    for entry in existing_entries(library):
-        if entry.max_bytes is None and entry.time_us is not None:
-            for group in (entry.group, *entry.isomorphic_groups):
-                group_entry = entry if group == entry.group else entry.for_group(group)
-                healthy_us_of[
-                    group_entry.collective, group, group_entry.root, group_entry.target, group_entry.inplace
-                ] = entry.time_us
+    healthy_us_of: dict[object, tuple[int | None, float]] = {}
+    for entry in _for_largest_messages(existing_entries(library)):
+        for group in (entry.group, *entry.isomorphic_groups):
+            group_entry = entry if group == entry.group else entry.for_group(group)
+            healthy_us_of[_question_of(group_entry)] = entry.shown_bytes, entry.time_us or 0.0
     question_costs = []
-    for entry in existing_entries(hurt):
-        healthy_us = healthy_us_of.get((entry.collective, entry.group, entry.root, entry.target, entry.inplace))
-        if healthy_us and entry.max_bytes is None and entry.time_us is not None:
+    for entry in _for_largest_messages(existing_entries(hurt)):
+        shown_bytes, healthy_us = healthy_us_of.get(_question_of(entry), (None, 0.0))
+        if healthy_us and entry.time_us is not None and shown_bytes == entry.shown_bytes:
             question = BuildQuestion(entry.collective, entry.group, entry.root)
             question_costs.append(FailureCost(question, entry.target, entry.time_us / healthy_us))
     return sorted(question_costs, key=lambda cost: -cost.factor)
+
+
+def _question_of(entry: IndexEntry) -> tuple[object, ...]:
+    """Return what tells the questions of a library apart."""
+    return entry.collective, entry.group, entry.root, entry.target, entry.inplace
+
+
+def _for_largest_messages(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
+    """Return the entry of each question that serves the largest messages."""
+    largest: dict[tuple[object, ...], IndexEntry] = {}
+    for entry in entries:
+        known = largest.get(_question_of(entry))
+        if known is None or entry.last_bytes > known.last_bytes:
+            largest[_question_of(entry)] = entry
+    return list(largest.values())
 
 
 def _of_kind(topology: Topology, kind: str) -> Iterator[str]:

@@ -43,7 +43,13 @@ def heading(document: dict[str, Any], nranks: int) -> str:
     return f"{document['collective']} · {document['topology']} · {members} ({', '.join(extras)})"
 
 
-def table(document: dict[str, Any], nranks: int, width: int | None = None, details: bool = False) -> str:
+def table(
+    document: dict[str, Any],
+    nranks: int,
+    width: int | None = None,
+    details: bool = False,
+    more: tuple[str, str] = ("--wide", "; --details shows all of each algorithm"),
+) -> str:
     """Return the table of a search: the heading, a line for each algorithm, and lines on what is known of them.
 
     Args:
@@ -52,6 +58,7 @@ def table(document: dict[str, Any], nranks: int, width: int | None = None, detai
         width: Most characters of a line: only the most important columns that fit are shown. None for all columns, with
             the whole proof of each bound.
         details: Whether all figures of each algorithm follow the table, with what is proved of shapes.
+        more: What also shows the columns that are left out, and a clause on what shows even more.
     """
     rows, other_rows = document["algorithms"], _differing(document)
     forms = ("in place", "out of place") if document.get("inplace") else ("out of place", "in place")
@@ -69,7 +76,7 @@ def table(document: dict[str, Any], nranks: int, width: int | None = None, detai
         titled += [(row, f", {forms[1]}") for row in other_rows]
         text += [line for row, form in titled for line in ("", *_details(row, form, width))]
     elif left_out:
-        hint = f"--wide also shows {', '.join(left_out)}; --details shows all of each algorithm"
+        hint = f"{more[0]} also shows {', '.join(left_out)}{more[1]}"
         text += ["", *wrapped([hint], width)]
     return "\n".join(text)
 

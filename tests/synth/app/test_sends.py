@@ -84,6 +84,8 @@ def test_a_timeline_has_a_box_for_each_send(answer: synth.Synthesis) -> None:
     boxes = [path.get_extents() for path in axes.collections[0].get_paths()]
     assert [box.x0 for box in boxes] == pytest.approx(table.start_us.tolist())
     assert [box.x1 for box in boxes] == pytest.approx(table.end_us.tolist())
+    assert axes.get_lines()[0].get_xdata()[0] == pytest.approx(table.arrival_us.max())
+    assert axes.get_xlim()[1] >= table.arrival_us.max()
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert [labels[round((box.y0 + box.y1) / 2)] for box in boxes] == [
         f"{a}→{b}" for a, b in zip(table.source, table.destination, strict=True)
@@ -105,6 +107,14 @@ def test_the_curve_of_an_answer_never_goes_below_the_bound(answer: synth.Synthes
     assert all(lines["synth"] >= (1 - 1e-9) * lines["bound: nothing is faster"])
     assert answer._repr_html_().count("<svg") == 1
     assert pyplot.get_fignums() == [1]  # The drawing for a notebook leaves no open figure behind.
+    pyplot.close("all")
+
+
+def test_the_curve_of_one_size_is_a_point() -> None:
+    """Check that an answer for one size, which need not be a power of two, can be seen."""
+    answer = synth.synthesize("allgather", "ring:4", engine="route", size=3000)
+    (line,) = (line for line in answer.plot_frontier().get_lines() if line.get_label() == "synth")
+    assert (list(line.get_xdata()), line.get_marker()) == ([3000], "o")
     pyplot.close("all")
 
 

@@ -293,7 +293,7 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "index.json").write_text('{"format": "synth-index-9", "algorithms": []}')
     for name, message in (
-        ("empty", "no .synth"), ("a.synth", "zip of columns"), ("a.xml", "line 1"), ("a.proof.json", "is a proof"),
+        ("empty", "no schedule"), ("a.synth", "schedule file"), ("a.xml", "line 1"), ("a.proof.json", "is a proof"),
         ("none.synth", "no such file"), ("library", "format"), ("library/index.json", "format"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message) as refused:
