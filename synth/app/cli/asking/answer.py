@@ -34,7 +34,7 @@ from synth.model.deadline import now
 from synth.model.defects import collected
 from synth.model.pattern import collective_of
 from synth.model.problem import Problem
-from synth.model.text import format_count
+from synth.model.text import format_count, format_short_size
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
 from synth.search.settings import AUTO, NONE
@@ -288,6 +288,22 @@ def _why_nothing(result: SearchResult, options: Options) -> str:
     )
 
 
+def _late_in_other_form(written: Saved) -> list[str]:
+    """Return a line on the algorithm of the first form that takes the largest messages, if the other form lacks it."""
+    if written.other_form is None or not written.other_form.result.ranges or not written.result.ranges:
+        return []
+    own, other = (form.result.ranges[-1] for form in (written, written.other_form))
+    late = next((o for o in written.other_form.result.refused if o.algorithm is own.algorithm and o.refused), None)
+    if late is None or other.algorithm is own.algorithm:
+        return []
+    form = "out of place" if forms(written.result.problem)[0] else "in place"
+    # The other form has only the end of the budget, which the reason counts from.
+    reason, is_late, _ = late.refused.partition("; try --budget")
+    advice = "; try a longer --budget" if is_late else ""
+    size = format_short_size(own.shown)
+    return [f"{form}, the algorithm that serves {size} in the other form has no file: {reason}{advice}"]
+
+
 def _closing(result: SearchResult, written: Saved, begun: float, remarks: Sequence[str] = ()) -> list[str]:
     """Return the last lines of a report: how many algorithms there are and the seconds, then files and remarks."""
     own = sum(row["sends"] is not None for row in written.rows)  # The other rows are left to vendor libraries.
@@ -295,6 +311,7 @@ def _closing(result: SearchResult, written: Saved, begun: float, remarks: Sequen
     parts = [f"{format_count(own, 'algorithm')}, replayed and right" if own else "no file"] if has_answer else []
     lines = ["   ".join([*parts, *remarks, *ending(result.stop_reason, begun, has_answer)])]
     lines += [f"  {path}" for path in written.paths]
+    lines += _late_in_other_form(written)
     if written.padding:
         lines.append(f"blocks are padded to whole chunks, {written.padding:.2%} of the fullest buffer")
     return lines + list(written.remarks)

@@ -6,16 +6,19 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from emit.library import write
+from emit.library.saving.save import Saved
 from synth.app.cli import progress
 from synth.app.cli.asking import answer as of_one
 from synth.app.cli.asking import concurrent as of_groups
 from synth.app.synthesis import synthesize
+from synth.baselines import baseline
 from synth.concurrent.search import ConcurrentSearch
 from synth.concurrent.state import GroupsState
 from synth.search.pool import Pool
@@ -203,3 +206,16 @@ def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert lines.splitlines()[-1].split(maxsplit=2)[1:] == ["s", "flow"]
     other_lines = "warning: --target msccl: no file\nsynth: 3 of 4\n"
     assert without_progress(lines + other_lines) == other_lines
+
+
+def test_an_algorithm_that_the_other_form_lacks_is_named() -> None:
+    """Check that a slower table for the other form of calls has its reason, and an equal one has none."""
+    result = synthesize("allreduce", "ring:4", size="1M", engine="route").result
+    fast = result.ranges[-1]
+    slow = replace(fast, algorithm=baseline(result.problem)[0])
+    late = replace(fast, execution=None, refused="the budget ended before it was ready; try --budget 1s")
+    for ranges, refused, count in (([slow], [late], 1), ([fast], [], 0), ([slow], [], 0)):
+        other = Saved(None, replace(result, ranges=ranges, refused=refused))
+        lines = of_one._late_in_other_form(Saved(None, result, other_form=other))
+        assert len(lines) == count
+        assert all("out of place" in line and line.endswith("; try a longer --budget") for line in lines)
