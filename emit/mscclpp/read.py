@@ -98,7 +98,8 @@ def _plan_of_representatives(document: Any, text: str, reader: _PlanReader) -> E
 
     Translations are guessed from the threadblocks and peers of a few ranks, and proved by writing the images.
     """
-    with suppress(InputError):  # The reader of the whole plan raises what is wrong.
+    # A plan that is wrong may name ranks, channels or buffers that do not exist; it is read and checked whole.
+    with suppress(InputError, LookupError):
         head = reader.plan(document, ())
         if not find_kind(collective_of(head)).translatable:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -141,6 +142,20 @@ def test_a_rank_that_is_no_image_is_read_and_checked(monkeypatch: pytest.MonkeyP
         path.write_text(faulty)
         assert not _read_anew(faulty, monkeypatch).translations
         assert (verify(path).status == "wrong") == (faulty == json.dumps(document))
+
+
+@pytest.mark.parametrize("key", ["connected_to", "channel_ids", "remote_buffer_ids", "rank"])
+def test_a_large_plan_that_names_what_does_not_exist_is_wrong(
+    key: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Check that the search for representatives passes plans on that name ranks, channels or buffers beyond all."""
+    text = _texts("dgx-h100:2", "allgather", "LL")[0][0]
+    faulty = re.sub(rf'"{key}": (\[?)[0-9]+', rf'"{key}": \g<1>99', text)
+    assert faulty != text
+    path = tmp_path / "faulty.json"
+    path.write_text(faulty)
+    assert not _read_anew(faulty, monkeypatch).translations
+    assert verify(path).status in ("wrong", "not readable")
 
 
 def test_a_known_text_with_more_on_its_second_line_is_read_anew() -> None:
