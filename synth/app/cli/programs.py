@@ -20,6 +20,8 @@ from topologies.topology import Topology
 
 Place = tuple[Topology, list[int]]  # a topology, and its rank of each rank of the program
 
+_ENDINGS = (".csv", ".html", ".pdf", ".png", ".svg", ".toml", ".txt", ".yaml", ".yml")  # of files that nobody runs
+
 
 def read_program(file: str | Path, depth: int | None = None) -> tuple[Program, Goal | None, Verdict]:
     """Return the program of a file, what an index beside it says that it must achieve, and the verdict on it.
@@ -126,6 +128,3 @@ def write_text(out: str | Path, text: str) -> None:
     """Write a file completely or not at all; raise InputError if it cannot be written."""
     with replaced(out) as file:
         file.write(text.encode())
-
-
-_ENDINGS = (".csv", ".html", ".pdf", ".png", ".svg", ".toml", ".txt", ".yaml", ".yml")

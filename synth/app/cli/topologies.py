@@ -85,6 +85,8 @@ def _topo_show(topology: str, form: str, levels: bool, as_json: bool) -> None:
     synth topo show dgx-a100:2 --format graphml > my.graphml
     synth topo show mi250:4 --levels
     """
+    if levels and form != "toml":
+        raise InputError(f"--format {form}: --levels prints the hierarchy in words; leave one of them out")
     if levels:
         _show_levels(load(topology), as_json)
         return

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from synth.model.text import format_time
+from synth.model.problem import parse_ranks
+from synth.model.text import format_spans, format_time
 
 
 @pytest.mark.parametrize(
@@ -21,3 +24,18 @@ from synth.model.text import format_time
 )
 def test_times_have_three_digits_and_the_unit_of_what_is_shown(microseconds: float, text: str) -> None:
     assert format_time(microseconds) == text
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=6, unique=True), st.integers(1, 9))
+def test_spans_are_groups_as_they_are_asked_for(firsts: list[int], length: int) -> None:
+    """Check that spans can be typed as a process group again, whatever the order of the ranks."""
+    ranks = [50 * first + rank for first in firsts for rank in range(length)]
+    text = format_spans(ranks)
+    if "…" not in text:
+        assert list(parse_ranks(text, "--group", 4096)) == ranks
+    assert text.count(",") <= 6
+
+
+def test_spans_of_many_parts_are_cut() -> None:
+    assert format_spans(range(0, 20, 2)) == "0,2,4,6,8,…,18"
+    assert format_spans([0, 1, 4, 5, 6, 3]) == "0,1,4-6,3"

@@ -105,9 +105,8 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
     head: tuple[str, ...] = ("collective", "group", "place", "size", "algorithm", "target", "predicted", "bound", "gap")
     head += tuple(f"vs {name}" for name in libraries)
     by_question = attrgetter("collective", "topology", "nranks", "group", "target", "inplace", "min_bytes")
-    rows = [
-        _row(entry, _asked(entry, ranks)) + _vs(entry.row, libraries) for entry in sorted(entries_left, key=by_question)
-    ]
+    entries_left.sort(key=by_question)
+    rows = [_row(entry, _matching_group(entry, ranks)) + _vs(entry.row, libraries) for entry in entries_left]
     rows += [_unfiled_row(row) + _vs(row, libraries) for row in unfiled]
     importance = 0, 0, 0, 0, 5, 4, 0, 3, 0, *(6 if i else 2 for i in range(len(libraries)))
     _say_table(head, importance, rows, 6, wide)
@@ -154,7 +153,7 @@ def _unfiled_row(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _asked(entry: IndexEntry, ranks: Sequence[int] | None) -> Sequence[int] | None:
+def _matching_group(entry: IndexEntry, ranks: Sequence[int] | None) -> Sequence[int] | None:
     """Return which of the groups that an entry serves has the ranks asked for, if they are not its own group's."""
     others = () if sorted(entry.group) == ranks else entry.isomorphic_groups
     return next((group for group in others if sorted(group) == ranks), None)
