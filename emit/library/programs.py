@@ -13,7 +13,7 @@ from emit.compiler.cuts import best_cut, cut_time_us
 from emit.compiler.fill import ONCE, Repetition, least_bytes, rank_instances, repeated
 from emit.compiler.lower import Lowering, forms, program_collective, translations_of
 from emit.compiler.tuning import TUNING
-from emit.formats import FORMATS, Draft, draft_program, write_draft, write_program
+from emit.formats import FORMATS, draft_program, write_draft, write_program
 from emit.goal import Goal, most_chunks
 from emit.images import whole_program
 from emit.library.by_size import by_size
@@ -404,7 +404,8 @@ class Programs:
         instances = repetition.instances
         if goal is not None:
             goal, common = goal.refined(instances), common.finer(instances)
-        ranks, draft = self.problem.ranks, self._draft(program, goal)
+        ranks, for_all_sizes = self.problem.ranks, replace(program, min_bytes=0, max_bytes=0)
+        draft = draft_program(for_all_sizes, goal, self.target, self.nodes, self.linked)
         if draft is None:
             if algorithm.problem.quotient is None:  # The file is checked with all ranks.
                 program = whole_program(program)
@@ -442,24 +443,6 @@ class Programs:
     def text(self, program: Program, goal: Goal | None) -> str:
         """Return the text of a program's file; raise InputError if the target cannot hold it."""
         return write_program(program, goal, self.target, nodes=self.nodes, linked=self.linked)
-
-    def largest_message(self, program: Program, goal: Goal | None) -> int | None:
-        """Return the largest message in bytes that a file of a program can take; None for no limit.
-
-        Raises:
-            InputError: If the target cannot hold it.
-        """
-        draft = self._draft(program, goal)
-        return most_bytes(program, self.target.limits) if draft is None else draft.largest_message
-
-    def _draft(self, program: Program, goal: Goal | None) -> Draft | None:
-        """Return the draft of a program's file for all sizes; None if files hold the program itself.
-
-        Raises:
-            InputError: The format refuses the program.
-        """
-        for_all_sizes = replace(program, min_bytes=0, max_bytes=0)
-        return draft_program(for_all_sizes, goal, self.target, self.nodes, self.linked)
 
     def complete(self, execution: Execution) -> None:
         """Write and check the text of a program, if that is not done; `Lowered.text` then keeps it.

@@ -17,6 +17,7 @@ from emit.library.library_file import read_right, requirement_of
 from emit.library.lowered import Lowered
 from emit.library.programs import Programs
 from emit.program import Program
+from emit.targets import most_bytes
 from synth.model.common_chunk import CommonChunk, common_chunk, cut_blocks
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
@@ -47,7 +48,7 @@ def restored_program(entry: IndexEntry, algorithm: Algorithm, programs: Programs
     if entry.goal() is None and not common.padding and exact_scale != 1.0:
         raise InputError(f"{entry.file}: is for messages {scale:.3g} times as large as the schedule's")
     if form.holds_program:
-        largest = programs.largest_message(program, entry.goal())
+        largest = most_bytes(program, target.limits)
     else:  # The text is limited to the sizes that it serves.
         largest = form.writer.largest_message(form.writer.restate(text, entry.file, 1, None, target))
     return Lowered(target, program, entry.goal(), predictor, common, exact_scale, largest, text)

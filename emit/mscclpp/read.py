@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import MISSING, fields, replace
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from synth.model.collective import Ints
 from synth.model.deadline import check_deadline
 from synth.model.registry import find_kind
 from topologies.errors import InputError, right_name
-from topologies.symmetry.translations import chains, translate
+from topologies.symmetry.translations import chains, sampled, single_translations, translate
 from topologies.text.files import origin_of, parse_json, read_text
 
 _EXPECTED = "an execution plan (JSON)"
@@ -82,15 +81,16 @@ def _text_and_source(text_or_path: str | os.PathLike[str]) -> tuple[str, str]:
     return read_text(path, _EXPECTED, MAX_BYTES, most_lines=None), origin_of(path)
 
 
-@lru_cache(maxsize=1)
 def _latest_plan(text: str, source: str) -> ExecutionPlan:
-    """Return the plan of a text as `shared_plan` does; errors as those of `read_plan`."""
-    document, reader = parse_json(text, source, _EXPECTED), _PlanReader(source)
-    plan = _plan_of_representatives(document, text, reader) if len(text) >= _LARGE else None
-    if plan is None:
-        return reader.plan(document)
-    remember(text, plan)
-    return plan
+    """Return the plan of a text as `shared_plan` does; errors as those of `read_plan`, which name the source."""
+    if text not in _latest:
+        document, reader = parse_json(text, source, _EXPECTED), _PlanReader(source)
+        plan = _plan_of_representatives(document, text, reader) if len(text) >= _LARGE else None
+        if plan is not None:
+            remember(text, plan)
+        _latest.clear()
+        _latest[text] = plan or reader.plan(document)
+    return _latest[text]
 
 
 def _plan_of_representatives(document: Any, text: str, reader: _PlanReader) -> ExecutionPlan | None:
@@ -109,17 +109,14 @@ def _plan_of_representatives(document: Any, text: str, reader: _PlanReader) -> E
 
         def looks_right(edge: tuple[int, int]) -> bool:
             """Return whether a translation maps threadblocks and peers of a few ranks onto equal ones."""
-            samples = np.array([0, edge[0] * (edge[1] - 1), nranks - 1, nranks * 5 // 8])
-            images = translate((edge,), samples, (1,))
             return all(
                 shapes[rank] == shapes[image]
                 and np.array_equal(np.sort(translate((edge,), peers[rank], (1,))), np.sort(peers[image]))
-                for rank, image in zip(samples.tolist(), images.tolist(), strict=True)
+                for rank, image in sampled(edge, nranks)
             )
 
-        divisors = [d for d in range(1, nranks + 1) if nranks % d == 0]
-        edges = [(s, t // s) for s in divisors for t in divisors if t > s and t % s == 0]
-        for translations in islice(chains(nranks, [edge for edge in edges if looks_right(edge)]), _GUESSES):
+        edges = [edge for edge in single_translations(nranks) if looks_right(edge)]
+        for translations in islice(chains(nranks, edges), _GUESSES):
             plan = replace(head, gpus=list(head.gpus), translations=translations)
             for rank in images_of(translations, nranks).representatives.tolist():
                 if rank not in whole_gpus:
@@ -161,6 +158,7 @@ _GUESSES = 64  # Groups of translations that are tried, the largest first.
 _KEPT = 32  # Plans of a few ranks each.
 _NAME = re.compile(r'\{\n "name": ("[^"\\\n]*"),\n')  # The name is the second line of a text that was written.
 _written: dict[bytes, ExecutionPlan] = {}
+_latest: dict[str, ExecutionPlan] = {}  # The plan that was read last, by its text.
 
 
 def _digest(text: str) -> bytes:

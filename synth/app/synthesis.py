@@ -174,13 +174,11 @@ class Synthesis:
         self._check_answered()
         result, own_us = self.result, dict[int, float]()
         for row in self.algorithms:
-            if row["sends"] is not None:
-                own_us[row["shown_bytes"]] = row["time_us"]
-            own_us |= {
-                size: time_us
-                for size, time_us, _ in row["curve"]
-                if row["sends"] is not None and row["min_bytes"] <= size <= (row["max_bytes"] or size)
-            }
+            if row["sends"] is None:
+                continue
+            last = row["max_bytes"] or math.inf
+            own_us |= {size: time_us for size, time_us, _ in row["curve"] if row["min_bytes"] <= size <= last}
+            own_us[row["shown_bytes"]] = row["time_us"]
         sizes = sorted({*(1 << e for e in EXPONENTS), *own_us})
         curves = {"synth": dict(sorted(own_us.items()))}
         for name in LIBRARIES:

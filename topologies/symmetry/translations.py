@@ -214,6 +214,19 @@ def chains(nranks: int, edges: Sequence[tuple[int, int]]) -> Iterator[Translatio
                 heapq.heappush(heap, (bound, length + 1, (*chain, (s, e)), s * e, False))
 
 
+def single_translations(nranks: int) -> list[tuple[int, int]]:
+    """Return every (stride, extent) that a translation of this many ranks can have."""
+    divisors = [d for d in range(1, nranks + 1) if nranks % d == 0]
+    return [(s, t // s) for s in divisors for t in divisors if t > s and t % s == 0]
+
+
+def sampled(edge: tuple[int, int], nranks: int) -> list[tuple[int, int]]:
+    """Return (rank, image under a translation) of a few ranks, one of which has the last digit."""
+    stride, extent = edge
+    ranks = np.array([0, stride * (extent - 1), nranks - 1, nranks * 5 // 8])
+    return list(zip(ranks.tolist(), translate((edge,), ranks, (1,)).tolist(), strict=True))
+
+
 class _TranslatedPairs:
     """The links by their pair of ranks.
 
@@ -273,18 +286,12 @@ class _Candidates:
         self.ptr = np.searchsorted(net.src[pairs.order], np.arange(n + 1))
         self.salt = np.random.default_rng(1).integers(1 << 63, size=n, dtype=np.uint64)
         self.sums = segment_sums(self.salt[self.dst], self.ptr)
-        divisors = [d for d in range(1, n + 1) if n % d == 0]
-        edges = [(s, t // s) for s in divisors for t in divisors if t > s and t % s == 0]
-        self.open = [edge for edge in edges if self._looks_right(edge)]
+        self.open = [edge for edge in single_translations(n) if self._looks_right(edge)]
         self.checked: set[tuple[int, int]] = set()
 
     def _looks_right(self, edge: tuple[int, int]) -> bool:
         """Return whether a translation keeps the neighbours of a few ranks, one of which has the last digit."""
-        stride, extent = edge
-        n = self.pairs.net.nranks
-        samples = np.array([0, stride * (extent - 1), n - 1, n * 5 // 8])
-        images = translate((edge,), samples, (1,))
-        for rank, image in zip(samples.tolist(), images.tolist(), strict=True):
+        for rank, image in sampled(edge, self.pairs.net.nranks):
             moved_neighbours = translate((edge,), self.dst[self.ptr[rank] : self.ptr[rank + 1]], (1,))
             if self.salt[moved_neighbours].sum(dtype=np.uint64) != self.sums[image]:
                 return False

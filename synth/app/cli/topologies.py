@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from synth.app.cli.options import declare, json_option, print_json
 from synth.app.cli.programs import write_text
 from synth.app.cli.values import StrictGroup
-from synth.app.present.layout import say, say_fitted, terminal_width, wrapped
+from synth.app.present.layout import say_fitted, terminal_width, wrapped
 from synth.model.text import format_count
 from topologies.clusters import Machine
 from topologies.compare import compare
@@ -65,7 +65,7 @@ def _topo_list(as_json: bool) -> None:
     nodes = (
         "several nodes: machine:N, as in dgx-a100:4; your own: FILE.toml, or the output of tools (synth topo import)"
     )
-    say([families, nodes], terminal_width())
+    say_fitted(families, nodes)
 
 
 @topo.command("show")

@@ -108,7 +108,7 @@ def _read_anew(text: str, monkeypatch: pytest.MonkeyPatch) -> ExecutionPlan:
     """Return what `shared_plan` reads from a text that this process knows nothing of."""
     monkeypatch.setattr(read, "_written", {})
     monkeypatch.setattr(read, "_LARGE", 0)
-    read._latest_plan.cache_clear()
+    monkeypatch.setattr(read, "_latest", {})
     return shared_plan(text)
 
 

@@ -23,7 +23,7 @@ from synth.app.clusters.local import Local, WorkerPool
 from synth.app.clusters.on_dask import OnDask
 from synth.app.clusters.plan import BuildPlan, make_plan
 from synth.app.clusters.processes import processors
-from synth.app.present.layout import say, say_fitted, terminal_width
+from synth.app.present.layout import say_fitted
 from synth.model.deadline import now
 from synth.model.text import format_count, format_table
 from synth.storage.cache import open_cache
@@ -205,7 +205,7 @@ def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
     parts += [f"{count} {source}" for count, source in known_counts if count]
     if built.interrupted:
         parts.append(f"interrupted: {state.done} of {state.total} are written; the same command continues")
-    say(["   ".join([*parts, *built.remarks, f"{seconds:.1f} s"])], terminal_width())
+    say_fitted("   ".join([*parts, *built.remarks, f"{seconds:.1f} s"]))
     _say_impossible(plan)
     for share, why in built.left_out:
         ranks = ",".join(map(str, share.first.group))

@@ -20,7 +20,7 @@ from emit.targets import TARGETS
 from synth.app.cli.options import json_option, print_json
 from synth.app.cli.progress import Count, counting
 from synth.app.clusters.placing import unfiled_schedules
-from synth.app.present.layout import say, say_fitted, terminal_width
+from synth.app.present.layout import say_fitted
 from synth.baselines.nccl.figures import VERSION
 from synth.model.numbers import as_folder
 from synth.model.problem import parse_ranks
@@ -63,11 +63,11 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
         for name, why in report.wrong:
             say_fitted(f"{origin_of(library_folder / name)}: wrong: {why}")
         for remark, file_count in report.remarks.items():
-            say([f"{remark} ({format_count(file_count, 'file')})"], terminal_width())
+            say_fitted(f"{remark} ({format_count(file_count, 'file')})")
         parts = [(report.files, "file"), (report.schedules, "schedule"), (report.proofs, "proof")]
         counted = ", ".join(format_count(*part) for part in parts)
         for property_name, names in sorted(report.unproved.items()):
-            say([f"not proved: {property_name} ({format_count(len(names), 'file')}, {min(names)})"], terminal_width())
+            say_fitted(f"not proved: {property_name} ({format_count(len(names), 'file')}, {min(names)})")
         open_files = len(report.unproved_files)
         outcome = f"nothing wrong, {format_count(open_files, 'file')} not proved" if open_files else "all right"
         verdict = f"{len(report.wrong)} wrong" if report.wrong else outcome

@@ -20,7 +20,7 @@ from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option
 from synth.app.cli.sweep import parse_sweep
 from synth.app.clusters.placing import unfiled_schedules
-from synth.app.present.layout import Column, fitted, say, terminal_width, wrapped
+from synth.app.present.layout import Column, fitted, say, say_fitted, terminal_width, wrapped
 from synth.baselines.vendors import LIBRARIES
 from synth.model.numbers import as_folder
 from synth.model.problem import parse_ranks
@@ -244,7 +244,7 @@ def pick_(
         click.echo(entry.path)
         say([f"  {entry.target}, {words}"], terminal_width())
     if not picked:
-        say([f"no file, so the executor's own algorithm runs: {why}"], terminal_width())
+        say_fitted(f"no file, so the executor's own algorithm runs: {why}")
 
 
 @click.command("diff")
@@ -276,7 +276,7 @@ def diff(
         head = "collective", "group", "target", "place", "size", "A", "B", "B / A"
         _say_table(head, (0, 0, 2, 0, 0, 0, 0, 0), lines, 4, wide)
         click.echo()
-    say([_summary(rows)], terminal_width())
+    say_fitted(_summary(rows))
 
 
 def _is_same(row: Difference) -> bool:
