@@ -30,6 +30,10 @@ from topologies.errors import InputError
 
 _ROOT_WORK = 1 << 20  # steps and chunks that may be checked to find the root of a file
 _NAME = re.compile(r"[ !#-%'-;=?-~]+")  # printable ASCII without " & < >
+_HEAD = re.compile(  # the beginning of a text that was written here
+    r'<algo name="[^"]*" (proto="\w+" nchannels="\d+" nchunksperloop="\d+" ngpus="(\d+)" coll="(\w+)" )'
+    r'(inplace="\d" outofplace="\d") minBytes="\d+" maxBytes="\d+"'
+)
 
 
 def verify(
@@ -226,7 +230,13 @@ def restate(text: str, name: str, least: int, most: int | None, target: Target) 
     Raises:
         InputError: If no message has such a size, or the text cannot be read.
     """
-    return xml_text(replace(read(text).program, name=name, min_bytes=least, max_bytes=most or 0), target)
+    head = _HEAD.match(text)
+    if head is None:
+        return xml_text(replace(read(text).program, name=name, min_bytes=least, max_bytes=most or 0), target)
+    shape, nranks, coll, forms = head.groups()
+    collective = next((own for own, name_there in target.collectives.items() if name_there == coll), coll)
+    limits = _limits(name, collective, int(nranks), least, most or 0, target)
+    return f'<algo name="{name}" {shape}{forms} {limits}{text[head.end() :]}'
 
 
 def xml_text(program: Program, target: Target) -> str:
@@ -255,22 +265,31 @@ def describe(program: Program, target: Target, _: str) -> str:
     )
 
 
+def _limits(name: str, collective: str, nranks: int, least: int, most: int, target: Target) -> str:
+    """Return the attributes for messages of `least` to `most` bytes (0: no limit); InputError if no call has such a size.
+
+    Sizes are those of nccl-tests. Readers count the bytes of one block in collectives that have blocks of equal size.
+    """
+    if collective in BLOCK_SIZES:
+        least, most_of_block = -(-least // nranks), most // nranks
+        if most and most_of_block < max(1, least):
+            raise InputError(f"{name}: no {collective} of {nranks} equal blocks has its size; use another --size")
+        most = most_of_block
+    if target.max_bytes_exclusive:
+        most = most + 1 if most else NO_LIMIT
+    return f'minBytes="{least}" maxBytes="{most}"'
+
+
 def _lines(program: Program, target: Target) -> Iterator[str]:
     """Yield the lines of a program in the target's dialect; raise InputError if no call has its sizes."""
     p = program
     coll = target.collectives[p.collective]
     redop = f' redop="{p.redop}"' if target.states_redop else ""
-    least, most = p.min_bytes, p.max_bytes
-    if p.collective in BLOCK_SIZES:
-        least, most = -(-least // p.nranks), most // p.nranks
-        if p.max_bytes and most < max(1, least):
-            raise InputError(f"{p.name}: no {p.collective} of {p.nranks} equal blocks has its size; use another --size")
-    if target.max_bytes_exclusive:
-        most = most + 1 if most else NO_LIMIT
+    limits = _limits(p.name, p.collective, p.nranks, p.min_bytes, p.max_bytes, target)
     yield (
         f'<algo name="{p.name}" proto="{p.protocol}" nchannels="{p.nchannels}" '
         f'nchunksperloop="{p.nchunks_per_loop}" ngpus="{p.nranks}" coll="{coll}" inplace="{int(p.inplace)}" '
-        f'outofplace="{int(p.outofplace)}" minBytes="{least}" maxBytes="{most}"{redop}>'
+        f'outofplace="{int(p.outofplace)}" {limits}{redop}>'
     )
     for rank, gpu in enumerate(image_gpus(p)):
         yield (f'  <gpu id="{rank}" i_chunks="{gpu.i_chunks}" o_chunks="{gpu.o_chunks}" s_chunks="{gpu.s_chunks}">')

@@ -45,9 +45,9 @@ class Budget:
     begun: float = field(default_factory=now)
 
     @classmethod
-    def until(cls, deadline: float) -> Budget:
-        """Return a budget that begins now and ends at a deadline, a reading of `now`."""
-        begun = now()
+    def until(cls, deadline: float, spent_s: float = 0.0) -> Budget:
+        """Return a budget that ends at a deadline, a reading of `now`, and of which `spent_s` seconds are spent."""
+        begun = now() - spent_s
         return cls(deadline - begun, begun)
 
     @property
