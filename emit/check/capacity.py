@@ -1,4 +1,4 @@
-"""Limit the sizes that the checks accept."""
+"""State the limits on the size of what is checked; each check applies its own."""
 
 from __future__ import annotations
 

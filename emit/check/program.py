@@ -1,4 +1,4 @@
-"""Check a program: for every interleaving it ends, and it ends with the right result."""
+"""Check a program: every interleaving ends, without a race, within the target's limits, with the right result."""
 
 from __future__ import annotations
 

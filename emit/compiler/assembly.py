@@ -287,7 +287,7 @@ def _after_turns(prepared: Prepared, after: list[list[int]]) -> list[list[int]]:
 def _threadblocks(
     prepared: Prepared, channel: Ints, layout: BlockLayout, room: int
 ) -> tuple[list[list[Block]], list[int]]:
-    """Return the threadblocks of each rank, and the number of every instruction's threadblock in its rank.
+    """Return each rank's threadblocks as (channel, sends to, receives from), and each instruction's place in that list.
 
     Args:
         prepared: Instructions.
@@ -296,7 +296,7 @@ def _threadblocks(
         room: Largest number of steps of a threadblock.
 
     Raises:
-        InputError: As `assemble` raises it.
+        InputError: A rank forwards from one rank to two, or from two to one, on a channel, or as `assemble` raises it.
     """
     p, ir = prepared, prepared.ir
     nranks, channels = ir.header.nranks, channel.tolist()

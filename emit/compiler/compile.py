@@ -194,7 +194,7 @@ def optimize(
 
 
 def _fastest(candidates: list[Compiled], timer: Timer, program: Program) -> list[Compiled]:
-    """Return the candidates that are at no size slower than `program` if that is the first, else the fastest ones."""
+    """Return the candidates that `program` beats at no size if it is the first, else the fastest in the mean."""
     times = [tuple(timer(compiled.program)) for compiled in candidates]
     if candidates[0].program is program:
         is_fast = [worst_ratio(own_times, times[0]) <= 1 + _ROUNDING for own_times in times]

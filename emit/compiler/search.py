@@ -280,11 +280,12 @@ class LoweringSearch:
         return min(self.variants.limits.channels, len(self.variants.ir)) if can_have_more else 1
 
     def _first(self) -> ProgramCandidate | None:
-        """Return the plain variant on as many channels as it needs; None if it does not fit, or without a timer.
+        """Return the variant without passes, on more channels until it is fast enough or more of them gain nothing.
 
-        It may be the only program in time, and is seldom much slower than the others on the same channels. On few
-        channels it may deadlock, or wait for slots of FIFOs most of the time, so that it seems slower than variants of
-        fewer messages that need no more channels.
+        It is None without a timer, or where the variant fits on no number of channels or deadlocks on all. It may be
+        the only program in time, and is seldom much slower than the others on the same channels. On few channels it may
+        deadlock, or wait for slots of FIFOs most of the time, so that it seems slower than variants of fewer messages
+        that need no more channels.
         """
         if self.timer is None:
             return None
@@ -424,9 +425,9 @@ class LoweringSearch:
         return 1 << max(1, math.floor(math.log2(slow)))
 
     def _gains(self, more: ProgramCandidate, fewer: ProgramCandidate) -> bool:
-        """Return True if more channels are better.
+        """Return True if more channels clearly lower the excess over good times, and slow down no size noticeably.
 
-        They are not if the largest size gets slower, or, as long as good times are unknown, if any size does.
+        If good times are known, only the largest size counts, or none if `more` is good enough anyway.
         """
         few = fewer.times[:1] if self.enough else fewer.times
         gets_slower = worst_ratio(more.times[: len(few)], few) > TUNING.as_fast and not self._is_enough(more)

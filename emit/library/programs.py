@@ -526,7 +526,9 @@ def run_by(result: SearchResult, programs: Programs, until: float = math.inf) ->
             return replace(result, ranges=[offer.without_program(INTERRUPTED) for offer in result.ranges])
         until = 0.0  # One program is enough.
     spent_s = result.seconds if until > 0 else 0.0
-    pool = Pool(programs, Budget.until(until, spent_s), offers=[Offer(algorithm) for algorithm in dict.fromkeys(algorithms)])
+    pool = Pool(
+        programs, Budget.until(until, spent_s), offers=[Offer(algorithm) for algorithm in dict.fromkeys(algorithms)]
+    )
     pinned = [served.low for served in result.ranges if served.low == served.high]
     ranges = pool.files(pinned[0] if pinned else None)
     return replace(result, ranges=ranges, refused=[*result.refused, *pool.refused])

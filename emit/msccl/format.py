@@ -266,9 +266,10 @@ def describe(program: Program, target: Target, _: str) -> str:
 
 
 def _limits(name: str, collective: str, nranks: int, least: int, most: int, target: Target) -> str:
-    """Return the attributes for messages of `least` to `most` bytes (0: no limit); InputError if no call has such a size.
+    """Return the attributes for messages of `least` to `most` bytes; `most` is 0 for no limit.
 
-    Sizes are those of nccl-tests. Readers count the bytes of one block in collectives that have blocks of equal size.
+    Sizes are those of nccl-tests. Readers count the bytes of one block in collectives that have blocks of equal
+    size. An InputError says that no call has such a size.
     """
     if collective in BLOCK_SIZES:
         least, most_of_block = -(-least // nranks), most // nranks

@@ -194,7 +194,7 @@ class Replay:
                     self._signal(block, end, act)
 
     def _hear_packets(self, actor: int, move: Move) -> None:
-        """Add the knowledge of the packets that a move reads."""
+        """Add what the writers of the packets that a move reads had seen to what `actor` has seen."""
         seen_messages: set[tuple[int, int]] = set()
         for run in move.sources:
             for cell in run.cells(move.length) if run.packet else ():
@@ -345,10 +345,10 @@ class Replay:
         self.execution.report_stopped(stopped, cell_name, self.findings)
 
     def check_ends(self, notes: list[str]) -> None:
-        """Add findings and cautions for accesses that can still happen after a rank's kernel has ended.
+        """Report a race for each access to another rank's memory that may come after that rank's kernel has ended.
 
-        The caller may then use its buffers. Cautions are added to `notes`. This is to be called after a launch that
-        ended.
+        The caller of the kernel may then use its buffers. A port channel's reads of a rank's own memory get a caution
+        in `notes` instead. This is to be called after a launch that ended.
         """
         plan_acts, known_at_end = self.plan_acts, self._known_at_end()
         reported: set[tuple[int, int, int]] = set()

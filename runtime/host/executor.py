@@ -287,7 +287,11 @@ class _HostRun:
                 self._resume(message.owner)
 
     def _finish_chunk(self, block: _HostBlock) -> None:
-        """Count a chunk of the block's step as finished, and move on to the next chunk, step or window."""
+        """Count a chunk of the block's step as finished, and move on.
+
+        After the last chunk, the step is done in this window, the blocks that wait for it go on, and this block moves
+        on to its next step or window.
+        """
         step = block.step
         block.chunk += 1
         if block.chunk < self.executor.count[step]:

@@ -1,4 +1,6 @@
-"""A machine's costs from the times of probes: every figure is a difference of times, so that common parts cancel out.
+"""Run probes until their times repeat, and compute a machine's costs: latency, start, gap and rates.
+
+Every figure is a difference of times, so that common parts cancel out.
 
 With one tiny message in each direction, a call takes its start and two latencies. Each further round takes two
 latencies more; there are so many rounds that they are most of the time, however long a call takes to start. Many tiny

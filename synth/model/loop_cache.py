@@ -37,7 +37,9 @@ def loops_folder() -> Path | None:
 
 @cache
 def _folder(numba_cache: str | None, user_cache: str | None) -> Path | None:
-    """Return the first usable folder of all compiled loops, or None.
+    """Return the folder of all compiled loops, made if necessary; None if none is usable.
+
+    It is `numba_cache` if that is given, and no other; else the user's cache, or else a temporary folder.
 
     Args:
         numba_cache: The value of $NUMBA_CACHE_DIR.

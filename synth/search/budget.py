@@ -84,7 +84,7 @@ class Budget:
     def reserved_s(self, longest_s: float, postponed_s: Iterable[float]) -> float:
         """Return the seconds before the end after which engines and bounds must not run, but programs are made.
 
-        At most half of the budget is kept for that; a postponed program that needs more does not count.
+        At most `_MOST_RESERVED` of the budget is kept for that; a postponed program that needs more does not count.
 
         Args:
             longest_s: Seconds that it took to find one best program, with those to write it.
@@ -133,7 +133,10 @@ class Budget:
         return needs_s > share_s or spent_s + needs_s > max(share_s, _OF_ELAPSED * (now() - self.begun))
 
     def is_short(self, needs_s: float, searching: bool) -> bool:
-        """Return whether the first program takes so little time that it need not be that of a small algorithm.
+        """Return True if the first program may be that of any algorithm, not only of a small one.
+
+        Its time must be a small share of the whole budget while engines still have stages, else at most half of the
+        time left.
 
         Args:
             needs_s: Seconds to lower it in haste and to write its file.

@@ -43,8 +43,10 @@ class Stage:
 
     Attributes:
         engine: Name of the engine, a row of the registry; in a `GroupsPlan`, of a method such as "isolated, at once".
-        share: Share of the budget that the stage may take; half as long again while the engine gains.
-        until: Share of the budget after which the stage ends, counted from the start of the search.
+        share: Share of the budget that the stage may take; except in a `GroupsPlan`, half as long again while the
+            engine gains.
+        until: Share of the budget, counted from the start of the search, after which the stage ends; only a
+            `GroupsPlan` has such ends.
         once: Whether the engine does not go on after its stage.
         refined: Number of sends up to which the engine may refine chunks; 0 for any number.
         from_ranks: Fewest local ranks of a problem for which the stage runs.

@@ -1,4 +1,4 @@
-"""Run the stages of a search plan: every engine has its stage, then the engine that gained most lately goes on.
+"""Run the stages of a search plan: every engine has its stage, then that whose latest answers gained most goes on.
 
 An engine is a generator of answers. Its stage lasts until the engine ends or its share of the budget is used, or half
 as long again while it gains. What is left of the budget goes, answer by answer, to the engine that gained most. The

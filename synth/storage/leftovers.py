@@ -49,10 +49,11 @@ def lock_file(handle: int) -> int:
     """Lock a file that is being written next to its place.
 
     Args:
-        handle: The file's open descriptor, which may be closed before the lock.
+        handle: The file's open descriptor; the caller may close it first.
 
     Returns:
-        Another descriptor of the file, which holds the lock; close it once the file is in its place.
+        Another descriptor of the file, which keeps the lock until it is closed; close it once the file is in its place.
+        It holds no lock on a file system without locks.
     """
     lock = os.dup(handle)
     with suppress(OSError):

@@ -43,8 +43,7 @@ def describe_problem(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArra
     """Return a problem's part of the header (`KEYS`), and columns for its collective if its name does not define it.
 
     Raises:
-        InputError: The topology's text form does not hold it, or this is a quotient problem of another collective than
-            a named one.
+        InputError: The topology cannot be written as text, or this is a quotient problem whose collective has no name.
     """
     collective = problem.collective
     in_columns = not _is_defined_by_name(problem)

@@ -194,9 +194,9 @@ def _instance(item: Any, at: str) -> dict[str, Any]:
 
 
 def _of_instances(instances: list[Any], origin: str) -> Fabric:
-    """Return the fabric of nodes with the switches above each, the nearest first, or with its accelerator's domain.
+    """Return the fabric of nodes: the switches above each, the nearest first, or the domain of its accelerator.
 
-    Nodes that state neither are left out, with a remark.
+    The domain counts where a node names no switch. Nodes that state neither are left out, with a remark.
 
     Raises:
         InputError: An entry is wrong, a node stands twice, or no node is left.

@@ -75,7 +75,11 @@ def _protocol(table: Fields) -> Protocol:
 
 
 def _switch_ops(table: Fields | None) -> SwitchCosts | None:
-    """Return the costs of switches' operations, or None where the table is missing."""
+    """Return the costs of switches' operations, or None where the table is missing.
+
+    Raises:
+        InputError: The table has an unknown key, or a cost is missing or wrong.
+    """
     if table is None:
         return None
     table.only([key for key, *_ in _OF_SWITCHES])

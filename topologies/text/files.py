@@ -220,10 +220,11 @@ def _parsed_bytes(text: str) -> int:
 def _base_and_parts(folder: Path, path: Path) -> tuple[Path, tuple[str, ...]]:
     """Return the folder at which the walk to a path begins, and the names on the path from there.
 
-    The folder of a failure names files of the healthy library up to two folders above it; the walk then begins there.
+    A path may begin with up to two `..`, because the folder of a failure names files of the healthy library that
+    contains it; the walk then begins one or two folders above.
 
     Raises:
-        InputError: The path is not below the folder (or these two).
+        InputError: The path is below none of these folders.
     """
     try:
         parts = path.relative_to(folder).parts
@@ -238,9 +239,7 @@ def _base_and_parts(folder: Path, path: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def _open_below(folder: Path, path: Path) -> int:
-    """Open a file by walking from the folder, so that a link which appears meanwhile is not followed either.
-
-    It returns the file's descriptor.
+    """Open a file below a folder without following links, even links that appear meanwhile; return its descriptor.
 
     Raises:
         InputError: The path is not below the folder.

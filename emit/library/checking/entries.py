@@ -340,7 +340,7 @@ def _scale(subject: _Subject) -> float | None:
 
 
 def _fullest(problem: Problem) -> float:
-    """Return the contents of a rank's fullest buffer, divided by the message size."""
+    """Return the largest sum of chunks' shares of the message in a rank's input or output; a place counts once."""
     whole = problem.collective
     sides = ((whole.pre, whole.in_index), (whole.post, whole.out_index))
     most = 0.0

@@ -158,7 +158,11 @@ def save(
 def _programs(
     result: SearchResult, settings: TargetSettings, until: float
 ) -> tuple[Programs | None, SearchResult, list[str]]:
-    """Return the lowering for the target, the search with its programs, and why there are none."""
+    """Return the lowering for the target, the search with its programs, and the errors that prevented them.
+
+    Without a target, there is no lowering, and the search is unchanged. If the target refuses, each range of the search
+    is marked as without a program.
+    """
     if settings.name == NONE:
         return None, result, []
     try:

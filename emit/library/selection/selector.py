@@ -167,8 +167,8 @@ class Selector:
             size_bytes: Larger of a rank's send and receive buffer in bytes.
 
         Raises:
-            InputError: If the call is impossible or its collective unknown, or several entries fit; the message says
-                what would tell them apart.
+            InputError: If the call or its size is impossible, its collective is unknown, it needs a root, or several
+                entries fit that differ in more than the order of ranks; the message says what would tell them apart.
         """
         try:
             starts, served = self._ranges(*call)

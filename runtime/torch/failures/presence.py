@@ -120,11 +120,11 @@ class Presence:
             self._listeners.add(listener)
 
     def connect(self, address: str) -> str:
-        """Open a connection to the process of an address, and return its name.
+        """Connect this process and that of an address, and return the name of the latter.
 
-        The process with the greater name connects. The other process tries, too, if that connection does not come. That
-        a connection cannot be made is no error: a process whose port is closed is then in `ends`, and of one that a
-        firewall hides nothing is known. The address of this process itself is allowed.
+        The process with the greater name opens the connection; the other opens one later, if none comes. A failure to
+        connect is no error: a process whose port is closed is recorded in `ends`, and one that a firewall hides stays
+        unknown. The address of this process itself is allowed.
 
         Raises:
             ValueError: The text is not an address.
@@ -168,9 +168,10 @@ class Presence:
                 link.send(message)
 
     def say_end(self, why: str) -> None:
-        """Send all connected processes the reason why this process is about to end, with its calls by group.
+        """Tell all connected processes why this process is about to end.
 
-        `why` is to be read after "rank N". The connections stay open.
+        They read `why` after "rank N", with the cause of a failed call if it has none. They also get, for each group,
+        the number of calls made and that of the first one still open. The connections stay open.
         """
         counts: Message = {}
         for listener in self._listening():

@@ -48,7 +48,7 @@ def install() -> None:
 
 
 def end_command() -> None:
-    """Undo what Ctrl-C changed for the command that is over, so that other work in this process waits as usual."""
+    """Restore what Ctrl-C changed, so that other work in this process waits as usual; signal handlers stay."""
     sys.unraisablehook = _InterruptState.hook_before
     writer = sys.modules.get("emit.library.write")
     if writer is not None:

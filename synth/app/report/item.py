@@ -9,9 +9,6 @@ from typing import Any
 
 from synth.bounds.prove import OPTIMAL
 from synth.bounds.witness import Witness
-from synth.bounds.witnesses.cut import Cut
-from synth.bounds.witnesses.ends import Ends
-from synth.bounds.witnesses.hops import Path
 from synth.bounds.witnesses.parts import Parts
 from synth.model.problem import Problem
 from synth.model.text import format_size, format_time
@@ -182,7 +179,7 @@ def _explain_sum(witness: Witness, size_bytes: float, size: str) -> str:
 
 def _explain_witness(problem: Problem, witness: Witness) -> str:
     """Return the sentence that explains why the witness is a limit."""
-    members = witness.ranks if isinstance(witness, Path | Cut | Ends) else ()
+    members: tuple[int, ...] = getattr(witness, "ranks", ())
     ranks = [problem.ranks[r] for r in members if r < problem.nranks]
     names = ", ".join(map(str, ranks))
     if len(ranks) > _RANKS:

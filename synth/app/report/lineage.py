@@ -213,7 +213,11 @@ def describe_values(values: Sequence[Value]) -> str:
 
 
 def _piece(ranks: tuple[int, ...], places: list[int]) -> str:
-    """Return a piece of the values in words."""
+    """Return in words the chunks at `places` of one rank's input, or their sum over `ranks`.
+
+    Ranks written as −1 − r stand for each rank's own chunks, not for a sum; places [-1] stand for a sum of different
+    chunks.
+    """
     if places == [-1]:
         return f"sum of different chunks of ranks {format_spans(sorted(set(ranks)))}"
     chunks = f"chunk{'s' if len(places) > 1 else ''} {format_spans(places)}"

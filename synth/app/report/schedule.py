@@ -93,7 +93,10 @@ def schedule_item(source: Source, most_sends: int) -> Item:
 
 
 def _curve(stored: StoredSchedule, taken_us: float) -> Points:
-    """Return the times as (bytes, µs); empty if the order of sends holds at the schedule's own size only."""
+    """Return the curve as (bytes, µs): `taken_us` at the schedule's own size, and its order of sends at others.
+
+    It is empty if that order holds at the schedule's own size only.
+    """
     problem, schedule = stored.problem, stored.schedule
     try:
         clock = Clock(problem, schedule)

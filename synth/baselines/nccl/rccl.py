@@ -157,7 +157,7 @@ def rccl_model(topology: Topology, group: Sequence[int]) -> RcclModel:
 
 
 def _xgmi_gbs(topology: Topology, nodes: Sequence[Ints]) -> Floats:
-    """Return the GB/s from device to device of each node, shape (nodes, devices, devices)."""
+    """Return the summed GB/s of the direct links between the devices of each node, shape (nodes, devices, devices)."""
     n = len(nodes[0])
     place = np.full(topology.nvertices, -1)
     place[np.concatenate(nodes)] = np.arange(len(nodes) * n)

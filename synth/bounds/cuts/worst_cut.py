@@ -221,7 +221,9 @@ class WholeDemand(CutDemand):
 
 
 def worst_cuts(problem: Problem, most_work: int) -> WorstCuts:
-    """Return cuts that need more and more, with the worst of all sets last.
+    """Return cuts, each of which proves more time per byte than the one before.
+
+    The last is the worst of all sets of ranks if the result says that it is `exact`.
 
     For a sum that one rank wants, the same holds of the reversed network: what a rank contributes must flow away from
     it. Sums that several ranks want, and values that several hold, are left out.

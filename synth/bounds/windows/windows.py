@@ -341,7 +341,10 @@ class _WindowProgram:
         self.builder.add_rows(np.zeros(len(rows)), *terms)
 
     def _first_whole(self, chunk_class: ChunkClass, share: Ints) -> None:
-        """Add a variable for what a byte of a sum pays by the first part that has all of it; see `first_whole`.
+        """Add variables and rows so that the objective counts what each byte of a sum pays at least.
+
+        That is the least over all parts and slots in which a part may be the first to have the whole sum (see
+        `first_whole`).
 
         Args:
             chunk_class: The sums.

@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +20,10 @@ from emit.library.saving.save import save
 from emit.msccl.format import write_msccl
 from emit.program import Program
 from synth import synthesize
-from synth.app.report.item import Item, ItemTiming
+from synth.app.report.item import _WITNESSES, Item, ItemTiming, _explain_witness
 from synth.app.report.page import HEIGHT, MOST_ITEMS, Page, frontier_plot, report
 from synth.app.report.program import program_view
+from synth.bounds.check import WITNESSES
 from synth.model.problem import make_problem
 from synth.storage.proof import load_proof, proof_path
 from synth.storage.schedule_file import load_schedule
@@ -326,3 +328,11 @@ def test_files_of_a_library_are_drawn_as_curves(tmp_path: Path) -> None:
     drawn = re.search(r'<g class="curve c0"[^>]*><path d="M([^"]+)"', report(index).html)
     assert drawn is not None
     assert len(drawn[1].split("L")) == 2
+
+
+@pytest.mark.parametrize("kind", [kind for kind, words in _WITNESSES.items() if "{names}" in words])
+def test_a_sentence_on_ranks_names_them(kind: str) -> None:
+    """Check that no kind of witness whose sentence is about ranks is explained without them."""
+    problem = make_problem(load("ring:6"), "allreduce", (0, 1, 4))
+    ranked: Any = WITNESSES[kind]
+    assert re.search(r"\b4\b", _explain_witness(problem, ranked(base_us=1.0, ranks=(2,))))
