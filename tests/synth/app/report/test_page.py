@@ -333,6 +333,6 @@ def test_files_of_a_library_are_drawn_as_curves(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [kind for kind, words in _WITNESSES.items() if "{names}" in words])
 def test_a_sentence_on_ranks_names_them(kind: str) -> None:
     """Check that no kind of witness whose sentence is about ranks is explained without them."""
-    problem = make_problem(load("ring:6"), "allreduce", (0, 1, 4))
+    problem = make_problem(load("full:6"), "allreduce", (0, 1, 4))
     ranked: Any = WITNESSES[kind]
     assert re.search(r"\b4\b", _explain_witness(problem, ranked(base_us=1.0, ranks=(2,))))
