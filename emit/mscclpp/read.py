@@ -61,13 +61,13 @@ def read_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
 def shared_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
     """Read a plan as `read_plan` does, with translations where its ranks are images of representatives.
 
-    A text that was read just before, or that this process wrote from a plan with translations (see `remember`), is not
+    A text that was read a short time ago, or that this process wrote from a plan with translations (see `remember`), is not
     read again, so nobody may change the plan.
     """
     text, source = _text_and_source(text_or_path)
     plan, name = _written.get(_digest(text)), _NAME.match(text)
     if plan is None or name is None:
-        return _latest_plan(text, source)
+        return _recent_plan(text, source)
     return replace(plan, name=json.loads(name[1]))
 
 
@@ -81,16 +81,19 @@ def _text_and_source(text_or_path: str | os.PathLike[str]) -> tuple[str, str]:
     return read_text(path, _EXPECTED, MAX_BYTES, most_lines=None), origin_of(path)
 
 
-def _latest_plan(text: str, source: str) -> ExecutionPlan:
+def _recent_plan(text: str, source: str) -> ExecutionPlan:
     """Return the plan of a text as `shared_plan` does; errors as those of `read_plan`, which name the source."""
-    if text not in _latest:
+    plan = _recent.pop(text, None)
+    if plan is None:
         document, reader = parse_json(text, source, _EXPECTED), _PlanReader(source)
         plan = _plan_of_representatives(document, text, reader) if len(text) >= _LARGE else None
         if plan is not None:
             remember(text, plan)
-        _latest.clear()
-        _latest[text] = plan or reader.plan(document)
-    return _latest[text]
+        plan = plan or reader.plan(document)
+    _recent[text] = plan
+    while len(_recent) > 1 and sum(map(len, _recent)) > _RECENT:
+        del _recent[next(iter(_recent))]
+    return plan
 
 
 def _plan_of_representatives(document: Any, text: str, reader: _PlanReader) -> ExecutionPlan | None:
@@ -158,7 +161,8 @@ _GUESSES = 64  # Groups of translations that are tried, the largest first.
 _KEPT = 32  # Plans of a few ranks each.
 _NAME = re.compile(r'\{\n "name": ("[^"\\\n]*"),\n')  # The name is the second line of a text that was written.
 _written: dict[bytes, ExecutionPlan] = {}
-_latest: dict[str, ExecutionPlan] = {}  # The plan that was read last, by its text.
+_RECENT = 4 << 20  # Characters of the plans that are kept as they were read; the plans take some thirty times as much.
+_recent: dict[str, ExecutionPlan] = {}  # The plans that were read last, by their texts, the latest last.
 
 
 def _digest(text: str) -> bytes:

@@ -19,6 +19,7 @@ from results.scripts import process_groups, published, scale
 from synth.concurrent.search import plan
 from synth.concurrent.union import Member
 from synth.model.collective import named
+from synth.model.loop_cache import loops_folder
 from synth.solvers.workers import Workers
 from tests import ROOT
 from topologies.load import load
@@ -29,6 +30,7 @@ TINY = ("alltoall", "--topo", "ring:4", "--size", "1M", "--engine", "route")
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Processes]:
     with Processes() as own:
+        own.cache = loops_folder() or own.cache  # Compiling anew would take longer than all tests here.
         yield own
 
 

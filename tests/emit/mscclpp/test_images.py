@@ -29,14 +29,14 @@ from topologies.load import load
 from topologies.topology import Topology
 
 CASES = [
-    (spec, name, protocol)
-    for spec, names in (
-        ("full:16", ("allgather", "alltoall")),
-        ("dgx-h100:2", ("allgather", "reducescatter", "allreduce", "alltoall")),
-        ("ring:16", ("reducescatter", "allreduce")),
-    )
-    for name in names
-    for protocol in ("LL", "Simple")
+    ("full:16", "allgather", "Simple"),
+    ("full:16", "alltoall", "LL"),
+    ("dgx-h100:2", "allgather", "LL"),
+    ("dgx-h100:2", "allgather", "Simple"),
+    ("dgx-h100:2", "reducescatter", "LL"),
+    ("dgx-h100:2", "allreduce", "Simple"),
+    ("ring:16", "reducescatter", "Simple"),
+    ("ring:16", "allreduce", "LL"),
 ]
 
 
@@ -55,7 +55,7 @@ def _texts(spec: str, name: str, protocol: str) -> list[tuple[str, Topology]]:
             for form in (inplace, not inplace) if len(forms(problem)) > 1 else (inplace,):
                 with suppress(InputError):  # Ranks that must meet have no images.
                     texts.append((write_plan(program, nodes=nodes, inplace=form), problem.topology))
-    return [(text, topology) for text, topology in texts if shared_plan(text).translations][:3]
+    return [(text, topology) for text, topology in texts if shared_plan(text).translations][:2]
 
 
 @cache
@@ -82,7 +82,7 @@ def test_images_of_a_plan_are_right(spec: str, name: str, protocol: str) -> None
 
 def test_translatable_cases_have_images() -> None:
     """Check that most of the cases are cases."""
-    assert sum(bool(_plans(*case)) for case in CASES) >= 12
+    assert sum(bool(_plans(*case)) for case in CASES) >= 6
 
 
 @pytest.mark.parametrize(("spec", "name", "protocol"), CASES)
@@ -108,7 +108,7 @@ def _read_anew(text: str, monkeypatch: pytest.MonkeyPatch) -> ExecutionPlan:
     """Return what `shared_plan` reads from a text that this process knows nothing of."""
     monkeypatch.setattr(read, "_written", {})
     monkeypatch.setattr(read, "_LARGE", 0)
-    monkeypatch.setattr(read, "_latest", {})
+    monkeypatch.setattr(read, "_recent", {})
     return shared_plan(text)
 
 

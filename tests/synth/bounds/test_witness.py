@@ -110,7 +110,7 @@ def limit_or_none(problem: Problem, witness: Witness) -> tuple[float, float, flo
         return None
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=120, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_accepted_witnesses_are_true(seed: int) -> None:
     """Check that random sets, parts, pairs, prices and resources, with all that the check allows, are never beaten."""
