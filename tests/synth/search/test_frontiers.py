@@ -34,7 +34,7 @@ BETWEEN_TWO = ("sendrecv", "alltonext")
 
 
 @settings(
-    max_examples=8,
+    max_examples=6,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -80,7 +80,7 @@ def answers(workers: Workers) -> Callable[[str], Synthesis]:
 
     def answer(collective: str) -> Synthesis:
         least = "none" if collective in BETWEEN_TWO else "rccl"
-        return synthesize(collective, "dgx1", [0, 1, 5], budget=1.0, target=least, workers=workers)
+        return synthesize(collective, "dgx1", [0, 1, 5], budget=0.6, target=least, workers=workers)
 
     return cache(answer)
 
@@ -111,7 +111,7 @@ def test_relays_shorten_what_the_group_needs_without_them(workers: Workers) -> N
     assert helped.result.bound.at(LARGEST)[0] < without_relays.result.bound.at(LARGEST)[0]
 
 
-@pytest.mark.parametrize("group", [[0, 5], [0, 6], [0, 1, 6], [0, 3, 5, 6]])
+@pytest.mark.parametrize("group", [[0, 5], [0, 3, 5, 6]])
 def test_relays_that_hold_nothing_send_nothing(workers: Workers, tmp_path: Path, group: list[int]) -> None:
     answer = synthesize("allreduce", "dgx1", group, relay="all", size="64K", budget=1, workers=workers)
     assert answer.result.ranges
@@ -180,7 +180,7 @@ def test_every_engine_through_every_target(workers: Workers, tmp_path: Path, eng
     group, costs = ([0, 1, 8, 9], "machine") if engine == "messages" else ([0, 1, 2, 3], "none")
     collective = {"two-hops": "broadcast", "one-shot": "allreduce"}.get(engine, "allgather")
     chunks = 8 if engine == "two-hops" else None
-    question = {"engine": engine, "chunks": chunks, "size": 1 << 16, "budget": 1.5, "costs": costs}
+    question = {"engine": engine, "chunks": chunks, "size": 1 << 16, "budget": 1.0, "costs": costs}
     answer = synthesize(collective, where, group, **question, workers=workers)
     assert answer.result.ranges
     for target in TARGETS:

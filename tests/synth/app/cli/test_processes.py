@@ -217,7 +217,7 @@ def _stopped_holder(folder: Path) -> Iterator[None]:
 
 def test_an_answer_beside_a_library_that_a_stopped_process_holds(working_folder: Path) -> None:
     """Check that a search ends although a stopped process holds the lock of the library for ever."""
-    arguments = ("allgather", "--topo", "ring:4", "--size", "1M", "--budget", "8s")
+    arguments = ("allgather", "--topo", "ring:4", "--size", "1M", "--budget", "3s")
     with _stopped_holder(working_folder / "out"):
         completed = subprocess.run(
             [sys.executable, "-m", "synth", *arguments],
