@@ -61,8 +61,8 @@ def read_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
 def shared_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
     """Read a plan as `read_plan` does, with translations where its ranks are images of representatives.
 
-    A text that was read a short time ago, or that this process wrote from a plan with translations (see `remember`), is not
-    read again, so nobody may change the plan.
+    A text that was read a short time ago, or that this process wrote from a plan with translations (see `remember`), is
+    not read again, so nobody may change the plan.
     """
     text, source = _text_and_source(text_or_path)
     plan, name = _written.get(_digest(text)), _NAME.match(text)

@@ -31,6 +31,7 @@ VARIABLE = "SYNTH_CACHE"
 NONE = "none"  # in place of a folder, so that nothing is kept
 MOST_BYTES = 1 << 30  # of an answer
 _HEAD = b"synth-cache-1 "
+_UNFINISHED = ".new-"  # beginning of the name of a file that is being written
 _KEY = re.compile(r"[0-9a-f]{16,64}")
 _PACKAGES = ("topologies", "synth", "emit")  # The sources of these packages determine the answers.
 _LIBRARIES = ("numpy", "scipy", "highspy")
@@ -95,7 +96,7 @@ class Cache:
         if path is None:
             return
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".new-", dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=_UNFINISHED, dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(_HEAD + _digest(key, answer) + b"\n" + answer)
@@ -111,8 +112,13 @@ class Cache:
         """Yield the paths of all answers' files, and of those that killed writers left behind, in a fixed order."""
         if self.folder is not None and self.folder.is_dir():
             for folder in sorted(self.folder.iterdir()):
-                if folder.is_dir() and re.fullmatch("[0-9a-f]{2}", folder.name):
-                    yield from sorted(folder.iterdir())
+                if _is_part(folder):
+                    yield from (path for path in sorted(folder.iterdir()) if _is_ours(path.name))
+
+    def others(self) -> Iterator[Path]:
+        """Yield what the folder holds besides the cache's own folders."""
+        if self.folder is not None and self.folder.is_dir():
+            yield from (path for path in self.folder.iterdir() if not _is_part(path))
 
     def clear(self) -> tuple[int, int]:
         """Remove all files that `files` yields; return their number and their bytes.
@@ -156,6 +162,16 @@ class Cache:
         if not _KEY.fullmatch(key):
             raise InputError(f"cache: {key[:40]!r} is no key; it must be hexadecimal digits")
         return None if self.folder is None else self.folder / key[:2] / key
+
+
+def _is_part(path: Path) -> bool:
+    """Return whether a path in the cache's folder is one of its folders, which begin the names of their answers."""
+    return path.is_dir() and bool(re.fullmatch("[0-9a-f]{2}", path.name))
+
+
+def _is_ours(name: str) -> bool:
+    """Return whether a file of this name may be an answer, or one that a killed writer left behind."""
+    return bool(_KEY.fullmatch(name)) or name.startswith(_UNFINISHED)
 
 
 def open_cache(folder: str | None = None) -> Cache:

@@ -20,6 +20,7 @@ from synth.model.deadline import now
 from synth.model.pattern import collective_of
 from synth.model.text import format_short_size, format_time
 from synth.search.result import SearchResult
+from synth.search.settings import AUTO, NONE
 from synth.search.statement import described_question
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
@@ -43,6 +44,12 @@ def compare(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     """
     if command.groups is not None:
         raise InputError("--compare: does not go with --groups; it compares searches for one group")
+    chooses_target = command.question.target not in (AUTO, NONE)
+    for option, is_given in {
+        "--target": chooses_target, "--out": command.out, "--proof": command.proof, "--replace": command.replace,
+    }.items():  # fmt: skip
+        if is_given:
+            raise InputError(f"{option}: does not go with --compare, which compares schedules and writes no files")
     check_single(command)
     names = [name.strip() for name in str(command.compare).split(",")]
     if command.question.engine != "auto":

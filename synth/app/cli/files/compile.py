@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace as with_values
 from pathlib import Path
@@ -135,8 +134,6 @@ class CompileOptions:
         check_not_source(path, source)
         check_ending(path, target.suffix, FORMATS[target.format].what)
         text = write_program(compiled.program, goal, target, nodes=nodes_at(place)) if text is None else text
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, text)
         lines = [f"  {line}" for line in compiled.log if self.explain] + [_described(path, compiled.program, target)]
         if goal is not None:

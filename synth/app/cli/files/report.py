@@ -77,6 +77,8 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
     if no_pages:
         raise InputError("--no-pages: is for a library that answers several questions; leave it out")
     ranks = None if group is None or topology is None else parse_ranks(group, "--group", topology.nranks)
+    if topology is not None and path.endswith(".synth"):
+        raise InputError("--topo: cannot be used with a schedule, which names its own network; leave it out")
     page = made_page(path, topology, ranks, None if size is None else float(parse_size(size, "--size")))
     write_text(out, page.html)
     _say(out, format_count(page.algorithms, "algorithm"), page.html, begun, page.wrong)

@@ -194,7 +194,9 @@ def _vs(values: Mapping[str, Any], libraries: Sequence[str]) -> tuple[str, ...]:
 @click.argument("size", metavar="SIZE")
 @click.option("--out-of-place", is_flag=True, help="Pick for calls out of place. Default: in place.")
 @click.option("--type", "kind", default="float", metavar="TYPE", help=f"Use elements of this type: {', '.join(TYPES)}.")
-@click.option("--root", type=int, metavar="RANK", help="Use this rank of the topology as the root.")
+@click.option(
+    "--root", type=int, metavar="RANK", help="Use this rank of the topology as the root. Default: the group's first."
+)
 @click.option("--target", metavar="NAME", help="Pick only this executor's file. Default: each executor's.")
 @click.option("--topology", metavar="NAME", help="Use this topology, if the library has files for several.")
 @click.option(
@@ -222,6 +224,8 @@ def pick_(
         raise InputError(f"--root {root}: must be one of the ranks {format_ranks(ranks)}")
     if root is not None and spelled in KINDS and not find_kind(spelled).rooted:
         raise InputError(f"--root {root}: {spelled} has no root; leave it out")
+    if root is None and spelled in KINDS and find_kind(spelled).rooted:
+        root = ranks[0]
     call = LibraryCall(
         spelled,
         len(ranks),

@@ -58,7 +58,7 @@ HEAD = "\n".join(
     help="Start with this message size. Default: 1M, or the nearest size that a single file serves.",
 )
 @click.option("-e", "--maxbytes", metavar="SIZE", help="End with this message size. Default: the smallest size.")
-@click.option("-f", "--stepfactor", type=float, default=2.0, metavar="X", help="Multiply each size by X. Default: 2.")
+@click.option("-f", "--stepfactor", type=float, metavar="X", help="Multiply each size by X. Default: 2.")
 @click.option("-i", "--stepbytes", metavar="SIZE", help="Increase each size by this many bytes, instead of -f.")
 @click.option(
     "-d",
@@ -108,7 +108,7 @@ def bench(
     backend: str | None,
     minbytes: str | None,
     maxbytes: str | None,
-    stepfactor: float,
+    stepfactor: float | None,
     stepbytes: str | None,
     datatype: str,
     op: str,
@@ -133,7 +133,9 @@ def bench(
     synth bench out/msccl/FILE.xml -b 1M -n 20
     """
     choose, usual = chooser(Path(path), collective, group, target)
-    sizes = _sizes(usual, minbytes, maxbytes, stepfactor, stepbytes)
+    if stepbytes is not None and stepfactor is not None:
+        raise InputError("-i: adds bytes from size to size, and -f multiplies; use one of them")
+    sizes = _sizes(usual, minbytes, maxbytes, 2.0 if stepfactor is None else stepfactor, stepbytes)
     parse_type(datatype), reducer(op, "float"), read_costs(costs)  # Raise before the table's head is printed.
     extra_options = {
         "--devices": devices, "--emulate": emulate, "--slower": slower if slower != 1 else None, "--trace": trace

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from synth.storage.cache import Cache
 from tests.synth.app.cli.calling import Call, caller
 
 ASKED = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "64K", "--budget", "5s")
@@ -61,3 +62,20 @@ def test_a_library_that_has_other_files_is_searched_for(synth: Call) -> None:
     synth(*ASKED, "--out", "one")
     synth("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M", "--budget", "5s", "--out", "two")
     assert "from the cache" not in synth(*ASKED, "--out", "two").out
+
+
+def test_only_answers_are_cleared(synth: Call, tmp_path: Path) -> None:
+    """Check that other files stay, that a folder without answers is no cache, and that an emptied cache is one."""
+    photos = tmp_path / "photos"
+    (photos / "ab").mkdir(parents=True)
+    (photos / "ab" / "beach.jpg").write_bytes(b"x")
+    for command in ("info", "clear"):
+        assert synth("cache", command, "--cache", photos).code == 0  # Its only folder is named as those of a cache are.
+    assert (photos / "ab" / "beach.jpg").is_file()
+    (photos / "beach.jpg").write_bytes(b"x")
+    assert "no answers of synth" in synth("cache", "clear", "--cache", photos).refusal
+    key = "ab" * 20
+    Cache(photos).put(key, b"answer")
+    assert "1 answer removed" in synth("cache", "clear", "--cache", photos).out
+    (photos / "beach.jpg").unlink()
+    assert synth("cache", "info", "--cache", photos).code == 0
