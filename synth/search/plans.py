@@ -272,11 +272,12 @@ class GroupsPlan(SearchPlan):
 
 SINGLE = SearchPlan(
     stages=(
-        Stage("route", most_ranks=16, as_first=True),
         # Before the engines whose answers would each be lowered only to lose against this one.
         Stage("switch"),
+        # Of several nodes, these two find good answers before others have loaded their compiled loops.
         Stage("levels", share=0.2, gap=1.005),
         Stage("messages", share=0.25, gap=1.005),
+        Stage("route", share=0.5, most_ranks=16, as_first=True),
         # Before the baselines, each of which would be lowered; elsewhere other engines come close to the bound.
         Stage("closed", share=0.25, gap=1.02, in_shares=True),
         # Ordering the sends of larger answers takes longer than the search.
