@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from synth.bounds.prove import OPTIMAL
@@ -51,6 +51,7 @@ class ItemTiming:
         curve: Times at further sizes.
         bound: Bounds at further sizes.
         proof: Sentences that prove the bound; empty if it is only stated.
+        vendors: Times of vendor libraries by size, by the library's name.
     """
 
     topology_name: str | None
@@ -60,6 +61,7 @@ class ItemTiming:
     curve: Points = ()
     bound: Points = ()
     proof: tuple[str, ...] = ()
+    vendors: Mapping[str, Points] = field(default_factory=dict)
 
     @property
     def marks(self) -> Points:

@@ -6,6 +6,8 @@ frontier work without the script; `report_*.js` draws what moves.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import re
@@ -20,7 +22,7 @@ from synth.app.report.program import program_item
 from synth.app.report.schedule import schedule_item
 from synth.app.report.sources import Source, find_sources
 from synth.app.report.static_page import tiles
-from synth.model.text import format_size, format_time
+from synth.model.text import format_short_size, format_size, format_time
 from topologies.errors import InputError
 from topologies.topology import Topology
 
@@ -29,10 +31,11 @@ MOST_ITEMS = 200
 _SENDS = 24_000  # most sends that a page lists, of all its algorithms
 _FEWEST_SENDS = 400  # sends of each algorithm that a page lists at least
 _PARTS = Path(__file__).parent / "static"
-_SCRIPTS = ("report_data.js", "report_network.js", "report_timeline.js", "report.js")
+_SCRIPTS = ("report_data.js", "report_network.js", "report_timeline.js", "report_save.js", "report.js")
 
 WIDTH, HEIGHT = 560, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 14, 44
+_APART = 60  # Two dots that are nearer to each other share a label.
 COLOURS = 6  # colours of curves in the page's style; further curves reuse them
 
 
@@ -106,7 +109,8 @@ def report_sources(
     ]
     one_title = len({item.title for item in items}) == 1
     title = items[0].title if one_title else name
-    data = {"format": FORMAT, "algorithms": [item.view for item in items]}
+    first = max(range(len(items)), key=lambda number: (items[number].timing.size_bytes, -number))
+    data = {"format": FORMAT, "first": first, "algorithms": [item.view for item in items]}
     parts = {
         "title": escape(title),
         "chooser": _chooser(items),
@@ -195,13 +199,38 @@ def _frontiers(items: Sequence[Item]) -> str:
             for number, item in answers.items()
             if item.timing.marks
         )
+        for name in _vendors(answers):
+            legend += f'<li class="vendor"><i></i>{escape(name)}, by its own model</li>'
         if any(item.timing.bound or item.timing.stated for item in answers.values()):
             legend += '<li class="limit"><i></i>bound: nothing can be below it</li>'
-        numbers = " ".join(map(str, answers))
+        numbers, table = " ".join(map(str, answers)), escape(_table(answers), quote=True)
         parts.append(
-            f'<figure class="frontier" data-algorithms="{numbers}">{drawing}<ul class="legend">{legend}</ul></figure>'
+            f'<figure class="frontier" data-algorithms="{numbers}" data-table="{table}">{drawing}'
+            f'<ul class="legend">{legend}</ul></figure>'
         )
     return "".join(parts)
+
+
+def _vendors(items: Mapping[int, Item]) -> dict[str, Points]:
+    """Return the curves of vendor libraries that are known for a question, by the library's name."""
+    return {name: curve for item in items.values() for name, curve in item.timing.vendors.items()}
+
+
+def _bounds(items: Mapping[int, Item]) -> Points:
+    """Return the bounds that are known for a question, by size."""
+    bounds = {size: bound_us for item in items.values() for size, bound_us in item.timing.bound}
+    return tuple(sorted(bounds.items()))
+
+
+def _table(items: Mapping[int, Item]) -> str:
+    """Return all times and bounds of one question as CSV: curve, bytes, µs."""
+    curves = {item.name: tuple(sorted({*item.timing.curve, *item.timing.marks})) for item in items.values()}
+    curves |= _vendors(items) | {"bound": _bounds(items)}
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("curve", "bytes", "us"))
+    rows.writerows((name, f"{size:.12g}", f"{us:.9g}") for name, points in curves.items() for size, us in points)
+    return text.getvalue()
 
 
 def _proof(number: int, item: Item) -> str:
@@ -238,7 +267,11 @@ class _PlotAxes:
         part = (math.log10(time) - self.low_y) / (self.high_y - self.low_y)
         return round(HEIGHT - _BOTTOM - part * (HEIGHT - _TOP - _BOTTOM), 2)
 
-    def path(self, points: Points) -> str:
+    def holds(self, size: float, time: float) -> bool:
+        """Return whether a point is between the axes' ends."""
+        return self.low_x <= math.log2(size) <= self.high_x and self.low_y <= math.log10(time) <= self.high_y
+
+    def path(self, points: Sequence[tuple[float, float]]) -> str:
         """Return the SVG path through the points."""
         return "M" + "L".join(f"{self.x(size)} {self.y(time)}" for size, time in points)
 
@@ -252,7 +285,7 @@ def frontier_plot(items: Mapping[int, Item]) -> str:
         items: The algorithms by their number on the page.
     """
     timings = [item.timing for item in items.values()]
-    bound = _drawn(next((timing.bound for timing in timings if timing.bound), ()))
+    bound, vendors = _drawn(_bounds(items)), {name: _drawn(curve) for name, curve in _vendors(items).items()}
     stated = [point for timing in timings for point in _drawn(timing.stated)]
     points = (*bound, *stated, *(p for timing in timings for p in _drawn((*timing.curve, *timing.marks))))
     if not points:
@@ -273,6 +306,12 @@ def frontier_plot(items: Mapping[int, Item]) -> str:
         x, y = axes.x(size), axes.y(time)
         words = f"bound: {_format_point(size, time)}"
         parts.append(f'<path class="bound" d="M{x - 9:.2f} {y}H{x + 9:.2f}"><title>{words}</title></path>')
+    for name, curve in vendors.items():
+        within = [point for point in curve if axes.holds(*point)]
+        if len(within) > 1:
+            title = f"{escape(name)}, by its own model"
+            parts.append(f'<path class="vendor" d="{axes.path(within)}"><title>{title}</title></path>')
+    labelled: list[tuple[float, float]] = []
     for number, item in items.items():
         if not item.timing.marks:
             continue
@@ -281,8 +320,14 @@ def frontier_plot(items: Mapping[int, Item]) -> str:
         if len(curve) > 1:
             parts.append(f'<path d="{axes.path(curve)}"><title>{name}</title></path>')
         for size, time in _drawn(item.timing.marks):
-            words = f"{name}: {_format_point(size, time)}"
-            parts.append(f'<circle cx="{axes.x(size)}" cy="{axes.y(time)}" r="4.5"><title>{words}</title></circle>')
+            x, y, words = axes.x(size), axes.y(time), f"{name}: {_format_point(size, time)}"
+            parts.append(f'<circle cx="{x}" cy="{y}" r="4.5"><title>{words}</title></circle>')
+            if all(abs(x - other_x) > _APART or abs(y - other_y) > _APART / 3 for other_x, other_y in labelled):
+                labelled.append((x, y))
+                words = f"{format_time(time)} @ {format_short_size(math.ceil(size))}"
+                # Below a dot is the bound's area, where no curve goes; at the right end there is more room above.
+                end, below = ("end", -10) if x > WIDTH - 2 * _APART else ("start", 18)
+                parts.append(f'<text x="{x}" y="{y + below:.2f}" text-anchor="{end}">{words}</text>')
         parts.append("</g>")
     parts.append("</svg>")
     return "".join(parts)

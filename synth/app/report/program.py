@@ -26,6 +26,7 @@ from synth.app.report.layout import EdgeFigures, drawn_edges, network_view, plac
 from synth.app.report.lineage import Carried, assign_ticks, describe_values, format_spans, trace_program
 from synth.app.report.shares import MOST_ROWS, rank_rates, round_all, round_value, shares_of_time, timeline_rows
 from synth.app.report.sources import Source
+from synth.app.report.vendors import vendor_curves
 from synth.bounds.prove import prove
 from synth.model.problem import make_problem
 from synth.model.registry import find_kind
@@ -156,7 +157,7 @@ def _stated(entry: IndexEntry | None) -> ItemTiming:
     if not (is_figure(size) and is_figure(time_us) and is_figure(bound_us)):
         return ItemTiming(entry.topology)
     curve, bound = (tuple((row[0], row[column]) for row in entry.curve) for column in (1, 2))
-    return ItemTiming(entry.topology, size, time_us, bound_us, curve, bound)
+    return ItemTiming(entry.topology, size, time_us, bound_us, curve, bound, vendors=vendor_curves(entry))
 
 
 def _timed(program: Program, predictor: TimedProgram, size: float, right: bool) -> ItemTiming:

@@ -188,6 +188,7 @@ function start() {
   };
   if ($("chooser")) $("chooser").onchange = () => show(Number($("chooser").value));
   for (const link of document.querySelectorAll("[data-choose]")) link.onclick = (event) => { event.preventDefault(); show(Number(link.dataset.choose)); };
+  for (const button of document.querySelectorAll("[data-save]")) button.onclick = () => saveFigure(...button.dataset.save.split(" "));
   const network = $("network"), line = $("timeline"), out = (event) => showTip("", event);
   network.onpointermove = overNetwork;
   network.onpointerleave = out;
@@ -207,6 +208,6 @@ function start() {
   dark.addEventListener("change", () => { cache.clear(); show(state.index); });
   $("links-details").ontoggle = requestDraw;
   const asked = /^#algorithm-(\d+)$/.exec(location.hash);
-  show(asked && Number(asked[1]) < DATA.algorithms.length ? Number(asked[1]) : 0);
+  show(asked && Number(asked[1]) < DATA.algorithms.length ? Number(asked[1]) : DATA.first);
 }
 start();

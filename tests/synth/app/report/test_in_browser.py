@@ -270,3 +270,29 @@ def test_a_fault_in_the_script_is_noticed(tab: browser.Tab, pages: dict[str, Pat
     broken.write_text(html.replace("</main>", '<img src="x.png"></main>'), encoding="utf-8")
     tab.open(broken)
     assert tab.errors
+
+
+@pytest.mark.parametrize(
+    ("button", "begins"),
+    [
+        ("frontier svg", "data:image/svg+xml"),
+        ("frontier png", "data:image/png"),
+        ("frontier csv", "data:text/csv"),
+        ("network png", "data:image/png"),
+        ("timeline png", "data:image/png"),
+    ],
+)
+def test_figures_are_saved(tab: browser.Tab, pages: dict[str, Path], button: str, begins: str) -> None:
+    """Check that each button offers a file of its kind that is not empty, and that nothing is requested for it."""
+    tab.open(pages["several"])
+    tab.run("globalThis.saved = []; HTMLAnchorElement.prototype.click = function () { saved.push(this); }; 0")
+    tab.run(f"document.querySelector('[data-save=\"{button}\"]').click()")
+    tab.settle()
+    name, address = tab.run("[saved[0].download, saved[0].href]")
+    assert name.endswith(f"-{button.replace(' ', '.')}")
+    assert address.startswith(begins)
+    assert len(address) > 200
+    if begins == "data:image/svg+xml":
+        assert "stroke%3A" in address  # It looks the same without the page's style sheet.
+    assert not tab.errors
+    assert all(request.startswith(("file:", "data:")) for request in tab.requests)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import re
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +26,10 @@ from synth import synthesize
 from synth.app.report.item import _WITNESSES, Item, ItemTiming, _explain_witness
 from synth.app.report.page import HEIGHT, MOST_ITEMS, Page, frontier_plot, report
 from synth.app.report.program import program_view
+from synth.baselines.nccl.model import nccl_model
 from synth.bounds.check import WITNESSES
 from synth.model.problem import make_problem
+from synth.model.text import format_time
 from synth.storage.proof import load_proof, proof_path
 from synth.storage.schedule_file import load_schedule
 from synth.timing.simulate import predict_us
@@ -336,3 +341,27 @@ def test_a_sentence_on_ranks_names_them(kind: str) -> None:
     problem = make_problem(load("full:6"), "allreduce", (0, 1, 4))
     ranked: Any = WITNESSES[kind]
     assert re.search(r"\b4\b", _explain_witness(problem, ranked(base_us=1.0, ranks=(2,))))
+
+
+def test_a_frontier_has_labels_libraries_and_figures(tmp_path: Path) -> None:
+    """Check that a page opens at the largest size, and that its drawing and its CSV have the library's own curve."""
+    answer = synthesize("allreduce", "dgx-a100", (0, 2), engine="route", budget=2)
+    answer.save(tmp_path)
+    page = report(tmp_path / "index.json")
+    sizes = [row["shown_bytes"] for row in answer.algorithms]
+    entries = json.loads((tmp_path / "index.json").read_text())["algorithms"]
+    assert entries[page_data(page.html)["first"]]["shown_bytes"] == max(sizes)
+    assert page.html.count('<path class="vendor"') == 1
+    for row in answer.algorithms:
+        assert f"{format_time(row['time_us'])} @ " in page.html
+    table = re.search(r'data-table="([^"]*)"', page.html)
+    assert table is not None
+    rows = list(csv.DictReader(io.StringIO(unescape(table[1]))))
+    assert {"NCCL", "bound"} < {row["curve"] for row in rows}
+    model = nccl_model(load("dgx-a100"), (0, 2))
+    for row in rows:
+        if row["curve"] == "NCCL":
+            assert float(row["us"]) == pytest.approx(model.choose("allreduce", float(row["bytes"])).time_us, rel=1e-6)
+    plain = synthesize("allreduce", "dgx-a100", (0, 2), engine="route", costs="none", budget=2)
+    plain.save(tmp_path / "plain")
+    assert 'class="vendor"' not in report(tmp_path / "plain" / "index.json").html.split("</style>")[1]
