@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
@@ -19,7 +19,12 @@ from topologies.errors import InputError, NoRoute, TooManySends, did_you_mean
 
 
 def baseline(problem: Problem) -> list[Algorithm]:
-    """Return the algorithms that a vendor library would choose from; empty where it has none for this group.
+    """Return the algorithms that a vendor library would choose from; see `each_baseline`."""
+    return list(each_baseline(problem))
+
+
+def each_baseline(problem: Problem) -> Iterator[Algorithm]:
+    """Yield the algorithms that a vendor library would choose from; none where it has none for this group.
 
     For allreduce, allgather, reducescatter, broadcast and reduce rings come first (as many as the links can carry), for
     other copying collectives direct. Further distinct ones of `BASELINES` follow if they suit the problem and have few
@@ -34,7 +39,7 @@ def baseline(problem: Problem) -> list[Algorithm]:
         most = dict.fromkeys(("ring", "recursive doubling", "two-level"), TUNING.likely_sends)
         most |= {"direct": TUNING.further_sends, "direct in turns": TUNING.further_sends}
     elif collective.reducing:
-        return []
+        return
     else:
         most = {"direct": TUNING.most_sends, "direct in turns": TUNING.likely_sends, "two-level": TUNING.likely_sends}
     algorithms: list[Algorithm] = []
@@ -43,7 +48,7 @@ def baseline(problem: Problem) -> list[Algorithm]:
             for algorithm in _build(problem, name, sends):
                 if is_new(algorithm.schedule, algorithms):
                     algorithms.append(algorithm)
-    return algorithms
+                    yield algorithm
 
 
 def of_few_sends(problem: Problem) -> list[Algorithm]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from synth.baselines import baseline
+from synth.baselines import each_baseline
 from synth.engines.request import Options, Outcome, Request
 from synth.model.problem import Problem
 
@@ -20,4 +20,4 @@ def accepts(problem: Problem, options: Options) -> str:
 
 def solve(problem: Problem, _request: Request) -> Iterator[Outcome]:
     """Yield rings, recursive doubling, two levels and direct sends, as far as they suit this problem."""
-    yield from baseline(problem)
+    yield from each_baseline(problem)

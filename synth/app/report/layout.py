@@ -20,7 +20,7 @@ MOST_EDGES = 10_000  # edges of a network whose links are drawn
 MOST_VERTICES = 20_000  # vertices of a network that is drawn
 
 _MOST_ON_CIRCLE = 128  # ranks on a circle; more are placed in a rectangle
-_MOST_BENT = 64  # ranks of a grid whose links around the ends are drawn whole, as arcs
+_MOST_BENT = 64  # ranks of a mesh or hypercube whose long links are drawn whole, as arcs
 _PANEL_GAP = 1.6  # between the planes of a grid of three dimensions, in distances of neighbours
 
 
@@ -61,7 +61,9 @@ def place_vertices(name: str, total: int, ranks: Sequence[int], nodes: Ints, nsw
         return _circle(n, nswitches, ends)
     dims = _dimensions(name, total)
     if dims is not None and n:
-        return _grid(dims, np.asarray(ranks, dtype=np.int64), ends)
+        # Whole arcs around the ends of a torus would cross all others.
+        bends = len(ranks) <= _MOST_BENT and len(dims) <= 2 and not name.startswith("torus:")
+        return _grid(dims, np.asarray(ranks, dtype=np.int64), ends, bends)
     if n > _MOST_ON_CIRCLE:
         y, x = np.divmod(np.arange(n), math.ceil(math.sqrt(n * 1.5)))
         return Places(x.astype(np.float64), y.astype(np.float64))
@@ -151,8 +153,8 @@ def _dimensions(name: str, total: int) -> tuple[int, ...] | None:
     return dims if math.prod(dims) == total and len(dims) > 1 else None
 
 
-def _grid(dims: tuple[int, ...], ranks: Ints, ends: Ints) -> Places:
-    """Place planes of the last two dimensions in rows; links around the ends and between planes are cut short."""
+def _grid(dims: tuple[int, ...], ranks: Ints, ends: Ints, bends: bool) -> Places:
+    """Place planes of the last two dimensions in rows; cut links around and between planes short, unless it `bends`."""
     height, width = dims[-2:]
     x = (ranks % width).astype(np.float64)
     y = (ranks // width % height).astype(np.float64)
@@ -164,7 +166,7 @@ def _grid(dims: tuple[int, ...], ranks: Ints, ends: Ints) -> Places:
     x += plane % across * (width - 1 + _PANEL_GAP)
     y += plane // across * (height - 1 + _PANEL_GAP)
     direction = np.zeros((len(ends), 2))
-    if len(ranks) > _MOST_BENT or len(dims) > 2:
+    if not bends:
         a, b = ends[:, 0], ends[:, 1]
         offset = np.column_stack([x[b] - x[a], y[b] - y[a]])
         length = np.hypot(offset[:, 0], offset[:, 1])

@@ -8,7 +8,7 @@ function requestDraw() {
 
 function show(index) {
   state.index = index;
-  Object.assign(state, { time: 0, send: -1, under: -1, pinned: false, zoom: 1, seen: 0, view: "links", mode: "total" });
+  Object.assign(state, { time: 0, send: -1, under: -1, pinned: false, zoom: 1, magnified: 1, seen: 0, view: "links", mode: "total" });
   play(false);
   view = prepareView(DATA.algorithms[index]);
   shape = plan = null;
@@ -58,6 +58,7 @@ function markPressed() {
   for (const button of document.querySelectorAll("[data-mode]")) button.setAttribute("aria-pressed", button.dataset.mode === state.mode);
   for (const button of document.querySelectorAll("[data-view]")) button.setAttribute("aria-pressed", button.dataset.view === state.view);
   $("zoom").textContent = `${state.zoom} ×`;
+  $("magnified").textContent = `${state.magnified} ×`;
 }
 
 // Explain the rows, the colours and what the page omits, below the controls.
@@ -181,6 +182,18 @@ function start() {
   const zoom = (by) => { state.zoom = Math.max(1, Math.min(1024, state.zoom * by)); markPressed(); requestDraw(); };
   $("zoom-in").onclick = () => zoom(2);
   $("zoom-out").onclick = () => zoom(0.5);
+  // The middle of what is seen stays there.
+  const magnify = (by) => {
+    const box = $("network").parentElement, now = Math.max(1, Math.min(8, state.magnified * by)), times = now / state.magnified;
+    const middle = [box.scrollLeft + box.clientWidth / 2, box.scrollTop + box.clientHeight / 2];
+    state.magnified = now;
+    shape = null;
+    markPressed();
+    drawNetwork();
+    box.scrollTo(middle[0] * times - box.clientWidth / 2, middle[1] * times - box.clientHeight / 2);
+  };
+  $("larger").onclick = () => magnify(2);
+  $("smaller").onclick = () => magnify(0.5);
   $("seen").oninput = () => {
     state.seen = Math.max(0, Math.min(view.network.n - 1, Math.floor(Number($("seen").value)) || 0));
     plan = null;

@@ -2,7 +2,7 @@
 // The data of the page, and its texts. Everything that is drawn comes from here.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
-const state = { index: 0, time: 0, mode: "total", view: "links", zoom: 1, send: -1, under: -1, pinned: false, seen: 0, playing: false };
+const state = { index: 0, time: 0, mode: "total", view: "links", zoom: 1, magnified: 1, send: -1, under: -1, pinned: false, seen: 0, playing: false };
 let view = null; // the algorithm that is shown
 
 // Decode a table from base 64: each distinct row once, and the index of every row in them.

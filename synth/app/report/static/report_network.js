@@ -2,12 +2,12 @@
 let shape = null; // places in pixels, made anew when the page's width or the algorithm changes
 
 function placeVertices() {
-  const net = view.network, box = $("network").parentElement, width = Math.max(260, box.clientWidth);
+  const net = view.network, box = $("network").parentElement, by = state.magnified, width = Math.max(260, box.clientWidth) * by;
   const ends = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
   const [lowX, highX] = ends(net.x), [lowY, highY] = ends(net.y);
   const pad = net.n > 64 ? 20 : 34, spanX = Math.max(highX - lowX, 1e-9), spanY = Math.max(highY - lowY, 1e-9);
-  const height = Math.round(Math.max(200, Math.min(net.n > 64 ? 560 : 430, (width - 2 * pad) * spanY / spanX + 2 * pad)));
-  const scale = Math.min((width - 2 * pad) / spanX, (height - 2 * pad) / spanY, 130);
+  const height = Math.round(Math.max(200, Math.min((net.n > 64 ? 560 : 430) * by, (width - 2 * pad) * spanY / spanX + 2 * pad)));
+  const scale = Math.min((width - 2 * pad) / spanX, (height - 2 * pad) / spanY, 130 * by);
   const x = net.x.map((v) => width / 2 + (v - (lowX + highX) / 2) * scale);
   const y = net.y.map((v) => height / 2 + (v - (lowY + highY) / 2) * scale);
   const gap = net.spacing * scale, radius = Math.max(1.6, Math.min(19, gap * 0.29));
@@ -54,6 +54,7 @@ function drawNetwork() {
   const net = view.network;
   if (!net || !net.names.length) return;
   shape = shape || placeVertices();
+  $("network").style.width = state.magnified > 1 ? `${shape.width}px` : "";
   const s = shape, g = canvasOf("network", s.width, s.height), n = net.n, wide = Math.max(0.9, Math.min(3.6, s.gap * 0.07) * Math.min(1, Math.sqrt(160 / Math.max(1, net.u.length))));
   const order = net.u.map((_, edge) => edge).sort((a, b) => edgeShare(a) - edgeShare(b) || a - b);
   for (const edge of order) {

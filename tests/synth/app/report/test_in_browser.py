@@ -296,3 +296,26 @@ def test_figures_are_saved(tab: browser.Tab, pages: dict[str, Path], button: str
         assert "stroke%3A" in address  # It looks the same without the page's style sheet.
     assert not tab.errors
     assert all(request.startswith(("file:", "data:")) for request in tab.requests)
+
+
+def test_the_network_is_magnified(tab: browser.Tab, pages: dict[str, Path]) -> None:
+    """Check that larger drawings have room between ranks, scroll, and answer the pointer at their places."""
+    tab.open(pages["16 ranks"])
+    gap, width = tab.run("[shape.gap, $('network').clientWidth]")
+    for _ in range(2):
+        tab.run("$('larger').click()")
+    tab.settle()
+    assert tab.run("$('magnified').textContent") == "4 ×"
+    assert tab.run("shape.gap") > 3 * gap
+    assert tab.run("$('network').clientWidth") == pytest.approx(4 * width, abs=8)
+    x, y = tab.run(
+        "(() => { const box = $('network').parentElement; box.scrollTo(shape.x[15] - 100, shape.y[15] - 100);"
+        " const at = $('network').getBoundingClientRect(); return [at.x + shape.x[15], at.y + shape.y[15]]; })()"
+    )
+    tab.mouse(x, y)
+    tab.settle()
+    assert tab.run("$('tip').textContent").startswith("rank 15")
+    tab.run("$('smaller').click(); $('smaller').click(); $('smaller').click()")
+    tab.settle()
+    assert tab.run("[$('magnified').textContent, $('network').clientWidth]") == ["1 ×", width]
+    assert not tab.errors
