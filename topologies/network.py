@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
@@ -177,7 +178,7 @@ class Network:
 
 
 def network(topology: Topology, ranks: Sequence[int], members: int | None = None) -> Network:
-    """Build the network that `ranks` have among themselves.
+    """Return the network that `ranks` have among themselves; it is built unless somebody holds it already.
 
     Other ranks do not exist; switches always do. From each port (a physical link from a rank to a switch) there is one
     path to each rank that can be reached through switches only, by the switches' tables: least α, then most bandwidth,
@@ -195,6 +196,20 @@ def network(topology: Topology, ranks: Sequence[int], members: int | None = None
         InputError: There are no ranks, or a rank is not in the topology or given twice.
     """
     group = _checked(topology, ranks)
+    key = group.tobytes(), len(group) if members is None else members
+    networks = _in_use.setdefault(topology, WeakValueDictionary())
+    net = networks.get(key)
+    if net is None:
+        net = networks[key] = _built(topology, group, members)
+    return net
+
+
+# The networks that somebody holds, by topology and (ranks, members): a large one takes half a second to build.
+_in_use: WeakKeyDictionary[Topology, WeakValueDictionary[tuple[bytes, int], Network]] = WeakKeyDictionary()
+
+
+def _built(topology: Topology, group: Ints, members: int | None) -> Network:
+    """Build the network of checked ranks; arguments are those of `network`."""
     local = index_among(topology.nranks, group)
     n = topology.nranks
     phys_src, phys_dst = topology.link_src, topology.link_dst

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
 
 from emit.check.capacity import CAPACITY
 from emit.compiler.cuts import best_cut, cut_time_us
@@ -72,7 +75,6 @@ class Programs:
             checked later.
         writing: Time to lower a program in haste and to write its file, over the time to lower it in haste.
         nodes: Node of each rank.
-        linked: Pairs of ranks with a link, sorted.
         repetitions: How often programs of some algorithms run side by side; others are tried.
     """
 
@@ -110,8 +112,13 @@ class Programs:
         self.send_s = _PROGRAM_SEND_S if self._holds_program else _PLAN_SEND_S
         self.writing = _PROGRAM_WRITING if self._holds_program else _PLAN_WRITING
         self.nodes = problem.topology.nodes[list(problem.ranks)].tolist()
-        net = problem.network
-        self.linked = sorted(set(zip(net.src.tolist(), net.dst.tolist(), strict=True)))
+
+    @cached_property
+    def linked(self) -> list[tuple[int, int]]:
+        """Return the pairs of ranks with a link, sorted."""
+        net = self.problem.network
+        pairs = np.unique(net.src * net.nranks + net.dst)
+        return list(zip((pairs // net.nranks).tolist(), (pairs % net.nranks).tolist(), strict=True))
 
     @property
     def is_usual(self) -> bool:

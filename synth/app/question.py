@@ -47,6 +47,7 @@ def make_question(arguments: QuestionArguments) -> Question:
         relay = listed_ranks(arguments, "relay", healthy.nranks)
     members = list(live_ranks(healthy, dead, group, "group"))
     relays = relay_ranks(healthy, dead, relay, members)
+    check_budget(healthy, 0, options.budget_s, len(members) + len(relays))
 
     def problem_on(variant: Topology) -> Problem:
         """Return the problem on a topology, or its quotient where nothing that a quotient cannot express is pinned."""

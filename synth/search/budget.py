@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from synth.model.deadline import now
 from synth.model.numbers import format_seconds
 from synth.search.plans import Stage
+from topologies.costed import protocols_of
 from topologies.errors import InputError
 from topologies.topology import Topology
 
@@ -30,6 +31,7 @@ _FOR_FIRST = 0.25  # The share that a first program may take while engines still
 _SAFE = 2.0  # The time left over the estimated time of a first program that is surely made.
 _PATIENCE = 2.0  # The factor on that share until there is any program of the algorithm.
 _BASE_S, _RANK_S, _LINK_S, _SEND_S = 0.2, 6e-6, 8e-6, 3e-6  # A first answer, its replay, bound and file, on one core.
+_PAIR_S = 3e-6  # The links between a pair of ranks through switches, for one protocol.
 
 
 @dataclass(frozen=True)
@@ -165,14 +167,19 @@ class Budget:
         return format_seconds(max(1.2 * self.seconds, self.seconds / 2 + _SPARE_LOWERING * needs_s))
 
 
-def least_seconds(topology: Topology, sends: int = 0) -> float:
+def least_seconds(topology: Topology, sends: int = 0, members: int = 0) -> float:
     """Estimate the seconds from the start of a search to the first written schedule, without any program.
 
     Args:
         topology: The network of the question.
         sends: Number of sends of the first answer; 0 if it is not known.
+        members: Number of ranks that take part or forward; 0 if their networks are built already. Switches link each
+            pair of them, and each protocol of the costs has a network of its own.
     """
-    return _BASE_S + _RANK_S * topology.nranks + _LINK_S * topology.nlinks + _SEND_S * sends
+    protocols = 1 if topology.costs is None else len(protocols_of(topology))
+    pairs = members**2 if topology.nvertices > topology.nranks else 0
+    known_s = _BASE_S + _RANK_S * topology.nranks + _LINK_S * topology.nlinks + _SEND_S * sends
+    return known_s + _PAIR_S * protocols * pairs
 
 
 class BudgetTooShort(InputError):
@@ -182,19 +189,19 @@ class BudgetTooShort(InputError):
         sends: Number of sends of the first answer; 0 if it is not known.
     """
 
-    def __init__(self, topology: Topology, sends: int, budget_s: float) -> None:
+    def __init__(self, topology: Topology, sends: int, budget_s: float, members: int = 0) -> None:
         """Compute the budget that is enough from the size of the network, the first answer and the budget."""
         self.sends = sends
-        least_s = _SPARE * max(least_seconds(topology, sends), budget_s)
+        least_s = _SPARE * max(least_seconds(topology, sends, members), budget_s)
         size, enough = f"{topology.nranks} ranks and {topology.nlinks} links", format_seconds(least_s)
         super().__init__(f"budget {format_seconds(budget_s)} is too short for {size}; try --budget {enough}")
 
 
-def check_budget(topology: Topology, sends: int, budget_s: float) -> None:
-    """Refuse a budget that is surely too short, before any time is spent.
+def check_budget(topology: Topology, sends: int, budget_s: float, members: int = 0) -> None:
+    """Refuse a budget that is surely too short, before any time is spent; `members` is as in `least_seconds`.
 
     Raises:
         BudgetTooShort: The first answer alone would take longer than the budget.
     """
-    if least_seconds(topology, sends) > budget_s + GRACE_S:
-        raise BudgetTooShort(topology, sends, budget_s)
+    if least_seconds(topology, sends, members) > budget_s + GRACE_S:
+        raise BudgetTooShort(topology, sends, budget_s, members)

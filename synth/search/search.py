@@ -146,7 +146,8 @@ class _ProtocolsSearch:
         try:
             return search(self.problems[name], options, self._workers, self._report, plan, self._executor)
         except BudgetTooShort as error:  # The user knows the budget of all protocols.
-            raise BudgetTooShort(self._problem.topology, error.sends, self.budget.seconds) from None
+            members = len(self._problem.ranks)
+            raise BudgetTooShort(self._problem.topology, error.sends, self.budget.seconds, members) from None
 
     def _reserved_s(self) -> float:
         """Return the seconds that the programs of the fastest schedules so far need."""
