@@ -49,6 +49,7 @@ from topologies.errors import InputError
 INTERRUPTED = "interrupted before it was lowered"
 _AT_ONCE = 300  # sends of an algorithm that is lowered after Ctrl-C: a few tenths of a second
 MOST_SENDS = 200_000  # of a schedule that may be lowered; executors take far fewer
+_MOST_WHOLE_SENDS = 4_000_000  # of all ranks, where a few are lowered and the file has the images of their programs
 _ROUNDING = 1e-9
 # Bytes of a message that a program's cells divide, unless its protocol is that for the smallest messages.
 _LEAST_OF_OTHERS = 1 << 16
@@ -175,8 +176,10 @@ class Programs:
         """Return why lowering an algorithm is not even tried; empty if it is."""
         if not ordinary(algorithm.problem.network, algorithm.schedule.link):
             return FORMATS[self.target.format].refusal_in_switch(algorithm)
-        sends = len(algorithm.schedule)
-        return f"an executor's file of {sends} sends would be too large" if sends > MOST_SENDS else ""
+        quotient = algorithm.problem.quotient
+        sends = len(algorithm.schedule) * (1 if quotient is None else quotient.order)
+        most = MOST_SENDS if quotient is None else _MOST_WHOLE_SENDS
+        return f"an executor's file of {sends} sends would be too large" if sends > most else ""
 
     def lower(
         self, algorithm: Algorithm, until: float = math.inf, sizes: Sequence[int] = ()
