@@ -112,6 +112,7 @@ class Programs:
         self._holds_program = FORMATS[self.target.format].holds_program
         self.send_s = _PROGRAM_SEND_S if self._holds_program else _PLAN_SEND_S
         self.writing = _PROGRAM_WRITING if self._holds_program else _PLAN_WRITING
+        self._patience_s = settings.patience_s
         self.nodes = problem.topology.nodes[list(problem.ranks)].tolist()
 
     @cached_property
@@ -436,7 +437,11 @@ class Programs:
             begun: When the lowering began, a reading of `now`.
             until: When its improvement ends.
         """
-        return math.inf if self._holds_program else max(0.0, until - begun) / (self.send_s / _SEND_STEPS)
+        if self._holds_program:
+            return math.inf
+        if until == math.inf:  # No clock counts, so neither does what a send has taken so far.
+            return self._patience_s / (_PLAN_SEND_S / _SEND_STEPS)
+        return max(0.0, until - begun) / (self.send_s / _SEND_STEPS)
 
     def can_improve(self, algorithm: Algorithm) -> bool:
         """Return whether a second lowering of an algorithm may give another program than the first."""

@@ -345,6 +345,9 @@ GROUPS = GroupsPlan(
 )
 
 
+_MOST_MESSAGING = 128  # ranks up to which a library's search tries messages between nodes
+
+
 def library_plan(low: int, high: int, work_s: float, nranks: int) -> SearchPlan:
     """Return the plan of a library's search, whose engines count their work and whose bounds no clock ends.
 
@@ -359,6 +362,8 @@ def library_plan(low: int, high: int, work_s: float, nranks: int) -> SearchPlan:
     return SearchPlan(
         stages=(
             Stage("switch"),
+            Stage("levels", gap=1.005),
+            Stage("messages", gap=1.005, most_ranks=_MOST_MESSAGING),
             Stage("baseline", most_sends=LIBRARY_BASELINE_SENDS, always=True),
             Stage("route", most_ranks=16),
             Stage("flow", gap=1.001),

@@ -39,6 +39,7 @@ _AGAIN = 1.6  # The time left over the estimated time above which a program is l
 _NEARLY = 1.04  # The factor on a time up to which a coarser algorithm is lowered first.
 _FASTER = 0.98  # The part of the best program's time below which a coarser algorithm is worth its lowering.
 _MUCH_FASTER = 0.75  # The part of the best program's time below which what is surely in time is lowered first.
+_UNLIKE = 0.997  # The part of the time of a schedule with a program below which another schedule is clearly faster.
 _WORTH_LOWERING = 0.985  # The part of the best program's time below which a library lowers another algorithm.
 WORTH_SAYING = 0.98  # A schedule that no program can hold is named below this part of the best program's time.
 
@@ -382,10 +383,20 @@ class Pool:
         return False
 
     def _is_worth_lowering(self, offer: Offer, sizes: Sequence[int]) -> bool:
-        """Return whether a schedule is clearly faster than all programs at one of some message sizes in bytes."""
+        """Return whether a schedule is clearly faster than what has a program, at one of some message sizes in bytes.
+
+        It must be faster than all programs, and than the schedules of its own engine's programs with no more sends,
+        whose times its own program would exceed in much the same way.
+        """
         programs = [rival for rival in self.offers if rival.execution is not None]
-        least_us = ((size, min(rival.taken_us(size) for rival in programs)) for size in sizes)
-        return any(offer.time_us(size) < _WORTH_LOWERING * program_us for size, program_us in least_us)
+        sends = self._sends(offer.algorithm)
+        engine = offer.algorithm.engine
+        alike = [p for p in programs if p.algorithm.engine == engine and self._sends(p.algorithm) <= sends]
+        return any(
+            offer.time_us(size) < _WORTH_LOWERING * min(rival.taken_us(size) for rival in programs)
+            and offer.time_us(size) < _UNLIKE * min((own.algorithm.time_us(size) for own in alike), default=math.inf)
+            for size in sizes
+        )
 
     def _next_to_lower(self, offer: Offer, size_bytes: float) -> Offer:
         """Return the algorithm to lower next at the end: the fastest one, or another one whose program comes sooner.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 AUTO = "auto"  # stands for the first target that can express the problem
@@ -19,12 +20,15 @@ class TargetSettings:
         groups_overlap: Whether ranks are in several groups at a time, so that no packets (LL) are used.
         scratch_limit: Bytes of scratch memory per rank that the executor may allocate before it serves a call; None for
             `emit.targets.SCRATCH_LIMIT`.
+        patience_s: Estimated seconds of lowering up to which more instances of a program are tried where no clock ends
+            that, as in a library's build.
     """
 
     name: str = AUTO
     sms: int | None = None
     groups_overlap: bool = False
     scratch_limit: int | None = None
+    patience_s: float = math.inf
 
 
 ANY_TARGET = TargetSettings()

@@ -49,6 +49,7 @@ FORMAT = "synth-answer-3"
 _STATED = ("key", "instance", "stem", "rows", "unfiled", "gap", "cut", "defects")
 _MOST_GAP = 1e18
 _RANK_SENDS = ((0.2, 64), (0.4, 96), (0.8, 160), (1.5, 256), (4.0, 512))  # (seconds of work below this, sends)
+_PATIENCE, _LEAST_PATIENCE_S = 20.0, 2.0  # lowering of a program over the work of the search, in seconds as estimated
 _FEW_RANKS = 8  # up to which lowering every rank takes no longer than the search
 _WITHOUT_IMAGES = 4  # times as long, about, if no program is the image of another
 
@@ -188,6 +189,11 @@ def rank_sends(work_s: float, problem: Problem) -> int | None:
     return most // _WITHOUT_IMAGES
 
 
+def _settings(task: Task, target: str) -> TargetSettings:
+    """Return the settings of a target, with patience for its programs that follows from the budget class."""
+    return TargetSettings(target, patience_s=max(_LEAST_PATIENCE_S, _PATIENCE * task.work_s))
+
+
 def _search_result(task: Task) -> SearchResult:
     """Return the search result of a task: the relabelled known answer, or else that of a search."""
     if task.known is not None:
@@ -205,7 +211,7 @@ def _searched_result(task: Task) -> SearchResult:
     executor = None
     for name in task.targets if target != NONE else ():
         try:
-            candidate = executor_for(problem, TargetSettings(name), options.size)
+            candidate = executor_for(problem, _settings(task, name), options.size)
         except InputError:  # Another target may express the problem.
             continue
         if candidate is not None and (not problem.protocols or candidate.able(problem.protocols)):
@@ -254,7 +260,7 @@ def _answer_with_files(task: Task, result: SearchResult) -> Answer:
             try:
                 saved = contained(
                     f"files for {target}",
-                    partial(save, result_of_target, folder, TargetSettings(target), proof=True),
+                    partial(save, result_of_target, folder, _settings(task, target), proof=True),
                     None,
                 )
             except InputError as error:
