@@ -257,7 +257,7 @@ def _report(
     if not result.ranges:
         raise SystemExit(1)
     if (missing := written.refused or written.left) and question.settings.name != AUTO:
-        click.echo(f"warning: --target {question.settings.name}: no file for {missing}", err=True)
+        click.echo(f"warning: --target {question.settings.name}: no file: {missing}", err=True)
         raise SystemExit(3)
 
 
