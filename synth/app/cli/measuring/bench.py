@@ -132,9 +132,9 @@ def bench(
     \b
     synth bench out/msccl/FILE.xml -b 1M -n 20
     """
-    choose, usual = chooser(Path(path), collective, group, target)
     if stepbytes is not None and stepfactor is not None:
         raise InputError("-i: adds bytes from size to size, and -f multiplies; use one of them")
+    choose, usual = chooser(Path(path), collective, group, target)
     sizes = _sizes(usual, minbytes, maxbytes, 2.0 if stepfactor is None else stepfactor, stepbytes)
     parse_type(datatype), reducer(op, "float"), read_costs(costs)  # Raise before the table's head is printed.
     extra_options = {

@@ -64,6 +64,13 @@ ASKED: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     (("broadcast", "--topo", "dgx1", "--group", "0,1", "--root", "5"), ("root", "rank 5", "0,1")),
     (("broadcast", "--topo", "dgx1", "--root", "-1"), ("root", "rank -1")),
     (("broadcast", "--topo", "dgx1", "--root", "x"), ("--root", "'x'")),
+    # Options that contradict each other.
+    ((*PAIR, "--compare", "route,flow", "--out", "o"), ("--out", "--compare", "writes no files")),
+    ((*PAIR, "--compare", "route,flow", "--target", "msccl"), ("--target", "--compare")),
+    (("bench", "lib", "-f", "2", "-i", "1M"), ("-i", "-f", "use one of them")),
+    (("report", "x.synth", "--topo", "dgx1", "-o", "x.html"), ("--topo", "names its own network")),
+    # Budgets that cannot hold the networks of so many ranks behind switches.
+    (("allreduce", "--topo", "dgx-h100:128", "--budget", "3s"), ("3s is too short for 1024 ranks", "--budget 1")),
     # Numbers.
     ((*PAIR, "--size", "many"), ("--size", "'many'", "64K")),
     ((*PAIR, "--size", "0"), ("--size", "1 byte or more")),
