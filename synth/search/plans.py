@@ -270,6 +270,8 @@ class GroupsPlan(SearchPlan):
         return self if rank_sends is None else replace(self, most_sends=min(self.most_sends, rank_sends * nranks))
 
 
+_MANY_RANKS = 512
+
 SINGLE = SearchPlan(
     stages=(
         # Before the engines whose answers would each be lowered only to lose against this one.
@@ -284,10 +286,12 @@ SINGLE = SearchPlan(
         Stage("baseline", share=0.2, most_sends=15_000, always=True),
         Stage("two-hops", most_sends=15_000),
         Stage("one-shot", share=0.15, gap=1.02),
+        # Before the next two engines, whose first answer takes seconds on so many ranks.
+        Stage("flow", share=0.05, from_ranks=_MANY_RANKS),
         Stage("trees", share=0.35, gap=1.005),
         Stage("steiner", share=0.3, gap=1.01),
         # With fewer ranks exact search ends, and loading compiled loops takes longer than that.
-        Stage("flow", share=0.3, from_ranks=9),
+        Stage("flow", share=0.3, from_ranks=9, most_ranks=_MANY_RANKS - 1),
         Stage("closed", share=0.1, gap=1.02, in_shares=False),
         # Routes and times depend on each other, also where exact search is out of reach.
         Stage("lns", share=0.4, from_ranks=9, gap=1.02),
