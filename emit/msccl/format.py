@@ -13,7 +13,7 @@ from emit.check.program import ProgramReport, check, root_of
 from emit.findings import Finding, Findings, Judgement, Verdict, first_of
 from emit.goal import Goal
 from emit.images import image_gpus
-from emit.msccl.read import NO_LIMIT, REDOPS, Reading, read
+from emit.msccl.read import COLLECTIVES, NO_LIMIT, REDOPS, Reading, read
 from emit.program import Program
 from emit.targets import (
     BLOCK_SIZES,
@@ -234,8 +234,7 @@ def restate(text: str, name: str, least: int, most: int | None, target: Target) 
     if head is None:
         return xml_text(replace(read(text).program, name=name, min_bytes=least, max_bytes=most or 0), target)
     shape, nranks, coll, forms = head.groups()
-    collective = next((own for own, name_there in target.collectives.items() if name_there == coll), coll)
-    limits = _limits(name, collective, int(nranks), least, most or 0, target)
+    limits = _limits(name, COLLECTIVES.get(coll, coll), int(nranks), least, most or 0, target)
     return f'<algo name="{name}" {shape}{forms} {limits}{text[head.end() :]}'
 
 

@@ -27,7 +27,7 @@ DEVICE_BYTES = 1 << 40  # bytes; more than the memory of any device
 UNNAMED = "unnamed"  # name of a program whose file states none
 
 # Names of collectives in files, and synth's names.
-_COLLECTIVES = {
+COLLECTIVES = {
     name: name.replace("_", "")
     for name in (
         "allreduce", "allgather", "reduce", "broadcast", "alltoall", "reducescatter", "reduce_scatter", "gather",
@@ -229,7 +229,7 @@ class _MscclReader:
         self.nranks = self.integer(tag, "ngpus", 1, MAX_RANKS)
         self.nchannels = self.integer(tag, "nchannels", 0, _INT - 1)
         self.choice(tag, "proto", tuple(FIFO_DEPTH))
-        self.choice(tag, "coll", tuple(_COLLECTIVES))
+        self.choice(tag, "coll", tuple(COLLECTIVES))
         self.integer(tag, "nchunksperloop", 1, MAX_CHUNKS)
 
     def step(self, tag: Tag) -> Step:
@@ -334,10 +334,10 @@ class _MscclReader:
             self.remark(tag, f"algo redop {redop!a} is ignored")
             redop = "sum"
         low, high = self.sizes_served(tag, inplace, outofplace)
-        blocks = self.nranks if _COLLECTIVES[a["coll"]] in BLOCK_SIZES else 1
+        blocks = self.nranks if COLLECTIVES[a["coll"]] in BLOCK_SIZES else 1
         program = Program(
             name=a.get("name") or UNNAMED,
-            collective=_COLLECTIVES[a["coll"]],
+            collective=COLLECTIVES[a["coll"]],
             protocol=a["proto"],
             nranks=self.nranks,
             nchunks_per_loop=self.integer(tag, "nchunksperloop"),

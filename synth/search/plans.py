@@ -26,6 +26,8 @@ JOINT, DIRECT = "planned jointly", "direct"
 AT_ONCE, IN_TURN, WITHIN = "isolated, at once", "isolated, in turn", "isolated, without relays"
 Size = TypeVar("Size", int, float)
 _LINEAR_RANKS = 32  # Ranks up to which the linear program of bounds is small.
+_MANY_RANKS = 512  # Ranks from which on the packing of trees takes seconds before its first answer.
+_MOST_MESSAGING = 128  # Ranks up to which a library's search tries messages between nodes.
 
 _THOROUGH = TighteningEffort(quick_ranks=np.inf, least_linear_s=2.0, most_linear_s=np.inf)
 _BULK = 20.0  # Bytes count far more than latencies from this multiple of the bound of an empty message on.
@@ -270,8 +272,6 @@ class GroupsPlan(SearchPlan):
         return self if rank_sends is None else replace(self, most_sends=min(self.most_sends, rank_sends * nranks))
 
 
-_MANY_RANKS = 512
-
 SINGLE = SearchPlan(
     stages=(
         # Before the engines whose answers would each be lowered only to lose against this one.
@@ -286,7 +286,7 @@ SINGLE = SearchPlan(
         Stage("baseline", share=0.2, most_sends=15_000, always=True),
         Stage("two-hops", most_sends=15_000),
         Stage("one-shot", share=0.15, gap=1.02),
-        # Before the next two engines, whose first answer takes seconds on so many ranks.
+        # Before the packing of trees.
         Stage("flow", share=0.05, from_ranks=_MANY_RANKS),
         Stage("trees", share=0.35, gap=1.005),
         Stage("steiner", share=0.3, gap=1.01),
@@ -347,9 +347,6 @@ GROUPS = GroupsPlan(
     max_flow_ranks=256,
     protocols=ProtocolPlan(searching=0.8, first=None),
 )
-
-
-_MOST_MESSAGING = 128  # ranks up to which a library's search tries messages between nodes
 
 
 def library_plan(low: int, high: int, work_s: float, nranks: int) -> SearchPlan:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from synth.app.cli.asking.answer import check_single, check_target, clear_progress, progress_line
+from synth.app.cli.asking.answer import check_single, clear_progress, progress_line
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.present.layout import Column, fitted, terminal_width, wrapped
 from synth.app.present.table import heading
@@ -58,7 +58,6 @@ def compare(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         engines_named(name)  # Raise for an unknown engine.
     if len(set(names)) < len(names):
         raise InputError(f"--compare {command.compare}: names an engine twice; name each once")
-    check_target(command.question.target)
     progress = progress_line(command.begun)
     collective = collective_of(str(command.question.collective), command.file)
     share_s, results, refused = command.budget_s / len(names), dict[str, SearchResult](), dict[str, str]()

@@ -18,7 +18,7 @@ function show(index) {
     else part.hidden = !mine;
   }
   for (const figure of document.querySelectorAll("figure[data-algorithms]")) figure.hidden = !figure.dataset.algorithms.split(" ").includes(String(index));
-  const figure = [...document.querySelectorAll("figure[data-algorithms]")].find((one) => !one.hidden);
+  const figure = shownFigure();
   $("frontier-card").hidden = !figure.querySelector("svg");
   for (const row of document.querySelectorAll("tr[data-row]")) row.classList.toggle("chosen", Number(row.dataset.row) === index);
   if ($("chooser")) $("chooser").value = String(index);

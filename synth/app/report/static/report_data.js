@@ -130,6 +130,11 @@ function ramp(kind, part) {
 const hopColour = (send) => ramp(view.sends.reduces[send] ? "sum" : "copy", view.hops > 1 ? (view.sends.hop[send] - 1) / (view.hops - 1) : 0);
 const css = (key) => getComputedStyle(document.documentElement).getPropertyValue(key).trim();
 
+// The frontier of the chosen algorithm's question.
+function shownFigure() {
+  return [...document.querySelectorAll("figure[data-algorithms]")].find((figure) => !figure.hidden);
+}
+
 function canvasOf(id, width, height) {
   const canvas = $(id), scale = Math.min(window.devicePixelRatio || 1, 32000 / Math.max(width, height));
   canvas.style.height = `${height}px`;

@@ -4,7 +4,7 @@ const KEPT_STYLES = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opac
 function saveFigure(what, kind) {
   const name = `${document.title.replace(/[^A-Za-z0-9.]+/g, "-")}-${what}.${kind}`;
   if (what !== "frontier") return download(name, $(what).toDataURL("image/png"));
-  const figure = [...document.querySelectorAll("figure[data-algorithms]")].find((one) => !one.hidden);
+  const figure = shownFigure();
   if (kind === "csv") return download(name, asAddress("text/csv", figure.dataset.table));
   const address = asAddress("image/svg+xml", drawingOf(figure.querySelector("svg")));
   if (kind === "svg") return download(name, address);
