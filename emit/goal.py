@@ -192,7 +192,7 @@ def buffer_sizes(collective: str, nranks: int, nchunks: int, rank: int, root: in
 
 
 def most_chunks(collective: str, nranks: int) -> int:
-    """Return the largest number of chunks in a loop for which a goal of the collective stays within MAX_CELLS.
+    """Return the most chunks per loop with which all ranks' buffers have at most MAX_CELLS cells together.
 
     The number need not be a multiple of `nranks`. It is MAX_CELLS for a collective whose name implies no goal.
     """

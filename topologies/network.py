@@ -209,7 +209,7 @@ _in_use: WeakKeyDictionary[Topology, WeakValueDictionary[tuple[bytes, int], Netw
 
 
 def _built(topology: Topology, group: Ints, members: int | None) -> Network:
-    """Build the network of checked ranks; arguments are those of `network`."""
+    """Build the network that the checked ranks `group` have among themselves; `members` is as in `network`."""
     local = index_among(topology.nranks, group)
     n = topology.nranks
     phys_src, phys_dst = topology.link_src, topology.link_dst

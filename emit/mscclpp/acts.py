@@ -93,7 +93,14 @@ def _with_channels(gpus: list[PlanGpu], images: Images | None = None) -> tuple[A
 
 
 def _unrolled(memory: Memory, ops: list[Op]) -> Iterator[tuple[int, Op, int, int | None]]:
-    """Yield (position, operation, its first cell, its largest number of cells) in the order of execution."""
+    """Yield (position, operation, first cell, largest number of cells) in the order of execution.
+
+    An operation of a pipeline has the pipeline's position and is yielded once an iteration; its first cell is counted
+    within the operation's share. Outside of pipelines the first cell is 0 and the number is None, for all cells.
+
+    Raises:
+        InputError: The plan is too large to be checked.
+    """
     for at, op in enumerate(ops):
         if op.name != "pipeline":
             yield at, op, 0, None

@@ -235,7 +235,7 @@ def plan_text(plan: ExecutionPlan, gpu_texts: Iterable[str] | None = None) -> st
     """Return the plan as the text that the executor reads, ended by a newline, without any check.
 
     Args:
-        plan: A plan without translations, unless `gpu_texts` is given.
+        plan: The plan. If its ranks are images of a few representatives (`translations`), `gpu_texts` must be given.
         gpu_texts: Text of every rank, as `gpu_text` returns it; None to write those of the plan.
     """
     head = {key: getattr(plan, name) for name, key in PLAN_KEYS.items()}

@@ -241,7 +241,13 @@ def _starts(problem: Problem, chunk: int, takes_us: Floats, slot: float, ceiling
 
 
 def _sends(chunk: int, soonest: Floats, slots: Floats) -> Ints:
-    """Return the possible sends of a chunk, rows (chunk, link, slot)."""
+    """Return the possible sends of a chunk, rows (chunk, link, slot), ordered by link, then slot.
+
+    Args:
+        chunk: The chunk.
+        soonest: The first slot in which a send can begin, per link.
+        slots: The number of slots from there on in which a send can begin, per link; 0 for none.
+    """
     count = slots.astype(np.int64)
     link = np.repeat(np.arange(len(count)), count)
     return np.column_stack(

@@ -274,7 +274,7 @@ def check_ranks(ranks: Sequence[int], label: str, nranks: int) -> None:
 
 
 def check_group(group: Sequence[int] | None, nranks: int) -> tuple[int, ...]:
-    """Return the ranks of a group in order; all 0..nranks-1 when it is None.
+    """Return the ranks of a group as whole numbers in the order given; all 0..nranks-1 if it is None.
 
     Raises:
         InputError: Ranks do not exist or repeat, or there are fewer than two.

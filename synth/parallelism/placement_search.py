@@ -12,6 +12,7 @@ from synth.concurrent.search import plan
 from synth.concurrent.union import Member
 from synth.model.collective import Floats, Ints, named
 from synth.model.deadline import now
+from synth.model.text import format_count
 from synth.parallelism.axes import process_groups
 from synth.parallelism.estimate import Estimator, RequestTime
 from synth.parallelism.reduction.program_plans import PROGRAMS, program_plans
@@ -74,7 +75,7 @@ class Searches:
                     if key in self.known or not (always or now() < self.end):
                         continue
                     if progress is not None:
-                        progress(f"{call.name}: {remaining} searches left")
+                        progress(f"{call.name}: {format_count(remaining, 'search', 'searches')} left")
                     groups, share = process_groups(ranks, call.over), max(0.01, (self.end - now()) / remaining)
                     self.known[key] = plan_groups(
                         self.estimator.topology, call, groups, share, self.seed, workers, self.estimator.hierarchy

@@ -172,7 +172,11 @@ class StagedSearch:
         return is_wanted and not is_late and stage.suits(state.problem, self._stage_options.size, state.result.bound)
 
     def _sizes_for(self, stage: Stage) -> tuple[int, ...]:
-        """Return the message sizes in bytes that a stage is about; none if all are near their bound."""
+        """Return the message sizes in bytes that a stage works on.
+
+        These are all sizes before the first answer, or if the stage has no gap. Otherwise they are those at which
+        time / bound exceeds the stage's gap, the largest size first, and maybe none.
+        """
         state, size = self.state, self._stage_options.size
         if not (stage.gap and state.answered):
             return state.sizes if size is None else (size,)

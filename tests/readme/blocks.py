@@ -81,7 +81,7 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 _PREDICTED = re.compile(r"  ([0-9.]+) (µs|ms|s) @ ([0-9.]+[KMG]?)  ")
-_OF_A_MACHINE = ("  ", "k-sync", "in place:", "out of place:", "--wide", "no file for ", "a file serves ")
+_OF_A_MACHINE = ("  ", "k-sync", "in place:", "out of place:", "--wide", "no file (", "a file serves ")
 _ALWAYS = ("predicted", "bound", "gap", "vs NCCL", "proof")
 _IN_US = {"µs": 1.0, "ms": 1e3, "s": 1e6}
 

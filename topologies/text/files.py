@@ -220,11 +220,12 @@ def _parsed_bytes(text: str) -> int:
 def _base_and_parts(folder: Path, path: Path) -> tuple[Path, tuple[str, ...]]:
     """Return the folder at which the walk to a path begins, and the names on the path from there.
 
-    A path may begin with up to two `..`, because the folder of a failure names files of the healthy library that
-    contains it; the walk then begins one or two folders above.
+    After the folder, a path may go on with up to two `..`, because the folder of a failure names files of the healthy
+    library that contains it; the walk then begins one or two folders above. Only the texts of the paths count; no file
+    is looked at.
 
     Raises:
-        InputError: The path is below none of these folders.
+        InputError: The path does not begin with the folder, or has another `..`.
     """
     try:
         parts = path.relative_to(folder).parts

@@ -340,7 +340,10 @@ def _scale(subject: _Subject) -> float | None:
 
 
 def _fullest(problem: Problem) -> float:
-    """Return the largest sum of chunks' shares of the message in a rank's input or output; a place counts once."""
+    """Return the size of the fullest input or output of any rank, as a multiple of the message size.
+
+    Chunks that share a place count once.
+    """
     whole = problem.collective
     sides = ((whole.pre, whole.in_index), (whole.post, whole.out_index))
     most = 0.0

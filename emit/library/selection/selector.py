@@ -183,7 +183,10 @@ class Selector:
         return self._first_of_orders(fitting, call, size_bytes) if fitting else None
 
     def _ranges_of(self, fields: Sequence[Any]) -> Ranges:
-        """Return the entries for a call with these fields and any size, remembered if they can be hashed."""
+        """Return the entries for a call with these fields and any size; raise InputError for an impossible call.
+
+        The answer is remembered if the fields can be hashed.
+        """
         try:
             return self._ranges(*fields)
         except TypeError:

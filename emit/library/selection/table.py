@@ -149,7 +149,7 @@ def _record(
 
 
 def _check(entries: Sequence[IndexEntry]) -> None:
-    """Raise InputError if a rank is too large, or two entries serve one question and size."""
+    """Raise InputError if a rank needs more than 32 bits, or two entries of one question and form share a size."""
     largest = max((rank for entry in entries for rank in entry.communicator), default=0)
     if largest > _MOST:
         raise InputError(f"rank {largest}: is beyond what a table holds; it must be at most {_MOST}")

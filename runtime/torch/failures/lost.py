@@ -465,11 +465,15 @@ class FailureWatch(Members):
             self._end_waits()
 
     def _in_vain(self, wait: Wait) -> bool:
-        """Return True if a rank that the wait needs will not do its part."""
+        """Return True if a rank that the wait needs is known not to do its part.
+
+        A wait for certain peers is in vain only if one of them gave up: the wrapped back end itself sees that a peer
+        has ended.
+        """
         number, cause = wait.waiting.number, self.cause
         if cause is not None and wait.waiting.peers is None:
             return cause.number is None or number is None or number >= cause.number
-        if wait.waiting.peers is not None:  # The wrapped back end sees by itself that a connection is closed.
+        if wait.waiting.peers is not None:
             return bool(self._gave_up.intersection(wait.waiting.peers))
         return self.lacks(number, wait.since, self.tuning.grace)
 

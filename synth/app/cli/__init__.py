@@ -19,6 +19,7 @@ from synth.app.cli import interrupts, streams
 from synth.app.cli.defects import say_defects
 from synth.app.cli.interrupts import Unanswered
 from synth.app.cli.values import StrictGroup
+from synth.app.present.layout import warn
 from synth.model.deadline import restart
 from synth.model.defects import DefectError, describe_defect
 from synth.model.registry import KINDS, parse_name
@@ -169,7 +170,7 @@ def _refuse(why: str, code: int) -> NoReturn:
     """Print one line on stderr and exit with a code."""
     line = in_one_line(why)
     line = line if len(line) <= _LONGEST else f"{line[: _LONGEST - 600]} … {line[-500:]}"
-    click.echo(f"synth: {line}", err=True)
+    warn(f"synth: {line}")
     raise SystemExit(code) from None
 
 

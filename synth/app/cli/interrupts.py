@@ -36,7 +36,10 @@ class _InterruptState:
 
 
 def install() -> None:
-    """Set the handlers of Ctrl-C for a command that begins."""
+    """Set the handlers of Ctrl-C for a command that begins, and forget earlier interrupts.
+
+    SIGALRM and `sys.unraisablehook` are taken too, until `end_command` is called.
+    """
     _InterruptState.came, _InterruptState.answered = 0, False
     atexit.unregister(_end)
     atexit.register(_end)

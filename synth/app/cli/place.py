@@ -13,9 +13,9 @@ import click
 from emit.library.group_programs import GroupPrograms
 from emit.library.saving.save_groups import save_groups
 from synth.app.cli.asking.answer import check_target, check_writable, clear_progress, progress_line
-from synth.app.cli.options import json_option, print_json, target_option, topo_option
+from synth.app.cli.options import json_option, print_json, target_option, topo_option, wide_option
 from synth.app.cli.programs import write_text
-from synth.app.present.layout import say_fitted
+from synth.app.present.layout import say_fitted, terminal_width
 from synth.app.present.placement import placement_statement, placement_table
 from synth.concurrent.result import ConcurrentResult
 from synth.model.numbers import parse_seconds
@@ -67,6 +67,7 @@ axes_option = click.option("--axes", required=True, metavar="A", help="Place axe
     "--library", metavar="DIR", help="Write an executor's files for each group of the best placement to this library."
 )
 @target_option("that of the machine, or else the first that can hold the groups' programs")
+@wide_option
 @json_option
 def place(
     topo: str,
@@ -79,6 +80,7 @@ def place(
     out: str | None,
     library: str | None,
     target: str,
+    wide: bool,
     as_json: bool,
 ) -> None:
     """Rank the placements of parallelism axes on a topology by the time of a training step.
@@ -120,9 +122,9 @@ def place(
     if as_json:
         print_json("placement", document if library is None else {**document, "library": saved_calls})
     else:
-        click.echo(placement_table(document))
+        click.echo(placement_table(document, None if wide else terminal_width()))
         if out is not None:
-            click.echo(f"{out}: placement.json, mesh.py (torch), rankfile (Open MPI), hosts (Slurm, MPICH)")
+            say_fitted(f"{out}: placement.json, mesh.py (torch), rankfile (Open MPI), hosts (Slurm, MPICH)")
         for name, saved in saved_calls.items():
             say_fitted(f"{library}: {name}: {_outcome(saved)}")
     if ranking.stop_reason:

@@ -19,7 +19,8 @@ def parse_sweep(text: str, option: str = "--sizes", factor: int = 2) -> list[int
         factor: Factor of a range that states none.
 
     Raises:
-        InputError: The text is neither.
+        InputError: The text is neither, a list has more than 1000 sizes, or a range falls or has a factor below 2. The
+            message begins with `option`.
     """
     low_text, *further_parts = text.split(":")
     if not further_parts:

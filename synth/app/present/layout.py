@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,3 +82,9 @@ def say_fitted(*texts: str) -> None:
     """Print texts that fit the terminal, as `say` does; what follows a first line is indented by two more spaces."""
     for text in texts:
         click.echo("\n".join(wrapped([text], terminal_width(), " " * (2 + len(text) - len(text.lstrip())))))
+
+
+def warn(*texts: str) -> None:
+    """Print texts on stderr: broken between words on a terminal, and one line each in files and pipes."""
+    width = terminal_width() if sys.stderr.isatty() else None
+    click.echo("\n".join(wrapped(texts, width)), err=True)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from synth.model.text import format_count, format_listed, format_size, format_table, format_time
+from synth.app.present.layout import LEAST_WIDTH, Column, fitted, wrapped
+from synth.model.text import format_count, format_listed, format_size, format_time
 from synth.parallelism.axes import mesh, process_groups
 from synth.parallelism.placement import Placement, Ranking
 
@@ -90,21 +91,31 @@ def _placement(ranking: Ranking, placement: Placement) -> dict[str, Any]:
     }
 
 
-def placement_table(document: dict[str, Any]) -> str:
-    """Return a `placement_statement` as text: heading, ranking, the calls of the best placement, and its rank order."""
+def placement_table(document: dict[str, Any], width: int | None = LEAST_WIDTH) -> str:
+    """Return a `placement_statement` as text: heading, ranking, the calls of the best placement, and its rank order.
+
+    Args:
+        document: The statement.
+        width: Most characters of a line, as far as columns can be left out; None for all columns.
+    """
     rows, default = document["placements"], document["default"]
     levels = ",".join(f"{name}:{size}" for name, size in document["levels"].items())
     axes = ",".join(f"{name}={size}" for name, size in document["axes"].items())
     shown = sorted({*range(min(len(rows), _ROWS)), default, len(rows) - 1})
-    lines = [("place", "step", "vs default", *document["axes"], "bottleneck")]
-    lines += [_line(rows[i], i, default, list(document["axes"])) for i in shown]
+    heads = "place", "step", "vs default", *document["axes"], "bottleneck"
+    cells = zip(*(_line(rows[i], i, default, list(document["axes"])) for i in shown), strict=True)
+    importance = 0, 0, 0, *(1 for _ in document["axes"]), 2
+    places, no_room = fitted(
+        [Column(*column, left=column[0] == heads[-1]) for column in zip(heads, cells, importance, strict=True)], width
+    )
+    calls, no_room_for_calls = _calls(document, rows[0], width)
     best = rows[0]
     estimated = any(not rows[i]["searched"] for i in shown)
     text = [
         f"{document['topology']} · {levels} · {axes} · {format_count(len(rows), 'placement')}"
         f" ({' × '.join(document['levels'])} parts of every axis)",
         "",
-        *format_table(lines, (-1,)),
+        *places,
         "",
     ]
     if estimated:
@@ -119,7 +130,7 @@ def placement_table(document: dict[str, Any]) -> str:
         text.append(
             f"no placement's step is faster than {format_time(document['bound_us'])} (best / bound {ratio:.2f})"
         )
-    text += ["", "the best placement's calls, all groups at once:", *_calls(document, best), ""]
+    text += ["", "the best placement's calls, all groups at once:", *calls, ""]
     if best["in_axes_order"]:
         parts = ",".join(f"{axis}={'x'.join(map(str, row))}" for axis, row in best["matrix"].items())
         text.append(f"parallelism matrix: --matrix {parts} (for synth reduce-program)")
@@ -127,7 +138,9 @@ def placement_table(document: dict[str, Any]) -> str:
     text.append("rank order: ascending" if is_own_order else f"rank order: {format_listed(best['order'])}")
     if document["ended"]:
         text.append(f"{document['ended']}: the best so far")
-    return "\n".join(text)
+    if left_out := [*no_room, *no_room_for_calls]:
+        text.append(f"--wide also shows {', '.join(left_out)}")
+    return "\n".join(wrapped(text, width))
 
 
 def _line(row: dict[str, Any], place: int, default: int, axes: list[str]) -> tuple[str, ...]:
@@ -139,21 +152,24 @@ def _line(row: dict[str, Any], place: int, default: int, axes: list[str]) -> tup
     return (str(place + 1), time, f"{row['vs_default']:.2f} ×", *parts, f"{row['bottleneck']}{share}{note}")
 
 
-def _calls(document: dict[str, Any], row: dict[str, Any]) -> list[str]:
-    """Return the table of the workload's calls, with the times of one placement."""
-    lines = [("call", "collective", "over", "groups", "message", "times", "one", "a step")]
-    for call, time_us in zip(document["calls"], row["call_us"], strict=True):
-        groups = row["groups"][",".join(call["over"])]
-        lines.append(
-            (
-                call["name"],
-                call["collective"],
-                ",".join(call["over"]),
-                f"{len(groups)} of {len(groups[0])}",
-                format_size(call["bytes"]),
-                f"{call['times']:g}",
-                format_time(time_us),
-                format_time(time_us * call["times"]),
-            )
-        )
-    return format_table(lines, (0, 1, 2))
+def _calls(document: dict[str, Any], row: dict[str, Any], width: int | None) -> tuple[list[str], list[str]]:
+    """Return the table of the workload's calls with the times of one placement, and the columns left out of it.
+
+    Args:
+        document: The statement.
+        row: The placement.
+        width: Most characters of a line; None for any number.
+    """
+    calls, times_us = document["calls"], row["call_us"]
+    groups = [row["groups"][",".join(call["over"])] for call in calls]
+    columns = [
+        Column("call", [call["name"] for call in calls], left=True),
+        Column("collective", [call["collective"] for call in calls], 4, left=True),
+        Column("over", [",".join(call["over"]) for call in calls], 5, left=True),
+        Column("groups", [f"{len(ranks)} of {len(ranks[0])}" for ranks in groups], 6),
+        Column("message", [format_size(call["bytes"]) for call in calls], 2),
+        Column("times", [f"{call['times']:g}" for call in calls], 3),
+        Column("one", [format_time(time_us) for time_us in times_us], 1),
+        Column("a step", [format_time(t * call["times"]) for call, t in zip(calls, times_us, strict=True)]),
+    ]
+    return fitted(columns, width)

@@ -148,12 +148,12 @@ def _whole_proof(row: dict[str, Any]) -> str:
 
 
 def _without_files(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a line for each range without a file: why there is none."""
-    return [
-        f"no file for {format_served(row['min_bytes'], row['max_bytes'])}: {row['refused']}"
-        for row in rows
-        if row["refused"]
-    ]
+    """Return a line for each reason why ranges of sizes have no file."""
+    ranges: dict[str, list[str]] = {}
+    for row in rows:
+        if row["refused"]:
+            ranges.setdefault(row["refused"], []).append(format_served(row["min_bytes"], row["max_bytes"]))
+    return [f"no file ({', '.join(served)}): {reason}" for reason, served in ranges.items()]
 
 
 def _details(row: dict[str, Any], form: str, width: int | None) -> list[str]:

@@ -190,7 +190,11 @@ def trace_program(c: Columns, order: list[int], cells: Cells) -> Carried:
 
 
 def describe_values(values: Sequence[Value]) -> str:
-    """Return values in words, such as `rank 3's chunk 5` or `sum of ranks 0–3, chunks 4–7`."""
+    """Return values in words, such as `rank 3's chunk 5` or `sum over 4 ranks (0–3) of chunks 4–7`.
+
+    At most four pieces are named, and the number of the others is stated. The text is `contents not followed` if there
+    is no value or one is empty.
+    """
     if not values or not all(values):
         return "contents not followed"
     pieces: list[tuple[tuple[int, ...], list[int]]] = []

@@ -392,7 +392,10 @@ def _blocks(program: Program, tick: list[int], most: int) -> dict[str, Any]:
 
 
 def _instruction(step: Step) -> str:
-    """Return an instruction in words, such as `i[0–3] → o[0–3], waits for tb 1 step 2`."""
+    """Return what an instruction reads and writes and what it waits for: `i[0–3] → o[0–3], waits for tb 1 step 2`.
+
+    The instruction's name is not part of it. A nop that waits for nothing gives "".
+    """
 
     def cells(buffer: str, first: int) -> str:
         """Return the cells of a buffer in words."""

@@ -77,7 +77,7 @@ class RcclModel(LibraryCostModel):
         return self.nnodes == 1 and self.gcn.startswith("gfx94")
 
     def _choice(self, collective: str, algorithm: str, protocol: str, size_bytes: float) -> Iterator[LibraryChoice]:
-        """Yield the choice, if there is one."""
+        """Yield the predicted time of an algorithm with a protocol; nothing if RCCL cannot use the two together."""
         if protocol == f.LL128 and not self.machine.ll128:
             return
         if self.mi300 and (algorithm, protocol) == (f.TREE, f.SIMPLE):

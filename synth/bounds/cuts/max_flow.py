@@ -71,7 +71,10 @@ def _dinic(  # One compiled loop (levels, then paths along them) would be no cle
     next_arc: Any,
     path: Any,
 ) -> int:
-    """Return the flow; `level` then marks what the source reaches, and `remaining` holds the remaining capacities."""
+    """Return the flow, at most `enough`; `remaining` then holds the remaining capacities.
+
+    If the flow is less than `enough`, `level` is at least 0 at every vertex that the source still reaches.
+    """
     n, flow = len(ptr) - 1, 0
     while True:
         for v in range(n):

@@ -236,7 +236,7 @@ class _WindowProgram:
         return float(sum(amount * values[column] for column, amount in self.pays))
 
     def claim(self, values: Floats) -> Window:
-        """Return the witness of a solution, without numbers; negligible prices are left out."""
+        """Return the witness of a solution, without its limit; negligible prices are left out."""
         price = np.maximum(values[self.price], 0.0)
         threshold = _LEAST_PRICE * price.max(initial=0.0)
         windows = [

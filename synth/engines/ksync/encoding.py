@@ -173,7 +173,17 @@ def _state_copies(model: StepModel, problem: Problem, symmetry: Symmetry) -> Non
 def _add_tree(model: StepModel, rows: Ints, first: int, holders: Ints, goals: Ints, src: Ints, dst: Ints) -> None:
     """Add the constraints of a chunk's tree.
 
-    Each rank gets the chunk at most once, a goal exactly once, and a rank sends only a chunk that it holds.
+    Each rank gets the chunk at most once, a goal exactly once, and a rank sends only a chunk that it holds. If no row
+    reaches some goal, `model.impossible` is set instead.
+
+    Args:
+        model: The model to extend.
+        rows: The possible sends, rows (chunk, link, step); their variables are numbered consecutively.
+        first: The variable of the first row.
+        holders: The ranks that hold the chunk at the start.
+        goals: The ranks that must get it, none of which is a holder.
+        src: The sender of each link.
+        dst: The receiver of each link.
     """
     constraints = model.constraints
     arrivals_at: dict[int, list[tuple[int, int]]] = defaultdict(list)

@@ -41,10 +41,10 @@ Sequence = tuple[ReductionStep, ...]
 
 
 def sequences(hierarchy: SynthesisHierarchy, most: int = MOST_STEPS) -> list[Sequence]:
-    """Return all sequences of at most `most` steps from the start to the goal, the shortest first.
+    """Return all sequences of at most `most` collectives that make the reduction, the shortest first.
 
-    Every step changes the state and no state occurs twice in a sequence. The list is empty if so few steps do not reach
-    the goal.
+    The state is what every device holds: every step changes it, and no state occurs twice in a sequence. The list is
+    empty if so few steps do not make the reduction.
 
     Raises:
         InputError: The hierarchy is too large for the synthesis: one group with more than `MOST_LEVELS` levels, or

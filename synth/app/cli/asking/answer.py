@@ -24,7 +24,7 @@ from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.cli.progress import seldom_logger
 from synth.app.cli.streams import clear_line
-from synth.app.present.layout import say, terminal_width
+from synth.app.present.layout import say, terminal_width, warn
 from synth.app.present.table import format_next_minute, heading, table
 from synth.app.question import make_question
 from synth.app.synthesis import find_answer
@@ -68,7 +68,7 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     cache, report = open_cache(command.cache), partial(_report, command, folder, question)
     check_writable(folder, question.settings.name)
     if exposed := cache.exposed():
-        click.echo(f"warning: {exposed}, so every answer of it is checked; chmod go-w keeps other users out", err=True)
+        warn(f"warning: {exposed}, so every answer of it is checked; chmod go-w keeps other users out")
     if cache.folder is None:
         return partial(report, find_answer(question, workers, progress))
     key = answer_key(question, command.proof)
@@ -77,7 +77,7 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     except InputError as error:
         cached = None
         clear_progress()
-        click.echo(f"warning: {error}", err=True)
+        warn(f"warning: {error}")
     if cached is not None:
         return partial(report, cached.result, cached_answer=cached)
     # If the library has files for the question already, the written files are not the answer of this search only.
@@ -257,7 +257,7 @@ def _report(
     if not result.ranges:
         raise SystemExit(1)
     if (missing := written.refused or written.left) and question.settings.name != AUTO:
-        click.echo(f"warning: --target {question.settings.name}: no file: {missing}", err=True)
+        warn(f"warning: --target {question.settings.name}: no file: {missing}")
         raise SystemExit(3)
 
 

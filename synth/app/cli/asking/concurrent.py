@@ -33,7 +33,7 @@ from synth.app.cli.asking.answer import (
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.clusters.groups import Axes, parse_groups
-from synth.app.present.layout import say, terminal_width
+from synth.app.present.layout import say, terminal_width, warn
 from synth.app.present.table import concurrent_table
 from synth.app.question import healthy_topology, listed_ranks, target_settings
 from synth.concurrent.plans import ConcurrentPlan
@@ -240,7 +240,7 @@ def _report(result: ConcurrentResult, programs: GroupPrograms, command: SearchCo
         raise SystemExit(130)
     target = programs.settings.name
     if saved.refused and target != AUTO:
-        click.echo(f"warning: --target {target}: no file: {saved.refused}", err=True)
+        warn(f"warning: --target {target}: no file: {saved.refused}")
         raise SystemExit(3)
 
 

@@ -31,7 +31,7 @@ from synth.app.cli.options import (
     topo_option,
 )
 from synth.app.cli.programs import scratch_bytes
-from synth.app.present.layout import say, terminal_width, wrapped
+from synth.app.present.layout import say, terminal_width, warn, wrapped
 from synth.model.deadline import now
 from synth.model.numbers import parse_seconds
 from synth.model.sizes import parse_size
@@ -149,7 +149,7 @@ def reduce_program(**options: Any) -> None:
     if result.stop_reason == "interrupted":
         raise SystemExit(130)
     if (refused := _refused(saved)) and options["target"] != AUTO:
-        click.echo(f"warning: --target {options['target']}: no file: {refused}", err=True)
+        warn(f"warning: --target {options['target']}: no file: {refused}")
         raise SystemExit(3)
 
 

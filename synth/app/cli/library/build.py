@@ -23,7 +23,7 @@ from synth.app.clusters.local import Local, WorkerPool
 from synth.app.clusters.on_dask import OnDask
 from synth.app.clusters.plan import BuildPlan, make_plan
 from synth.app.clusters.processes import processors
-from synth.app.present.layout import say_fitted
+from synth.app.present.layout import say_fitted, warn
 from synth.model.deadline import now
 from synth.model.text import format_count, format_table
 from synth.storage.cache import open_cache
@@ -210,7 +210,7 @@ def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
     for share, why in built.left_out:
         ranks = ",".join(map(str, share.first.group))
         further = f" and {len(share.questions) - 1} more" if len(share.questions) > 1 else ""
-        click.echo(f"left out: {share.first.collective} of {ranks}{further}: {why}", err=True)
+        warn(f"left out: {share.first.collective} of {ranks}{further}: {why}")
 
 
 @click.command("update")

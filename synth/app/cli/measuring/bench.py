@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,8 +19,10 @@ from runtime.backends import BACKENDS, choose_backend
 from runtime.bench import BenchRequest, BenchRow, Measure, Settings, message_sizes
 from runtime.dtypes import parse_type, reducer
 from synth.app.cli.files.file_choice import Chosen, StoredChoice, chooser
-from synth.app.cli.options import costs_option, json_option, print_json
+from synth.app.cli.options import costs_option, json_option, print_json, wide_option
 from synth.app.cli.programs import named_problem, write_text
+from synth.app.present.bench import BenchTable
+from synth.app.present.layout import say_fitted, terminal_width, warn
 from synth.bounds.prove import Bound, prove
 from synth.model.sizes import parse_size
 from synth.storage.columns import check_replaceable
@@ -28,18 +31,6 @@ from topologies.load import apply_costs, load, read_costs
 from topologies.topology import Topology
 
 _BEHIND = 1.02  # multiple of the network's own time from which a warning says that the GPU was too slow
-
-HEAD = "\n".join(
-    (
-        f"#{'':>46}{'out-of-place':^35}{'in-place':^35}",
-        f"#{'size':>12}{'count':>12}{'type':>10}{'redop':>7}{'root':>5}"
-        + f"{'time':>11}{'algbw':>8}{'busbw':>8}{'#wrong':>8}" * 2
-        + f"{'predicted':>11}{'bound':>11}  algorithm",
-        f"#{'(B)':>12}{'(elements)':>12}{'':22}"
-        + f"{'(us)':>11}{'(GB/s)':>8}{'(GB/s)':>8}{'':>8}" * 2
-        + f"{'(us)':>11}" * 2,
-    )
-)
 
 
 @click.command("bench")
@@ -102,6 +93,7 @@ HEAD = "\n".join(
 @click.option(
     "--trace", metavar="OUT.json", help="Write the last run, measured and predicted, as a trace for Perfetto."
 )
+@wide_option
 @json_option
 def bench(
     path: str,
@@ -123,6 +115,7 @@ def bench(
     group: str | None,
     target: str | None,
     trace: str | None,
+    wide: bool,
     as_json: bool,
 ) -> None:
     """Run and measure an MSCCL XML, a plan (JSON), a stored schedule, or a library's file for each size.
@@ -156,12 +149,13 @@ def bench(
     request = BenchRequest(
         Path(path), chosen[0][1].program.nranks, settings, devices, network, slower, trace is not None
     )
-    run = _BenchRun(chosen_backend.name, request, topology, as_json, trace, costs)
+    table = BenchTable(None if wide or not sys.stdout.isatty() else terminal_width())
+    run = _BenchRun(chosen_backend.name, request, topology, None if as_json else table, trace, costs)
     with chosen_backend.open(request) as (measure, run.prints):
         run.measure_rows(chosen, measure)
     if run.prints:
-        for size in sorted(set(sizes) - {size for size, _ in chosen}):
-            click.echo(f"# no algorithm of {path} serves {size} bytes", err=True)
+        if unserved := sorted(set(sizes) - {size for size, _ in chosen}):
+            warn(f"# no algorithm of {path} serves {', '.join(map(str, unserved))} bytes")
         run.end()
     if run.wrong:
         raise SystemExit(1)
@@ -187,7 +181,7 @@ class _BenchRun:
         backend: Name of the back end.
         request: What the back end was asked to run.
         topology: The network for predicted times; None for the network that each file was made for.
-        as_json: Whether to print JSON instead of a table.
+        table: The table to print; None to print JSON instead.
         trace: File for the trace of the last run; None for no trace.
         costs: The option `--costs`.
         prints: Whether this process prints.
@@ -199,7 +193,7 @@ class _BenchRun:
     backend: str
     request: BenchRequest
     topology: Topology | None
-    as_json: bool
+    table: BenchTable | None
     trace: str | None
     costs: str
     prints: bool = True
@@ -233,25 +227,24 @@ class _BenchRun:
                 due_us = row.emulated.due_us
                 shown |= {"network": self.request.network.name, "slower": self.request.slower, "due_us": due_us}
                 self.behind = max(self.behind, row.emulated.measured_us / max(due_us, 1e-9))
-            if not self.as_json:
-                click.echo((HEAD + "\n" if len(self.rows) == 1 else "") + format_row(shown))
+            if self.table is not None:
+                click.echo((self.table.heading() + "\n" if len(self.rows) == 1 else "") + self.table.line(shown))
 
     def end(self) -> None:
-        """Print the last lines."""
+        """Print the verdict, or all rows as JSON; warn on stderr if the GPU was too slow to emulate the network."""
         network = self.request.network
-        if self.as_json:
+        if self.table is None:
             print_json("bench", {"rows": self.rows, "wrong": self.wrong})
         else:
             verdict = "every element right" if not self.wrong else f"{self.wrong} elements wrong"
             emulated = "" if network is None else f", {network.name}'s time"
             click.echo(f"# {self.backend}{emulated}: {verdict}")
+            if left_out := self.table.left_out():
+                say_fitted(f"# --wide also shows {', '.join(left_out)}")
             if self.trace is not None:
                 click.echo(f"# trace → {self.trace}")
         if self.behind > _BEHIND and network is not None:
-            click.echo(
-                f"# the GPU was up to {self.behind - 1:.0%} behind {network.name}'s own time: give a larger --slower",
-                err=True,
-            )
+            warn(f"# the GPU was up to {self.behind - 1:.0%} behind {network.name}'s own time: give a larger --slower")
 
 
 def as_object(row: BenchRow, name: str, backend: str, predicted: float | None, bound: float | None) -> dict[str, Any]:
@@ -287,20 +280,6 @@ def as_object(row: BenchRow, name: str, backend: str, predicted: float | None, b
         "predicted_us": predicted,
         "bound_us": bound,
     }
-
-
-def format_row(row: dict[str, Any]) -> str:
-    """Return a row's JSON object as a line of the table."""
-
-    def side(timing: dict[str, Any] | None) -> str:
-        """Return the columns of one form of calls, in or out of place."""
-        if timing is None:
-            return f"{'N/A':>11}{'N/A':>8}{'N/A':>8}{'N/A':>8}"
-        return "{time_us:>11.1f}{algbw_gbs:>8.2f}{busbw_gbs:>8.2f}{wrong:>8}".format_map(timing)
-
-    last = "".join(f"{us:>11.1f}" if us is not None else f"{'–':>11}" for us in (row["predicted_us"], row["bound_us"]))
-    question_columns = " {size_bytes:>12}{count:>12}{type:>10}{redop:>7}{root:>5}".format_map(row)
-    return f"{question_columns}{side(row['out_of_place'])}{side(row['in_place'])}{last}  {row['algorithm']}"
 
 
 class Prediction:

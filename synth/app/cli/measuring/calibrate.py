@@ -19,6 +19,7 @@ from runtime.measure.fits import ACCEPT_NOISE, Measured, Meter, worst_within
 from runtime.measure.probes import Probe
 from runtime.torch.launch import ranks_of_job
 from synth.app.cli.programs import write_text
+from synth.app.present.layout import say_fitted, warn
 from synth.storage.columns import check_replaceable
 from topologies.errors import InputError
 from topologies.load import load
@@ -96,7 +97,7 @@ def calibrate(
     write_text(out, to_toml(measured, remarks=remarks))
     _print(calibration)
     _warn(calibration, out)
-    click.echo(f"wrote {out}: equal links have their median; --topo {out} --costs machine counts what a call costs")
+    say_fitted(f"wrote {out}: equal links have their median; --topo {out} --costs machine counts what a call costs")
 
 
 def _count(backend: Backend, ranks: int | None, spec: str | None) -> int:
@@ -141,11 +142,11 @@ def _warn(calibration: Calibration, out: str) -> None:
     if not calibration.noise:
         return
     summary, hidden = _noise_summary(calibration), len(calibration.noise) - SHOWN_REMARKS
-    click.echo(f"warning: {summary}; searches with {out} may choose wrongly:", err=True)
+    warn(f"warning: {summary}; searches with {out} may choose wrongly:")
     for remark in calibration.noise[:SHOWN_REMARKS]:
-        click.echo(f"  {remark}", err=True)
+        warn(f"  {remark}")
     if hidden > 0:
-        click.echo(f"  and {hidden} more, which stand at the head of {out}", err=True)
+        warn(f"  and {hidden} more, which stand at the head of {out}")
 
 
 def _noise_summary(calibration: Calibration) -> str:

@@ -25,6 +25,7 @@ from runtime.measure.tune import (
 from runtime.torch.choice import Chooser, Method
 from runtime.torch.launch import is_rank_of_job, launch_ranks, ranks_of_job
 from synth.app.cli.programs import write_text
+from synth.app.present.layout import say_fitted, warn
 from synth.model.problem import parse_ranks
 from synth.storage.columns import check_replaceable
 from topologies.errors import InputError
@@ -168,7 +169,7 @@ def _warn_unused(chooser: Chooser, members: Sequence[int]) -> None:
     """Print a warning if the library has no file for groups of this size."""
     if chooser.entries and not any(entry.nranks == len(members) for entry in chooser.entries):
         served = sorted({f"{entry.collective} of {entry.nranks} ranks" for entry in chooser.entries})
-        click.echo(f"# the library has nothing for {len(members)} ranks: {', '.join(served)}", err=True)
+        warn(f"# the library has nothing for {len(members)} ranks: {', '.join(served)}")
 
 
 def _print_measured(measurements: Sequence[Measurement], left_out: Sequence[str | None] = ()) -> None:
@@ -179,15 +180,15 @@ def _print_measured(measurements: Sequence[Measurement], left_out: Sequence[str 
     )
     for m in sorted(measurements, key=lambda m: m.time_us):
         note = describe_choice(m, measurements)
-        click.echo(f"  {'*' if m is chosen else ' '} {m.time_us:>12.1f} µs  {m.ran}{f'  {note}' if note else ''}")
+        say_fitted(f"  {'*' if m is chosen else ' '} {m.time_us:>12.1f} µs  {m.ran}{f'  {note}' if note else ''}")
     if left_out:
-        click.echo(f"    left out, as they fall back at each size: {', '.join(map(str, left_out))}")
+        say_fitted(f"    left out, as they fall back at each size: {', '.join(map(str, left_out))}")
 
 
 def _write_table(measurements: Sequence[Measurement], out: str, note: str) -> None:
     """Write the table of the chosen methods, and print how to use it."""
     write_text(out, format_choices(measurements))
-    click.echo(f"wrote {out}{f', {note}' if note else ''}: SYNTH_TABLE={out} makes SYNTH_BACKEND=auto follow it")
+    say_fitted(f"wrote {out}{f', {note}' if note else ''}: SYNTH_TABLE={out} makes SYNTH_BACKEND=auto follow it")
 
 
 def _start_here(ranks: int | None, check: Callable[[int], object]) -> None:

@@ -47,9 +47,22 @@ def test_the_table_and_the_files(synth: Call, step: Path) -> None:
     assert {path.name for path in out.iterdir()} == {"placement.json", "mesh.py", "rankfile", "hosts"}
     assert json.loads((out / "placement.json").read_text())["default"] == 0
     assert (out / "rankfile").read_text().startswith("rank 0=+n0 slot=0\n")
-    again = synth(*ASKED, "--top", "0", "-o", "again")
-    assert again.out.replace("again", "out") == answer.out
-    assert (out / "placement.json").read_bytes() == (step.parent / "again" / "placement.json").read_bytes()
+    again = synth(*ASKED, "--top", "0", "-o", "two")
+    assert again.out.replace("two", "out") == answer.out
+    assert (out / "placement.json").read_bytes() == (step.parent / "two" / "placement.json").read_bytes()
+
+
+def test_the_tables_fit_the_terminal_and_wide_shows_all(
+    synth: Call, step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step.write_text(STEP.replace('"dp"\n', f'"{"gradients " * 4}"\n', 1))
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow, wide = synth(*ASKED, "--top", "0"), synth(*ASKED, "--top", "0", "--wide")
+    assert max(map(len, narrow.out.splitlines())) <= 80 < max(map(len, wide.out.splitlines()))
+    left_out = narrow.flat.rsplit("--wide also shows ", 1)[1].split(", ")
+    heads = next(line for line in wide.out.splitlines() if line.startswith("call ")).split()
+    assert set(left_out) < set(heads)
+    assert "--wide also" not in wide.out
 
 
 def test_json_is_one_object(synth: Call, step: Path) -> None:

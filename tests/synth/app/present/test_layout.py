@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
+from io import StringIO
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import synth
-from synth.app.present.layout import Column, fitted, wrapped
+from synth.app.present.layout import Column, fitted, warn, wrapped
 from synth.app.present.table import table
 from synth.search.statement import statement
 
@@ -63,3 +66,22 @@ def test_details_lose_nothing() -> None:
         assert f"{row['sends']} sends" in flat
     for figure in re.findall(r"\d+\.\d+ ×", wide):
         assert figure in flat
+
+
+class _Terminal(StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "widest"), [(_Terminal, 80), (StringIO, 199)])
+def test_a_warning_is_broken_on_terminals_only(
+    monkeypatch: pytest.MonkeyPatch, stream: type[StringIO], widest: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "stderr", stream())
+    warn(" ".join(["word"] * 40))
+    lines = sys.stderr.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert (" ".join(map(str.strip, lines)), max(map(len, lines)) <= widest) == (" ".join(["word"] * 40), True)
+    assert (len(lines) == 1) is (stream is StringIO)
