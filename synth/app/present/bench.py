@@ -99,4 +99,4 @@ class BenchTable:
 
 def _aligned(column: _BenchColumn, text: str) -> str:
     """Return a text of a column with the spaces before it; only names of algorithms are flush left."""
-    return f"  {text}" if column.key == "algorithm" else text.rjust(column.width)
+    return f"  {text}" if column.key == "algorithm" else f" {text.rjust(column.width - 1)}"
