@@ -378,7 +378,8 @@ def _served(target: Target, entries: Sequence[IndexEntry], lacking: Sequence[str
     if divides:
         multiples = " or ".join(map(str, divides)) if len(divides) < 4 else f"{divides[0]} to {divides[-1]}"
         yield f"a file serves messages of a multiple of {multiples} {unit}; {target.otherwise} serves the others"
-    yield from (f"no file for {reason}; {target.otherwise} serves it" for reason in lacking)
+    for reason in lacking:
+        yield f"no file for {reason}" + ("" if target.otherwise in reason else f"; {target.otherwise} serves it")
 
 
 def _place_schedules(

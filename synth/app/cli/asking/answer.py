@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.defects import collected
 from synth.model.pattern import collective_of
-from synth.model.problem import Problem
 from synth.model.text import format_count, format_short_size
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
@@ -64,7 +63,12 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     progress = progress_line(command.begun)
     collective = collective_of(str(command.question.collective), command.file)
     question = make_question(dataclasses.replace(command.question, collective=collective))
-    folder = _usual_folder(question.problem) if command.out is None else Path(command.out)
+    problem = question.problem
+    folder = (
+        usual_folder(problem.topology.name, [problem.group], problem.relays, folder_of_problem(problem))
+        if command.out is None
+        else Path(command.out)
+    )
     cache, report = open_cache(command.cache), partial(_report, command, folder, question)
     check_writable(folder, question.settings.name)
     if exposed := cache.exposed():
@@ -86,19 +90,26 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     return partial(report, result, keep=partial(keep_answer, cache, key) if is_kept else None)
 
 
-def _usual_folder(problem: Problem) -> Path:
+def usual_folder(topology: str, groups: Iterable[Sequence[int]], relays: Sequence[int] | None, name: str) -> Path:
     """Return the folder for the files of a question if the user names none: `out`, unless it is for other ranks.
 
-    Executors load all files of a folder, and most of them compare neither ranks nor networks. Where `out` is for other
-    ranks, the folder is one in it, named after the question's network and ranks.
+    Executors load all files of a folder, and most of them compare neither ranks nor networks.
+
+    Args:
+        topology: Name of the network.
+        groups: The groups of ranks that programs of the answer may be for, each with its order.
+        relays: The ranks that forward; None for any.
+        name: Name of the folder in `out` if `out` is for others.
 
     Raises:
         InputError: There is something else than an index of ours in `out`.
     """
-    own = (problem.topology.name, tuple(problem.group), tuple(problem.relays))
-    if all((entry.topology, entry.group, entry.relays) == own for entry in existing_entries(USUAL_FOLDER)):
-        return USUAL_FOLDER
-    return USUAL_FOLDER / folder_of_problem(problem)
+    own_groups, own_relays = set(map(tuple, groups)), None if relays is None else tuple(relays)
+    is_for_others = any(
+        entry.topology != topology or entry.group not in own_groups or own_relays not in (None, entry.relays)
+        for entry in existing_entries(USUAL_FOLDER)
+    )
+    return USUAL_FOLDER / name if is_for_others else USUAL_FOLDER
 
 
 def check_single(command: SearchCommand) -> None:

@@ -12,6 +12,7 @@ are written.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -22,12 +23,12 @@ import click
 from emit.library.group_programs import GroupPrograms
 from emit.library.saving.save_groups import SavedGroups, save_groups
 from synth.app.cli.asking.answer import (
-    USUAL_FOLDER,
     check_target,
     check_writable,
     clear_progress,
     ending,
     progress_line,
+    usual_folder,
     written_until,
 )
 from synth.app.cli.defects import say_defects
@@ -75,8 +76,6 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         InputError: An option cannot be right, or is for a single group only.
     """
     arguments = command.question
-    folder = Path(command.out or USUAL_FOLDER)
-    check_writable(folder, arguments.target)
     collective = collective_of(str(arguments.collective), command.file)
     for option, why in _SINGLE.items():
         if getattr(arguments, option) is not None:
@@ -92,6 +91,9 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     if relays not in ("none", "all"):
         relays = listed_ranks(arguments, "relay", topology.nranks)
     executor = None if settings.name == NONE else programs
+    groups = [member.ranks for member in members]
+    folder = folder_of_groups(topology.name, groups) if command.out is None else Path(command.out)
+    check_writable(folder, arguments.target)
     result = plan(
         topology,
         members,
@@ -110,6 +112,21 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         first=_programs(topology, members, relays, command, executor),
     )
     return partial(_report, result, programs, command, folder)
+
+
+def folder_of_groups(topology: str, groups: Sequence[Sequence[int]]) -> Path:
+    """Return the folder for the files of several groups if the user names none.
+
+    It is `out`, or a folder in it if `out` is for other ranks (see `usual_folder`).
+
+    Args:
+        topology: Name of the network.
+        groups: The ranks of each group.
+    """
+    digest = zlib.crc32(repr([list(map(int, ranks)) for ranks in groups]).encode())
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(topology).name)
+    together = tuple(rank for ranks in groups for rank in ranks)
+    return usual_folder(topology, [*groups, together], None, f"{name}-{len(groups)}groups-{digest:08x}")
 
 
 def _programs(

@@ -19,6 +19,7 @@ from emit.library.group_programs import GroupPrograms
 from emit.library.saving.save_groups import SavedGroups, save_groups
 from emit.targets import RESERVED_SMS
 from synth.app.cli.asking.answer import check_target, check_writable, clear_progress, ending, progress_line
+from synth.app.cli.asking.concurrent import folder_of_groups
 from synth.app.cli.options import (
     declare,
     json_option,
@@ -85,7 +86,9 @@ _ROW = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,30})=([1-9][0-9]{0,6}(?:[x×][1-9][
         help=f"Use at most N steps. Default: {MOST_STEPS}.",
     ),
     click.option("--budget", default="30s", metavar="TIME", help="Limit the time of the search: 30s, 500ms, 5m."),
-    click.option("--out", default="out", metavar="DIR", help="Write the files to this folder. Default: out."),
+    click.option(
+        "--out", metavar="DIR", help="Write the files to this folder. Default: out, or a folder in it for other groups."
+    ),
     target_option("that of the machine, or else the first that can hold the groups' programs"),
     sms_option(f"the SMs of a device, except {RESERVED_SMS} for computation"),
     overlap_option,
@@ -101,7 +104,6 @@ def reduce_program(**options: Any) -> None:
     """
     begun = now()
     budget = parse_seconds(options["budget"], "--budget")
-    check_writable(Path(options["out"]))
     check_target(options["target"])
     scratch_limit = scratch_bytes(options["scratch_limit"])
     programs = GroupPrograms(
@@ -120,6 +122,8 @@ def reduce_program(**options: Any) -> None:
     wider_hierarchy = synthesis_hierarchy(options["hierarchy"], hierarchy, axes, matrix, over)
     sequenced = sequences(wider_hierarchy, options["length"])
     groups = reduction_groups(hierarchy, matrix, over).tolist()
+    folder = folder_of_groups(topology.name, groups) if options["out"] is None else Path(options["out"])
+    check_writable(folder)
     request = reduction(topology, groups, parse_size(options["size"], "--size"), options["relay"])
     show = progress_line(begun)
     result = reduce_programs(
@@ -134,7 +138,7 @@ def reduce_program(**options: Any) -> None:
         executor=None if options["target"] == NONE else programs,
     )
     until = now() + _INTERRUPTED_S if result.stop_reason == "interrupted" else begun + budget
-    saved = _save(result, programs, Path(options["out"]), until, options["replace"])
+    saved = _save(result, programs, folder, until, options["replace"])
     clear_progress()
     document = statement(result, saved)
     document |= {"axes": {axis.name: axis.size for axis in axes}, "over": [axes[axis].name for axis in over]}

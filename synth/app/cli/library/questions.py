@@ -192,7 +192,11 @@ def _vs(values: Mapping[str, Any], libraries: Sequence[str]) -> tuple[str, ...]:
 @click.argument("collective")
 @click.argument("group", metavar="GROUP")
 @click.argument("size", metavar="SIZE")
-@click.option("--out-of-place", is_flag=True, help="Pick for calls out of place. Default: in place.")
+@click.option(
+    "--out-of-place",
+    is_flag=True,
+    help="Pick for calls out of place. Default: in place, if a file is for such calls.",
+)
 @click.option("--type", "kind", default="float", metavar="TYPE", help=f"Use elements of this type: {', '.join(TYPES)}.")
 @click.option(
     "--root", type=int, metavar="RANK", help="Use this rank of the topology as the root. Default: the group's first."
@@ -220,6 +224,7 @@ def pick_(
     ranks, size_bytes = parse_ranks(group, "group", _RANKS), parse_size(size, "size")
     element_bytes = TYPES[parse_type(kind)].itemsize
     _check_names(entries, target, topology)
+    served_forms = {entry.inplace for entry in entries if entry.collective == spelled}
     if root is not None and root not in ranks:
         raise InputError(f"--root {root}: must be one of the ranks {format_ranks(ranks)}")
     if root is not None and spelled in KINDS and not find_kind(spelled).rooted:
@@ -230,7 +235,7 @@ def pick_(
         spelled,
         len(ranks),
         ranks,
-        not out_of_place,
+        not out_of_place and served_forms != {False},
         target,
         topology,
         root,

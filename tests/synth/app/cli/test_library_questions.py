@@ -77,6 +77,11 @@ def test_pick(synth: Call, working_folder: Path) -> None:
     assert report["found"][0]["communicator"] == RANKS
 
 
+def test_pick_takes_the_only_form_of_calls_that_the_library_has(synth: Call, working_folder: Path) -> None:
+    lib = library(working_folder / "lib", "ring", inplace=False)
+    assert " out of place" in synth("library", "pick", lib, "allreduce", "0-3", "64K").flat
+
+
 def test_diff(synth: Call, working_folder: Path) -> None:
     """Check the times of the programs at each size, of both groups; a library is as fast as itself everywhere."""
     ring_library, allpairs_library = (
