@@ -9,6 +9,7 @@ from emit.program import Program
 from topologies.errors import InputError
 
 MAX_OF_A_KIND = 20  # findings that are reported; the others are only counted
+_LONG = 90  # characters of a finding in an error of one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,18 @@ class Verdict:
         lines += [f"{f.kind}: {f.message}" for f in further.reported]
         return replace(self, status=status, lines=(status + head.removeprefix(self.status), *lines), findings=findings)
 
+    def refusal(self, origin: str) -> str:
+        """Return in one line what is wrong with a file whose program cannot be used.
+
+        Args:
+            origin: Name of the file.
+        """
+        if self.status in ("wrong", "deadlock") and self.findings:
+            first = first_of(self.findings[:1], "")
+            first = first if len(first) <= _LONG else f"{first[:_LONG]}…"
+            return f"{origin}: {self.status}: {first} (synth verify says all)"
+        return f"not readable: {'; '.join(self.lines)}"
+
     def right_program(self, origin: str) -> Program:
         """Return the program of a file that is right.
 
@@ -191,8 +204,6 @@ class Verdict:
         Raises:
             InputError: If the file is not right or holds no program.
         """
-        if self.status in ("wrong", "deadlock") and self.findings:
-            raise InputError(f"{origin}: {self.status}: {self.reason}")
         if self.program is None or self.status != "right":
-            raise InputError(f"not readable: {'; '.join(self.lines)}")
+            raise InputError(self.refusal(origin))
         return self.program

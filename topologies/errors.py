@@ -97,7 +97,8 @@ HOSTILE = (SynthError, ValueError, TypeError, LookupError, AttributeError, Arith
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
     """Return "did you mean A or B?" with at most three names similar to `name`, or "" where no name is similar."""
-    similar_names = get_close_matches(name[:60], names[:2000], 3, 0.5)
+    least_similarity = 0.5 if len(name) < 4 else 0.6
+    similar_names = get_close_matches(name[:60], names[:2000], 3, least_similarity)
     return f"did you mean {' or '.join(similar_names)}?" if similar_names else ""
 
 

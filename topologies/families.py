@@ -15,7 +15,7 @@ import numpy as np
 
 from topologies.arrays import Ints
 from topologies.costs import KINDS, MAX_COST_US, Costs, Protocol
-from topologies.errors import InputError
+from topologies.errors import InputError, did_you_mean
 from topologies.topology import MAX_ALPHA_US, MAX_GBS, MAX_LINKS, MAX_RANKS, MIN_GBS, Topology
 
 DEFAULT_GBS = 50.0
@@ -226,6 +226,8 @@ def family(spec: str) -> Topology:
     if kind not in FAMILIES:
         raise InputError(f"{where}: no family {kind[:40]!r}; it must be one of {', '.join(FAMILIES)}")
     chosen_family = FAMILIES[kind]
+    if re.search(r"\d{8}", sizes):
+        raise InputError(f"{where}: is too large; it must have at most {MAX_RANKS} ranks")
     dims = [int(size) for size in sizes.split("x")] if _SIZES.fullmatch(sizes) else []
     low, high = chosen_family.dimensions
     if not low <= len(dims) <= high or min(dims) < chosen_family.smallest:
@@ -278,11 +280,12 @@ def _options(where: str, options: Sequence[str]) -> dict[str, float]:
     ranges = {"bw": (MIN_GBS, MAX_GBS, "GB/s"), "alpha": (0.0, MAX_ALPHA_US, "µs")} | _COSTS
     for option in options:
         key, _, text = option.partition("=")
-        if key not in ranges or key in values:
-            raise InputError(
-                f"{where}: option {option[:40]!r} is not known or given twice; "
-                f"it must be one of {', '.join(f'{name}={unit}' for name, (*_, unit) in ranges.items())}, once each"
-            )
+        if key in values:
+            raise InputError(f"{where}: {key} is given twice; give it once")
+        if key not in ranges:
+            names = ", ".join(f"{name}={unit}" for name, (*_, unit) in ranges.items())
+            right = did_you_mean(key, ["bandwidth", *ranges]).replace("bandwidth", "bw") or f"it must be one of {names}"
+            raise InputError(f"{where}: option {option[:40]!r} is not known; {right}")
         low, high, unit = ranges[key]
         try:
             value = float(text) if re.fullmatch(r"[0-9.eE+-]{1,30}", text) else math.nan

@@ -89,6 +89,10 @@ def load_machine(spec: str | Path) -> Machine:
         return Machine(family(spec))
     if spec.endswith(_suffixes()) or "/" in spec or "\\" in spec:
         return _read_file(Path(spec))
+    if kind in machines():
+        raise InputError(
+            f"topology {spec[:40]!r}: {spec[len(kind) + 1 :][:30]!r} is no number of nodes; write {kind}:2"
+        )
     hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES]) or f"a file must end in {' or '.join(_suffixes())};"
     raise InputError(f"topology {spec[:40]!r}: not known; {hint} synth topo list shows all networks")
 

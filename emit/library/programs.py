@@ -497,6 +497,8 @@ def executor_for(problem: Problem, settings: TargetSettings, size: int | None = 
     if settings.groups_overlap:
         check_overlap(settings.name)
     if settings.name == NONE:
+        if settings.sms is not None or settings.scratch_limit is not None:
+            raise InputError("target none: there are no files, which --sms and --scratch-limit limit; leave them out")
         return None
     try:
         target_for(problem, settings.name)

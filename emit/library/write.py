@@ -56,9 +56,8 @@ def existing_entries(folder: str | Path, option: str = "--out") -> list[IndexEnt
         return load_index(path)
     except InputError as error:
         reason = str(error).removeprefix(f"{origin_of(path)}: ")
-        raise InputError(
-            f"{origin_of(path)}: exists and is not an index of synth ({reason}); give another {option}"
-        ) from None
+        reason = reason.partition("; it must be")[0]
+        raise InputError(f"{origin_of(path)}: is damaged or not of synth ({reason}); give another {option}") from None
 
 
 @dataclass
@@ -222,9 +221,14 @@ def writing(
         InputError: If the folder cannot be written, or has a foreign index.
     """
     path = Path(folder)
+    new_folders = [parent for parent in (path, *path.parents) if not parent.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
-        with _locked(path, option, until, elsewhere) as path, staging_folder(path) as staging:
+        with (
+            _locked(path, option, until, elsewhere) as path,
+            _removed_if_empty(new_folders),
+            staging_folder(path) as staging,
+        ):
             remove_leftovers(path)
             _open.append(library := Library(path, Path(staging), existing_entries(path, option)))
             try:
@@ -238,6 +242,17 @@ def writing(
 
 
 @contextmanager
+def _removed_if_empty(folders: Sequence[Path]) -> Iterator[None]:
+    """Remove those of the folders, the innermost first, in which nothing is at the end."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # A folder with files stays, and so do those that contain it.
+            for folder in folders:
+                folder.rmdir()
+
+
+@contextmanager
 def _locked(folder: Path, option: str, until: float, elsewhere: bool) -> Iterator[Path]:
     """Yield the folder while it is locked against other writers, which would lose each other's entries.
 
@@ -248,9 +263,13 @@ def _locked(folder: Path, option: str, until: float, elsewhere: bool) -> Iterato
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
-        if _takes_lock(handle, folder, until, elsewhere):
-            yield folder
-            return
+        while _takes_lock(handle, folder, until, elsewhere):
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.path.samestat(os.fstat(handle), os.stat(folder)):
+                yield folder
+                return
+            os.close(handle)  # Another writer had nothing to write, and removed the folder.
+            handle = os.open(folder, os.O_RDONLY)
         if not elsewhere:
             advice = "wait until it ends (resume it if it is stopped), or give another folder"
             raise LibraryHeldError(f"{option} {folder}: another process is writing to it; {advice}")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from topologies.errors import InputError
+from topologies.text.files import is_binary
 
 MAX_VALUE = 255  # bytes of an attribute's value; readers overrun their memory beyond
 _SHOWN = 20  # Bytes of a refused text that a message shows.
@@ -65,6 +66,8 @@ def tags(data: bytes, source: str) -> Iterator[Tag]:
         elif match := _CLOSING.match(data, at):
             yield Tag(_text(match[1]), {}, (), line, closes=True)
         elif not (match := _COMMENT.match(data, at)):
+            if at == 0 and is_binary(data):
+                raise InputError(f"{source}: is a binary file; it must be MSCCL XML, which begins with <algo")
             if at == 0 and _PLAIN.match(data):
                 raise InputError(f"{source}: is not MSCCL XML (line 1 is plain text); it must begin with <algo")
             raise InputError(f"{source} line {line}: {_why(data, at)}")

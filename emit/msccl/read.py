@@ -15,7 +15,7 @@ from emit.program import BUFFERS, FIFO_DEPTH, OPS, READS_DST, READS_SRC, WRITES_
 from emit.targets import BLOCK_SIZES, TARGETS
 from synth.model.deadline import checking_deadline
 from synth.model.text import format_size
-from topologies.errors import InputError
+from topologies.errors import InputError, right_name
 from topologies.text.files import origin_of, read_bytes
 
 MAX_BYTES = 64 << 20
@@ -370,9 +370,8 @@ class _MscclReader:
                 if name not in a:
                     findings.add("limit", f"algo without {name}; {target}'s reader must have it")
             if a["coll"] not in row.collectives.values():
-                findings.add(
-                    "limit", f"algo coll {a['coll']}; {target} has {', '.join(sorted(row.collectives.values()))}"
-                )
+                right = right_name(a["coll"], sorted(row.collectives.values()))
+                findings.add("limit", f"algo coll {a['coll']} is not known to {target}; {right}")
             if not row.max_bytes_exclusive:
                 if not (inplace or outofplace):
                     self.cautions[target].append("serves no call with it: inplace 0 and outofplace 0")

@@ -95,8 +95,8 @@ def assign_links(net: Network, ends: Ints, topology: Topology) -> Ints:
             ranks = net.ranks[[source, target]].tolist()
             origin = "" if ranks == [source, target] else f", where they are ranks {ranks[0]} and {ranks[1]}"
             raise InputError(
-                f"rank {source} sends to rank {target}, which has no link from it in {topology.name}{origin};"
-                " it must be a program for this network, or other ranks of it (--group)"
+                f"rank {source} sends to rank {target}, to which {topology.name} has no link{origin};"
+                " choose other ranks (--group), or another network"
             )
         use = last_used[widest] = last_used.get(widest, -1) + 1
         chosen[number] = order[widest + use % parallel[np.searchsorted(starts, widest)]]

@@ -147,7 +147,9 @@ def _report_once() -> None:
     """Report on standard error that time goes into compiling; later calls do nothing."""
     folder = loops_folder()
     place = "not kept, as no folder for them can be written" if folder is None else f"kept in {folder}"
-    print(f"compiling loops for large problems (not part of the budget); {place}", file=sys.stderr, flush=True)
+    # The notice replaces a line of progress, which is shorter.
+    start = "\r" if sys.stderr.isatty() else ""
+    print(f"{start}compiling loops for large problems (not part of the budget); {place}", file=sys.stderr, flush=True)
 
 
 class _CallInThread:

@@ -189,6 +189,5 @@ def parse_name(text: str) -> str:
     for row in KINDS.values():
         if plain == row.name or plain in row.spellings:
             return row.name
-    near = did_you_mean(plain, list(KINDS))
-    hint = f"; {near}" if near else "."
-    raise InputError(f"collective: {text!r} is not known{hint} It is one of: {', '.join(KINDS)}")
+    right = did_you_mean(plain, list(KINDS)) or f"it must be one of {', '.join(KINDS)}"
+    raise InputError(f"collective: {text[:60]!r} is not known; {right}")

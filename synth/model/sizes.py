@@ -32,7 +32,7 @@ def parse_size(text: str, label: str) -> int:
     """
     size = _parse_bytes(text, label)
     if size < 1:
-        raise InputError(f"{label}: {shown(text)} is no message; it must be 1 byte or more, such as 4096 or 64K")
+        raise InputError(f"{label}: {shown(text)} is no size; it must be 1 byte or more, such as 4096 or 64K")
     return size
 
 

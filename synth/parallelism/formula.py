@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping
 
 from topologies.errors import InputError, did_you_mean
@@ -41,6 +42,10 @@ def evaluate(text: str, values: Mapping[str, float], where: str) -> float:
         if isinstance(error, InputError):
             raise
         why = "divides by zero" if isinstance(error, ZeroDivisionError) else "is no formula"
+        if size := re.search(r"\d[KMGT]i?B?\b", text):
+            raise InputError(
+                f"{where}: {shown(text)}: {size[0]} cannot stand in a formula; write bytes, as 1024*1024"
+            ) from None
         raise InputError(
             f"{where}: {shown(text)} {why}; it must be numbers and names with + - * / ( ) ceil min max"
         ) from None

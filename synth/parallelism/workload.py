@@ -129,6 +129,10 @@ def read_workload(name: str, axes: Sequence[Axis]) -> Workload:
         if names.index(call.name) != i:
             raise InputError(f"{origin}: two calls are named {call.name!r}; names must differ")
         for overlapping_name in call.overlaps:
+            if overlapping_name == call.name:
+                raise InputError(
+                    f"{origin}: call {i + 1} overlaps: {shown(call.name)} is the call itself; name another"
+                )
             if overlapping_name not in names:
                 near = did_you_mean(overlapping_name, names)
                 hint = f"; {near}" if near else ""
@@ -267,7 +271,9 @@ def _bytes(value: Any, values: Mapping[str, float], where: str) -> int:
         return parse_size(text, where)
     amount = evaluate(text, values, where)
     if not 0 < amount <= MAX_SIZE:
-        raise InputError(f"{where}: {shown(text)} is {amount:g}; it must be more than 0 bytes and at most {MAX_SIZE}")
+        raise InputError(
+            f"{where}: {shown(text)} gives {amount:g}; it must be more than 0 bytes and at most {MAX_SIZE}"
+        )
     return math.ceil(amount)
 
 
@@ -276,7 +282,5 @@ def _times(value: Any, values: Mapping[str, float], where: str) -> float:
         raise InputError(f"{where}: {shown(value)}; it must be a number or a formula")
     repetitions = evaluate(str(value), values, where)
     if not 0 < repetitions <= _MOST_TIMES:
-        raise InputError(
-            f"{where}: {shown(value)} is {repetitions:g}; it must be more than 0 and at most {_MOST_TIMES:g}"
-        )
+        raise InputError(f"{where}: {shown(value)} is out of range; it must be more than 0 and at most {_MOST_TIMES:g}")
     return repetitions

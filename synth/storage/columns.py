@@ -140,7 +140,9 @@ def _place(target: Path) -> Path:
 
 def _not_written(target: Path, reason: object) -> InputError:
     """Return the error that a file cannot be written."""
-    return InputError(f"{origin_of(target)}: cannot be written ({reason}); it must be a file in an existing folder")
+    return InputError(
+        f"{origin_of(target)}: cannot be written ({reason}); it must be a file in a folder where you may write"
+    )
 
 
 def write_columns(path: str | Path, header: Mapping[str, Any], columns: Mapping[str, NDArray[np.generic]]) -> None:

@@ -39,10 +39,7 @@ _DOMAINS = (
     "accelerator.topograph.run/domain", "network.topology.nvidia.com/accelerator", "nvidia.com/gpu.clique",
     "accelerator.topology.test/domain",
 )  # fmt: skip
-_RIGHT = (
-    "Slurm's topology.yaml, a model or graph of topograph (switches and blocks, or instances), Kubernetes' nodes with"
-    " labels of switches, or NetQ's links; other JSON that is read is of networkx, rocm-smi and amd-smi"
-)
+_RIGHT = "of Slurm, topograph, Kubernetes, NetQ, networkx, rocm-smi or amd-smi (synth topo import --help)"
 
 
 def is_topograph(text: str) -> bool:

@@ -84,15 +84,20 @@ class Fields:
                 right = right_name(key, allowed)
                 self.fail(shown(key), f"unknown key; {right}")
 
-    def string(self, key: str, default: str | None = None) -> str:
+    def string(self, key: str, default: str | None = None, right: str = "") -> str:
         """Return the text of `key`.
+
+        Args:
+            key: The field.
+            default: The text if the field is missing; None if it must be there.
+            right: What a text of the field is, for a value of another type; "" for any text.
 
         Raises:
             InputError: The value is no text, or it is missing and there is no default.
         """
         value = self._get(key, default, 'a text, such as "0-7"' if self.table else "a text")
         if type(value) is not str:
-            self.fail(key, f"{shown(value)} is no text; it must be one, in quotes")
+            self.fail(key, f"{shown(value)} is no text; it must be {right or 'one, in quotes'}")
         return value
 
     def matching(self, key: str, pattern: str, right: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Callable
 from io import BufferedReader
@@ -137,8 +138,15 @@ def read_text(
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
+        if is_binary(data):
+            raise InputError(f"{origin_of(path)}: is a binary file; it must be {expected}") from None
         problem = f"byte {data[error.start]:#04x} is not UTF-8"
         raise InputError(f"{origin_of(path)}:{line}: {problem}; it must be saved as UTF-8") from None
+
+
+def is_binary(data: bytes) -> bool:
+    """Return whether the beginning of a file holds zero bytes or other control characters that no text has."""
+    return re.search(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]", data[:1024]) is not None
 
 
 def parse_json(text: str, origin: str, expected: str, constants: bool = False) -> Any:

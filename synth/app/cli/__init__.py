@@ -23,7 +23,7 @@ from synth.app.present.layout import warn
 from synth.model.deadline import restart
 from synth.model.defects import DefectError, describe_defect
 from synth.model.registry import KINDS, parse_name
-from topologies.errors import InputError, in_one_line, right_name
+from topologies.errors import InputError, did_you_mean, in_one_line
 from topologies.text.files import origin_of
 
 _LONGEST = 2000  # characters of a message
@@ -168,6 +168,8 @@ def cli() -> None:
 
 def _refuse(why: str, code: int) -> NoReturn:
     """Print one line on stderr and exit with a code."""
+    if sys.stderr.isatty():
+        streams.clear_line()
     line = in_one_line(why)
     line = line if len(line) <= _LONGEST else f"{line[: _LONGEST - 600]} … {line[-500:]}"
     warn(f"synth: {line}")
@@ -182,14 +184,20 @@ def _in_our_words(error: click.ClickException) -> str:
         return message
     command, usage = context.command, " ".join(context.command.collect_usage_pieces(context))
     if isinstance(error, click.NoSuchOption):
-        options = [option for param in command.params for option in param.opts if option.startswith("--")]
-        return f"{error.option_name[:60]}: no such option; {right_name(error.option_name, options)}"
+        name = error.option_name[:60]
+        if context.parent is None and isinstance(command, click.Group):
+            return f"{name}: belongs after a command, as in synth allreduce {name}"
+        options = [option[2:] for param in command.params for option in param.opts if option.startswith("--")]
+        near = did_you_mean(name.lstrip("-"), options).replace("mean ", "mean --").replace(" or ", " or --")
+        return f"{name}: no such option; {near or f'{context.command_path} --help lists all'}"
     if isinstance(error, click.MissingParameter) and error.param is not None:
         if error.param.name == "topo":
             return "which network? Add --topo, as in --topo dgx-a100 (all networks: synth topo list)"
         is_option = isinstance(error.param, click.Option)
         name = max(error.param.opts, key=len) if is_option else error.param.make_metavar(context)
-        return f"{name} is missing: {context.command_path} {usage}"
+        if not is_option:
+            return f"{name} is missing: {context.command_path} {usage}"
+        return f"{name} is missing: add {name} {error.param.metavar or ''}: {error.param.help or ''}".rstrip(": .")
     if message.startswith("Got unexpected extra argument"):
         return f"{message[0].lower()}{message[1:160]}; it must be {context.command_path} {usage}"
     return message

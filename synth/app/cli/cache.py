@@ -59,6 +59,8 @@ def _opened(folder: str | None) -> Cache:
     opened = open_cache(folder)
     if opened.folder is None:
         raise InputError("--cache none: turns the cache off; it must be a folder, and so must $SYNTH_CACHE")
+    if folder is not None and not opened.folder.is_dir():
+        raise InputError(f"--cache {folder}: is not a folder; it must be one with answers of synth")
     if opened.folder.is_dir() and not any(opened.files()) and any(opened.others()):
         raise InputError(f"{opened.folder}: has other files and no answers of synth; it must be a cache")
     return opened

@@ -24,7 +24,7 @@ from synth.parallelism.axes import parse_axes
 from synth.parallelism.launch import host_order, rankfile, torch_module
 from synth.parallelism.placement import Ranking, rank_placements
 from synth.parallelism.workload import read_workload
-from synth.search.settings import TargetSettings
+from synth.search.settings import AUTO, TargetSettings
 from topologies.errors import InputError
 from topologies.levels.hierarchy import find_levels, parse_levels
 from topologies.load import load
@@ -91,10 +91,12 @@ def place(
     \b
     synth place --topo dgx-h100:4 --axes pp=2,dp=2,tp=8 --workload dense
     """
-    for folder in (out, library):
+    for option, folder in (("--out", out), ("--library", library)):
         if folder is not None:
-            check_writable(Path(folder))
+            check_writable(Path(folder), option=option)
     check_target(target)
+    if library is None and target != AUTO:
+        raise InputError("--target: chooses the files of --library, which is not given; leave it out")
     if library is not None and top == 0:
         raise InputError("--library: needs schedules, but --top 0 searches none; give --top 1 or more")
     show = progress_line(time.monotonic())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from emit.findings import Verdict
-from emit.formats import FORMATS, format_of, verify_program
+from emit.formats import format_of, verify_program
 from emit.goal import Goal
 from emit.library.selection.lookup import goal_beside
 from emit.program import Program
@@ -19,8 +19,6 @@ from topologies.text.files import origin_of
 from topologies.topology import Topology
 
 Place = tuple[Topology, list[int]]  # a topology, and its rank of each rank of the program
-
-_ENDINGS = (".csv", ".html", ".pdf", ".png", ".svg", ".toml", ".txt", ".yaml", ".yml")  # of files that nobody runs
 
 
 def read_program(file: str | Path, depth: int | None = None) -> tuple[Program, Goal | None, Verdict]:
@@ -37,7 +35,7 @@ def read_program(file: str | Path, depth: int | None = None) -> tuple[Program, G
     goal = goal_beside(file)
     verdict = verify_program(file, goal, depth)
     if verdict.program is None:
-        raise InputError(f"not readable: {'; '.join(verdict.lines)}")
+        raise InputError(verdict.refusal(origin_of(file)))
     return verdict.program, goal, verdict
 
 
@@ -106,7 +104,9 @@ def named_problem(
 
 
 def check_ending(out: str | Path, suffix: str, what: str) -> None:
-    """Raise InputError if a file that is to be written has the ending of another kind of files.
+    """Raise InputError if a file that is to be written has another ending than files of its kind.
+
+    So no other file is replaced by mistake. A name without an ending is allowed.
 
     Args:
         out: The file.
@@ -114,7 +114,7 @@ def check_ending(out: str | Path, suffix: str, what: str) -> None:
         what: Its kind, in words.
     """
     ending = Path(out).suffix.lower()
-    if ending != suffix and ending in {*_ENDINGS, *(form.suffix for form in FORMATS.values())}:
+    if ending not in (suffix, ""):
         raise InputError(f"{origin_of(out)}: {what} is written, whose name must end in {suffix}, not in {ending}")
 
 

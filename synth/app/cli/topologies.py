@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.app.cli.options import declare, json_option, print_json
-from synth.app.cli.programs import write_text
+from synth.app.cli.programs import check_ending, check_not_source, write_text
 from synth.app.cli.values import StrictGroup
 from synth.app.present.layout import say_fitted, terminal_width, wrapped
 from synth.model.text import format_count
@@ -27,6 +29,7 @@ from topologies.importers.combine import import_files
 from topologies.levels.hierarchy import find_levels
 from topologies.load import load, load_machine
 from topologies.machines import machines
+from topologies.text.files import origin_of
 from topologies.text.vertex_sets import format_names, format_set
 from topologies.text.writer import to_toml
 from topologies.topology import Topology
@@ -90,6 +93,8 @@ def _topo_show(topology: str, form: str, levels: bool, as_json: bool) -> None:
     if levels:
         _show_levels(load(topology), as_json)
         return
+    if as_json and form != "toml":
+        raise InputError(f"--json: does not go with --format {form}; leave one of them out")
     machine = load_machine(topology)
     if as_json:
         print_json("topology", _described(machine.topology))
@@ -181,6 +186,12 @@ def _topo_import(
     synth topo import node0.xml node1.xml -o cluster.toml
     synth topo import topology.conf --node dgx-h100 -o cluster.toml
     """
+    if out is not None:
+        check_ending(out, ".toml", "a topology")
+        for file in files:
+            check_not_source(out, file)
+    if twice := next((file for file, count in Counter(map(os.path.realpath, files)).items() if count > 1), None):
+        raise InputError(f"{origin_of(twice)}: is given twice; each node needs a file of its own")
     _write_imported(import_files(files, name, None if node is None else load_machine(node)), out, reference)
 
 
@@ -192,6 +203,8 @@ def _topo_here(out: str | None, name: str | None, reference: str | None) -> None
     \b
     synth topo here -o here.toml
     """
+    if out is not None:
+        check_ending(out, ".toml", "a topology")
     with tempfile.TemporaryDirectory() as folder:
         _write_imported(import_files(_printed_here(Path(folder)), name or "here"), out, reference)
 

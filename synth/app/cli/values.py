@@ -89,6 +89,8 @@ class _Whole(click.ParamType):  # type: ignore[type-arg]  # Older versions are n
         if isinstance(value, int):  # The value is a default.
             return value
         if not _WHOLE.fullmatch(value):
+            if param is not None and param.name == "root":
+                _refuse(param, value, "is no rank", "one rank of the group, such as 0")
             _refuse(param, value, "is no whole number", f"one{self._range(', such as 4')}")
         number = int(value) if len(value) < 20 else math.copysign(math.inf, 1 if value[0] != "-" else -1)
         if not self.least <= number <= self.most:
@@ -149,7 +151,9 @@ def check_arguments(command: click.Command, args: list[str], ctx: click.Context)
         if not isinstance(param, click.Option) or param.multiple:
             continue
         if param.name in given_names:
-            raise InputError(f"{_called(param)}: is given twice; give it once")
+            alternatives = [*param.opts, *param.secondary_opts] if param.is_flag else []
+            what = "are given together" if len(alternatives) > 1 else "is given twice"
+            raise InputError(f"{_called(param)}: {what}; give {'one of them ' if alternatives[1:] else 'it '}once")
         given_names.add(param.name)
 
 

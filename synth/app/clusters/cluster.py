@@ -148,7 +148,7 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
     dead = dead_ranks(healthy, dead_parts)
     low, high = _sizes(top)
     collectives = _named(top, "collectives", [kind.name for kind in KINDS.values() if kind.by_name], parse_name)
-    roots = top.string("roots", "first")
+    roots = top.string("roots", "first", '"first" or "all"')
     if roots not in ("first", ALL):
         top.fail("roots", f'{shown(roots)} is not known; it must be "first" or "all"')
     has_targets = top.values.get("targets", AUTO) != AUTO
@@ -161,7 +161,7 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
         low,
         high,
         targets,
-        _stated(top, "budget", lambda: parse_seconds(top.string("budget", "5m"), "")),
+        _stated(top, "budget", lambda: parse_seconds(top.string("budget", "5m", 'a time, such as "90s"'), "")),
         roots == ALL,
         dead_parts,
         slow_parts,
@@ -219,7 +219,10 @@ def _stated(top: Fields, key: str, read: Callable[[], Value]) -> Value:
     try:
         return read()
     except InputError as error:
-        top.fail(key, str(error).lstrip(": "))
+        reason = str(error)
+        if reason.startswith(f"{top.origin}:"):  # The field's own type is wrong, which says where.
+            raise
+        top.fail(key, reason.lstrip(": ").removeprefix("collective: "))
 
 
 def _texts(top: Fields, key: str, default: Sequence[str]) -> tuple[str, ...]:
@@ -267,6 +270,8 @@ def _groups(top: Fields, topology: Topology, dead: set[int]) -> tuple[ClusterGro
         top.fail("groups", f"is empty or missing; it must be an array of texts such as {_FORM}")
     for text in texts:
         subsets = _SUBSETS.fullmatch(text.strip().lower())
+        if subsets is None and text.strip().lower().startswith(ALL):
+            top.fail("groups", f"{shown(text)} is not known; it must be as in {_FORM}")
         if subsets is not None:
             labelled_groups = ((ranks, text) for ranks in _subsets(top, text, subsets, topology))
         else:

@@ -197,7 +197,19 @@ def test_a_killed_search_leaves_nothing(tmp_path: Path) -> None:
     with suppress(KeyboardInterrupt), writing(tmp_path / "out") as library:
         library.write("msccl/a.xml", b"half")
         raise KeyboardInterrupt
-    assert list((tmp_path / "out").iterdir()) == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_new_folder_is_removed_under_no_writer_that_waits(tmp_path: Path) -> None:
+    for number in range(10):
+        folder = tmp_path / f"new{number}" / "out"
+        other_writer = threading.Thread(target=put, args=(folder, row_of(0, "a")))
+        with suppress(KeyboardInterrupt), writing(folder):
+            other_writer.start()
+            other_writer.join(0.01 * number)
+            raise KeyboardInterrupt
+        other_writer.join()
+        assert len(load_index(folder)) == 1
 
 
 def test_unreadable_entries_are_not_written(tmp_path: Path) -> None:
@@ -228,7 +240,7 @@ def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
 def test_a_foreign_index_is_unchanged(tmp_path: Path, text: str) -> None:
     (tmp_path / INDEX).write_text(text)
     for attempt in (lambda: put(tmp_path, row_of(0, "a")), lambda: existing_entries(tmp_path)):
-        with pytest.raises(InputError, match=r"index\.json: exists and is not .*another --out") as error:
+        with pytest.raises(InputError, match=r"index\.json: is damaged or not .*another --out") as error:
             attempt()
         assert len(str(error.value).splitlines()) == 1
     assert files(tmp_path) == {INDEX: text.encode()}

@@ -111,7 +111,7 @@ def test_a_text_that_is_no_formula_is_refused(text: str) -> None:
         (CALL.replace('"1G"', "-5"), r"call 1 bytes: '-5' is negative"),
         (CALL.replace('"1G"', '"0 * tp"'), r"call 1 bytes: .* must be more than 0 bytes"),
         (CALL.replace('"1G"', '"hidden * 2"'), r"'hidden' has no value"),
-        (CALL + "times = -1\n", "call 1 times: -1 is -1; it must be more than 0"),
+        (CALL + "times = -1\n", "call 1 times: -1 is out of range; it must be more than 0"),
         (CALL + 'overlaps = ["x"]\n', "call 1 overlaps: 'x' is no call"),
         (CALL + "size = 4\n", "call 1: field 'size' is not known"),
         (CALL.replace("all_reduce", "allredduce"), "call 1: collective: 'allredduce' is not known; did you mean"),

@@ -125,16 +125,17 @@ def check_target(target: str) -> None:
         raise InputError(f"--target {target!r}: is not known; it is auto, none or one of {', '.join(TARGETS)}")
 
 
-def check_writable(folder: Path, target: str = AUTO) -> None:
+def check_writable(folder: Path, target: str = AUTO, option: str = "--out") -> None:
     """Raise InputError if files cannot be written to a library, so that no search is wasted.
 
     Args:
         folder: Folder of the library, which need not exist.
         target: Target of the files. In a library that exists, the folders of this target's files are checked too.
+        option: The option that names the folder, for error messages.
     """
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"--out {folder}: is a file; it must be a folder")
-    existing_entries(folder)
+        raise InputError(f"{option} {folder}: is a file; it must be a folder")
+    existing_entries(folder, option)
     inner = [SCHEDULES, *(row.folder for row in TARGETS.values() if target in (AUTO, row.name))]
     paths = [folder, *(path for name in dict.fromkeys(inner) if os.path.lexists(path := folder / name))]
     missing = [p for p in (folder, *folder.parents) if not p.exists()]
@@ -147,7 +148,7 @@ def check_writable(folder: Path, target: str = AUTO) -> None:
             os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
             tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
-        raise InputError(f"--out {path}: cannot be written ({error.strerror or error})") from None
+        raise InputError(f"{option} {path}: cannot be written ({error.strerror or error})") from None
     finally:
         for parent in missing:
             if parent.is_dir():

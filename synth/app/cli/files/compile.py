@@ -208,6 +208,8 @@ def compile_(
         ir = script.instructions()
         if min_bytes is not None:
             ir.header = with_values(ir.header, min_bytes=parse_size(min_bytes, "--min-bytes"))
+            if max_bytes is not None and parse_size(max_bytes, "--max-bytes") < ir.header.min_bytes:
+                raise InputError(f"--max-bytes {max_bytes}: is less than --min-bytes; it must be {min_bytes} or more")
         if max_bytes is not None:
             ir.header = with_values(ir.header, max_bytes=parse_size(max_bytes, "--max-bytes"))
         place = place_program(ir.header.nranks, topo, group)

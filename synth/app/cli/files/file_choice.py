@@ -25,6 +25,7 @@ from synth.model.registry import parse_name
 from synth.storage.schedule_file import load_schedule
 from topologies.errors import InputError
 from topologies.load import load
+from topologies.text.files import origin_of
 from topologies.topology import Topology
 
 _USUAL = 1 << 20  # bytes of a message
@@ -132,6 +133,9 @@ def _entries(path: Path, collective: str | None, group: str | None, target: str 
     chosen = next((name for name in TARGETS if any(entry.target == name for entry in entries)), "")
     if target is not None:
         chosen = target_named(target).name
+        if entries and all(entry.target != chosen for entry in entries):
+            held = ", ".join(sorted({entry.target for entry in entries}))
+            raise InputError(f"--target {target}: {origin_of(path)} has files for {held} only")
     entries = [entry for entry in entries if entry.target == chosen]
     questions = sorted({_question(entry) for entry in entries})
     if len(questions) != 1:

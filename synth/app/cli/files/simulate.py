@@ -15,7 +15,7 @@ from emit.timing.predict import Predictor
 from emit.timing.timed import TimedProgram
 from emit.timing.trace import chrome_trace
 from synth.app.cli.options import costs_option, json_option, print_json, topo_option
-from synth.app.cli.programs import named_problem, read_program, write_text
+from synth.app.cli.programs import check_ending, check_not_source, named_problem, read_program, write_text
 from synth.app.cli.sweep import DEFAULT_SIZES, parse_sweep
 from synth.app.present.layout import say_fitted
 from synth.bounds.prove import OPTIMAL, prove
@@ -62,8 +62,11 @@ def simulate(
     synth simulate out/msccl/FILE.xml --topo ring:4 --sizes 1M --trace run.json
     """
     swept_sizes = parse_sweep(sizes)
-    if trace is not None and len(swept_sizes) != 1:
-        raise InputError(f"--trace: there are {len(swept_sizes)} sizes; it must be one, as with --sizes 1M")
+    if trace is not None:
+        check_ending(trace, ".json", "a trace")
+        check_not_source(trace, file)
+        if len(swept_sizes) != 1:
+            raise InputError(f"--trace: there are {len(swept_sizes)} sizes; it must be one, as with --sizes 1M")
     topology = apply_costs(load(topo), costs)
     members = None if group is None else parse_ranks(group, "--group", topology.nranks)
     entry = entry_beside(file)

@@ -220,6 +220,8 @@ def pick_(
     library_folder = folder_without(folder, without) if without else as_folder(folder, "LIB")
     check_fault(library_folder if library_folder.is_dir() else library_folder.parent)
     entries = load_library(library_folder)
+    if collective[:1].isdigit():
+        raise InputError(f"{collective[:60]!r}: is no collective; the order is LIB COLLECTIVE GROUP SIZE")
     spelled = spelled_name(entries, collective)
     ranks, size_bytes = parse_ranks(group, "group", _RANKS), parse_size(size, "size")
     element_bytes = TYPES[parse_type(kind)].itemsize

@@ -20,7 +20,7 @@ from runtime.bench import BenchRequest, BenchRow, Measure, Settings, message_siz
 from runtime.dtypes import parse_type, reducer
 from synth.app.cli.files.file_choice import Chosen, StoredChoice, chooser
 from synth.app.cli.options import costs_option, json_option, print_json, wide_option
-from synth.app.cli.programs import named_problem, write_text
+from synth.app.cli.programs import check_ending, check_not_source, named_problem, write_text
 from synth.app.present.bench import BenchTable
 from synth.app.present.layout import say_fitted, terminal_width, warn
 from synth.bounds.prove import Bound, prove
@@ -133,9 +133,9 @@ def bench(
     extra_options = {
         "--devices": devices, "--emulate": emulate, "--slower": slower if slower != 1 else None, "--trace": trace
     }  # fmt: skip
-    chosen_backend = choose_backend(backend, [name for name, value in extra_options.items() if value is not None])
     if slower != 1 and emulate is None:
         raise InputError("--slower: is for emulated networks only; give --emulate too")
+    chosen_backend = choose_backend(backend, [name for name, value in extra_options.items() if value is not None])
     network = None if emulate is None else load(emulate)
     topology = network if topo is None or network is not None else load(topo)
     chosen = [(size, file_at_size) for size in sizes if (file_at_size := choose(size)) is not None]
@@ -144,6 +144,8 @@ def bench(
     if trace is not None:
         if len(chosen) != 1:
             raise InputError(f"--trace: there are {len(chosen)} sizes; it must be one, as with -b 1M")
+        check_ending(trace, ".json", "a trace")
+        check_not_source(trace, path)
         check_replaceable(trace)
     settings = Settings(datatype, op, iters, warmup_iters)
     request = BenchRequest(
@@ -206,6 +208,10 @@ class _BenchRun:
         predictions: dict[str, Prediction] = {}
         for size, file_at_size in chosen:
             row = measure(file_at_size, size)
+            if not row.size_bytes:
+                raise InputError(
+                    f"-b: {size} bytes are less than one element a chunk in {file_at_size.name}; give more"
+                )
             if file_at_size.inside is not None:
                 row = replace(row, in_place=measure(file_at_size.inside, size).in_place)
             self.wrong += row.wrong

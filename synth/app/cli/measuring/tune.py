@@ -87,10 +87,12 @@ def tune(
     synth tune --ranks 2 --ops allreduce --sizes 1K:64K
     torchrun --nproc-per-node 8 -m synth tune --library out
     """
-    BACKENDS[backend].require()
     if library is not None:
         os.environ["SYNTH_LIBRARY"] = library
     names, sizes_bytes, kinds = parse_collectives(ops), parse_sizes(sizes), parse_types(types)
+    if ranks is not None:
+        _check_tune(groups, ranks, out)
+    BACKENDS[backend].require()
     _start_here(ranks, lambda count: _check_tune(groups, count, out))
     from runtime.measure.over_torch import gather_all, joined  # This module needs PyTorch.
 

@@ -88,7 +88,7 @@ def test_ranks_of_the_topology(synth: Call, ring: Path) -> None:
     straight = simulated(synth, *arguments)["sizes"]
     assert simulated(synth, *arguments, "--group", "3,2,1,0")["sizes"][0]["time_us"] == straight[0]["time_us"]
     refusal = synth("simulate", *arguments, "--group", "0,2,1,3").refusal
-    assert "rank 0 sends to rank 1, which has no link from it in ring:4, where they are ranks 0 and 2" in refusal
+    assert "rank 0 sends to rank 1, to which ring:4 has no link, where they are ranks 0 and 2" in refusal
 
 
 def test_the_index_states_the_ranks(synth: Call, working_folder: Path) -> None:
@@ -166,7 +166,7 @@ def test_sizes_that_the_file_is_not_for(synth: Call, working_folder: Path) -> No
         (("ring.xml", "--topo", "ring:5", "--group", "0-2"), "group has 3 ranks, the program 4"),
         (("ring.xml", "--topo", "ring:4", "--group", "0-4"), "--group: rank 4"),
         (("ring.xml", "--topo", "ring:4", "--group", "0,1,1,2"), "twice"),
-        (("ring.xml", "--topo", "line:4"), "rank 3 sends to rank 0, which has no link from it in line:4"),
+        (("ring.xml", "--topo", "line:4"), "rank 3 sends to rank 0, to which line:4 has no link"),
         (("ring.xml", "--topo", "nothing"), "not known"),
         (("ring.xml", "--topo", "ring:4", "--depth", "0"), "--depth 0"),
         (("ring.xml", "--topo", "ring:4", "--sizes", ""), "--sizes"),

@@ -52,7 +52,7 @@ def test_dead_ranks_are_left_out_of_groups(tmp_path: Path) -> None:
         ('groups = ["tp=8"]\nbudget = "soon"', "3: budget: 'soon': is not a time"),
         ('groups = ["tp=8"]\nsizes = "1G:1K"', "3: sizes: '1G:1K' has its larger end first"),
         ('groups = ["tp=8"]\nsizes = "1K:1Q"', "3: sizes: '1Q' is no size"),
-        ('groups = ["tp=8"]\ncollectives = ["alreduce"]', "3: collectives: collective: 'alreduce' is not known"),
+        ('groups = ["tp=8"]\ncollectives = ["alreduce"]', "3: collectives: 'alreduce' is not known"),
         ('groups = ["tp=8"]\ncollectives = ["alltoallv"]', "3: collectives: 'alltoallv' is not known"),
         ('groups = ["tp=8"]\ntargets = ["nccl"]', "3: targets: 'nccl' is not known"),
         ('groups = ["tp=8"]\nroots = "some"', "3: roots: 'some' is not known"),
