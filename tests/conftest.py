@@ -7,8 +7,10 @@ import os
 
 os.environ["SYNTH_CACHE"] = "none"  # Processes that tests start inherit this.
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from jsonschema import Draft202012Validator
 
 from synth.app import documents
 from synth.model import defects
+from synth.solvers import workers
 
 # Files that take a minute or more of one process: they begin first, so that no process is left with one at the end.
 LONG = ("tests/readme/", "tests/synth/app/cli/test_search.py", "tests/synth/search/test_frontiers.py")
@@ -24,6 +27,33 @@ LONG = ("tests/readme/", "tests/synth/app/cli/test_search.py", "tests/synth/sear
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the long files first; `make test` hands files to processes in this order."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def spare_solver_processes() -> Iterator[None]:
+    """Let each pool of solver processes take over the idle ones of pools before it, as a start takes half a second."""
+    spare: dict[str, list[workers._Child]] = defaultdict(list)
+    start, close = workers._Child, workers.Workers.__exit__
+
+    def spare_or_started(solver: str) -> workers._Child:
+        while spare[solver]:
+            child = spare[solver].pop()
+            if child.process.poll() is None:
+                return child
+        return start(solver)
+
+    def keep_and_close(pool: workers.Workers, *failure: object) -> None:
+        for solver, children in pool._idle.items():
+            while children and not spare[solver]:
+                spare[solver].append(children.pop())
+        close(pool, *failure)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "_Child", spare_or_started)
+        patch.setattr(workers.Workers, "__exit__", keep_and_close)
+        yield
+    for child in chain.from_iterable(spare.values()):
+        child.kill()
 
 
 @pytest.fixture

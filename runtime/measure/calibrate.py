@@ -18,7 +18,7 @@ import numpy as np
 
 from runtime.measure.fits import MOST_BLOCKS, Measured, Meter, each_direction, worst_within
 from synth.model.collective import Floats, Ints
-from topologies.costs import KINDS, PROTOCOLS, Costs, Protocol
+from topologies.costs import KINDS, MIN_EFFICIENCY, PROTOCOLS, Costs, Protocol
 from topologies.errors import InputError
 from topologies.network import network
 from topologies.topology import Topology
@@ -276,7 +276,10 @@ def executor_costs(calibration: Calibration, stated_costs: Costs | None, source:
             start_us=_rounded(median(on_kind.start_us.value for on_kind in by_kind.values())),
             threadblock_gbs=_rounded(block) if limited else math.inf,
             latency_us={kind: _rounded(on_kind.latency_us.value) for kind, on_kind in by_kind.items()},
-            efficiency={kind: _rounded(on_kind.link_gbs.value / best[kind]) for kind, on_kind in by_kind.items()},
+            efficiency={
+                kind: max(MIN_EFFICIENCY, _rounded(on_kind.link_gbs.value / best[kind]))
+                for kind, on_kind in by_kind.items()
+            },
             gap_us={kind: gap for kind, on_kind in by_kind.items() if (gap := _rounded(on_kind.gap_us.value))},
             note=_origin(by_kind, limited, stated_protocol),
         )

@@ -291,7 +291,9 @@ def find_answer(question: Question, workers: Workers, progress: Report | None = 
     """
     options, healthy = question.options, question.healthy
     executor = executor_for(question.problem, question.settings, options.size)
-    own_options = options if healthy is None else dataclasses.replace(options, budget_s=_HURT_SHARE * options.budget_s)
+    own_options = options
+    if healthy is not None:
+        own_options = dataclasses.replace(options, budget_s=_HURT_SHARE * options.budget_s, stated_s=options.budget_s)
     result = search(question.problem, own_options, workers, progress, executor=executor)
     result.why_switches_forward = question.why_switches_forward
     if healthy is not None and result.stop_reason != "interrupted":

@@ -150,7 +150,7 @@ def _search_protocols(
         raise InputError(f"costs: of {' '.join(unions)}; it must be a --target that has one of them")
     sizes = GROUPS.protocols.sizes_of(bounds, able, [next(iter(unions.values())).size_bytes])
     assert options.begun is not None
-    budget = Budget(options.budget_s, options.begun)
+    budget = Budget.of(options)
     results: dict[str, ConcurrentResult] = {}
 
     def search_protocol(name: str, budget_s: float) -> ConcurrentResult:

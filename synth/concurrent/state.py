@@ -84,7 +84,7 @@ class GroupsState:
         """
         self.problem, self.options, self.workers, self.report = problem, options, workers, report
         self.plan = plan.limited(options.rank_sends, problem.nranks)
-        self.budget = Budget(options.budget_s, now() if options.begun is None else options.begun)
+        self.budget = Budget.of(options)
         self.deadline = self.budget.without_last(plan.lowering if has_programs else plan.writing)
         self.isolated: list[Isolated] = []
         self.plans: list[ConcurrentPlan] = list(known_plans)

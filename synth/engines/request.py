@@ -34,6 +34,7 @@ class Options:
         rank_sends: Sends in which a rank may take part, on average; None for any number.
         least_bytes: Chunk size in bytes below which engines do not refine, because an executor keeps no more of smaller
             chunks in flight; None for any size.
+        stated_s: Seconds of the whole command's budget, of which `budget_s` may be a share; None for `budget_s`.
         begun: Time on the clock `synth.model.deadline.now` from which the budget counts; None for the start of the
             search.
     """
@@ -47,6 +48,7 @@ class Options:
     seed: int = 0
     rank_sends: int | None = None
     least_bytes: int | None = None
+    stated_s: float | None = None
     begun: float | None = None
 
     def check(self) -> None:

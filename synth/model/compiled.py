@@ -7,6 +7,7 @@ and loading a loop from disk some hundredths. A small problem is answered before
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -43,6 +44,8 @@ def is_loaded() -> bool:
 @cache
 def _compiled(loop: FunctionType) -> Any:
     """Build the machine code of a loop and of the functions that it calls, with Numba."""
+    # Otherwise numba's colours, which only its errors have, are reset on standard output when the process ends.
+    os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
     import numba  # This import takes a third of a second, so that only large problems pay for it.
 
     names, callees = loop.__globals__, _called(loop)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.numbers import format_seconds
 from synth.search.plans import Stage
@@ -41,10 +42,18 @@ class Budget:
     Attributes:
         seconds: Seconds in all; infinite for a search whose answer must not depend on the clock.
         begun: When the budget began to count.
+        stated_s: Seconds of the whole command's budget, of which messages speak; 0 if that is `seconds`.
     """
 
     seconds: float = math.inf
     begun: float = field(default_factory=now)
+    stated_s: float = 0.0
+
+    @classmethod
+    def of(cls, options: Options) -> Budget:
+        """Return the budget that options state; it begins now unless they say when."""
+        begun = now() if options.begun is None else options.begun
+        return cls(options.budget_s, begun, options.stated_s or options.budget_s)
 
     @classmethod
     def until(cls, deadline: float, spent_s: float = 0.0) -> Budget:
@@ -164,7 +173,8 @@ class Budget:
         Args:
             needs_s: Seconds to lower the program in haste and to write its file.
         """
-        return format_seconds(max(1.2 * self.seconds, self.seconds / 2 + _SPARE_LOWERING * needs_s))
+        enough_s = max(1.2 * self.seconds, self.seconds / 2 + _SPARE_LOWERING * needs_s)
+        return format_seconds(enough_s * max(1.0, self.stated_s / self.seconds))
 
 
 def least_seconds(topology: Topology, sends: int = 0, members: int = 0) -> float:

@@ -94,7 +94,7 @@ class _ProtocolsSearch:
         executor: Executor | None,
     ) -> None:
         """Prove a bound for each protocol; arguments and errors as those of `search`."""
-        self.budget = Budget(options.budget_s, now() if options.begun is None else options.begun)
+        self.budget = Budget.of(options)
         self.able = problem.protocols if executor is None else executor.able(problem.protocols)
         if not self.able:
             names = " ".join(problem.protocols)
@@ -114,7 +114,7 @@ class _ProtocolsSearch:
         }
         self.results: dict[str, SearchResult] = {}
         lowering_s = self.budget.seconds * (1.0 if executor is None else 1.0 - _WRITING)
-        self.lowering = Budget(math.inf if plan.patient else lowering_s, self.budget.begun)
+        self.lowering = replace(self.budget, seconds=math.inf if plan.patient else lowering_s)
         self.pool: Pool | None = None
 
     def run(self) -> SearchResult:
@@ -138,7 +138,13 @@ class _ProtocolsSearch:
 
         The first protocol makes a first program as soon as possible, so that there is a file whatever comes.
         """
-        options = replace(self._options, begun=now(), budget_s=budget_s, least_bytes=self.least_bytes[name])
+        options = replace(
+            self._options,
+            begun=now(),
+            budget_s=budget_s,
+            stated_s=self.budget.stated_s,
+            least_bytes=self.least_bytes[name],
+        )
         has_program = any(offer.execution for result in self.results.values() for offer in _offers(result))
         programs = Programs.NONE if has_program or self._plan.patient else Programs.FIRST
         plan = replace(self._plan, sizes=sizes[name], only_sizes=True, programs=programs)

@@ -57,9 +57,9 @@ class SearchState:
     ) -> None:
         """Start with nothing known; arguments as those of `synth.search.search.search`."""
         self.problem, self.options, self.plan, self.workers, self.report = problem, options, plan, workers, report
-        self.budget = Budget(options.budget_s, now() if options.begun is None else options.begun)
+        self.budget = Budget.of(options)
         # A patient search ignores the clock while it lowers, so that its files are reproducible.
-        lowering = Budget(math.inf, self.budget.begun) if plan.patient else self.budget
+        lowering = replace(self.budget, seconds=math.inf) if plan.patient else self.budget
         self.pool = Pool(executor, lowering, self.say, least_bytes=options.least_bytes or 0)
         self.pool.programs = plan.programs
         self.sizes = plan.sizes if options.size is None else (options.size,)

@@ -148,7 +148,8 @@ def compare(result: SearchResult, time_us: float, size: int, regime: Callable[[]
             for name in LIBRARIES
             if isinstance(choice := result.library(name, size), LibraryChoice)
         },
-        "vs_healthy": None if healthy_us is None else time_us / healthy_us,
+        # An algorithm for the damaged network is one for the healthy network too.
+        "vs_healthy": None if healthy_us is None else max(1.0, time_us / healthy_us),
     }
 
 
@@ -254,7 +255,8 @@ def next_minute(result: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
 
         - engines: Engines that have not ended, in the order in which they would go on.
         - window_bytes: The size in bytes for which bounds by windows of time would be computed; None for no size.
-        - bytes, gap: The size with the largest gap, and that gap; None without rows.
+        - bytes, gap: The size with the largest gap, and that gap; None without rows. Times of vendor libraries that are
+          below the bound, because their models count less, are left out.
         - time_s, bound_s: When its algorithm and its bound were found, in seconds since the search began; None if
           unknown.
         - moved: Which of "algorithm" and "bound" was found last; "" if unknown.
@@ -267,14 +269,15 @@ def next_minute(result: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
         "one_size": one_size,
     }
     outlook |= {"bytes": None, "gap": None, "time_s": None, "bound_s": None, "moved": ""}
-    if rows:
-        worst = max((row["worst"] for row in rows), key=lambda worst: worst["gap"])
+    counted_rows = [row for row in rows if row["time_us"] >= row["bound_us"] * (1 - 1e-6)]
+    if counted_rows:
+        worst = max((row["worst"] for row in counted_rows), key=lambda worst: worst["gap"])
         outlook |= {
             "bytes": worst["bytes"],
             "gap": worst["gap"],
             "one_size": one_size or worst["bytes"] in result.retried_sizes,
         }
-    if result.ranges and rows:
+    if result.ranges and counted_rows:
         served, (_, witness) = result.fastest(outlook["bytes"]), result.bound.at(outlook["bytes"])
         if np.isclose(served.time_us(outlook["bytes"]), worst["time_us"]):  # Otherwise another algorithm has this time.
             time_s, bound_s = served.elapsed_s, result.bound_s.get(witness)

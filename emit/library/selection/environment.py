@@ -74,8 +74,12 @@ def _environment(target: Target, entries: Sequence[IndexEntry]) -> Environment:
         else:
             variables[name] = value.replace(f"out/{target.folder}", str(folder / target.folder))
     if not assignments:
-        call = f"Plans({str(folder)!r}, rank, world_size, ranks_per_node).register()"
+        group = ", group=GROUP" if len({entry.communicator for entry in entries}) > 1 else ""
+        call = f"Plans({str(folder)!r}, rank, world_size, ranks_per_node{group}).register(only_sums=True)"
         remarks.append(f"before a communicator is made: from {target.load.rpartition('.')[0]} import Plans; {call}")
+        if group:
+            remarks.append("GROUP lists the rank of the topology of each rank of the communicator, as [0, 8, 16, 24]")
+        remarks.append("only_sums=True states that the communicator reduces by sums only, which plans always do")
     elif any(entry.file.startswith("..") for entry in entries) and _LIST not in target.load:
         remarks.append(
             "WARNING: the healthy library holds the unchanged files: synth library export writes all of them"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from emit.library.entry import IndexEntry
 from emit.library.selection.selector import LibraryCall, Selector
 from emit.targets import TARGETS
+from synth.bounds.prove import OPTIMAL
 from synth.model.text import format_listed, format_served, format_size, format_time
 
 
@@ -27,18 +29,23 @@ def pick(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> l
     for name in [name for name in TARGETS if call.target in (None, name)]:
         entry = selector.choose(call._replace(target=name), size_bytes)
         if entry is not None:
-            choices.append((entry, _why(entry, call)))
+            choices.append((entry, _why(entry, call, size_bytes)))
     return choices
 
 
-def _why(entry: IndexEntry, call: LibraryCall) -> str:
-    """Return in words what an entry serves, and how well."""
+def _why(entry: IndexEntry, call: LibraryCall, size_bytes: int) -> str:
+    """Return in words what an entry serves, and how well at the size of its curve that is nearest to a size."""
     form = "in place" if entry.inplace else "out of place"
     clauses = [f"serves {format_served(entry.min_bytes, entry.max_bytes)} {form}"]
-    if entry.time_us is not None and entry.shown_bytes is not None:
-        clauses.append(f"{format_time(entry.time_us)} at {format_size(entry.shown_bytes)}")
-    if entry.gap is not None:
-        clauses.append("optimal" if entry.row.get("optimal") else f"time / bound {entry.gap:.3f}")
+    shown = [(entry.shown_bytes, entry.time_us, entry.bound_us)] if entry.shown_bytes is not None else []
+    size, time_us, bound_us = min(
+        (*entry.curve, *shown), key=lambda point: abs(math.log(point[0] / size_bytes)), default=(0, None, None)
+    )
+    if time_us is not None:
+        clauses.append(f"{format_time(time_us)} at {format_size(int(size))}")
+        if bound_us is not None:
+            gap = max(1.0, time_us / bound_us)
+            clauses.append("optimal" if gap <= OPTIMAL else f"time / bound {gap:.3f}")
     if entry.divides > 1:
         clauses.append(f"takes multiples of {entry.divides} {'elements' if entry.counts_elements else 'bytes'}")
     if entry.group != call.ranks:

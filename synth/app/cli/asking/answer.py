@@ -280,7 +280,9 @@ def _statement(written: Saved) -> dict[str, Any]:
         if form is not None:
             named_files = [{kind: str(path) for kind, path in files.items()} for files in form.files]
             document[key] = [row | files for row, files in zip(form.rows, named_files, strict=True)]
-    document["next_minute"] = next_minute(written.result, document["algorithms"])
+    document["next_minute"] = next_minute(
+        written.result, [*document["algorithms"], *(row for row in document.get("other_form", ()) if "worst" in row)]
+    )
     document["inplace"] = forms(written.result.problem)[0]
     return document | {"unsaved": written.refused, "remarks": list(written.remarks)}
 
