@@ -14,7 +14,7 @@ from synth.model.collective import Collective
 from synth.model.deadline import now
 from synth.model.numbers import as_flag, as_seconds, as_text, as_texts, whole, whole_numbers
 from synth.model.problem import Problem, make_problem, parse_ranks
-from synth.model.registry import parse_name
+from synth.model.registry import find_kind, parse_name
 from synth.model.sizes import parse_size
 from synth.search.budget import check_budget
 from synth.search.question import Question
@@ -36,6 +36,9 @@ def make_question(arguments: QuestionArguments) -> Question:
     """
     options = _options(arguments)
     settings, root = target_settings(arguments), None if arguments.root is None else whole(arguments.root, "root")
+    name = arguments.collective
+    if root is not None and isinstance(name, str) and not find_kind(parse_name(name)).rooted:
+        raise InputError(f"root: {parse_name(name)} has no root; leave it out")
     healthy = healthy_topology(arguments)
     check_budget(healthy, 0, options.budget_s)
     without = as_texts(arguments.without, "without")

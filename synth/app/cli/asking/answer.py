@@ -279,7 +279,7 @@ def _statement(written: Saved) -> dict[str, Any]:
     for key, form in (("algorithms", written), ("other_form", written.other_form)):
         if form is not None:
             named_files = [{kind: str(path) for kind, path in files.items()} for files in form.files]
-            document[key] = [row | files for row, files in zip(form.rows, named_files, strict=True)]
+            document[key] = [{"file": None} | row | files for row, files in zip(form.rows, named_files, strict=True)]
     document["next_minute"] = next_minute(
         written.result, [*document["algorithms"], *(row for row in document.get("other_form", ()) if "worst" in row)]
     )

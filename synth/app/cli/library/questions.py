@@ -106,7 +106,12 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
     head += tuple(f"vs {name}" for name in libraries)
     by_question = attrgetter("collective", "topology", "nranks", "group", "target", "inplace", "min_bytes")
     entries_left.sort(key=by_question)
-    rows = [_row(entry, _matching_group(entry, ranks)) + _vs(entry.row, libraries) for entry in entries_left]
+    names = {entry.topology for entry in entries_left}
+    if len(names) == 1:
+        say_fitted(*names)
+    rows = [
+        _row(entry, _matching_group(entry, ranks), len(names) > 1) + _vs(entry.row, libraries) for entry in entries_left
+    ]
     rows += [_unfiled_row(row) + _vs(row, libraries) for row in unfiled]
     importance = 0, 0, 0, 0, 5, 4, 0, 3, 0, *(6 if i else 2 for i in range(len(libraries)))
     _say_table(head, importance, rows, 6, wide)
@@ -159,8 +164,14 @@ def _matching_group(entry: IndexEntry, ranks: Sequence[int] | None) -> Sequence[
     return next((group for group in others if sorted(group) == ranks), None)
 
 
-def _row(entry: IndexEntry, group: Sequence[int] | None) -> tuple[str, ...]:
-    """Return the line of an entry, for a group that it serves; None for the first of its groups and their number."""
+def _row(entry: IndexEntry, group: Sequence[int] | None, names_topology: bool) -> tuple[str, ...]:
+    """Return the line of an entry.
+
+    Args:
+        entry: The entry.
+        group: The group, of those that it serves, that the line is for; None for the first and the number of others.
+        names_topology: Whether the line names the topology.
+    """
     time_us, bound_us, gap = entry.time_us, entry.bound_us, entry.gap
     further = f" +{len(entry.isomorphic_groups)}" if group is None and entry.isomorphic_groups else ""
     root = "" if entry.root is None else f" root {entry.root}"
@@ -170,7 +181,7 @@ def _row(entry: IndexEntry, group: Sequence[int] | None) -> tuple[str, ...]:
     )
     return (
         entry.collective,
-        f"{entry.topology} {format_spans(group or entry.communicator)}{root}{further}",
+        f"{entry.topology} " * names_topology + f"{format_spans(group or entry.communicator)}{root}{further}",
         "in" if entry.inplace else "out",
         format_served(entry.min_bytes, entry.max_bytes),
         f"{entry.row.get('engine') or '–'} {shape} {entry.protocol}",

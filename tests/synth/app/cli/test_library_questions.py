@@ -37,11 +37,12 @@ def test_show(synth: Call, working_folder: Path) -> None:
     narrow = synth("library", "show", lib).out.splitlines()
     assert max(map(len, narrow)) <= 80
     assert "--wide also shows algorithm" in narrow[-3]
-    head, row, _, end = shown.out.splitlines()
+    topology, head, row, _, end = shown.out.splitlines()
+    assert topology == "full:4"
     assert [word in head for word in ("collective", "group", "size", "predicted", "bound", "gap", "vs NCCL")] == [
         True
     ] * 7
-    assert [word in row for word in ("allreduce", "full:4 0-3 +1", "all sizes", "1.000", "1.50 ×")] == [True] * 5
+    assert [word in row for word in ("allreduce", "0-3 +1", "all sizes", "1.000", "1.50 ×")] == [True] * 5
     assert end == "1 file for 2 groups"
     assert synth("library", "show", lib, "--group", "3,0-2", "--collective", "all_reduce", "--wide").out == shown.out
     report = json.loads(synth("library", "show", lib, "--json").out)
