@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from time import process_time
 
 from synth.engines.request import Options
 from synth.model.deadline import now
@@ -19,6 +20,7 @@ from topologies.topology import Topology
 
 # After the end of the budget a search waits so long for its first answer, and half as long for a first program.
 GRACE_S = 1.0
+_MOST_SLOWNESS = 4.0  # The most that a busy machine lengthens the wait for a first program by.
 _SPARE = 1.25  # The budget that a message proposes, over the estimated one, so that following the message is enough.
 _SPARE_LOWERING = 2.0  # The time that a message proposes for lowering and writing, over the estimated time.
 _IMPROVING = 0.4  # The share of the time left in which the best program of an algorithm is looked for.
@@ -48,6 +50,7 @@ class Budget:
     seconds: float = math.inf
     begun: float = field(default_factory=now)
     stated_s: float = 0.0
+    _start: tuple[float, float] = field(default_factory=lambda: (now(), process_time()), repr=False, compare=False)
 
     @classmethod
     def of(cls, options: Options) -> Budget:
@@ -129,7 +132,15 @@ class Budget:
             share_s = _WHILE_SEARCHING * self.seconds
             longest_s = max(_PATIENCE * share_s, _PATIENCE * needs_s if first else 0.0)
             return min(enough, begun + share_s), min(cutoff, begun + longest_s)
-        return enough, max(cutoff, self.deadline + GRACE_S / 2) if first else cutoff
+        return enough, max(cutoff, self.deadline + self._slowness() * GRACE_S / 2) if first else cutoff
+
+    def _slowness(self) -> float:
+        """Return the time that passed over the processor time that this process got, 1 to `_MOST_SLOWNESS`.
+
+        On a busy machine a first program so gets as much work after the end of the budget as on a quiet one.
+        """
+        passed_s, processor_s = now() - self._start[0], process_time() - self._start[1]
+        return min(_MOST_SLOWNESS, max(1.0, passed_s / processor_s if processor_s > 0 else 1.0))
 
     def waits(self, needs_s: float, spent_s: float) -> bool:
         """Return whether a program takes too long to be lowered before all engines had their stages.

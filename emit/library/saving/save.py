@@ -351,9 +351,10 @@ def _remarks(forms: Sequence[_CallForm], entries: Sequence[IndexEntry], outcome:
     programs = forms[0].programs
     if programs is not None:
         yield from _of_target(programs, entries)
-        yield from _served(
-            programs.target, entries, [reason for form in forms[1:] for reason in (*form.refused, *form.left)]
-        )
+        # The ranges of the first form that are left to a library are said with the table.
+        left = [] if forms[0].left else [reason for form in forms[1:] for reason in form.left]
+        refused = [reason for form in forms[1:] for reason in form.refused]
+        yield from _served(programs.target, entries, [*refused, *left])
     yield from outcome.clauses()
 
 
