@@ -221,8 +221,9 @@ TARGETS: dict[str, Target] = {
             name="mscclpp", reader="MSCCL++'s executor", load="synth.Plans",
             state="maintained",
             remarks=(
-                "its shim for NCCL loads plans of four names only, for all-reduces of two and four nodes"
-                " (0.8: any folder, MSCCLPP_EXECUTION_PLAN_DIR); all other plans are registered in Python",
+                "its shim for NCCL loads plans of four names only, for 16, 32 and 64 ranks on several nodes, which"
+                " synth library install writes (0.8: any folder, MSCCLPP_EXECUTION_PLAN_DIR); all other plans are"
+                " registered in Python",
                 "ranks that are in several groups at a time need plans of protocol Simple (--groups-overlap): the flag"
                 " of packets (LL) is one counter a process, and they hang where ranks launched different numbers of"
                 " plans",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from emit.goal import Goal
     from emit.language import Script
     from emit.library import LibraryCall, Selector, load_library
+    from emit.library.selection.shim_plans import mscclpp_plan_dir
     from runtime.mscclpp import Plans
     from synth.app.documents import json_schema
     from synth.app.sends import SendTable, load
@@ -42,6 +43,7 @@ __all__ = [
     "json_schema",
     "load",
     "load_library",
+    "mscclpp_plan_dir",
     "synthesize",
 ]
 
@@ -57,6 +59,7 @@ _MODULES = {
     "json_schema": "synth.app.documents",
     "load": "synth.app.sends",
     "load_library": "emit.library",
+    "mscclpp_plan_dir": "emit.library.selection.shim_plans",
     "synthesize": "synth.app.synthesis",
 }
 _PACKAGES = ("topologies", "emit", "runtime")  # The packages that are installed with this one.

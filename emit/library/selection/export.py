@@ -85,7 +85,7 @@ def export_folders(
     checked: dict[str, bytes] = {}
     for entry in exported:
         if entry.file not in checked:
-            checked[entry.file] = _checked(entry)
+            checked[entry.file] = checked_bytes(entry)
     return [_write(Path(out) / name, folder_entries, checked) for name, folder_entries in _folders(exported).items()]
 
 
@@ -107,7 +107,7 @@ def _folders(entries: Sequence[IndexEntry]) -> dict[str, list[IndexEntry]]:
     return folders
 
 
-def _checked(entry: IndexEntry) -> bytes:
+def checked_bytes(entry: IndexEntry) -> bytes:
     """Return a file's bytes, which must be right for what the entry serves, whatever digest the index states.
 
     Raises:

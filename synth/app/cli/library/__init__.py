@@ -8,6 +8,7 @@ from emit.library.overlay import load_library
 from emit.library.selection.environment import environments
 from synth.app.cli.library.build import library_build, library_update
 from synth.app.cli.library.files import check, export
+from synth.app.cli.library.install import install
 from synth.app.cli.library.questions import diff, pick_, show, spelled_name
 from synth.app.cli.options import json_option, print_json
 from synth.app.cli.values import StrictGroup
@@ -64,5 +65,5 @@ def _library_env(folder: str, target: str | None, collective: str | None, as_jso
         say(wrapped([line], width if line.startswith("#") else None, "#   "), None)
 
 
-for _command in (library_build, library_update, show, pick_, diff, check, export):
+for _command in (library_build, library_update, show, pick_, diff, check, export, install):
     library.add_command(_command)

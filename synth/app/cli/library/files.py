@@ -161,7 +161,8 @@ def _export_tuner(folder: str, out: Path, topo: str | None, measured: str | None
         source = f"what NCCL {VERSION} runs by its own cost model, for {topology.name}"
     path = out / "nccl_tuner.conf"
     _write(path, text_of(lines, source).encode())
-    click.echo(f"{origin_of(path)}: {format_count(len(lines), 'line')}; NCCL_TUNER_PLUGIN loads the plug-in, and")
+    click.echo(f"{origin_of(path)}: {format_count(len(lines), 'line')}; NCCL_TUNER_PLUGIN names the plug-in, which")
+    click.echo("is built from ext-tuner/example of NCCL's sources, and")
     click.echo(f"export NCCL_TUNER_CONFIG_FILE={path.absolute()}")
     for remark in remarks:
         say_fitted(remark)

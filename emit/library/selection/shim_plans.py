@@ -1,0 +1,245 @@
+"""Plans of a library in the folder from which MSCCL++'s shim for NCCL loads plans without any Python.
+
+The shim reads four file names from the folder `default` of $MSCCLPP_CACHE_DIR, each for one number of ranks and of
+ranks a node. What a plan does, its message sizes and its form of calls stand in the plan. Source: MSCCL++ 0.9.0
+(1f5f065, August 2026), src/ext/collectives/algorithm_collection_builder.cc, and src/ext/nccl for the choice of a plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from emit.library.entry import IndexEntry, vs_library
+from emit.library.library_file import MOST_BYTES
+from emit.library.selection.export import checked_bytes
+from synth.model.text import format_count
+from synth.storage.columns import check_replaceable, replaced
+from topologies.errors import InputError
+from topologies.text.files import origin_of, parse_json, read_bytes, read_text
+
+TARGET = "mscclpp"
+
+
+class Slot(NamedTuple):
+    """A file name that the shim reads, and the communicators for which it does.
+
+    Attributes:
+        name: The file's name.
+        nranks: Number of ranks of the communicator.
+        ranks_per_node: Number of its ranks on each node.
+    """
+
+    name: str
+    nranks: int
+    ranks_per_node: int
+
+
+SLOTS = (
+    Slot("allreduce_2nodes_1K_64K.json", 16, 8),
+    Slot("allreduce_2nodes_128K_2M.json", 16, 8),
+    Slot("allreduce_4nodes_1K_64K.json", 32, 8),
+    # MSCCL++'s own installer writes this plan for 32 ranks, 8 a node, but the shim reads it for these.
+    Slot("allreduce_4nodes_128K_2M.json", 64, 4),
+)
+# The shim compares no root, and takes a reduce-scatter in place for one on rank 0 only, so that other ranks would hang.
+COLLECTIVES = ("allreduce", "allgather")
+_RECORD, _FORMAT = "synth-installed.json", "synth-installed-1"
+_KEPT = ".before-synth"  # ending of a file that had one of the names before
+_MOST_RECORD = 1 << 16  # bytes
+
+
+def mscclpp_plan_dir() -> Path:
+    """Return the folder from which MSCCL++'s shim loads plans: `default` in $MSCCLPP_CACHE_DIR or ~/.cache/mscclpp."""
+    return Path(os.environ.get("MSCCLPP_CACHE_DIR") or Path.home() / ".cache" / "mscclpp") / "default"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which plans of a library go to which of the shim's names.
+
+    Attributes:
+        placed: The entry for each slot that gets one.
+        reasons: Why entries get none, each with the number of entries.
+    """
+
+    placed: dict[Slot, IndexEntry]
+    reasons: Counter[str]
+
+
+def choose_plans(
+    entries: Sequence[IndexEntry], nodes: Sequence[int], *, inplace: bool = True, only_sums: bool = False
+) -> Choice:
+    """Choose the plans of one communicator for the shim's names.
+
+    If there are more plans than names, those that gain most over NCCL's own algorithm are chosen.
+
+    Args:
+        entries: Entries of a library for one communicator, of any target.
+        nodes: Node of each rank of the topology.
+        inplace: Whether the plans are for calls in place; the shim supposes one form for all plans of a process.
+        only_sums: Whether the user states that all calls of collectives that reduce are sums.
+    """
+    reasons: Counter[str] = Counter()
+    fitting: list[IndexEntry] = []
+    for entry in entries:
+        if reason := _unfit(entry, nodes, inplace, only_sums):
+            reasons[reason] += 1
+        else:
+            fitting.append(entry)
+    fitting.sort(key=lambda entry: (-(vs_library(entry.row, "NCCL") or 1.0), entry.min_bytes))
+    slots = _slots_of(fitting[0], nodes) if fitting else []  # All entries are of one communicator.
+    if len(fitting) > len(slots):
+        reasons["the shim reads no further name for so many ranks and ranks a node"] = len(fitting) - len(slots)
+    chosen = sorted(fitting[: len(slots)], key=lambda entry: entry.min_bytes)
+    return Choice(dict(zip(slots, chosen, strict=False)), reasons)
+
+
+def _slots_of(entry: IndexEntry, nodes: Sequence[int]) -> list[Slot]:
+    """Return the slots for the communicator of an entry, whose ranks must fill equal blocks of nodes in order."""
+    own_nodes = [nodes[rank] for rank in entry.communicator]
+    counts = Counter(own_nodes)
+    ranks_per_node = max(counts.values())
+    blocks = [own_nodes[at : at + ranks_per_node] for at in range(0, len(own_nodes), ranks_per_node)]
+    if set(counts.values()) != {ranks_per_node} or any(len(set(block)) > 1 for block in blocks):
+        return []
+    return [slot for slot in SLOTS if (slot.nranks, slot.ranks_per_node) == (len(own_nodes), ranks_per_node)]
+
+
+def _unfit(entry: IndexEntry, nodes: Sequence[int], inplace: bool, only_sums: bool) -> str:
+    """Return why the shim cannot load an entry's file, or must not; "" if it can."""
+    if entry.target != TARGET:
+        return f"files for {entry.target} are no plans of MSCCL++"
+    if entry.relays or entry.collective not in COLLECTIVES:
+        return f"the shim must choose plans of {' and '.join(COLLECTIVES)} without relays only"
+    if entry.collective == "allreduce" and not only_sums:
+        return "the shim compares no operation, and plans sum: state --only-sums if no call is a maximum or the like"
+    if entry.inplace != inplace:
+        return f"only plans for calls {'in' if inplace else 'out of'} place are installed, as all must have one form"
+    if not _slots_of(entry, nodes):
+        shapes = ", ".join(dict.fromkeys(f"{slot.nranks} ({slot.ranks_per_node} a node)" for slot in SLOTS))
+        return f"the shim reads plans for {shapes} ranks only"
+    return ""
+
+
+def install_plans(placed: dict[Slot, IndexEntry], folder: Path) -> list[str]:
+    """Write plans under the shim's names, and return the names of the files that were there before and are kept.
+
+    A file that is not ours and has one of the names, or another name that the shim reads for the same communicators, is
+    renamed: the shim takes any of two plans that serve a call. A record in the folder lets `undo_plans` restore it.
+
+    Args:
+        placed: The entry for each slot.
+        folder: The folder; it is made if it does not exist.
+
+    Raises:
+        InputError: A plan is not what its entry says, a file was kept already, or the folder cannot be written.
+    """
+    files = {slot.name: checked_bytes(entry) for slot, entry in placed.items()}
+    digests = _record(folder)
+    sizes = {(slot.nranks, slot.ranks_per_node) for slot in placed}
+    names = [slot.name for slot in SLOTS if (slot.nranks, slot.ranks_per_node) in sizes]
+    ours = [name for name in names if _is_ours(folder / name, digests.get(name))]
+    displaced = [name for name in names if name not in ours and os.path.lexists(folder / name)]
+    for name in displaced:
+        if os.path.lexists(folder / f"{name}{_KEPT}"):
+            raise InputError(f"{origin_of(folder / name)}{_KEPT}: is kept already; move it, or use --undo first")
+    _make(folder)
+    check_replaceable(folder / _RECORD)
+    kept_digests = {name: digest for name, digest in digests.items() if name not in names}
+    own_digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    _write(folder / _RECORD, _record_text(kept_digests | own_digests))
+    try:
+        for name in displaced:
+            os.rename(folder / name, folder / f"{name}{_KEPT}")
+        for name in ours:
+            (folder / name).unlink()
+    except OSError as error:
+        raise InputError(f"{origin_of(folder)}: cannot be written ({error.strerror or error})") from None
+    for name, data in files.items():
+        _write(folder / name, data)
+    return [f"{name}{_KEPT}" for name in displaced]
+
+
+def undo_plans(folder: Path) -> list[str]:
+    """Remove the plans that `install_plans` wrote, restore what had their names before, and say what was done.
+
+    Raises:
+        InputError: Nothing is installed there, the record is not ours, or the folder cannot be written.
+    """
+    digests, done = _record(folder), []
+    if not os.path.lexists(folder / _RECORD):
+        raise InputError(f"--undo: {origin_of(folder)} has no plans of synth; $MSCCLPP_CACHE_DIR names the folder")
+    try:
+        for name, digest in digests.items():
+            if _is_ours(folder / name, digest):
+                (folder / name).unlink()
+                done.append(f"{name}: removed")
+            elif os.path.lexists(folder / name):
+                done.append(f"{name}: was changed since, and stays")
+        for slot in SLOTS:
+            kept = folder / f"{slot.name}{_KEPT}"
+            if os.path.lexists(kept) and not os.path.lexists(folder / slot.name):
+                os.rename(kept, folder / slot.name)
+                done.append(f"{slot.name}: restored")
+        (folder / _RECORD).unlink()
+    except OSError as error:
+        raise InputError(f"{origin_of(folder)}: cannot be written ({error.strerror or error})") from None
+    return done
+
+
+def _make(folder: Path) -> None:
+    """Make the folder; raise InputError if that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{origin_of(folder)}: cannot be made ({error.strerror or error})") from None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file completely or not at all."""
+    with replaced(path) as file:
+        file.write(data)
+
+
+def _is_ours(path: Path, digest: str | None) -> bool:
+    """Return whether a file is the one that we wrote, by its SHA-256; False if there is none."""
+    if digest is None or path.is_symlink() or not path.is_file():
+        return False
+    return hashlib.sha256(read_bytes(path, "an execution plan", MOST_BYTES)).hexdigest() == digest
+
+
+def _record_text(digests: dict[str, str]) -> bytes:
+    """Return the record of the files that we wrote, with their SHA-256."""
+    return (json.dumps({"format": _FORMAT, "files": digests}, indent=1) + "\n").encode()
+
+
+def _record(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 by name of the files that the record in a folder names; none if there is no record.
+
+    Raises:
+        InputError: The record is not one of ours.
+    """
+    path = folder / _RECORD
+    if not os.path.lexists(path):
+        return {}
+    expected = f"a record of synth ({_FORMAT})"
+    document = parse_json(read_text(path, expected, _MOST_RECORD), origin_of(path), expected)
+    files = document.get("files") if isinstance(document, dict) and document.get("format") == _FORMAT else None
+    names = {slot.name for slot in SLOTS}
+    if not isinstance(files, dict) or not all(
+        name in names and isinstance(digest, str) for name, digest in files.items()
+    ):
+        raise InputError(f"{origin_of(path)}: must be {expected}; remove it if it is another's")
+    return files
+
+
+def described(choice: Choice) -> list[str]:
+    """Return why plans are not installed, one line a reason with the number of plans."""
+    return [f"{format_count(count, 'plan')} not installed: {reason}" for reason, count in choice.reasons.items()]
