@@ -42,7 +42,7 @@ def evaluate(text: str, values: Mapping[str, float], where: str) -> float:
         if isinstance(error, InputError):
             raise
         why = "divides by zero" if isinstance(error, ZeroDivisionError) else "is no formula"
-        if size := re.search(r"\d[KMGT]i?B?\b", text):
+        if size := re.search(r"[\d.]+[KMGT]i?B?\b", text):
             raise InputError(
                 f"{where}: {shown(text)}: {size[0]} cannot stand in a formula; write bytes, as 1024*1024"
             ) from None

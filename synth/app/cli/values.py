@@ -146,7 +146,7 @@ def check_arguments(command: click.Command, args: list[str], ctx: click.Context)
         if len(name) > 2 and name[0] == "-" != name[1] and f"-{name}" in long_options:
             raise InputError(f"{name}: no such option; did you mean -{name}?")
     given_names: set[str | None] = set()
-    inner = click.Context(command, parent=ctx)  # This context allows options after arguments.
+    inner = click.Context(command, parent=ctx, info_name=command.name)  # This context allows options after arguments.
     for param in command.make_parser(inner).parse_args(list(args))[2]:
         if not isinstance(param, click.Option) or param.multiple:
             continue

@@ -270,7 +270,7 @@ def _groups(top: Fields, topology: Topology, dead: set[int]) -> tuple[ClusterGro
         top.fail("groups", f"is empty or missing; it must be an array of texts such as {_FORM}")
     for text in texts:
         subsets = _SUBSETS.fullmatch(text.strip().lower())
-        if subsets is None and text.strip().lower().startswith(ALL):
+        if subsets is None and text.strip().lower().startswith(f"{ALL} "):
             top.fail("groups", f"{shown(text)} is not known; it must be as in {_FORM}")
         if subsets is not None:
             labelled_groups = ((ranks, text) for ranks in _subsets(top, text, subsets, topology))

@@ -20,6 +20,7 @@ from emit.library.selection.shim_plans import (
     mscclpp_plan_dir,
     undo_plans,
 )
+from synth.app.cli.asking.answer import check_writable
 from synth.app.present.layout import say_fitted, warn
 from synth.model.problem import parse_ranks
 from synth.model.text import format_listed, format_served, format_spans
@@ -71,6 +72,7 @@ def install(
         return
     if folder is None:
         raise InputError("LIB is missing: synth library install LIB")
+    check_writable(target_folder, option="--into")
     entries = load_library(folder)
     communicator = _communicator(entries, group, folder)
     own_entries = [entry for entry in entries_in_order(entries, communicator) if entry.communicator == communicator]
