@@ -13,7 +13,7 @@ import re
 import shlex
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,7 +51,11 @@ class Folder:
 
 
 def export_folders(
-    entries: Sequence[IndexEntry], target: str, out: str | Path, groups: Iterable[tuple[int, ...]] = ()
+    entries: Sequence[IndexEntry],
+    target: str,
+    out: str | Path,
+    groups: Iterable[tuple[int, ...]] = (),
+    progress: Callable[[int, int], object] = lambda *_: None,
 ) -> list[Folder]:
     """Write a folder for each communicator that a target has files for, or for each root if there are several.
 
@@ -63,6 +67,7 @@ def export_folders(
         out: Folder in which the folders are made.
         groups: Groups to export, each its ranks in order; empty for all, including those that files serve by a
             symmetry.
+        progress: Receives how many files are checked, of how many.
 
     Raises:
         InputError: If the target or a group has no files, a file is not what the index says, or a folder cannot be
@@ -82,10 +87,11 @@ def export_folders(
         if not distinct_groups
         else [e for g in distinct_groups for e in entries_in_order(target_entries, g)]
     )
+    entry_of_file = {entry.file: entry for entry in exported}
     checked: dict[str, bytes] = {}
-    for entry in exported:
-        if entry.file not in checked:
-            checked[entry.file] = checked_bytes(entry)
+    for file, entry in entry_of_file.items():
+        progress(len(checked), len(entry_of_file))
+        checked[file] = checked_bytes(entry)
     return [_write(Path(out) / name, folder_entries, checked) for name, folder_entries in _folders(exported).items()]
 
 

@@ -25,12 +25,14 @@ from synth.app.clusters.plan import BuildPlan, make_plan
 from synth.app.clusters.processes import processors
 from synth.app.present.layout import say_fitted, warn
 from synth.model.deadline import now
-from synth.model.text import format_count, format_table
-from synth.storage.cache import open_cache
+from synth.model.numbers import format_seconds
+from synth.model.text import format_count, format_spans, format_table
+from synth.storage.cache import Cache, open_cache
 from topologies.errors import InputError
 from topologies.text.files import origin_of
 
 _SHOWN = 12  # kinds of problems in a plan's table
+_MUCH_LONGER = 1.5  # multiple of the budget from which a warning says what the problems need
 
 _building = declare(
     click.option("--on", metavar="dask|ADDRESS", help="Use a local Dask cluster (dask), or that of tcp://HOST:PORT."),
@@ -65,6 +67,7 @@ def library_build(
     if dry_run:
         _say_plan(plan, {task.key for task in plan.tasks() if answer_cache.has(task.key)}, as_json)
         return
+    _warn_of_budget(plan, answer_cache)
     with _progress(plan, as_json) as report:
         built = build(plan, out, answer_cache, pool, report)
     _say_built(built, out, now() - begun, as_json)
@@ -72,6 +75,16 @@ def library_build(
         raise SystemExit(130)
     if built.left_out:
         raise SystemExit(3)
+
+
+def _warn_of_budget(plan: BuildPlan, answer_cache: Cache) -> None:
+    """Say on stderr if the problems need much longer than the budget, however little work each of them gets."""
+    known_keys = {task.key for task in plan.tasks() if answer_cache.has(task.key)}
+    left_s, budget_s = plan.seconds(known_keys), plan.cluster.budget_s
+    if left_s > _MUCH_LONGER * budget_s:
+        problems, cores = format_count(len(plan.searches), "problem"), format_count(plan.cores, "core")
+        least = f"{problems} need about {_minutes(left_s)} on {cores}, and take it"
+        warn(f"budget {format_seconds(budget_s)}: is too short: {least}; name fewer groups, collectives or sizes")
 
 
 def _pool(on: str | None, jobs: int | None) -> WorkerPool:
@@ -159,13 +172,16 @@ def _progress(plan: BuildPlan, quiet: bool) -> Iterator[Callable[[State], None]]
             """Print a line on the progress, unless output is to be quiet."""
             if not quiet:
                 left = f"about {_minutes(state.left_s)} left"
-                log(f"{state.done} of {state.total}, {left}, worst gap {state.worst:.3f}")
+                worst = f", worst gap {state.worst:.3f}" if state.done else ""
+                log(f"{state.done} of {state.total}, {left}{worst}")
 
         yield say_state
         return
     total = len(plan.shares)
-    with bar(_heading(plan), total, "… left  worst gap 1.000") as draw:
-        yield lambda state: draw(state.done, total, f"{_minutes(state.left_s)} left  worst gap {state.worst:.3f}")
+    with bar(_heading(plan), total, "… left") as draw:
+        yield lambda state: draw(
+            state.done, total, f"{_minutes(state.left_s)} left" + f"  worst gap {state.worst:.3f}" * bool(state.done)
+        )
 
 
 def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
@@ -258,11 +274,12 @@ def library_update(
         write_fault(folder, fault)  # Otherwise answers of the healthy library would be loaded.
         built = None
         if plan.shares:
+            _warn_of_budget(plan, answer_cache)
             with _progress(plan, as_json) as report:
                 built = build(plan, folder, answer_cache, _pool(on, jobs), report)
         rows.append(_row(parts, plan, healthy, built, out, folder))
         if not as_json:
-            click.echo(rows[-1]["text"])
+            say_fitted(rows[-1]["text"])
         if built is not None and built.interrupted:
             raise SystemExit(130)
     if as_json:
@@ -294,7 +311,7 @@ def _row(
         text += f"   {len(plan.impossible)} without an answer"
     if question_costs:
         worst = question_costs[0]
-        ranks = ",".join(map(str, worst.question.group))
+        ranks = format_spans(worst.question.group)
         text += f"   large messages take up to {worst.factor:.2f} × as long ({worst.question.collective} of {ranks})"
     slower = question_costs[0].factor if question_costs else None
     return about | {"solved": solved, "seconds": round(built.seconds, 2), "slower": slower, "text": text}

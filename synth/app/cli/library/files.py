@@ -131,7 +131,8 @@ def export(
         group_ranks = [parse_ranks(group, "--group", _RANKS) for group in groups]
         library_folder = as_folder(folder, "LIB")
         check_fault(library_folder if library_folder.is_dir() else library_folder.parent)
-        exported = export_folders(load_library(folder), form, out, group_ranks)
+        with counting("checking") as progress:
+            exported = export_folders(load_library(folder), form, out, group_ranks, progress)
         for item in exported[:_SHOWN]:
             files = format_count(item.files, "file")
             click.echo(f"{load_line(item)}    # {files}, ranks {format_listed(item.communicator)} in this order")
