@@ -23,6 +23,8 @@ from synth.solvers import workers
 # Files that take a minute or more of one process: they begin first, so that no process is left with one at the end.
 LONG = ("tests/readme/", "tests/synth/app/cli/test_search.py", "tests/synth/search/test_frontiers.py")
 
+START_SOLVER, CLOSE_POOL = workers._Child, workers.Workers.__exit__
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the long files first; `make test` hands files to processes in this order."""
@@ -31,9 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def spare_solver_processes() -> Iterator[None]:
-    """Let each pool of solver processes take over the idle ones of pools before it, as a start takes half a second."""
+    """Let each pool of solver processes take over the idle ones of pools before it, as a start takes half a second.
+
+    Tests of the pools themselves use `plain_pools`.
+    """
     spare: dict[str, list[workers._Child]] = defaultdict(list)
-    start, close = workers._Child, workers.Workers.__exit__
+    start, close = START_SOLVER, CLOSE_POOL
 
     def spare_or_started(solver: str) -> workers._Child:
         while spare[solver]:
@@ -54,6 +59,13 @@ def spare_solver_processes() -> Iterator[None]:
         yield
     for child in chain.from_iterable(spare.values()):
         child.kill()
+
+
+@pytest.fixture
+def plain_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let pools start their own processes, and leave none, as they do outside of tests."""
+    monkeypatch.setattr(workers, "_Child", START_SOLVER)
+    monkeypatch.setattr(workers.Workers, "__exit__", CLOSE_POOL)
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from topologies.text.files import check_below, origin_of
 
 _PATIENCE_S = 60.0  # longest wait for another writer if nothing else limits it
 _LEAST_S = 0.3  # shortest wait even if no time is left: most writers hold a library for milliseconds
+_ATTEMPTS = 20  # times that a folder is made and opened, which another writer may remove in between
 _LOOK_S = 0.02  # between two attempts to lock
 _stops_waiting = False
 _MOST_BESIDE = 100  # largest number in the name of a new library beside a locked one
@@ -221,14 +222,8 @@ def writing(
         InputError: If the folder cannot be written, or has a foreign index.
     """
     path = Path(folder)
-    new_folders = [parent for parent in (path, *path.parents) if not parent.exists()]
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with (
-            _locked(path, option, until, elsewhere) as path,
-            _removed_if_empty(new_folders),
-            staging_folder(path) as staging,
-        ):
+        with _locked(path, option, until, elsewhere) as path, staging_folder(path) as staging:
             remove_leftovers(path)
             _open.append(library := Library(path, Path(staging), existing_entries(path, option)))
             try:
@@ -242,43 +237,66 @@ def writing(
 
 
 @contextmanager
-def _removed_if_empty(folders: Sequence[Path]) -> Iterator[None]:
-    """Remove those of the folders, the innermost first, in which nothing is at the end."""
-    try:
-        yield
-    finally:
-        with suppress(OSError):  # A folder with files stays, and so do those that contain it.
-            for folder in folders:
-                folder.rmdir()
-
-
-@contextmanager
 def _locked(folder: Path, option: str, until: float, elsewhere: bool) -> Iterator[Path]:
-    """Yield the folder while it is locked against other writers, which would lose each other's entries.
+    """Make a folder and yield it while it is locked against other writers, which would lose each other's entries.
 
-    It is a new folder beside this one if the wait ends in vain and `elsewhere` is True.
+    It is a new folder beside this one if the wait ends in vain and `elsewhere` is True. What was made is removed at the
+    end if nothing is in it.
 
     Raises:
         LibraryHeldError: If the wait ends in vain and `elsewhere` is False.
+        OSError: The folder cannot be made or opened.
     """
-    handle = os.open(folder, os.O_RDONLY)
+    made = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    handle = _open_folder(folder)
     try:
         while _takes_lock(handle, folder, until, elsewhere):
-            folder.mkdir(parents=True, exist_ok=True)
-            if os.path.samestat(os.fstat(handle), os.stat(folder)):
-                yield folder
+            if _is_at(handle, folder):
+                try:
+                    yield folder
+                finally:
+                    with suppress(OSError):  # A folder with files stays, and so do those that contain it.
+                        for new_folder in made:
+                            new_folder.rmdir()
                 return
-            os.close(handle)  # Another writer had nothing to write, and removed the folder.
-            handle = os.open(folder, os.O_RDONLY)
+            old_handle, handle = handle, _open_folder(folder)
+            os.close(old_handle)
         if not elsewhere:
             advice = "wait until it ends (resume it if it is stopped), or give another folder"
             raise LibraryHeldError(f"{option} {folder}: another process is writing to it; {advice}")
         beside = _new_folder_beside(folder)
         print(f"{folder}: is held by another process; the answer is written to {beside}", file=sys.stderr, flush=True)
-        with _locked(beside, option, until, False) as held_folder:
-            yield held_folder
+        try:
+            with _locked(beside, option, until, False) as held_folder:
+                yield held_folder
+        finally:
+            with suppress(OSError):  # A folder with files stays.
+                beside.rmdir()
     finally:
         os.close(handle)
+
+
+def _open_folder(folder: Path) -> int:
+    """Make a folder if it is missing, and return a descriptor of it; raise OSError if that fails.
+
+    Another writer that had nothing to write may remove it in between.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            if attempt + 1 == _ATTEMPTS:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _is_at(handle: int, folder: Path) -> bool:
+    """Return whether an open folder is still the one at its path."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(folder))
+    except FileNotFoundError:
+        return False
 
 
 def _takes_lock(handle: int, folder: Path, until: float, elsewhere: bool) -> bool:

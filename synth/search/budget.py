@@ -6,9 +6,9 @@ All deadlines are readings of `synth.model.deadline.now`, in seconds. The shares
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from time import process_time
 
 from synth.engines.request import Options
 from synth.model.deadline import now
@@ -20,7 +20,7 @@ from topologies.topology import Topology
 
 # After the end of the budget a search waits so long for its first answer, and half as long for a first program.
 GRACE_S = 1.0
-_MOST_SLOWNESS = 4.0  # The most that a busy machine lengthens the wait for a first program by.
+_MOST_BUSYNESS = 4.0  # The most that a busy machine lengthens the wait for a first program by.
 _SPARE = 1.25  # The budget that a message proposes, over the estimated one, so that following the message is enough.
 _SPARE_LOWERING = 2.0  # The time that a message proposes for lowering and writing, over the estimated time.
 _IMPROVING = 0.4  # The share of the time left in which the best program of an algorithm is looked for.
@@ -50,7 +50,6 @@ class Budget:
     seconds: float = math.inf
     begun: float = field(default_factory=now)
     stated_s: float = 0.0
-    _start: tuple[float, float] = field(default_factory=lambda: (now(), process_time()), repr=False, compare=False)
 
     @classmethod
     def of(cls, options: Options) -> Budget:
@@ -132,15 +131,7 @@ class Budget:
             share_s = _WHILE_SEARCHING * self.seconds
             longest_s = max(_PATIENCE * share_s, _PATIENCE * needs_s if first else 0.0)
             return min(enough, begun + share_s), min(cutoff, begun + longest_s)
-        return enough, max(cutoff, self.deadline + self._slowness() * GRACE_S / 2) if first else cutoff
-
-    def _slowness(self) -> float:
-        """Return the time that passed over the processor time that this process got, 1 to `_MOST_SLOWNESS`.
-
-        On a busy machine a first program so gets as much work after the end of the budget as on a quiet one.
-        """
-        passed_s, processor_s = now() - self._start[0], process_time() - self._start[1]
-        return min(_MOST_SLOWNESS, max(1.0, passed_s / processor_s if processor_s > 0 else 1.0))
+        return enough, max(cutoff, self.deadline + _busyness() * GRACE_S / 2) if first else cutoff
 
     def waits(self, needs_s: float, spent_s: float) -> bool:
         """Return whether a program takes too long to be lowered before all engines had their stages.
@@ -203,6 +194,18 @@ def least_seconds(topology: Topology, sends: int = 0, members: int = 0) -> float
     return known_s + _PAIR_S * protocols * pairs
 
 
+def _busyness() -> float:
+    """Return the processes that want a processor, over the processors, 1 to `_MOST_BUSYNESS`.
+
+    On a busy machine a first program so gets about as much work after the end of the budget as on a quiet one.
+    """
+    try:
+        waiting = os.getloadavg()[0]
+    except OSError:
+        return 1.0
+    return min(_MOST_BUSYNESS, max(1.0, waiting / (os.cpu_count() or 1)))
+
+
 class BudgetTooShort(InputError):
     """An error about a budget in which there is no answer; the message proposes one that is enough.
 
@@ -210,12 +213,22 @@ class BudgetTooShort(InputError):
         sends: Number of sends of the first answer; 0 if it is not known.
     """
 
-    def __init__(self, topology: Topology, sends: int, budget_s: float, members: int = 0) -> None:
-        """Compute the budget that is enough from the size of the network, the first answer and the budget."""
-        self.sends = sends
-        least_s = _SPARE * max(least_seconds(topology, sends, members), budget_s)
+    def __init__(
+        self, topology: Topology, sends: int, budget_s: float, members: int = 0, stated_s: float | None = None
+    ) -> None:
+        """Compute the budget that is enough from the size of the network, the first answer and the budget.
+
+        Args:
+            topology: The network.
+            sends: Number of sends of the first answer; 0 if it is not known.
+            budget_s: Seconds of the search.
+            members: As in `least_seconds`.
+            stated_s: Seconds of the whole command's budget; None for `budget_s`.
+        """
+        self.sends, stated_s = sends, stated_s or budget_s
+        least_s = _SPARE * max(least_seconds(topology, sends, members), budget_s) * max(1.0, stated_s / budget_s)
         size, enough = f"{topology.nranks} ranks and {topology.nlinks} links", format_seconds(least_s)
-        super().__init__(f"budget {format_seconds(budget_s)} is too short for {size}; try --budget {enough}")
+        super().__init__(f"budget {format_seconds(stated_s)} is too short for {size}; try --budget {enough}")
 
 
 def check_budget(topology: Topology, sends: int, budget_s: float, members: int = 0) -> None:

@@ -153,7 +153,8 @@ class _ProtocolsSearch:
             return search(self.problems[name], options, self._workers, self._report, plan, self._executor)
         except BudgetTooShort as error:  # The user knows the budget of all protocols.
             members = len(self._problem.ranks)
-            raise BudgetTooShort(self._problem.topology, error.sends, self.budget.seconds, members) from None
+            seconds, stated_s = self.budget.seconds, self.budget.stated_s
+            raise BudgetTooShort(self._problem.topology, error.sends, seconds, members, stated_s) from None
 
     def _reserved_s(self) -> float:
         """Return the seconds that the programs of the fastest schedules so far need."""

@@ -239,7 +239,7 @@ class StagedSearch:
             if stop_reason == "interrupted":
                 raise KeyboardInterrupt
             raise_first_defect()
-            raise BudgetTooShort(state.problem.topology, self._sends, self._options.budget_s)
+            raise BudgetTooShort(state.problem.topology, self._sends, self._options.budget_s, 0, self._options.stated_s)
         if stop_reason == "interrupted":
             state.pool.stop()
         if self._plan.programs is not Programs.ALL:

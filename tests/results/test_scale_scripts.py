@@ -106,7 +106,8 @@ def test_an_answer_that_contradicts_its_files_is_wrong(processes: Processes, tmp
     ended = processes.run([*scale_runs.synth(*TINY), "--proof", "--json", "--out", str(tmp_path)], limit_s=60)
     row = json.loads(ended.out)["algorithms"][0]
     assert processes.proved(row)[1] == ""
-    assert "time / bound" in processes.proved({**row, "gap": row["gap"] * 1.01})[1]
+    assert "time / bound" in processes.proved({**row, "file": None, "gap": row["gap"] * 1.01})[1]
+    assert "bound (µs)" in processes.proved({**row, "file": "a.xml", "bound_us": row["bound_us"] * 1.01})[1]
     assert "no schedule" in processes.proved({"gap": 1.0})[1]
     Path(row["proof_file"]).write_text("{}", encoding="utf-8")
     assert "synth prove" in processes.proved(row)[1]

@@ -7,12 +7,14 @@ ranks a node. What a plan does, its message sizes and its form of calls stand in
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +22,7 @@ from emit.library.entry import IndexEntry, vs_library
 from emit.library.library_file import MOST_BYTES
 from emit.library.selection.export import checked_bytes
 from synth.model.text import format_count
-from synth.storage.columns import check_replaceable, replaced
+from synth.storage.columns import replaced
 from topologies.errors import InputError
 from topologies.text.files import origin_of, parse_json, read_bytes, read_text
 
@@ -132,112 +134,167 @@ def install_plans(placed: dict[Slot, IndexEntry], folder: Path) -> list[str]:
     """Write plans under the shim's names, and return the names of the files that were there before and are kept.
 
     A file that is not ours and has one of the names, or another name that the shim reads for the same communicators, is
-    renamed: the shim takes any of two plans that serve a call. A record in the folder lets `undo_plans` restore it.
+    kept under another name: the shim takes any of two plans that serve a call. A record in the folder lets `undo_plans`
+    restore it, also after a call that was killed.
 
     Args:
         placed: The entry for each slot.
         folder: The folder; it is made if it does not exist.
 
     Raises:
-        InputError: A plan is not what its entry says, a file was kept already, or the folder cannot be written.
+        InputError: A plan is not what its entry says, a file is kept already, or the folder cannot be written.
     """
     files = {slot.name: checked_bytes(entry) for slot, entry in placed.items()}
-    digests = _record(folder)
-    sizes = {(slot.nranks, slot.ranks_per_node) for slot in placed}
-    names = [slot.name for slot in SLOTS if (slot.nranks, slot.ranks_per_node) in sizes]
-    ours = [name for name in names if _is_ours(folder / name, digests.get(name))]
-    displaced = [name for name in names if name not in ours and os.path.lexists(folder / name)]
-    for name in displaced:
-        if os.path.lexists(folder / f"{name}{_KEPT}"):
-            raise InputError(f"{origin_of(folder / name)}{_KEPT}: is kept already; move it, or use --undo first")
-    _make(folder)
-    check_replaceable(folder / _RECORD)
-    kept_digests = {name: digest for name, digest in digests.items() if name not in names}
-    own_digests = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    _write(folder / _RECORD, _record_text(kept_digests | own_digests))
-    try:
+    shapes = {(slot.nranks, slot.ranks_per_node) for slot in placed}
+    names = [slot.name for slot in SLOTS if (slot.nranks, slot.ranks_per_node) in shapes]
+    with _locked(folder):
+        record = _Record.read(folder)
+        ours = [name for name in names if record.is_ours(folder, name)]
+        displaced = [name for name in names if name not in ours and os.path.lexists(folder / name)]
         for name in displaced:
-            os.rename(folder / name, folder / f"{name}{_KEPT}")
-        for name in ours:
-            (folder / name).unlink()
-    except OSError as error:
-        raise InputError(f"{origin_of(folder)}: cannot be written ({error.strerror or error})") from None
-    for name, data in files.items():
-        _write(folder / name, data)
+            if os.path.lexists(_kept(folder, name)):
+                raise InputError(
+                    f"{origin_of(folder)}: {name} was changed since {name}{_KEPT} was kept; move one of them"
+                )
+        # Both old and new files count as ours until all are written.
+        record.kept |= set(displaced)
+        for name, data in files.items():
+            record.digests.setdefault(name, set()).add(_digest(data))
+        record.write(folder)
+        for name in displaced:
+            os.rename(folder / name, _kept(folder, name))
+        for name in names:
+            if name in files:
+                with replaced(folder / name) as file:
+                    file.write(files[name])
+            else:
+                (folder / name).unlink(missing_ok=True)
+        record.digests |= {name: {_digest(files[name])} if name in files else set() for name in names}
+        record.write(folder)
     return [f"{name}{_KEPT}" for name in displaced]
 
 
 def undo_plans(folder: Path) -> list[str]:
     """Remove the plans that `install_plans` wrote, restore what had their names before, and say what was done.
 
+    A file that was changed since stays, and so does the record of it while a file that was kept waits for its name.
+
     Raises:
         InputError: Nothing is installed there, the record is not ours, or the folder cannot be written.
     """
-    digests, done = _record(folder), []
     if not os.path.lexists(folder / _RECORD):
-        raise InputError(f"--undo: {origin_of(folder)} has no plans of synth; $MSCCLPP_CACHE_DIR names the folder")
-    try:
-        for name, digest in digests.items():
-            if _is_ours(folder / name, digest):
+        raise InputError(f"--undo: {origin_of(folder)} has no plans of synth")
+    done = []
+    with _locked(folder):
+        record = _Record.read(folder)
+        waiting = set()
+        for name in (slot.name for slot in SLOTS if slot.name in record.digests or slot.name in record.kept):
+            is_kept = os.path.lexists(_kept(folder, name))
+            if name in record.kept and not is_kept:
+                # A killed installation had not come to it, so the file is not ours; or somebody moved what was kept.
+                if record.has_digest(folder, name):
+                    done.append(f"{name}: stays, because {name}{_KEPT} is gone; remove it if it is not yours")
+                continue
+            if os.path.lexists(folder / name) and not record.is_ours(folder, name):
+                done.append(f"{name}: was changed since, and stays")
+                if is_kept:
+                    done.append(f"{name}{_KEPT}: is what was there before")
+                    waiting.add(name)
+            elif is_kept:
+                os.replace(_kept(folder, name), folder / name)
+                done.append(f"{name}: restored")
+            elif os.path.lexists(folder / name):
                 (folder / name).unlink()
                 done.append(f"{name}: removed")
-            elif os.path.lexists(folder / name):
-                done.append(f"{name}: was changed since, and stays")
-        for slot in SLOTS:
-            kept = folder / f"{slot.name}{_KEPT}"
-            if os.path.lexists(kept) and not os.path.lexists(folder / slot.name):
-                os.rename(kept, folder / slot.name)
-                done.append(f"{slot.name}: restored")
-        (folder / _RECORD).unlink()
-    except OSError as error:
-        raise InputError(f"{origin_of(folder)}: cannot be written ({error.strerror or error})") from None
+        record.digests, record.kept = {}, waiting
+        if waiting:
+            record.write(folder)
+        else:
+            (folder / _RECORD).unlink()
     return done
 
 
-def _make(folder: Path) -> None:
-    """Make the folder; raise InputError if that fails."""
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Make a folder and lock it against other installations; raise InputError for an OSError inside."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # Some file systems have no locks.
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
     except OSError as error:
-        raise InputError(f"{origin_of(folder)}: cannot be made ({error.strerror or error})") from None
+        raise InputError(f"{origin_of(folder)}: cannot be written ({error.strerror or error})") from None
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write a file completely or not at all."""
-    with replaced(path) as file:
-        file.write(data)
+def _kept(folder: Path, name: str) -> Path:
+    """Return where a file is kept that had one of the names before."""
+    return folder / f"{name}{_KEPT}"
 
 
-def _is_ours(path: Path, digest: str | None) -> bool:
-    """Return whether a file is the one that we wrote, by its SHA-256; False if there is none."""
-    if digest is None or path.is_symlink() or not path.is_file():
-        return False
-    return hashlib.sha256(read_bytes(path, "an execution plan", MOST_BYTES)).hexdigest() == digest
+def _digest(data: bytes) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    return hashlib.sha256(data).hexdigest()
 
 
-def _record_text(digests: dict[str, str]) -> bytes:
-    """Return the record of the files that we wrote, with their SHA-256."""
-    return (json.dumps({"format": _FORMAT, "files": digests}, indent=1) + "\n").encode()
+@dataclass(eq=False)
+class _Record:
+    """What was installed in a folder.
 
-
-def _record(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 by name of the files that the record in a folder names; none if there is no record.
-
-    Raises:
-        InputError: The record is not one of ours.
+    Attributes:
+        digests: SHA-256 of each file that is ours, by name; several while an installation replaces it.
+        kept: Names whose files are only ours if a file with that name is kept.
     """
-    path = folder / _RECORD
-    if not os.path.lexists(path):
-        return {}
-    expected = f"a record of synth ({_FORMAT})"
-    document = parse_json(read_text(path, expected, _MOST_RECORD), origin_of(path), expected)
-    files = document.get("files") if isinstance(document, dict) and document.get("format") == _FORMAT else None
-    names = {slot.name for slot in SLOTS}
-    if not isinstance(files, dict) or not all(
-        name in names and isinstance(digest, str) for name, digest in files.items()
-    ):
-        raise InputError(f"{origin_of(path)}: must be {expected}; remove it if it is another's")
-    return files
+
+    digests: dict[str, set[str]] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+
+    @classmethod
+    def read(cls, folder: Path) -> _Record:
+        """Return the record of a folder, empty if there is none; raise InputError if it is not one of ours."""
+        path = folder / _RECORD
+        if not os.path.lexists(path):
+            return cls()
+        expected = f"a record of synth ({_FORMAT})"
+        document = parse_json(read_text(path, expected, _MOST_RECORD), origin_of(path), expected)
+        names = {slot.name for slot in SLOTS}
+        digests, kept = (document.get(key) if isinstance(document, dict) else None for key in ("files", "kept"))
+        if (
+            not isinstance(digests, dict)
+            or not isinstance(kept, list)
+            or document.get("format") != _FORMAT
+            or not all(name in names and isinstance(texts, list) for name, texts in digests.items())
+            or not all(isinstance(text, str) for texts in digests.values() for text in texts)
+            or not all(isinstance(name, str) and name in names for name in kept)
+        ):
+            raise InputError(f"{origin_of(path)}: must be {expected}; remove it if it is another's")
+        return cls({name: set(texts) for name, texts in digests.items()}, set(kept))
+
+    def write(self, folder: Path) -> None:
+        """Write the record to a folder."""
+        digests = {name: sorted(texts) for name, texts in sorted(self.digests.items()) if texts}
+        document = {"format": _FORMAT, "files": digests, "kept": sorted(self.kept)}
+        with replaced(folder / _RECORD) as file:
+            file.write((json.dumps(document, indent=1) + "\n").encode())
+
+    def is_ours(self, folder: Path, name: str) -> bool:
+        """Return whether the file of a name is one that we wrote."""
+        is_kept = os.path.lexists(_kept(folder, name))
+        return (is_kept or name not in self.kept) and self.has_digest(folder, name)
+
+    def has_digest(self, folder: Path, name: str) -> bool:
+        """Return whether the file of a name has the bytes of one that we wrote."""
+        path = folder / name
+        if path.is_symlink() or not self.digests.get(name):
+            return False
+        try:
+            data = read_bytes(path, "an execution plan", MOST_BYTES)
+        except InputError:
+            return False
+        return _digest(data) in self.digests[name]
 
 
 def described(choice: Choice) -> list[str]:

@@ -54,7 +54,7 @@ def checked_answer(share: BuildShare, answer: Answer) -> Answer:
         rows, unfiled = (
             [_compared(row, baselines) for row in part_rows] for part_rows in (answer.rows, answer.unfiled)
         )
-        gaps = (row.get("worst", row)["gap"] for row in (*rows, *unfiled) if row.get("gap") is not None)
+        gaps = ((row.get("worst") or row)["gap"] for row in (*rows, *unfiled) if row.get("gap") is not None)
         gap = max(gaps, default=1.0)
         return replace(answer, rows=rows, unfiled=unfiled, gap=gap)
     except InputError:

@@ -281,7 +281,7 @@ def _answer_with_files(task: Task, result: SearchResult) -> Answer:
         rows = [dict(entry.row) for entry in entries if _overlaps(entry.row, task)]
         names = {row[kind] for row in (*rows, *unfiled) for kind in ("file", "schedule", "proof_file") if row.get(kind)}
         files = {name: (Path(folder) / name).read_bytes() for name in sorted(names)}
-    gaps = [row.get("worst", row)["gap"] for row in (*rows, *unfiled) if "gap" in row]
+    gaps = [(row.get("worst") or row)["gap"] for row in (*rows, *unfiled) if "gap" in row]
     instance = {key: value for key, value in question(result.problem).items() if key in ("topology", "group", "root")}
     stem = stem_of_problem(result.problem)
     return Answer(task.key, instance, stem, rows, unfiled, max(gaps, default=1.0), cut, files)

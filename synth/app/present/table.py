@@ -17,6 +17,7 @@ from synth.model.text import (
     format_table,
     format_time,
 )
+from synth.search.statement import is_below_bound
 
 _LINES = 32  # groups that a table lists
 _NEXT = 2  # engines that the last line names
@@ -67,7 +68,8 @@ def table(
         lines[1:] = [f"{forms[0]}:", *lines[1 : 1 + len(rows)], f"{forms[1]}:", *lines[1 + len(rows) :]]
     is_short = width is not None and not details
     remarks = [*_searched(document), *(_without_files(rows) if width is not None else [])]
-    remarks += [*_libraries(document, left_out if is_short else None), *_proved(document, is_short)]
+    remarks += [*_below_bounds([*rows, *other_rows]), *_libraries(document, left_out if is_short else None)]
+    remarks += _proved(document, is_short)
     text = [*wrapped([heading(document, nranks)], width), "", *lines]
     if remarks:
         text += ["", *wrapped(remarks, width)]
@@ -93,8 +95,8 @@ def _columns(document: dict[str, Any], rows: Sequence[dict[str, Any]], wide: boo
         Column("rounds", shapes["rounds"], 7),
         Column("chunks", shapes["chunks"], 3),
         Column("predicted", times),
-        Column("bound", ["–" if _is_uncounted(row) else format_time(row["bound_us"]) for row in rows]),
-        Column("gap", ["–" if _is_uncounted(row) else f"{row['gap']:.3f}" for row in rows]),
+        Column("bound", [_against_bound(row, row)[0] for row in rows]),
+        Column("gap", [_against_bound(row, row)[1] for row in rows]),
         Column("worst in range", [_worst(row, wide) for row in rows], 1),
         Column("vs baseline", [_ratio(row["vs_baseline"]) for row in rows], 4),
     ]
@@ -118,9 +120,16 @@ def _differing(document: dict[str, Any]) -> list[dict[str, Any]]:
     return list(other_rows)
 
 
-def _is_uncounted(row: dict[str, Any]) -> bool:
-    """Return whether a row has a vendor library's time that is below the bound, because its model counts less."""
-    return bool(row["time_us"] < row["bound_us"] * (1 - 1e-6))
+def _against_bound(row: dict[str, Any], figures: dict[str, Any]) -> tuple[str, str]:
+    """Return the bound and the gap of a row at a size as text; – for a library's time that is below the bound.
+
+    Args:
+        row: The row.
+        figures: The row itself, for the size that is shown, or its `worst`.
+    """
+    if is_below_bound(row, figures):
+        return "–", "–"
+    return format_time(figures["bound_us"]), f"{figures['gap']:.3f}"
 
 
 def _shape(number: int | None) -> str:
@@ -131,12 +140,11 @@ def _shape(number: int | None) -> str:
 def _worst(row: dict[str, Any], wide: bool) -> str:
     """Return the largest gap of a row's range with its size, if it is not the size shown, else –."""
     worst = row["worst"]
-    if _is_uncounted(row):
-        return "–"
+    bound, gap = _against_bound(row, worst)
     if worst["bytes"] == row["shown_bytes"]:
         return "–"
-    figures = f": {format_time(worst['time_us'])}, bound {format_time(worst['bound_us'])}" if wide else ""
-    return f"{worst['gap']:.3f} @ {format_short_size(worst['bytes'])}{figures}"
+    figures = f": {format_time(worst['time_us'])}, bound {bound}" if wide else ""
+    return f"{gap} @ {format_short_size(worst['bytes'])}{figures}"
 
 
 def _proof_in_a_word(row: dict[str, Any], bounds: Sequence[dict[str, Any]]) -> str:
@@ -157,21 +165,24 @@ def _whole_proof(row: dict[str, Any]) -> str:
 def _without_files(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return a line for each reason why ranges of sizes have no file."""
     ranges: dict[str, list[str]] = {}
-    uncounted = dict.fromkeys(row["engine"] for row in rows if _is_uncounted(row))
     for row in rows:
         if row["refused"]:
             ranges.setdefault(row["refused"], []).append(format_served(row["min_bytes"], row["max_bytes"]))
-    return [
-        *(f"no file ({', '.join(served)}): {reason}" for reason, served in ranges.items()),
-        *(f"– {name}'s time is by a model of its own that counts less than our bound does" for name in uncounted),
-    ]
+    return [f"no file ({', '.join(served)}): {reason}" for reason, served in ranges.items()]
+
+
+def _below_bounds(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a line for each vendor library of which a row's time is below the bound."""
+    names = dict.fromkeys(row["engine"] for row in rows if is_below_bound(row, row))
+    return [f"– {name}'s time is by a model of its own, which counts less than our bound does" for name in names]
 
 
 def _details(row: dict[str, Any], form: str, width: int | None) -> list[str]:
     """Return all figures of a row, a fact or two a line, under its range and the form of its calls."""
     shape = [format_count(row[name], name[:-1]) for name in ("steps", "rounds", "chunks", "sends") if row[name]]
     parts = [", ".join([f"engine {row['engine'] or '–'}", *shape])]
-    parts.append(f"{format_time(row['time_us'])} for {format_size(row['shown_bytes'])}, gap {row['gap']:.3f}")
+    gap = _against_bound(row, row)[1]
+    parts.append(f"{format_time(row['time_us'])} for {format_size(row['shown_bytes'])}, gap {gap}")
     parts.append(f"bound {format_time(row['bound_us'])}: {_whole_proof(row)}")
     if row["worst"]["bytes"] != row["shown_bytes"]:
         parts.append(f"worst in range: {_worst(row, True)}")
@@ -198,6 +209,8 @@ def format_next_minute(outlook: dict[str, Any]) -> str:
         last_change = f", {outlook['moved']} improved last" if outlook["moved"] else ""
         largest_gap = f" · largest gap {outlook['gap']:.3f} at {format_short_size(outlook['bytes'])}{last_change}"
     nothing = "nothing, all is proved optimal"
+    if outlook["gap"] is None:  # All rows are vendor libraries' own, below our bounds.
+        nothing = "nothing, every engine has ended"
     if largest_gap:
         nothing = "nothing, every engine has ended"
         if not outlook["one_size"]:  # Without a pinned size, engines work on a few sizes only.

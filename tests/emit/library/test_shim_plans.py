@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,12 +97,65 @@ def test_what_was_there_is_kept_and_comes_back(entries: list[IndexEntry], tmp_pa
         undo_plans(folder)
 
 
-def test_a_file_that_was_changed_since_is_not_removed(entries: list[IndexEntry], tmp_path: Path) -> None:
-    folder = tmp_path / "default"
-    install_plans(choose_plans(entries, NODES).placed, folder)
+def test_a_file_that_was_changed_since_stays_and_so_does_what_was_before(
+    entries: list[IndexEntry], tmp_path: Path
+) -> None:
+    folder, placed = tmp_path / "default", choose_plans(entries, NODES).placed
+    folder.mkdir()
+    (folder / NAMES[0]).write_bytes(b"theirs")
+    install_plans(placed, folder)
     (folder / NAMES[0]).write_bytes(b"mine")
-    assert undo_plans(folder) == [f"{NAMES[0]}: was changed since, and stays"]
-    assert (folder / NAMES[0]).read_bytes() == b"mine"
+    with pytest.raises(InputError, match="move one"):
+        install_plans(placed, folder)
+    for _ in range(2):
+        assert [line.partition(":")[0] for line in undo_plans(folder)] == [NAMES[0], f"{NAMES[0]}.before-synth"]
+    (folder / NAMES[0]).unlink()
+    assert undo_plans(folder) == [f"{NAMES[0]}: restored"]
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {NAMES[0]: b"theirs"}
+
+
+@pytest.mark.parametrize("theirs", [b"theirs", None])
+@pytest.mark.parametrize("steps", range(8))
+def test_a_killed_installation_can_be_undone(
+    entries: list[IndexEntry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, theirs: bytes | None
+) -> None:
+    """Check a kill before each change of a file, in a first and in a second installation; None: theirs is like ours."""
+    folder, placed = tmp_path / "default", choose_plans(entries, NODES).placed
+    folder.mkdir()
+    before = theirs or entries[3].path.read_bytes()
+    (folder / NAMES[0]).write_bytes(before)
+    for choice in (placed, choose_plans(entries, NODES, only_sums=True).placed):
+        with monkeypatch.context() as patch:
+            _kill_after(steps, patch)
+            with suppress(KeyboardInterrupt):
+                install_plans(choice, folder)
+    with suppress(InputError):  # Killed before the record was written, so that nothing was changed.
+        undo_plans(folder)
+    assert (folder / NAMES[0]).read_bytes() == before
+    assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == {NAMES[0]}
+
+
+def _kill_after(steps: int, patch: pytest.MonkeyPatch) -> None:
+    """Let calls that rename, replace or remove files raise KeyboardInterrupt after so many of them."""
+    left = [steps]
+    for name in ("rename", "replace", "unlink"):
+        call = getattr(os, name)
+
+        def counted(*arguments: Any, _call: Any = call, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+            return _call(*arguments, **options)
+
+        patch.setattr(os, name, counted)
+
+
+def test_unreadable_files_do_not_block_undo(entries: list[IndexEntry], tmp_path: Path) -> None:
+    folder = tmp_path / "default"
+    install_plans(choose_plans(entries, NODES, only_sums=True).placed, folder)
+    (folder / NAMES[0]).unlink()
+    (folder / NAMES[0]).mkdir()
+    assert undo_plans(folder) == [f"{NAMES[0]}: was changed since, and stays", f"{NAMES[1]}: removed"]
 
 
 def test_a_wrong_plan_or_record_changes_nothing(entries: list[IndexEntry], tmp_path: Path) -> None:
@@ -114,7 +169,7 @@ def test_a_wrong_plan_or_record_changes_nothing(entries: list[IndexEntry], tmp_p
     assert not folder.exists()
     plan.write_text(right)
     folder.mkdir()
-    for text in ("[]", '{"format": "synth-installed-1", "files": {"../x": "0"}}', "{"):
+    for text in ("[]", '{"format": "synth-installed-1", "files": {"../x": ["0"]}, "kept": []}', "{"):
         (folder / "synth-installed.json").write_text(text)
         for attempt in (lambda: install_plans(choice.placed, folder), lambda: undo_plans(folder)):
             with pytest.raises(InputError, match=r"synth-installed\.json"):

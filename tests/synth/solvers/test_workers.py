@@ -7,11 +7,14 @@ import time
 from itertools import chain
 
 import numpy as np
+import pytest
 
 from synth import synthesize
 from synth.model.deadline import now
 from synth.solvers.boolean_model import BooleanModel
 from synth.solvers.workers import Ticket, Workers
+
+pytestmark = pytest.mark.usefixtures("plain_pools")
 
 
 def _hard() -> BooleanModel:
@@ -73,8 +76,8 @@ def test_two_idle_children_of_a_solver_are_kept() -> None:
 
 
 def test_closing_the_pool_leaves_no_process() -> None:
-    with Workers(("smt",)) as pool:
+    with Workers(("smt", "linear")) as pool:
         pool.ask("smt", _hard(), 1e5, 0)
         processes = [c.process for c in [*chain.from_iterable(pool._idle.values()), *pool._busy.values()]]
-        assert processes
+        assert len(processes) == 2  # One is idle.
     assert all(p.poll() is not None for p in processes)

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -133,11 +134,23 @@ def check_writable(folder: Path, target: str = AUTO, option: str = "--out") -> N
         target: Target of the files. In a library that exists, the folders of this target's files are checked too.
         option: The option that names the folder, for error messages.
     """
+    if not folder.exists() or folder.is_dir():
+        existing_entries(folder, option)
+    inner = [SCHEDULES, *(row.folder for row in TARGETS.values() if target in (AUTO, row.name))]
+    check_folder(folder, option, dict.fromkeys(inner))
+
+
+def check_folder(folder: Path, option: str, inner: Iterable[str] = ()) -> None:
+    """Raise InputError if a folder cannot be made or written.
+
+    Args:
+        folder: The folder, which need not exist.
+        option: What names the folder, for error messages.
+        inner: Names of folders in it that are checked too if they exist.
+    """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{option} {folder}: is a file; it must be a folder")
-    existing_entries(folder, option)
-    inner = [SCHEDULES, *(row.folder for row in TARGETS.values() if target in (AUTO, row.name))]
-    paths = [folder, *(path for name in dict.fromkeys(inner) if os.path.lexists(path := folder / name))]
+    paths = [folder, *(path for name in inner if os.path.lexists(path := folder / name))]
     missing = [p for p in (folder, *folder.parents) if not p.exists()]
     path = folder
     try:
@@ -150,8 +163,8 @@ def check_writable(folder: Path, target: str = AUTO, option: str = "--out") -> N
     except OSError as error:
         raise InputError(f"{option} {path}: cannot be written ({error.strerror or error})") from None
     finally:
-        for parent in missing:
-            if parent.is_dir():
+        with suppress(OSError):  # Another process may have written to a folder, or removed it.
+            for parent in missing:
                 parent.rmdir()
 
 

@@ -125,7 +125,7 @@ def folder_of_groups(topology: str, groups: Sequence[Sequence[int]]) -> Path:
     """
     digest = zlib.crc32(repr([list(map(int, ranks)) for ranks in groups]).encode())
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(topology).name)
-    together = tuple(rank for ranks in groups for rank in ranks)
+    together = tuple(dict.fromkeys(rank for ranks in groups for rank in ranks))
     return usual_folder(topology, [*groups, together], None, f"{name}-{len(groups)}groups-{digest:08x}")
 
 

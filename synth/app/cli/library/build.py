@@ -82,7 +82,8 @@ def _warn_of_budget(plan: BuildPlan, answer_cache: Cache) -> None:
     known_keys = {task.key for task in plan.tasks() if answer_cache.has(task.key)}
     left_s, budget_s = plan.seconds(known_keys), plan.cluster.budget_s
     if left_s > _MUCH_LONGER * budget_s:
-        problems, cores = format_count(len(plan.searches), "problem"), format_count(plan.cores, "core")
+        open_count = sum(task.key not in known_keys for task in plan.searches)
+        problems, cores = format_count(open_count, "problem"), format_count(plan.cores, "core")
         least = f"{problems} need about {_minutes(left_s)} on {cores}, and take it"
         warn(f"budget {format_seconds(budget_s)}: is too short: {least}; name fewer groups, collectives or sizes")
 

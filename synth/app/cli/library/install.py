@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from emit.library.checking.fault_check import check_fault
 from emit.library.entry import IndexEntry
 from emit.library.overlay import load_library
 from emit.library.selection.selector import entries_in_order
@@ -20,8 +21,9 @@ from emit.library.selection.shim_plans import (
     mscclpp_plan_dir,
     undo_plans,
 )
-from synth.app.cli.asking.answer import check_writable
+from synth.app.cli.asking.answer import check_folder
 from synth.app.present.layout import say_fitted, warn
+from synth.model.numbers import as_folder
 from synth.model.problem import parse_ranks
 from synth.model.text import format_listed, format_served, format_spans
 from topologies.errors import InputError
@@ -58,7 +60,8 @@ def install(
     """Put plans where MSCCL++'s shim for NCCL loads them without any Python.
 
     The shim reads plans of four names: two for 16 ranks on two nodes, one for 32 ranks on four nodes, and one for 64
-    ranks with 4 on each node. Run the command on every node. Exit code 3: no plan of the library fits.
+    ranks with 4 on each node. Run the command once for each home folder, for example on every node. Exit code 3: no
+    plan of the library fits.
 
     \b
     synth library install lib --only-sums
@@ -72,14 +75,18 @@ def install(
         return
     if folder is None:
         raise InputError("LIB is missing: synth library install LIB")
-    check_writable(target_folder, option="--into")
-    entries = load_library(folder)
-    communicator = _communicator(entries, group, folder)
-    own_entries = [entry for entry in entries_in_order(entries, communicator) if entry.communicator == communicator]
-    topology = load(topo or own_entries[0].topology)
+    check_folder(target_folder, "--into" if into is not None else "$MSCCLPP_CACHE_DIR")
+    library_folder = as_folder(folder, "LIB")
+    check_fault(library_folder if library_folder.is_dir() else library_folder.parent)
+    entries = _of_one_communicator(load_library(folder), group, topo, folder)
+    communicator = entries[0].communicator
+    try:
+        topology = load(topo or entries[0].topology)
+    except InputError as error:
+        raise InputError(f"{error}" if topo else f"{error} (--topo names the library's network)") from None
     if topology.nranks <= max(communicator):
         raise InputError(f"--topo {topology.name}: has {topology.nranks} ranks; it must be the library's network")
-    choice = choose_plans(own_entries, topology.nodes.tolist(), inplace=not out_of_place, only_sums=only_sums)
+    choice = choose_plans(entries, topology.nodes.tolist(), inplace=not out_of_place, only_sums=only_sums)
     for reason in described(choice):
         warn(reason)
     if not choice.placed:
@@ -103,27 +110,33 @@ def install(
             warn("MSCCL++ reads only a folder named default in $MSCCLPP_CACHE_DIR")
 
 
-def _communicator(entries: Sequence[IndexEntry], group: str | None, folder: str) -> tuple[int, ...]:
-    """Return the ranks of the communicator whose plans are to be installed.
+def _of_one_communicator(
+    entries: Sequence[IndexEntry], group: str | None, topo: str | None, folder: str
+) -> list[IndexEntry]:
+    """Return the entries of plans of one communicator on one network, which are to be installed.
 
     Raises:
-        InputError: The library has no plans, none of the group, or those of several communicators and none is named.
+        InputError: The library has no plans without relays, none of the group, or those of several communicators.
     """
-    plans = [entry for entry in entries if entry.target == TARGET]
+    plans = [entry for entry in entries if entry.target == TARGET and not entry.relays]
     if not plans:
-        raise InputError(f"{folder}: has no plans of MSCCL++; make some with --target {TARGET}")
+        raise InputError(f"{folder}: has no plans of MSCCL++ without relays; make some with --target {TARGET}")
     if group is not None:
-        ranks = parse_ranks(group, "--group", _RANKS)
-        if not entries_in_order(plans, ranks):
+        plans = entries_in_order(plans, parse_ranks(group, "--group", _RANKS))
+        if not plans:
             raise InputError(f"--group {group}: the library has no plan for it; synth library show {folder} lists all")
-        return ranks
+    by_question: dict[tuple[str, tuple[int, ...]], list[IndexEntry]] = {}
+    for entry in plans:
+        by_question.setdefault((entry.topology, entry.communicator), []).append(entry)
+    names = {name for name, _ in by_question}
+    if topo in names:
+        by_question = {key: of_key for key, of_key in by_question.items() if key[0] == topo}
     sizes = {slot.nranks for slot in SLOTS}
-    communicators = list(dict.fromkeys(e.communicator for e in plans if len(e.communicator) in sizes))
-    if len(communicators) == 1:
-        return communicators[0]
-    if communicators:
+    fitting = {key: of_key for key, of_key in by_question.items() if len(key[1]) in sizes} or by_question
+    if len(fitting) > 1:
+        name, ranks = next(iter(fitting))
+        network = f" --topo {name}" if len(names) > 1 else ""
         raise InputError(
-            f"{folder}: has plans for several communicators; name one with --group, as"
-            f" --group {format_spans(communicators[0])}"
+            f"{folder}: has plans for several communicators; name one, as --group {format_spans(ranks)}{network}"
         )
-    return plans[0].communicator
+    return next(iter(fitting.values()))

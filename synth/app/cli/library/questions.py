@@ -14,7 +14,7 @@ from emit.library.entry import IndexEntry, vs_library
 from emit.library.overlay import folder_without, load_library
 from emit.library.selection.compare import Difference, differences
 from emit.library.selection.pick import pick, why_none
-from emit.library.selection.selector import LibraryCall
+from emit.library.selection.selector import LibraryCall, entries_of
 from emit.targets import target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option
@@ -237,7 +237,11 @@ def pick_(
     ranks, size_bytes = parse_ranks(group, "group", _RANKS), parse_size(size, "size")
     element_bytes = TYPES[parse_type(kind)].itemsize
     _check_names(entries, target, topology)
-    served_forms = {entry.inplace for entry in entries if entry.collective == spelled}
+    served_forms = {
+        entry.inplace
+        for entry in entries_of(entries, ranks)
+        if entry.collective == spelled and target in (None, entry.target)
+    }
     if root is not None and root not in ranks:
         raise InputError(f"--root {root}: must be one of the ranks {format_ranks(ranks)}")
     if root is not None and spelled in KINDS and not find_kind(spelled).rooted:

@@ -16,7 +16,7 @@ from emit.timing.predict import Predictor
 from emit.timing.timed import TimedProgram
 from emit.timing.trace import measured_trace
 from runtime.backends import BACKENDS, choose_backend
-from runtime.bench import BenchRequest, BenchRow, Measure, Settings, message_sizes
+from runtime.bench import BenchRequest, BenchRow, Measure, Settings, elements_of, message_sizes
 from runtime.dtypes import parse_type, reducer
 from synth.app.cli.files.file_choice import Chosen, StoredChoice, chooser
 from synth.app.cli.options import costs_option, json_option, print_json, wide_option
@@ -141,6 +141,10 @@ def bench(
     chosen = [(size, file_at_size) for size in sizes if (file_at_size := choose(size)) is not None]
     if not chosen:
         raise InputError(f"{path}: no file serves any of these sizes; synth library show lists what they serve")
+    too_small = [size for size, file_at_size in chosen if not elements_of(file_at_size.program, size, datatype)]
+    chosen = [(size, file_at_size) for size, file_at_size in chosen if size not in too_small]
+    if not chosen:
+        raise InputError(f"-b: {too_small[-1]} bytes have less than one element a block; give a larger size")
     if trace is not None:
         if len(chosen) != 1:
             raise InputError(f"--trace: there are {len(chosen)} sizes; it must be one, as with -b 1M")
@@ -156,6 +160,8 @@ def bench(
     with chosen_backend.open(request) as (measure, run.prints):
         run.measure_rows(chosen, measure)
     if run.prints:
+        if too_small:
+            warn(f"# {', '.join(map(str, too_small))} bytes have less than one element a block")
         if unserved := sorted(set(sizes) - {size for size, _ in chosen}):
             warn(f"# no algorithm of {path} serves {', '.join(map(str, unserved))} bytes")
         run.end()
@@ -208,10 +214,6 @@ class _BenchRun:
         predictions: dict[str, Prediction] = {}
         for size, file_at_size in chosen:
             row = measure(file_at_size, size)
-            if not row.size_bytes:
-                raise InputError(
-                    f"-b: {size} bytes are less than one element a chunk in {file_at_size.name}; give more"
-                )
             if file_at_size.inside is not None:
                 row = replace(row, in_place=measure(file_at_size.inside, size).in_place)
             self.wrong += row.wrong
