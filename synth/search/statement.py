@@ -251,7 +251,7 @@ def is_below_bound(row: Row, figures: Mapping[str, Any]) -> bool:
         row: The row.
         figures: The row itself, for the size that is shown, or its `worst`.
     """
-    return row["sends"] is None and bool(figures["time_us"] < figures["bound_us"] * _ROUNDING)
+    return row["engine"] in LIBRARIES and bool(figures["time_us"] < figures["bound_us"] * _ROUNDING)
 
 
 def next_minute(result: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:

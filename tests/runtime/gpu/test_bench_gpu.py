@@ -119,7 +119,7 @@ REFUSED = [
     (("--slower", "4"), "--slower: is for emulated networks only"),
     (("--emulate", "dgx1", "--slower", "0"), "slower 0; it must be a number above 0"),
     (("--emulate", "nowhere"), "topology 'nowhere': not known"),
-    (("--emulate", "line:4"), "has no link from it in line"),
+    (("--emulate", "line:4"), "to which line:4 has no link"),
     (("--emulate", "dgx1", "--devices", "0,1"), "a network is emulated on one GPU; it must be one"),
     (("--devices", "0,2"), "--devices"),
 ]

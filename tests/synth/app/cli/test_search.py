@@ -294,10 +294,15 @@ def small_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-# The examples of tune and calibrate are the README's and run there; that of warm-up takes a minute (test_warm_up.py).
+# The examples of tune and calibrate are the README's and run there; that of warm-up takes a minute (test_warm_up.py);
+# those of install write to the user's home (test_install.py).
 @pytest.mark.parametrize(
     "command",
-    [c for c in _commands(cli) if c not in ((), ("topo",), ("tune",), ("calibrate",), ("warm-up",))],
+    [
+        command
+        for command in _commands(cli)
+        if command not in ((), ("topo",), ("tune",), ("calibrate",), ("warm-up",), ("library", "install"))
+    ],
     ids=" ".join,
 )
 def test_example_of_the_help_can_be_run(
