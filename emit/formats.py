@@ -347,7 +347,12 @@ def verify_program(path: str | os.PathLike[str], goal: Goal | None = None, fifo_
         return file_format.load_converter().verify_program(Path(path), goal)
     if not file_format.holds_program:
         descriptions = " or ".join(form.what for form in FORMATS.values() if form.has_program)
-        return Verdict("not readable", (f"{origin_of(Path(path))}: is {file_format.what}; it must be {descriptions}",))
+        advice = (
+            "synth lower makes an executor's file of it"
+            if Path(path).suffix == ".synth"
+            else f"it must be {descriptions}"
+        )
+        return Verdict("not readable", (f"{origin_of(Path(path))}: is {file_format.what}; {advice}",))
     return file_format.verify(Path(path), goal, fifo_depth)
 
 

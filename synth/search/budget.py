@@ -21,6 +21,7 @@ from topologies.topology import Topology
 # After the end of the budget a search waits so long for its first answer, and half as long for a first program.
 GRACE_S = 1.0
 _MOST_BUSYNESS = 4.0  # The most that a busy machine lengthens the wait for a first program by.
+WRITING = 0.1  # The last share of a command's budget, for files and for programs of the other form of calls.
 _SPARE = 1.25  # The budget that a message proposes, over the estimated one, so that following the message is enough.
 _SPARE_LOWERING = 2.0  # The time that a message proposes for lowering and writing, over the estimated time.
 _IMPROVING = 0.4  # The share of the time left in which the best program of an algorithm is looked for.
@@ -67,6 +68,11 @@ class Budget:
     def deadline(self) -> float:
         """Return when the budget ends."""
         return self.begun + self.seconds
+
+    @property
+    def writing_deadline(self) -> float:
+        """Return when the files of programs that are ready must be written: in time that searches keep for that."""
+        return self.deadline + WRITING * self.seconds
 
     @property
     def left_s(self) -> float:

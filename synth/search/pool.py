@@ -284,7 +284,7 @@ class Pool:
         complete = partial(self.executor.complete, offer.execution)
         try:
             # The file of the only program is written even if it is late.
-            limited(self.budget.deadline if others else math.inf, complete)
+            limited(self.budget.writing_deadline if others else math.inf, complete)
         except TimeUp:
             reason = self._reason_late(offer)
         except InputError as error:

@@ -17,7 +17,7 @@ from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.defects import collected
 from synth.model.problem import SMALLEST, Problem
-from synth.search.budget import Budget, BudgetTooShort
+from synth.search.budget import WRITING, Budget, BudgetTooShort
 from synth.search.offer import Offer
 from synth.search.plans import SINGLE, Programs, ProtocolPlan, SearchPlan
 from synth.search.pool import Executor, Pool, offer_of
@@ -29,8 +29,6 @@ from synth.search.state import SearchState
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
-
-_WRITING = 0.1  # The last share of the budget, in which files are written and the other form of calls gets a program.
 
 
 def search(
@@ -66,6 +64,9 @@ def search(
         if problem.protocols:
             result = _ProtocolsSearch(problem, options, workers, report, plan, executor).run()
         else:
+            if executor is not None and plan.programs is Programs.ALL and not plan.patient:
+                stated_s = options.stated_s or options.budget_s
+                options = replace(options, budget_s=(1.0 - WRITING) * options.budget_s, stated_s=stated_s)
             result = StagedSearch(SearchState(problem, options, plan, workers, report, executor)).run()
     result.defects = tuple(defects.values())
     return result
@@ -113,7 +114,7 @@ class _ProtocolsSearch:
             name: 0 if executor is None else executor.least_bytes(under) for name, under in self.problems.items()
         }
         self.results: dict[str, SearchResult] = {}
-        lowering_s = self.budget.seconds * (1.0 if executor is None else 1.0 - _WRITING)
+        lowering_s = self.budget.seconds * (1.0 if executor is None else 1.0 - WRITING)
         self.lowering = replace(self.budget, seconds=math.inf if plan.patient else lowering_s)
         self.pool: Pool | None = None
 

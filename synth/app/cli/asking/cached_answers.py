@@ -27,6 +27,7 @@ from emit.library.programs import Programs, executor_for
 from emit.library.restored import restored_program
 from emit.library.saving.save import Saved
 from emit.library.write import existing_entries
+from synth.app.present.layout import warn
 from synth.baselines import baseline
 from synth.baselines.vendors import LIBRARIES
 from synth.bounds.prove import Bound
@@ -147,7 +148,10 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
         time_us = algorithms[0].time_us(shown)
         proof = save_proof(Path(folder) / "0.synth", result.problem, result.bound.witnesses, shown, time_us)
         files[_PROOF] = proof.read_bytes()
-        cache.put(key, pack(about, files))
+        try:
+            cache.put(key, pack(about, files))
+        except OSError as error:
+            warn(f"warning: the cache {cache.folder} cannot be written ({error.strerror or error})")
 
 
 def take_answer(cache: Cache, key: str, folder: Path, user_question: Question) -> CachedAnswer | None:
