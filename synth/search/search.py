@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from synth.bounds.prove import Bound, prove
+from synth.engines.estimates import estimated_sends
 from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.defects import collected
@@ -64,12 +65,22 @@ def search(
         if problem.protocols:
             result = _ProtocolsSearch(problem, options, workers, report, plan, executor).run()
         else:
-            if executor is not None and plan.programs is Programs.ALL and not plan.patient:
+            if (
+                executor is not None
+                and plan.programs is Programs.ALL
+                and not plan.patient
+                and _has_files(problem, executor)
+            ):
                 stated_s = options.stated_s or options.budget_s
                 options = replace(options, budget_s=(1.0 - WRITING) * options.budget_s, stated_s=stated_s)
             result = StagedSearch(SearchState(problem, options, plan, workers, report, executor)).run()
     result.defects = tuple(defects.values())
     return result
+
+
+def _has_files(problem: Problem, executor: Executor) -> bool:
+    """Return whether an executor can hold programs of about as many sends as a problem needs at least."""
+    return estimated_sends(problem) <= executor.rank_sends * problem.nranks
 
 
 class _ProtocolsSearch:

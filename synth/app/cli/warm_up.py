@@ -24,7 +24,7 @@ _QUESTIONS: tuple[dict[str, Any], ...] = (
     {"collective": "allgather", "topo": "dgx-h100:4", "size": "16M"},
     {"collective": "allgather", "topo": "ring:6", "size": "1M", "engine": "steiner"},
 )
-_BUDGET_S = 5  # of each question; compiling does not count
+_BUDGET_S = 8  # of each question; compiling does not count
 
 
 @click.command("warm-up")
