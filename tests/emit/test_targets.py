@@ -40,7 +40,7 @@ def test_format_of_a_file_by_name_or_content(tmp_path: Path) -> None:
     assert format_of("nowhere/a").name == format_of(tmp_path).name == "msccl"
     (tmp_path / "ring").write_text(texts["msccl"])
     assert verify_file(tmp_path / "ring").status == verify_program(tmp_path / "ring").status == "right"
-    message = "it must be an MSCCL XML file or an execution plan (JSON)"
+    message = "is a schedule (.synth); synth lower makes an executor's file of it"
     assert message in verify_program(tmp_path / "a.synth").lines[0]
     assert "no such file" in verify_program(tmp_path / "a.json").lines[0]
 
