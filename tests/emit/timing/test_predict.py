@@ -206,7 +206,7 @@ def test_programs_that_cannot_be_timed_are_refused() -> None:
         ("1 is given twice", ring, full, (0, 1, 1, 2), None),
         ("fifo_depth 0", ring, full, None, 0),
         ("rank 3 sends to rank 0, to which line:4 has no link", ring, load("line:4"), None, None),
-        ("in line:4, where they are ranks 1 and 3", ring, load("line:4"), (0, 1, 3, 2), None),
+        ("no link, where they are ranks 1 and 3", ring, load("line:4"), (0, 1, 3, 2), None),
         ("unpaired", with_step(ring, 0, 0, 3, op="cpy"), full, None, None),
         ("unequal counts", with_step(ring, 0, 0, 0, count=2), full, None, None),
         ("dangling dependency", with_step(ring, 0, 0, 1, dep_tb=7, dep_step=0), full, None, None),
