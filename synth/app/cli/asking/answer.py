@@ -184,7 +184,7 @@ def progress_line(begun: float) -> Report:
         line = f"{time.monotonic() - begun:5.1f} s  {text}{so_far}"
         if log is None:
             clear_line()
-            sys.stderr.write(line)
+            sys.stderr.write(line[: terminal_width() - 1])  # A second line would not be cleared.
             sys.stderr.flush()
         else:
             log(line)

@@ -9,6 +9,7 @@ import pytest
 
 from synth import synthesize
 from synth.app.cli import progress
+from synth.app.cli.asking.answer import progress_line
 from tests.synth.app.cli.calling import Call
 
 
@@ -32,3 +33,14 @@ def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
         count(3, 12)
     assert "drawing" in terminal.getvalue()
     assert "3/12" in terminal.getvalue()
+
+
+def test_a_line_of_progress_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "80")
+    progress_line(0.0)("word " * 40, None)
+    lines = terminal.getvalue().split("\r\x1b[2K")
+    assert "reading the topology" in lines[1]
+    assert max(map(len, lines)) < 80 <= len("word " * 40)
