@@ -179,7 +179,7 @@ def library_state(folder: Path, printed: bytes) -> str:
         path = Path(row.get("file") or row.get("schedule") or "")
         if not path.is_file():
             return f"{path} is not there"
-        if "file" in row and abs(_simulated_us(path, row) / row["time_us"] - 1) > 1e-9:
+        if row.get("file") and abs(_simulated_us(path, row) / row["time_us"] - 1) > 1e-9:
             return f"{path} takes another time than was printed"
     return "right" if rows else "nothing"
 

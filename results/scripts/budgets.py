@@ -86,7 +86,7 @@ def ask(question: Question) -> tuple[Timed, str, float | None]:
         return timed, "groups", document.get("gap")
     if not rows:
         return timed, "nothing", None
-    files = sum("file" in row for row in rows)
+    files = sum(row.get("file") is not None for row in rows)
     return timed, f"{files} of {len(rows)} have a file", max(row["gap"] for row in rows)
 
 
