@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 
@@ -21,6 +22,11 @@ def format_table(rows: Sequence[Sequence[str]], left_aligned: Sequence[int]) -> 
         ).rstrip()
         for row in rows
     ]
+
+
+def as_file_name(text: str) -> str:
+    """Return a text as part of a file's name: what is no ASCII letter, digit, `_`, `.` or `-` becomes `-`."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)
 
 
 def format_count(number: int, thing: str, things: str = "") -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from emit.program import CUSTOM, Program
 from emit.targets import Target, divisor, most_bytes
 from synth.model.problem import make_problem
 from synth.model.registry import find_kind
+from synth.model.text import as_file_name
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Topology
@@ -196,7 +196,7 @@ def _name(entry: IndexEntry, library: Library, earlier: Sequence[IndexEntry]) ->
     The number follows from the question and the range.
     """
     parts = [entry.collective, entry.topology, f"{entry.nranks}ranks", entry.row["script"]]
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", "-".join(parts)).lstrip(".-")[:200]
+    name = as_file_name("-".join(parts)).lstrip(".-")[:200]
     own_key = _naming_key(entry)
     used_stems = {Path(other.file).stem for other in (*library.entries, *earlier) if _naming_key(other) != own_key}
     return f"{name}-{zlib.crc32(repr(own_key).encode()):08x}" if name in used_stems else name

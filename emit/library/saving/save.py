@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -25,6 +24,7 @@ from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
 from synth.model.deadline import TimeUp, limited
 from synth.model.defects import contained
 from synth.model.problem import LARGEST, Problem, question
+from synth.model.text import as_file_name
 from synth.search.budget import GRACE_S
 from synth.search.offer import Offer
 from synth.search.result import SearchResult
@@ -449,7 +449,7 @@ def folder_of_problem(problem: Problem) -> str:
 def _names_of_ranks(problem: Problem) -> tuple[str, str, str]:
     """Return a problem's network, group and relays as parts of names; the relays begin with - if there are any."""
     fields = question(problem)
-    topology = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(fields["topology"]).name)
+    topology = as_file_name(Path(fields["topology"]).name)
     group = fields["group"]
     names = ".".join(map(str, group))
     if group == list(range(problem.topology.nranks)):

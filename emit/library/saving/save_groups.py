@@ -8,7 +8,6 @@ the same time. Groups that share ranks get one program for one communicator of a
 from __future__ import annotations
 
 import math
-import re
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -28,6 +27,7 @@ from emit.targets import TARGETS
 from synth.concurrent.isolated import isolated_parts
 from synth.concurrent.result import ConcurrentResult, over_protocols
 from synth.model.deadline import TimeUp, limited
+from synth.model.text import as_file_name
 from synth.search.offer import Offer
 from synth.search.result import SearchResult
 from synth.search.settings import NONE
@@ -233,9 +233,7 @@ def _file(result: ConcurrentResult, part: GroupProgram) -> LibraryFile:
 def _stem(result: ConcurrentResult) -> str:
     """Return a file's name without its ending: what is asked, shortened, and the shape."""
     problem = result.problem
-    plain = [
-        re.sub(r"[^A-Za-z0-9_.-]+", "-", name) for name in (problem.collective.name, Path(problem.topology.name).name)
-    ]
+    plain = [as_file_name(name) for name in (problem.collective.name, Path(problem.topology.name).name)]
     shape = f"{result.algorithm.steps}step-{len(result.algorithm.schedule)}sends"
     return "-".join([*plain, f"{len(problem.members)}groups", _digest(result), shape])
 

@@ -9,7 +9,6 @@ in the folder's index.
 from __future__ import annotations
 
 import hashlib
-import re
 import shlex
 import zlib
 from collections import defaultdict
@@ -27,7 +26,7 @@ from emit.library.write import writing
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, target_named
 from synth.model.registry import KINDS
-from synth.model.text import format_listed
+from synth.model.text import as_file_name, format_listed
 from synth.storage.columns import replaced
 from topologies.errors import InputError
 from topologies.text.files import origin_of, read_bytes
@@ -104,7 +103,7 @@ def _folders(entries: Sequence[IndexEntry]) -> dict[str, list[IndexEntry]]:
     for (topology, communicator), communicator_entries in by_communicator.items():
         ranks = ".".join(map(str, communicator))
         short = ranks if len(ranks) <= _LONGEST else f"{len(communicator)}ranks-{zlib.crc32(ranks.encode()):08x}"
-        name = f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', Path(topology).name)}-{short}"
+        name = f"{as_file_name(Path(topology).name)}-{short}"
         roots = sorted({entry.root for entry in communicator_entries if entry.root is not None})
         if len(roots) < 2:
             folders[name] = communicator_entries

@@ -6,7 +6,6 @@ otherwise at the size that its file is shown for. Each question's algorithms hav
 
 from __future__ import annotations
 
-import re
 import statistics
 import zlib
 from collections import defaultdict
@@ -22,7 +21,15 @@ from emit.library.index import load_index
 from synth.app.report.layout import place_vertices
 from synth.app.report.static_page import html_table, static_page, tiles
 from synth.baselines.vendors import LIBRARIES
-from synth.model.text import format_count, format_listed, format_ranks, format_served, format_size, format_time
+from synth.model.text import (
+    as_file_name,
+    format_count,
+    format_listed,
+    format_ranks,
+    format_served,
+    format_size,
+    format_time,
+)
 from topologies.arrays import Floats
 from topologies.topology import Topology
 
@@ -79,7 +86,7 @@ class LibraryQuestion:
         group = ranks if len(ranks) <= 40 else f"{self.nranks}ranks"
         title = f"{self.collective}-{Path(self.topology).name}-{group}" + ("" if self.root < 0 else f"-root{self.root}")
         mark = zlib.crc32(repr((self.topology, self.group, self.relays)).encode())
-        return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', title)}-{mark:08x}.html"
+        return f"{as_file_name(title)}-{mark:08x}.html"
 
 
 def find_library(path: str | Path) -> dict[LibraryQuestion, list[IndexEntry]] | None:

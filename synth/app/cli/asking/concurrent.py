@@ -45,7 +45,7 @@ from synth.model.collective import Collective, named
 from synth.model.pattern import collective_of
 from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
-from synth.model.text import format_count, format_time
+from synth.model.text import as_file_name, format_count, format_time
 from synth.parallelism.reduction.program_plans import PROGRAMS, program_plans
 from synth.search.settings import AUTO, NONE
 from synth.solvers.workers import Workers
@@ -124,7 +124,7 @@ def folder_of_groups(topology: str, groups: Sequence[Sequence[int]]) -> Path:
         groups: The ranks of each group.
     """
     digest = zlib.crc32(repr([list(map(int, ranks)) for ranks in groups]).encode())
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(topology).name)
+    name = as_file_name(Path(topology).name)
     together = tuple(dict.fromkeys(rank for ranks in groups for rank in ranks))
     return usual_folder(topology, [*groups, together], None, f"{name}-{len(groups)}groups-{digest:08x}")
 
