@@ -190,7 +190,7 @@ class Verdict:
             origin: Name of the file.
         """
         if self.status in ("wrong", "deadlock") and self.findings:
-            first = first_of(self.findings[:1], "")
+            first = first_of(self.findings[:1])
             first = first if len(first) <= _LONG else f"{first[:_LONG]}…"
             return f"{origin}: {self.status}: {first} (synth verify says all)"
         return f"not readable: {'; '.join(self.lines)}"

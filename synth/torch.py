@@ -3,12 +3,12 @@
 from synth import check_packages
 
 try:
+    from runtime.torch import process_group  # It says how to install PyTorch, so it comes first.
     from runtime.torch.c10d.group import Group
-    from runtime.torch.process_group import custom, summary, using
-except ImportError as error:
-    if error.name == "torch":
-        raise ImportError("synth.torch needs PyTorch: pip install 'synth-collectives[torch]'", name="torch") from None
+except ImportError:
     check_packages("emit", "runtime")
     raise
+
+custom, summary, using = process_group.custom, process_group.summary, process_group.using
 
 __all__ = ["Group", "custom", "summary", "using"]

@@ -96,10 +96,14 @@ HOSTILE = (SynthError, ValueError, TypeError, LookupError, AttributeError, Arith
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
-    """Return "did you mean A or B?" with at most three names similar to `name`, or "" where no name is similar."""
-    least_similarity = 0.5 if len(name) < 4 else 0.6
-    similar_names = get_close_matches(name[:60], names[:2000], 3, least_similarity)
-    return f"did you mean {' or '.join(similar_names)}?" if similar_names else ""
+    """Return "did you mean A or B?" with at most three names similar to `name`, or "" where no name is similar.
+
+    The dashes before names of options do not count.
+    """
+    bare_name, name_of_bare = name.lstrip("-"), {other.lstrip("-"): other for other in names[:2000]}
+    least_similarity = 0.5 if len(bare_name) < 4 else 0.6
+    similar_names = get_close_matches(bare_name[:60], list(name_of_bare), 3, least_similarity)
+    return f"did you mean {' or '.join(name_of_bare[similar] for similar in similar_names)}?" if similar_names else ""
 
 
 def right_name(name: str, names: Sequence[str], listing: str = "") -> str:

@@ -90,9 +90,7 @@ def load_machine(spec: str | Path) -> Machine:
     if spec.endswith(_suffixes()) or "/" in spec or "\\" in spec:
         return _read_file(Path(spec))
     if kind in machines():
-        raise InputError(
-            f"topology {spec[:40]!r}: {spec[len(kind) + 1 :][:30]!r} is no number of nodes; write {kind}:2"
-        )
+        return Machine(_read_cluster(spec, kind, spec[len(kind) :].removeprefix(":")))  # It refuses the count.
     hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES]) or f"a file must end in {' or '.join(_suffixes())};"
     raise InputError(f"topology {spec[:40]!r}: not known; {hint} synth topo list shows all networks")
 

@@ -281,14 +281,11 @@ def _open_folder(folder: Path) -> int:
 
     Another writer that had nothing to write may remove it in between.
     """
-    for attempt in range(_ATTEMPTS):
-        try:
+    for _ in range(_ATTEMPTS):
+        with suppress(FileNotFoundError):
             folder.mkdir(parents=True, exist_ok=True)
             return os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:
-            if attempt + 1 == _ATTEMPTS:
-                raise
-    raise AssertionError("unreachable")
+    return os.open(folder, os.O_RDONLY)
 
 
 def _is_at(handle: int, folder: Path) -> bool:

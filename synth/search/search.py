@@ -65,12 +65,7 @@ def search(
         if problem.protocols:
             result = _ProtocolsSearch(problem, options, workers, report, plan, executor).run()
         else:
-            if (
-                executor is not None
-                and plan.programs is Programs.ALL
-                and not plan.patient
-                and _has_files(problem, executor)
-            ):
+            if plan.programs is Programs.ALL and not plan.patient and _has_files(problem, executor):
                 stated_s = options.stated_s or options.budget_s
                 options = replace(options, budget_s=(1.0 - WRITING) * options.budget_s, stated_s=stated_s)
             result = StagedSearch(SearchState(problem, options, plan, workers, report, executor)).run()
@@ -78,9 +73,9 @@ def search(
     return result
 
 
-def _has_files(problem: Problem, executor: Executor) -> bool:
-    """Return whether an executor can hold programs of about as many sends as a problem needs at least."""
-    return estimated_sends(problem) <= executor.rank_sends * problem.nranks
+def _has_files(problem: Problem, executor: Executor | None) -> bool:
+    """Return whether there is an executor that can hold programs of as many sends as a problem needs at least."""
+    return executor is not None and estimated_sends(problem) <= executor.rank_sends * problem.nranks
 
 
 class _ProtocolsSearch:

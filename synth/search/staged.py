@@ -239,7 +239,8 @@ class StagedSearch:
             if stop_reason == "interrupted":
                 raise KeyboardInterrupt
             raise_first_defect()
-            raise BudgetTooShort(state.problem.topology, self._sends, self._options.budget_s, 0, self._options.stated_s)
+            options = self._options
+            raise BudgetTooShort(state.problem.topology, self._sends, options.budget_s, stated_s=options.stated_s)
         if stop_reason == "interrupted":
             state.pool.stop()
         if self._plan.programs is not Programs.ALL:

@@ -21,7 +21,6 @@ from typing import NamedTuple
 from emit.library.entry import IndexEntry, vs_library
 from emit.library.library_file import MOST_BYTES
 from emit.library.selection.export import checked_bytes
-from synth.model.text import format_count
 from synth.storage.columns import replaced
 from topologies.errors import InputError
 from topologies.text.files import origin_of, parse_json, read_bytes, read_text
@@ -50,6 +49,8 @@ SLOTS = (
     # MSCCL++'s own installer writes this plan for 32 ranks, 8 a node, but the shim reads it for these.
     Slot("allreduce_4nodes_128K_2M.json", 64, 4),
 )
+_SHAPES = ", ".join(dict.fromkeys(f"{slot.nranks} ({slot.ranks_per_node} a node)" for slot in SLOTS))
+_NO_SLOT = f"the shim reads plans for {_SHAPES} ranks only"
 # The shim compares no root, and takes a reduce-scatter in place for one on rank 0 only, so that other ranks would hang.
 COLLECTIVES = ("allreduce", "allgather")
 _RECORD, _FORMAT = "synth-installed.json", "synth-installed-1"
@@ -83,29 +84,29 @@ def choose_plans(
     If there are more plans than names, those that gain most over NCCL's own algorithm are chosen.
 
     Args:
-        entries: Entries of a library for one communicator, of any target.
+        entries: Entries of plans for one communicator without relays.
         nodes: Node of each rank of the topology.
         inplace: Whether the plans are for calls in place; the shim supposes one form for all plans of a process.
         only_sums: Whether the user states that all calls of collectives that reduce are sums.
     """
     reasons: Counter[str] = Counter()
+    slots = _slots_of(entries[0].communicator, nodes)
     fitting: list[IndexEntry] = []
     for entry in entries:
-        if reason := _unfit(entry, nodes, inplace, only_sums):
+        if reason := _unfit(entry, inplace, only_sums) or (_NO_SLOT if not slots else ""):
             reasons[reason] += 1
         else:
             fitting.append(entry)
     fitting.sort(key=lambda entry: (-(vs_library(entry.row, "NCCL") or 1.0), entry.min_bytes))
-    slots = _slots_of(fitting[0], nodes) if fitting else []  # All entries are of one communicator.
     if len(fitting) > len(slots):
         reasons["the shim reads no further name for so many ranks and ranks a node"] = len(fitting) - len(slots)
     chosen = sorted(fitting[: len(slots)], key=lambda entry: entry.min_bytes)
     return Choice(dict(zip(slots, chosen, strict=False)), reasons)
 
 
-def _slots_of(entry: IndexEntry, nodes: Sequence[int]) -> list[Slot]:
-    """Return the slots for the communicator of an entry, whose ranks must fill equal blocks of nodes in order."""
-    own_nodes = [nodes[rank] for rank in entry.communicator]
+def _slots_of(communicator: Sequence[int], nodes: Sequence[int]) -> list[Slot]:
+    """Return the slots for a communicator, whose ranks must fill equal blocks of nodes in order."""
+    own_nodes = [nodes[rank] for rank in communicator]
     counts = Counter(own_nodes)
     ranks_per_node = max(counts.values())
     blocks = [own_nodes[at : at + ranks_per_node] for at in range(0, len(own_nodes), ranks_per_node)]
@@ -114,19 +115,14 @@ def _slots_of(entry: IndexEntry, nodes: Sequence[int]) -> list[Slot]:
     return [slot for slot in SLOTS if (slot.nranks, slot.ranks_per_node) == (len(own_nodes), ranks_per_node)]
 
 
-def _unfit(entry: IndexEntry, nodes: Sequence[int], inplace: bool, only_sums: bool) -> str:
-    """Return why the shim cannot load an entry's file, or must not; "" if it can."""
-    if entry.target != TARGET:
-        return f"files for {entry.target} are no plans of MSCCL++"
-    if entry.relays or entry.collective not in COLLECTIVES:
-        return f"the shim must choose plans of {' and '.join(COLLECTIVES)} without relays only"
+def _unfit(entry: IndexEntry, inplace: bool, only_sums: bool) -> str:
+    """Return why the shim must not load an entry's file, whatever its communicator; "" if it may."""
+    if entry.collective not in COLLECTIVES:
+        return f"the shim must choose plans of {' and '.join(COLLECTIVES)} only"
     if entry.collective == "allreduce" and not only_sums:
         return "the shim compares no operation, and plans sum: state --only-sums if no call is a maximum or the like"
     if entry.inplace != inplace:
         return f"only plans for calls {'in' if inplace else 'out of'} place are installed, as all must have one form"
-    if not _slots_of(entry, nodes):
-        shapes = ", ".join(dict.fromkeys(f"{slot.nranks} ({slot.ranks_per_node} a node)" for slot in SLOTS))
-        return f"the shim reads plans for {shapes} ranks only"
     return ""
 
 
@@ -295,8 +291,3 @@ class _Record:
         except InputError:
             return False
         return _digest(data) in self.digests[name]
-
-
-def described(choice: Choice) -> list[str]:
-    """Return why plans are not installed, one line a reason with the number of plans."""
-    return [f"{format_count(count, 'plan')} not installed: {reason}" for reason, count in choice.reasons.items()]

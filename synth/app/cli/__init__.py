@@ -185,8 +185,8 @@ def _in_our_words(error: click.ClickException) -> str:
     command, usage = context.command, " ".join(context.command.collect_usage_pieces(context))
     if isinstance(error, click.NoSuchOption):
         name = error.option_name[:60]
-        options = [option[2:] for param in command.params for option in param.opts if option.startswith("--")]
-        near = did_you_mean(name.lstrip("-"), options).replace("mean ", "mean --").replace(" or ", " or --")
+        options = [option for param in command.params for option in param.opts if option.startswith("--")]
+        near = did_you_mean(name, options)
         if not near and context.parent is None and isinstance(command, click.Group):
             return f"{name}: must stand after the command that it belongs to, as in synth COMMAND {name}"
         return f"{name}: no such option; {near or f'{context.command_path} --help lists all'}"

@@ -148,6 +148,7 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
     dead = dead_ranks(healthy, dead_parts)
     low, high = _sizes(top)
     collectives = _named(top, "collectives", [kind.name for kind in KINDS.values() if kind.by_name], parse_name)
+    budget = top.string("budget", "5m", 'a time, such as "90s"')
     roots = top.string("roots", "first", '"first" or "all"')
     if roots not in ("first", ALL):
         top.fail("roots", f'{shown(roots)} is not known; it must be "first" or "all"')
@@ -161,7 +162,7 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
         low,
         high,
         targets,
-        _stated(top, "budget", lambda: parse_seconds(top.string("budget", "5m", 'a time, such as "90s"'), "")),
+        _stated(top, "budget", lambda: parse_seconds(budget, "")),
         roots == ALL,
         dead_parts,
         slow_parts,
@@ -219,10 +220,7 @@ def _stated(top: Fields, key: str, read: Callable[[], Value]) -> Value:
     try:
         return read()
     except InputError as error:
-        reason = str(error)
-        if reason.startswith(f"{top.origin}:"):  # The field's own type is wrong, which says where.
-            raise
-        top.fail(key, reason.lstrip(": ").removeprefix("collective: "))
+        top.fail(key, str(error).lstrip(": ").removeprefix("collective: "))
 
 
 def _texts(top: Fields, key: str, default: Sequence[str]) -> tuple[str, ...]:

@@ -70,13 +70,12 @@ class BenchTable:
         Args:
             width: Most characters of a line; None for any number.
         """
-        shown_importance = 0
-        for importance in range(max(column.importance for column in _COLUMNS) + 1):
-            least = 1 + sum(column.width for column in _COLUMNS if column.importance <= importance)
-            if width is not None and least > width:
-                break
-            shown_importance = importance
-        self._shown = [column for column in _COLUMNS if column.importance <= shown_importance]
+        choices = [
+            [column for column in _COLUMNS if column.importance <= importance]
+            for importance in sorted({column.importance for column in _COLUMNS})
+        ]
+        fitting = (shown for shown in choices[1:] if width is None or 1 + sum(c.width for c in shown) <= width)
+        self._shown = max(fitting, key=len, default=choices[0])
 
     def left_out(self) -> list[str]:
         """Return the titles of the columns for which there is no room, from left to right."""

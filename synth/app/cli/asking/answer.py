@@ -134,10 +134,9 @@ def check_writable(folder: Path, target: str = AUTO, option: str = "--out") -> N
         target: Target of the files. In a library that exists, the folders of this target's files are checked too.
         option: The option that names the folder, for error messages.
     """
-    if not folder.exists() or folder.is_dir():
-        existing_entries(folder, option)
     inner = [SCHEDULES, *(row.folder for row in TARGETS.values() if target in (AUTO, row.name))]
     check_folder(folder, option, dict.fromkeys(inner))
+    existing_entries(folder, option)
 
 
 def check_folder(folder: Path, option: str, inner: Iterable[str] = ()) -> None:
@@ -293,9 +292,8 @@ def _statement(written: Saved) -> dict[str, Any]:
         if form is not None:
             named_files = [{kind: str(path) for kind, path in files.items()} for files in form.files]
             document[key] = [{"file": None} | row | files for row, files in zip(form.rows, named_files, strict=True)]
-    document["next_minute"] = next_minute(
-        written.result, [*document["algorithms"], *(row for row in document.get("other_form", ()) if "worst" in row)]
-    )
+    rows = [*document["algorithms"], *document.get("other_form", ())]
+    document["next_minute"] = next_minute(written.result, rows)
     document["inplace"] = forms(written.result.problem)[0]
     return document | {"unsaved": written.refused, "remarks": list(written.remarks)}
 

@@ -57,7 +57,7 @@ def verify(
             "verify", {"file": file, "status": verdict.status, "lines": list(verdict.lines), "findings": findings}
         )
     elif verdict.status == "not readable":
-        raise InputError(f"not readable: {'; '.join(verdict.lines)}")
+        raise InputError(verdict.refusal(file))
     else:
         click.echo(f"{file}: {verdict.status}")
         say_fitted(*(f"  {line}" for line in verdict.lines))

@@ -16,7 +16,6 @@ from emit.library.selection.shim_plans import (
     SLOTS,
     TARGET,
     choose_plans,
-    described,
     install_plans,
     mscclpp_plan_dir,
     undo_plans,
@@ -25,7 +24,7 @@ from synth.app.cli.asking.answer import check_folder
 from synth.app.present.layout import say_fitted, warn
 from synth.model.numbers import as_folder
 from synth.model.problem import parse_ranks
-from synth.model.text import format_listed, format_served, format_spans
+from synth.model.text import format_count, format_listed, format_served, format_spans
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.files import origin_of
@@ -87,8 +86,8 @@ def install(
     if topology.nranks <= max(communicator):
         raise InputError(f"--topo {topology.name}: has {topology.nranks} ranks; it must be the library's network")
     choice = choose_plans(entries, topology.nodes.tolist(), inplace=not out_of_place, only_sums=only_sums)
-    for reason in described(choice):
-        warn(reason)
+    for reason, count in choice.reasons.items():
+        warn(f"{format_count(count, 'plan')} not installed: {reason}")
     if not choice.placed:
         raise SystemExit(_NO_FILE)
     kept = install_plans(choice.placed, target_folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, product
 from pathlib import Path
 
@@ -93,7 +93,7 @@ def tune(
     if ranks is not None:
         _check_tune(groups, ranks, out)
     BACKENDS[backend].require()
-    _start_here(ranks, lambda count: _check_tune(groups, count, out))
+    _start_here(ranks)
     from runtime.measure.over_torch import gather_all, joined  # This module needs PyTorch.
 
     measurements: list[Measurement] = []
@@ -193,12 +193,11 @@ def _write_table(measurements: Sequence[Measurement], out: str, note: str) -> No
     say_fitted(f"wrote {out}{f', {note}' if note else ''}: SYNTH_TABLE={out} makes SYNTH_BACKEND=auto follow it")
 
 
-def _start_here(ranks: int | None, check: Callable[[int], object]) -> None:
+def _start_here(ranks: int | None) -> None:
     """Return if this process is a rank of a job; otherwise start the ranks here and exit with their exit code.
 
     Args:
         ranks: Number of processes to start; None in a rank of a job.
-        check: Function that raises InputError before the start, for the number of ranks.
     """
     if is_rank_of_job():
         if ranks is not None and (job := ranks_of_job()) not in (None, ranks):
@@ -206,5 +205,4 @@ def _start_here(ranks: int | None, check: Callable[[int], object]) -> None:
         return
     if ranks is None:
         raise InputError("--ranks: is missing; give the number of processes to start, or use torchrun")
-    check(ranks)
     raise SystemExit(launch_ranks(ranks, sys.argv[1:]))
