@@ -19,8 +19,8 @@ class Finding:
     Attributes:
         kind: "inconsistent" (numbers that contradict each other), "limit" (more than the target's reader or kernel
             takes), "overrun", "duplicate connection", "dangling id", "dangling dependency", "unpaired", "unequal
-            counts", "deadlock", "hang" (the program is right, and its kernels do not end), "race", "read before write"
-            or "wrong result".
+            counts", "deadlock", "hang" (the program is right, and its kernels do not end), "race", "calls" (right only
+            if the caller keeps to a rule), "read before write" or "wrong result".
         message: One line for the user.
         rank: Rank of the fault; None if it has no single place.
         tb: Threadblock id within the rank, or None.

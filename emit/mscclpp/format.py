@@ -23,7 +23,7 @@ from emit.check.contents import ProgramContents
 from emit.check.order import run
 from emit.check.program import check
 from emit.columns import Column, columns_of
-from emit.findings import Findings, Judgement, Verdict
+from emit.findings import Finding, Findings, Judgement, Verdict
 from emit.goal import Goal, goals_of, sizes_of
 from emit.images import BufferImages, Images, block_of_buffer, images_of, neighbours
 from emit.mscclpp.acts import acts_of
@@ -44,7 +44,7 @@ from emit.mscclpp.numbering import Numbering
 from emit.mscclpp.placement import Placer
 from emit.mscclpp.plan import MAX_OPS, ExecutionPlan
 from emit.mscclpp.read import remember, shared_plan
-from emit.mscclpp.replay import Replay
+from emit.mscclpp.replay import Calls, Replay
 from emit.mscclpp.structure import caution, check_structure
 from emit.mscclpp.threadblocks import make_threadblocks
 from emit.mscclpp.timing import PlanPredictor
@@ -144,9 +144,28 @@ def _checked(plan: ExecutionPlan, goal: Goal | None, root: int) -> PlanReport:
         plan_acts = acts_of(memory)
         check_counts(plan_acts, findings)
         _replay(plan_acts, memory, full_goal, findings, notes)
+        if findings.reported and not plan.translations and all(_is_of_calls(f) for f in findings.reported):
+            _say_what_calls_need(plan_acts, memory, full_goal, findings)
         if full_goal is None:
             notes.append(f"no goal known for collective {plan.collective[:60]!r}: the result was not judged")
     return PlanReport(tuple(findings.reported), (*notes, *findings.counted()), full_goal is not None and runs, root)
+
+
+def _is_of_calls(finding: Finding) -> bool:
+    """Return True if a finding is a race for scratch, which may depend on what the caller does between calls."""
+    return finding.kind == "race" and (finding.cell is None or finding.cell[0] == "s")
+
+
+def _say_what_calls_need(plan_acts: Acts, memory: Memory, goal: Goal | None, findings: Findings) -> None:
+    """Replace races for scratch by one finding, where the plan is right if its caller keeps to some rule."""
+    for calls in (Calls.OF_ONE_SIZE, Calls.APART):
+        further = Findings()
+        _replay(plan_acts, memory, goal, further, [], calls)
+        if not further.reported:
+            first = findings.reported[0]
+            message = f"right only if {calls.value}; else a race: {first.message}"
+            findings.reported[:], findings.counts = [replace(first, kind="calls", message=message)], {}
+            return
 
 
 def _nothing_asked(plan: ExecutionPlan) -> Goal:
@@ -163,8 +182,15 @@ def _nothing_asked(plan: ExecutionPlan) -> Goal:
     return Goal.from_arrays(len(plan.gpus), tuple(zip(*rows, strict=True)), ([], [], [], [], []))  # type: ignore[arg-type]
 
 
-def _replay(plan_acts: Acts, memory: Memory, required_goal: Goal | None, findings: Findings, notes: list[str]) -> None:
-    """Run several launches of a plan on contents, and add findings and notes."""
+def _replay(
+    plan_acts: Acts,
+    memory: Memory,
+    required_goal: Goal | None,
+    findings: Findings,
+    notes: list[str],
+    calls: Calls = Calls.ANY,
+) -> None:
+    """Run several launches of a plan on contents, whose caller promises `calls`, and add findings and notes."""
     goal = required_goal or _nothing_asked(memory.plan)
     images = memory.images
     contents = (
@@ -179,7 +205,7 @@ def _replay(plan_acts: Acts, memory: Memory, required_goal: Goal | None, finding
     cells: dict[int, int] = {}
     for first, content in zip(first_cells(goal.initial[:3]), contents.initial(), strict=True):
         cells.update(dict.fromkeys(range(first, first + memory.units), content))
-    run = Replay(plan_acts, memory, contents, cells, findings)
+    run = Replay(plan_acts, memory, contents, cells, findings, calls)
     required = first_cells(goal.required[:3]) if required_goal is not None else []
     for launch in range(1, _LAUNCHES + 1):
         stopped = run.run()

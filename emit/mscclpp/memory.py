@@ -43,8 +43,15 @@ def both_chunks(plan: ExecutionPlan) -> int:
     return max(plan.gpus[0].input_chunks, plan.gpus[0].output_chunks)
 
 
+def has_empty_buffers(plan: ExecutionPlan) -> bool:
+    """Return True if some rank has an input or an output without chunks, which no executor can run."""
+    return any(gpu.input_chunks < 1 or gpu.output_chunks < 1 for gpu in plan.gpus)
+
+
 def most_bytes(plan: ExecutionPlan) -> int:
     """Return the largest message for which all numbers that the executor keeps in 32 bits fit.
+
+    No buffer may be empty.
 
     The message is in bytes of the buffer that max_message_size refers to (see `counted_chunks`). The numbers are the
     ends of spans, and the places of packets in double scratch, which the executor sizes by the whole allocation of the

@@ -40,11 +40,12 @@ SHAPES: dict[str, tuple[str, str]] = {
     "rre": ("LR+", "L"),
     "rres": ("LR+", "LR+"),
     "glres": ("W", "W"),
-    "gstore": ("L", "W"),
+    **dict.fromkeys(("gstore", "gstorepkt"), ("L", "W")),
 }
 ON_CHANNELS = frozenset({"signal", "wait", "rlxsignal", "rlxwait", "flush", "pws", "pwsf"})
 SUMS = frozenset({"re", "repkt", "recpkt", "res", "respkt", "recspkt", "rre", "rres", "glres"})
-PACKETS = frozenset({"cpkt", "upkt", "ppkt", "rppkt", "repkt", "recpkt", "respkt", "recspkt"})
+PACKETS = frozenset({"cpkt", "upkt", "ppkt", "rppkt", "repkt", "recpkt", "respkt", "recspkt", "gstorepkt"})
+IN_SWITCH = frozenset({"glres", "gstore", "gstorepkt"})
 CHANNEL_TYPES = ("memory", "port", "switch")
 
 

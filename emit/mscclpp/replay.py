@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
+from enum import Enum
 
 import numpy as np
 
@@ -30,6 +31,14 @@ _MIXED = -1
 _SPELT_OUT = 8  # cautions that are written out; further ones are counted
 
 
+class Calls(Enum):
+    """What the caller of a plan promises about its calls; the text says what a plan needs that is right only then."""
+
+    ANY = "any calls"
+    OF_ONE_SIZE = "all calls have one size, and no other plan uses its scratch"
+    APART = "no rank begins a call before all ranks have ended the last one"
+
+
 class Replay:
     """The repeated execution of a plan's acts on cells, one launch for each `run`.
 
@@ -41,6 +50,7 @@ class Replay:
         initial: Content of each cell at the start of a launch.
         cells: Content of each cell.
         findings: Where findings are added.
+        calls: What the caller promises about the calls.
         launch: Number of launches so far, including the current one.
         execution: Execution of the acts.
         begun: Tick of each rank's first actor when the current launch began.
@@ -52,11 +62,17 @@ class Replay:
     """
 
     def __init__(
-        self, plan_acts: Acts, memory: Memory, contents: ProgramContents, cells: dict[int, int], findings: Findings
+        self,
+        plan_acts: Acts,
+        memory: Memory,
+        contents: ProgramContents,
+        cells: dict[int, int],
+        findings: Findings,
+        calls: Calls = Calls.ANY,
     ) -> None:
         self.plan_acts, self.memory, self.contents = plan_acts, memory, contents
         self.initial, self.cells = cells, dict(cells)
-        self.findings = findings
+        self.findings, self.calls = findings, calls
         self.group = Group(None if memory.images is None else memory.images.images)
         self.launch, self.execution = 0, ActExecution(plan_acts)
         self.halves = [plan_acts.acts, in_upper_half(plan_acts, memory) if memory.plan.double else plan_acts.acts]
@@ -97,11 +113,13 @@ class Replay:
 
     def _end_launch(self) -> None:
         """Join the threadblocks of each rank at the end of a launch; the next launch knows what they know."""
-        for rank, blocks in enumerate(self.plan_acts.blocks_of_ranks(len(self.begun))):
-            if not blocks:
-                continue
+        blocks_of_ranks = [blocks for blocks in self.plan_acts.blocks_of_ranks(len(self.begun)) if blocks]
+        for blocks in blocks_of_ranks:
             self.clocks.join(blocks)
-            self.begun[rank] = self.clocks.tick[blocks[0]]
+        if self.calls == Calls.APART:
+            self.clocks.join(range(len(self.plan_acts.acts)))
+        for blocks in blocks_of_ranks:
+            self.begun[self.plan_acts.rank[blocks[0]]] = self.clocks.tick[blocks[0]]
             self.clocks.join(blocks)  # From now on all of them know that the launch has begun.
         self.cells = dict(self.initial)  # The next launch may not read what this one left in scratch.
         for accesses in (self.written, self.read):
@@ -192,6 +210,9 @@ class Replay:
                 self._move(self._handed_over(block, end), block, act, Move(move.length, move.sources, (target,)))
                 if end in act.signalled:
                     self._signal(block, end, act)
+                if act.name == "pwsf":  # The thread goes on when the channel has read what it sends.
+                    self.clocks.nop(self.port[end])
+                    self.clocks.hear(block, self.clocks.message(self.port[end], relaxed=True))
 
     def _hear_packets(self, actor: int, move: Move) -> None:
         """Add what the writers of the packets that a move reads had seen to what `actor` has seen."""
@@ -210,9 +231,7 @@ class Replay:
         if act.packets and actor == block:
             self._hear_packets(actor, move)
         for run in (*move.sources, *move.targets):
-            # Packets in double scratch may arrive before the start, because the last launch uses the other half.
-            must_have_started = not (run.packet and self.memory.plan.double)
-            if must_have_started and run.rank != clocks.rank[actor] and not clocks.started(actor, run.rank, self.begun):
+            if run.rank != clocks.rank[actor] and not clocks.started(actor, run.rank, self.begun):
                 self._too_early(block, act, run)
         packets = {
             run.rank: clocks.seen_from(message, run.rank)
@@ -221,6 +240,8 @@ class Replay:
             if run.packet
         }
         cells, add, image, group = self.cells, self.contents.add, self.contents.image, self.group
+        # A packet that is written over itself, once it has been read, changes nothing for others who read it.
+        puts_back = act.flagged and len(move.sources) == 1 and move.sources[0] in move.targets
         for j in self._elements(move):
             access = (actor, clocks.tick[actor], block, act.op, clocks.nops[actor], act.packets, j)
             total = NOTHING
@@ -233,9 +254,13 @@ class Replay:
                 if there := group.element(run.rank):
                     value = image(value, there)
                 total = value if n == 0 else add(total, value)
+            put_back = move.sources[0].element(j) if puts_back else ()
             for run in move.targets:
                 there = group.element(run.rank)
                 value = image(total, group.inverse(there)) if there else total
+                if run.element(j) == put_back:
+                    self.written[put_back[0]] = self.written[put_back[1]] = self._at_owner(access, run)
+                    continue
                 for cell in run.element(j):
                     self._writes(cell, access, run, act)
                     cells[cell] = value
@@ -314,6 +339,10 @@ class Replay:
 
     def _too_early(self, block: int, act: Act, run: ActRun) -> None:
         """Add a race, once for each operation and rank: the rank may not have started when its memory is used."""
+        # Packets in double scratch may arrive before the start, because the last launch uses the other half.
+        may_come_early = run.packet and self.memory.plan.double
+        if may_come_early or (self.calls != Calls.ANY and self.memory.in_scratch(run.cell)):
+            return
         pair = (block, act.op, -1, run.rank)
         if pair in self.reported:
             return
@@ -375,7 +404,7 @@ class Replay:
             elif name != "s" or not self.memory.plan.double:  # With double scratch, the next call uses the other half.
                 cautions.append(
                     f"caution: rank {owner} can end while a port channel still reads {name}[{at}] for the {op_name} of"
-                    f" tb {place[1]} step {op}; pwsf and flush do not wait for it in the executor"
+                    f" tb {place[1]} step {op}; flush does not wait for it in the executor, pwsf does"
                 )
         notes += cautions[:_SPELT_OUT]
         if len(cautions) > _SPELT_OUT:
@@ -397,7 +426,7 @@ class Replay:
             if rank != peer and not clocks.has_begun(known_at_end[rank], peer, self.begun)
         )
         pair = next(unaware_pairs, None)
-        if pair is None:
+        if pair is None or self.calls == Calls.APART:
             return
         subject = f"hears nothing of rank {pair[1]} in a launch, and can be two ahead of it"
         if plan.packets and plan.double and plan.connects(*pair):

@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from emit.findings import Findings
 from emit.goal import Goal
-from emit.mscclpp.memory import buffer_of, collective_of, images_of_buffers, most_bytes, sizes_of
+from emit.mscclpp.memory import (
+    buffer_of,
+    collective_of,
+    has_empty_buffers,
+    images_of_buffers,
+    most_bytes,
+    sizes_of,
+)
 from emit.mscclpp.plan import (
     EVEN_SCRATCH,
     MAX_BARRIERS,
@@ -143,7 +150,7 @@ def _check_message_sizes(plan: ExecutionPlan, findings: Findings) -> None:
     if plan.min_bytes > MAX_MIN_BYTES:
         requirement = f"it must be at most {MAX_MIN_BYTES}"
         findings.add("limit", f"min_message_size {plan.min_bytes} is read as an int: {requirement}")
-    if all(gpu.input_chunks > 0 and gpu.output_chunks > 0 for gpu in plan.gpus):
+    if not has_empty_buffers(plan):
         max_bytes = most_bytes(plan)
         if max_bytes < plan.max_bytes < NO_LIMIT:
             requirement = f"it must be at most {max_bytes}"
@@ -269,9 +276,10 @@ _PAIRS = frozenset({"put", "ppkt", "pws", "pwsf", "get"})
 
 def packet_parts(op: Op) -> tuple[list[bool], list[bool]]:
     """Return for each source and each destination whether it holds packets."""
-    reads_all = op.name in ("upkt", "rppkt") or (op.name == "ppkt" and op.channel_type == "port")
+    reads_all = op.name in ("upkt", "rppkt", "gstorepkt") or (op.name == "ppkt" and op.channel_type == "port")
     reads_rest = op.name in ("repkt", "recpkt", "respkt", "recspkt")
-    writes_all, writes_rest = op.name in ("cpkt", "rppkt", "ppkt"), op.name in ("recpkt", "respkt", "recspkt")
+    writes_all = op.name in ("cpkt", "rppkt", "ppkt", "gstorepkt")
+    writes_rest = op.name in ("recpkt", "respkt", "recspkt")
     sources = [reads_all or (reads_rest and n > 0) for n in range(len(op.src))]
     return sources, [writes_all or (writes_rest and n > 0) for n in range(len(op.dst))]
 
@@ -329,7 +337,7 @@ def caution(plan: ExecutionPlan) -> list[str]:
         notes.append(f"caution: rank {-rank} has {max_blocks} threadblocks, which must all be resident simultaneously")
     if any(op.name == "flush" for gpu in plan.gpus for block in gpu.blocks for op in block.ops):
         notes.append("caution: flush does nothing in the executor")
-    if plan.max_bytes == NO_LIMIT:
+    if plan.max_bytes == NO_LIMIT and not has_empty_buffers(plan):
         notes.append(f"caution: no max_message_size: beyond {most_bytes(plan)} bytes offsets do not fit 32 bits")
     if plan.double and any(
         g.scratch_chunks % EVEN_SCRATCH and g.input_chunks & (g.input_chunks - 1) for g in plan.gpus

@@ -30,7 +30,7 @@ from emit.columns import OP_CODE, Columns
 from emit.mscclpp.acts import acts_of
 from emit.mscclpp.images import whole_plan
 from emit.mscclpp.memory import memory_of
-from emit.mscclpp.plan import ExecutionPlan, PlanGpu
+from emit.mscclpp.plan import IN_SWITCH, ExecutionPlan, PlanGpu
 from emit.mscclpp.structure import ensure_executable
 from emit.timing.links import MessageLinks, assign_links
 from emit.timing.timed import TimedProgram, TimedSteps
@@ -355,7 +355,7 @@ class _PlanSteps:
             for step in sorted({self._packets[cell] for cell in cells}):
                 self._add(block, step)
         for n, move in enumerate(act.moves):
-            if act.name in ("glres", "gstore"):
+            if act.name in IN_SWITCH:
                 self._in_switch(block, move)
                 continue
             if not act.ports:
@@ -365,6 +365,8 @@ class _PlanSteps:
                 self._move(self._hand_over(block, act.ports[n + k]), block, move, (target,))
                 if act.name in ("pws", "pwsf"):
                     self._say(block, act.ports[n + k])
+                if act.name == "pwsf":
+                    self._add(block, self._last(self.port[act.ports[n + k]]))
 
     def _in_switch(self, block: int, move: Move) -> None:
         """Add the messages of a sum and a multicast in the switch, slice by slice.
@@ -377,7 +379,10 @@ class _PlanSteps:
         for run in move.targets:
             self._untold[rank, run.rank].add(block)
         if reduction == _NONE:
-            self._send(block, rank, rank, move.length, over=multicast)
+            arrival = self._send(block, rank, rank, move.length, over=multicast)
+            for run in move.targets:
+                if run.packet:
+                    self._packets.update(dict.fromkeys(run.cells(move.length), arrival))
             return
         if block not in self._storing:
             self._storing[block] = self._new_block(rank)

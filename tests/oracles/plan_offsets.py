@@ -6,7 +6,7 @@ from typing import Any
 
 Json = dict[str, Any]
 WRAP = 1 << 32
-PACKETS = {"cpkt", "upkt", "ppkt", "rppkt", "repkt", "recpkt", "respkt", "recspkt"}
+PACKETS = {"cpkt", "upkt", "ppkt", "rppkt", "repkt", "recpkt", "respkt", "recspkt", "gstorepkt"}
 
 
 def overflowing(plan: Json, message: int, allocation: int) -> list[tuple[int, int, int]]:

@@ -20,7 +20,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-from tests.oracles.plan_operations import PACKETS, PARTS, THREADS, Json, Value, elements, lanes, read
+from tests.oracles.plan_operations import PACKETS, PARTS, THREADS, Json, Value, elements, lanes, read, span, unrolled
 
 Key = tuple[str, int]
 Thread = tuple[int, int, int]  # (rank, threadblock, thread)
@@ -30,6 +30,12 @@ SLOW = 0.02  # Probability that a slow rank or port goes on when it is drawn.
 
 class Wrong(Exception):
     """The run cannot go on, or an operation reaches beyond a rank's scratch."""
+
+
+def _shortest_iteration(plan: Json) -> int:
+    """Return the bytes of the shortest iteration of all pipelines; 1 if there is none."""
+    ops = (op for gpu in plan["gpus"] for block in gpu["threadblocks"] for op in block["ops"])
+    return min((op["iter_context"]["unit_size"] for op in ops if op["name"] == "pipeline"), default=1)
 
 
 class PlanRun:
@@ -58,6 +64,12 @@ class PlanRun:
         self.nranks = len(plans[0]["gpus"])
         self.gpus = [gpu for plan in plans for gpu in plan["gpus"]]
         n = len(self.gpus)
+        self.operations = [
+            [unrolled(block["ops"], shortest) for block in gpu["threadblocks"]]
+            for plan in plans
+            for shortest in [_shortest_iteration(plan)]
+            for gpu in plan["gpus"]
+        ]
         self.double = [plan.get("use_double_scratch_buffer", False) for plan in plans for _ in plan["gpus"]]
         self.inplace = [plan["inplace"] for plan in plans for _ in plan["gpus"]]
         wide = [PARTS * (2 if plan["protocol"] == "LL" else 1) for plan in plans for _ in plan["gpus"]]
@@ -90,6 +102,7 @@ class PlanRun:
             for rank, gpu in enumerate(self.gpus)
         ]
         self.at: dict[Thread, int] = {}
+        self.flushing: dict[Thread, list[tuple[int, int]]] = defaultdict(list)  # Ports that a thread waits for.
         self.met: dict[tuple[int, int], set[int]] = defaultdict(set)
         self.barriers: dict[tuple[int, int], set[Thread]] = defaultdict(set)
         self.runnable: list[Thread] = []
@@ -140,10 +153,11 @@ class PlanRun:
         """Run up to 16 steps of one of the runnable threads."""
         thread = self.runnable[number]
         for _ in range(self.rng.choice((1, 1, 4, 16))):
-            if self.at[thread] >= len(self.ops(*thread[:2])):
+            missing = self.unflushed(thread)
+            if missing is None and self.at[thread] >= len(self.ops(*thread[:2])):
                 self.busy[thread[0]] -= 1
                 break
-            missing = self.missing(*thread)
+            missing = missing or self.missing(*thread)
             if missing is not None:
                 self.asleep[missing].append(thread)
                 break
@@ -153,6 +167,13 @@ class PlanRun:
         # Woken threads were appended, so that this thread is still at its index.
         self.runnable[number] = self.runnable[-1]
         self.runnable.pop()
+
+    def unflushed(self, thread: Thread) -> Hashable | None:
+        """Return the key of a port whose requests a thread with a flush waits for; None if they are done."""
+        key = next((("flush", port) for port in self.flushing[thread] if self.queues[port]), None)
+        if key is None:
+            self.flushing[thread].clear()
+        return key
 
     def wake(self, key: Hashable) -> None:
         """Make the threads that wait for a key of `missing` runnable again."""
@@ -194,8 +215,7 @@ class PlanRun:
         return ("i" if i == o else kind), element
 
     def ops(self, rank: int, tb: int) -> list[Json]:
-        operations: list[Json] = self.gpus[rank]["threadblocks"][tb]["ops"]
-        return operations
+        return self.operations[rank][tb]
 
     def missing(self, rank: int, tb: int, thread: int) -> Hashable | None:
         """Return the key of what a thread waits for, as `wake` takes it; None if the thread can go on."""
@@ -274,7 +294,7 @@ class PlanRun:
                 if packet:
                     owner, kind = self.place(rank, tb, op, part)
                     port = op.get("channel_type") == "port"
-                    for e in range(part["size"] * PARTS) if port else elements(op, part["size"], thread):
+                    for e in span(op, part["size"]) if port else elements(op, part["size"], thread):
                         keys = self.keys(rank, owner, kind, part["index"], e, True, False)
                         for key in keys:
                             cell = self.memory[owner].get(key)
@@ -391,12 +411,15 @@ class PlanRun:
                 self.queues[rank, end[2]].append(("put", tb, op, lane, k, self.launch[rank]))
                 if op["name"] in ("pws", "pwsf"):
                     self.queues[rank, end[2]].append(("signal", end))
+                if op["name"] == "pwsf":
+                    self.flushing[rank, tb, 0].append((rank, end[2]))
 
     def deliver(self, key: tuple[int, int]) -> None:
         """Handle the first request in a port's queue."""
         request, *fields = self.queues[key].popleft()
+        self.wake(("flush", key))
         if request == "signal":
             self.say(fields[0])
             return
         tb, op, lane, target, launch = fields
-        self.move(key[0], tb, op, lane, range(op["src_buff"][lane]["size"] * PARTS), target, launch)
+        self.move(key[0], tb, op, lane, span(op, op["src_buff"][lane]["size"]), target, launch)

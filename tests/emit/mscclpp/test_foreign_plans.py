@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from emit.mscclpp.format import check_plan
+from tests.oracles.plan_results import ends_right
 
 Json = dict[str, Any]
 NOP: Json = {"name": "nop"}
@@ -162,6 +163,20 @@ def multicast() -> Json:
     return plan("allreduce", gpus)
 
 
+def multicast_packets() -> Json:
+    """Return an in-place all-gather in which the switch multicasts packets, which nobody has to wait for."""
+    switch = {"channel_type": "switch", "buffer_type": "s", "rank_groups": [{"size": 2, "ranks": [0, 1]}]}
+    gpus = []
+    for r in range(2):
+        into_switch = op("gstorepkt", [L("s", r)], [{"switch_channel_id": 0, "index": r, "size": 1}], "switch")
+        blocks = [
+            [op("cpkt", [L("o", r)], [L("s", r)]), into_switch],
+            [op("upkt", [L("s", 0)], [L("o", 0)]), op("upkt", [L("s", 1)], [L("o", 1)])],
+        ]
+        gpus.append(gpu(r, (1, 2, 2), blocks, more=[switch]))
+    return plan("allgather", gpus, "LL", use_double_scratch_buffer=True)
+
+
 def ports() -> Json:
     """Return an in-place all-gather between nodes by puts with signals."""
     gpus = []
@@ -170,6 +185,19 @@ def ports() -> Json:
         ops = [*hello("port"), put, on("wait", "port"), NOP, on("signal", "port"), on("wait", "port")]
         gpus.append(gpu(r, (1, 2, 0), [ops], "o", "port"))
     return plan("allgather", gpus)
+
+
+def flushed_ports() -> Json:
+    """Return the all-gather between nodes with flushes: each rank may write what it has sent."""
+    plan_json = ports()
+    for r in range(2):
+        operations = plan_json["gpus"][r]["threadblocks"][0]["ops"]
+        position = next(n for n, operation in enumerate(operations) if operation["name"] == "pws")
+        operations[position]["name"] = "pwsf"
+        plan_json["gpus"][r]["scratch_chunks"] = 1
+        operations[position + 1 : position + 1] = [NOP, op("copy", [L("s", 0)], [L("o", r)])]
+        operations[position:position] = [op("copy", [L("o", r)], [L("s", 0)]), NOP]
+    return plan_json
 
 
 def two_stages() -> Json:
@@ -195,7 +223,7 @@ def two_stages() -> Json:
 
 RIGHT: dict[str, Callable[[], Json]] = {
     "gets": gets, "remote sums": remote_sums, "packets": packets, "grouped": grouped, "multicast": multicast,
-    "ports": ports, "two stages": two_stages,
+    "multicast of packets": multicast_packets, "ports": ports, "flushed ports": flushed_ports, "two stages": two_stages,
 }  # fmt: skip
 
 
@@ -203,6 +231,11 @@ RIGHT: dict[str, Callable[[], Json]] = {
 def test_right_foreign_plans(name: str) -> None:
     report = check_plan(json.dumps(RIGHT[name]()))
     assert (report.findings, report.notes, report.judged) == ((), (), True)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_foreign_plans_end_right_in_random_runs(name: str) -> None:
+    assert all(ends_right(RIGHT[name](), seed) for seed in range(10))
 
 
 def ops(plan_of_ranks: Json, rank: int = 0, tb: int = 0) -> list[Json]:
@@ -256,13 +289,29 @@ WRONG: dict[str, tuple[Callable[[], Json], str, str]] = {
     "no nop after a wait": (lambda: _both(remote_sums(), 5), "race", "in no fixed order"),
     "no nop before a signal": (lambda: _both(remote_sums(), 1), "race", "in no fixed order"),
     "last wait missing": (lambda: _both(remote_sums(), 8, 10), "race", "can end before that"),
-    "one scratch for packets": (lambda: _one_half(packets()), "race", "may not have started"),
+    "one scratch for packets of the switch": (
+        lambda: _one_half(multicast_packets()),
+        "calls",
+        "no rank begins a call before all ranks have ended the last",
+    ),
+    "packets multicast before they are there": (
+        lambda: _unpacked(multicast_packets()),
+        "deadlock",
+        "for a packet in s[0]",
+    ),
+    "another packet multicast over one": (lambda: _shifted(multicast_packets()), "race", "in no fixed order"),
+    "one scratch for packets": (lambda: _one_half(packets()), "calls", "all calls have one size"),
     "use after a packet was sent": (lambda: _later(packets()), "race", "upkt"),
     "puts into double scratch": (lambda: _no_double(remote_sums()), "inconsistent", "which half"),
     "half of a group": (lambda: _dropped_part(grouped()), "deadlock", "which nothing provides"),
     "no word before the switch": (lambda: _both(multicast(), 0, 1, 2, 3, 4), "race", "may not have started"),
     "no word after the switch": (lambda: _both(multicast(), 6, 7, 8, 9, 10), "race", "can end before that"),
     "overwritten under a port": (lambda: _overwritten(ports()), "race", "moves data on its own time"),
+    "overwritten before the flush is over": (
+        lambda: _at_position(flushed_ports(), "pwsf", 1),
+        "race",
+        "on its own time",
+    ),
     "packets sent too early": (lambda: _from_packets(ports()), "race", "nop"),
     "a channel twice at once": (lambda: _at_once(gets()), "race", "another thread"),
     "stages without a semaphore": (lambda: _no_semaphore(two_stages()), "race", "in no fixed order"),
@@ -274,6 +323,17 @@ def _at_once(plan_json: Json) -> Json:
     for r in range(2):
         ops(plan_json, r)[1:1] = [on("signal"), NOP]
         ops(plan_json, r)[5] = on("wait", "memory", 0, 0)
+    return plan_json
+
+
+def _unpacked(plan_json: Json) -> Json:
+    """Multicast packets that nobody has packed."""
+    return _both(plan_json, 0)
+
+
+def _shifted(plan_json: Json) -> Json:
+    """Multicast the packets of rank 0 over those of rank 1, while they are read."""
+    ops(plan_json)[1]["dst_buff"][0]["index"] = 1
     return plan_json
 
 
@@ -301,6 +361,12 @@ def _overwritten(plan_json: Json) -> Json:
     return plan_json
 
 
+def _at_position(plan_json: Json, name: str, place: int) -> Json:
+    """Leave out the operation `place` after the first one of that name, on both ranks."""
+    position = next(n for n, operation in enumerate(ops(plan_json)) if operation["name"] == name)
+    return _both(plan_json, position + place)
+
+
 def _no_semaphore(plan_json: Json) -> Json:
     for rank_json in plan_json["gpus"]:
         del rank_json["threadblocks"][0]["ops"][0]["ops"][2]
@@ -313,6 +379,13 @@ def test_wrong_foreign_plans(case: str) -> None:
     make_plan, kind, message = WRONG[case]
     report = check_plan(json.dumps(make_plan()))
     assert any(f.kind == kind and message in f.message for f in report.findings), report.findings
+
+
+@pytest.mark.parametrize(("make_plan", "is_right"), [(packets, True), (multicast_packets, False)])
+def test_calls_of_one_size_in_random_runs(make_plan: Callable[[], Json], is_right: bool) -> None:
+    """Check what plans with one half of scratch need of their caller, in runs whose calls have one size."""
+    ends = [ends_right(_one_half(make_plan()), seed) for seed in range(40)]
+    assert all(ends) == is_right
 
 
 def test_a_port_that_still_reads_is_a_caution() -> None:
