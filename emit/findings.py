@@ -150,7 +150,7 @@ class Verdict:
     """The result of checking a file.
 
     Attributes:
-        status: "right", "wrong", "deadlock" or "not readable".
+        status: "right", "wrong", "deadlock", "not judged" (nobody says what the result must be) or "not readable".
         lines: Lines for the user that explain the status; the first begins with it.
         findings: The faults.
         program: The program that was read, with the root for which it is right; None if nothing could be read or
@@ -164,7 +164,7 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of the command: 0 for right, 1 for wrong or deadlock, 2 for not readable."""
+        """Return the exit code of the command: 0 for right, 1 for wrong or deadlock, 2 for the others."""
         return {"right": 0, "wrong": 1, "deadlock": 1}.get(self.status, 2)
 
     @property
@@ -193,7 +193,7 @@ class Verdict:
             first = first_of(self.findings[:1])
             first = first if len(first) <= _LONG else f"{first[:_LONG]}…"
             return f"{origin}: {self.status}: {first} (synth verify says all)"
-        return f"not readable: {'; '.join(self.lines)}"
+        return self.lines[0] if self.status == "not judged" else f"not readable: {'; '.join(self.lines)}"
 
     def right_program(self, origin: str) -> Program:
         """Return the program of a file that is right.
@@ -207,3 +207,15 @@ class Verdict:
         if self.program is None or self.status != "right":
             raise InputError(self.refusal(origin))
         return self.program
+
+
+def not_judged(what: str, notes: Sequence[str] = (), program: Program | None = None) -> Verdict:
+    """Return the verdict on a file without faults of which nobody says what its result must be.
+
+    Args:
+        what: What does not say it.
+        notes: Further lines for the user.
+        program: The program that was read.
+    """
+    lack = f"{what} does not say what the result must be; a file NAME.goal.json beside it can"
+    return Verdict("not judged", (f"not judged: no fault was found, but {lack}", *notes), program=program)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
-from emit.findings import Findings, Verdict
+from emit.findings import Findings, Verdict, not_judged
 from emit.goal import Goal
 from emit.msccl.format import best_root, xml_text
 from emit.msccl.read import read
@@ -36,7 +36,7 @@ def judge(
     """Return the verdict on a file's operations and on the program that they claim to be; never raise for bad input.
 
     Operations state which messages there are and what waits for what, but not what they compute. Without a program the
-    verdict is never "right": it is "wrong" or "deadlock" if there is a finding, else "not readable".
+    verdict is never "right": it is "wrong" or "deadlock" if there is a finding, else "not readable" or "not judged".
 
     Args:
         read_file: Returns the operations and the program's MSCCL XML, or None if the file holds no program.
@@ -69,8 +69,7 @@ def judge(
         return Verdict("not readable", (f"the program in it: {error}",))
     lines = [f"{f.kind}: {f.message}" for f in report.findings]
     if not report.judged and report.ok and not findings.reported:
-        explanation = f"coll {program.collective!r} does not say what the result must be; it must be given a goal"
-        return Verdict("not readable", (explanation,), program=program)
+        return not_judged(f"coll {program.collective!r}", program=program)
     agreement = ", those of its program" if report.ok and not findings.reported else ""
     head = f"{report.status}: {program.collective} on {count}{agreement}"
     return Verdict(report.status, (head, *lines, *report.notes), report.findings, program).with_findings(findings)

@@ -7,7 +7,7 @@ that are not ordered happen in the opposite order in some interleaving.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import isqrt
 
 import numpy as np
@@ -263,11 +263,9 @@ class ThreadClocks:
         for actor in actors:
             self.nop(actor)
 
-    def ended(self, actors: Iterable[int]) -> Row:
-        """Return the knowledge of all these actors (one at least) when they have ended."""
-        rows = []
+    def ended(self, actors: Sequence[int]) -> tuple[Row, Row]:
+        """Return what all these actors (one at least) have seen, and what memory they were shown, when they end."""
         for actor in actors:
             self.nop(actor)
-            rows.append(self.seen.row(actor))
-        row: Row = np.maximum.reduce(rows)
-        return row
+        seen, shown = (np.maximum.reduce([clocks.row(actor) for actor in actors]) for clocks in (self.seen, self.shown))
+        return seen, shown

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from emit.check.limits import check_limits
 from emit.check.program import ProgramReport, check, root_of
-from emit.findings import Finding, Findings, Judgement, Verdict, first_of
+from emit.findings import Finding, Findings, Judgement, Verdict, first_of, not_judged
 from emit.goal import Goal
 from emit.images import image_gpus
 from emit.msccl.read import COLLECTIVES, NO_LIMIT, REDOPS, Reading, read
@@ -44,7 +44,7 @@ def verify(
     A step counts as one transmission here: the verdict is on the schedule. A caution says if the program would deadlock
     with messages so large that each chunk takes a slot of its own, which write_msccl must assume. A rooted collective
     is right if it is right for one root, which is then named. A file whose collective has no known goal (custom, send,
-    recv, alltoallv) is "not readable" without `goal`, unless it is found wrong.
+    recv, alltoallv) is "not judged" without `goal`, unless it is found wrong.
 
     Args:
         path: File, or text that holds a `<`.
@@ -67,11 +67,7 @@ def verify(
     findings = (*report.findings, *findings_of_target[judged_targets[0]])
     status = "wrong" if findings_of_target[judged_targets[0]] else report.status
     if status == "right" and not report.judged:
-        return Verdict(
-            "not readable",
-            (f"coll {program.collective!r} does not say what the result must be; it must be given a goal",),
-            program=program,
-        )
+        return not_judged(f"coll {program.collective!r}", program=program)
     slots = f"{report.fifo_depth} FIFO slot{'s' if report.fifo_depth > 1 else ''}"
     head = f"{status}: {program.collective} on {program.nranks} ranks, {program.nsteps} steps, {slots}"
     if len(root_of(program)) > 1:

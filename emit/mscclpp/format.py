@@ -23,7 +23,7 @@ from emit.check.contents import ProgramContents
 from emit.check.order import run
 from emit.check.program import check
 from emit.columns import Column, columns_of
-from emit.findings import Finding, Findings, Judgement, Verdict
+from emit.findings import Finding, Findings, Judgement, Verdict, not_judged
 from emit.goal import Goal, goals_of, sizes_of
 from emit.images import BufferImages, Images, block_of_buffer, images_of, neighbours
 from emit.mscclpp.acts import acts_of
@@ -36,6 +36,7 @@ from emit.mscclpp.memory import (
     collective_of,
     counted_chunks,
     goal_of,
+    has_pairs,
     input_block,
     limit_sizes,
     memory_of,
@@ -65,7 +66,8 @@ class PlanReport(Judgement):
     """The result of a plan's check; a finding's `step` is the position of an operation in its threadblock.
 
     Attributes:
-        root: Rank that the check took for the root of a rooted collective; plans do not name it.
+        root: Rank that the check took for the root of a rooted collective; plans do not name it. For a plan of pairs,
+            one less than the distance from a sender to its receiver.
     """
 
     root: int = 0
@@ -88,7 +90,7 @@ def check_plan(text_or_plan: str | ExecutionPlan, goal: Goal | None = None, root
     plan = shared_plan(text_or_plan) if isinstance(text_or_plan, str) else text_or_plan
     if goal is not None:
         plan = whole_plan(plan)
-    rooted = goal is None and collective_of(plan) in ROOTED and root is None
+    rooted = goal is None and (collective_of(plan) in ROOTED or has_pairs(plan)) and root is None
     first = _checked(plan, goal, root or 0)
     roots = range(1, min(len(plan.gpus), 1 + CAPACITY.root_steps // (1 + plan.nops)))
     if not rooted or all(f.kind not in ("wrong result", "read before write") for f in first.findings):
@@ -100,7 +102,7 @@ def check_plan(text_or_plan: str | ExecutionPlan, goal: Goal | None = None, root
 def verify(path: str | os.PathLike[str], goal: Goal | None = None, *_: object) -> Verdict:
     """Read and check a plan file, which has no FIFO; this never raises for bad input.
 
-    Without `goal`, a plan of a collective without a known goal is "not readable", unless it is proved wrong.
+    Without `goal`, a plan of a collective without a known goal is "not judged", unless it is proved wrong.
     """
     return read_and_check(Path(path), goal)[0]
 
@@ -119,13 +121,14 @@ def read_and_check(path: Path, goal: Goal | None) -> tuple[Verdict, ExecutionPla
     except InputError as error:
         return Verdict("not readable", (str(error),)), None, None
     if report.ok and not report.judged:
-        lack = f"collective {plan.collective[:60]!r} does not say what the result must be; it must be given a goal"
-        return Verdict("not readable", (lack,)), plan, report
+        return not_judged(f"collective {plan.collective[:60]!r}", report.notes), plan, report
     form = "in place" if plan.inplace else "out of place"
     head = f"{report.status}: {plan.collective} on {len(plan.gpus)} ranks {form}, {plan.nops} operations, "
     head += f"execution plan of protocol {plan.protocol}"
     if collective_of(plan) in ROOTED:
         head += f", root {report.root}"
+    elif goal is None and report.judged and has_pairs(plan):
+        head += f", from rank r to r + {report.root + 1}"
     lines = [f"{f.kind}: {f.message}" for f in report.findings]
     return Verdict(report.status, (head, *lines, *report.notes), report.findings), plan, report
 

@@ -6,6 +6,8 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
+import numpy as np
+
 from emit.check.capacity import CAPACITY
 from emit.goal import Goal, buffer_sizes, goal_for
 from emit.images import BufferImages, images_of
@@ -99,12 +101,31 @@ def limit_sizes(plan: ExecutionPlan, least_bytes: int, largest: int) -> None:
 def goal_of(plan: ExecutionPlan, root: int = 0) -> Goal | None:
     """Return the goal of the plan's collective, in place or out of place as the plan says; None if its name is unknown.
 
+    For a plan of pairs (see `has_pairs`), `root` is one less than the distance from a sender to its receiver.
+
     Raises:
         InputError: The chunks cannot be divided into as many blocks as ranks, or the goal has too many cells.
     """
     nranks = len(plan.gpus)
+    if has_pairs(plan):
+        return _sent_on(plan, root + 1)
     owners = images_of(plan.translations, nranks).representatives.tolist() if plan.translations else None
     return goal_for(collective_of(plan), nranks, chunks_of(plan), plan.inplace, root, owners)
+
+
+def has_pairs(plan: ExecutionPlan) -> bool:
+    """Return True for a plan that sends each rank's input to one other rank; the plan does not say to which."""
+    sizes = {(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus}
+    return plan.collective == "sendrecv" and not plan.inplace and len(sizes) == 1 and len(set(*sizes)) == 1
+
+
+def _sent_on(plan: ExecutionPlan, distance: int) -> Goal:
+    """Return the goal that each rank receives the input of the rank `distance` before it."""
+    n, chunks = len(plan.gpus), plan.gpus[0].input_chunks
+    rank, chunk = np.repeat(np.arange(n), chunks).tolist(), list(range(chunks)) * n
+    initial = (rank, ["i"] * len(rank), chunk, rank, chunk)
+    source = [(receiver - distance) % n for receiver in rank]
+    return Goal.from_arrays(n, initial, (rank, ["o"] * len(rank), chunk, source, chunk))
 
 
 def sizes_of(plan: ExecutionPlan, rank: int) -> tuple[int, int]:

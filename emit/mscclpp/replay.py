@@ -392,15 +392,19 @@ class Replay:
             is_own = self.clocks.rank[own_actor] == owner and not element
             if own_actor < len(plan_acts.acts) and is_own:
                 continue
-            is_known = len(known_at_end[owner]) and known_at_end[owner][actor] >= tick + 2
+            # A relaxed signal says that a store was made, not that memory has it. A packet that was read is there.
+            known = known_at_end[owner][verb == "writes" and not access[5]]
+            is_known = len(known) and known[actor] >= tick + 2
             if is_known or (block, op, owner) in reported:
                 continue
+            is_unseen = not len(known) or known_at_end[owner][0][actor] < tick + 2
             reported.add((block, op, owner))
             name, at = self.memory.name(cell)
             op_name, place = plan_acts.name(block, op), plan_acts.place(block, op)
             if not is_own:
                 message = f"{op_name} {verb} {name}[{at}] of rank {owner}, which can end before that"
-                self.findings.add("race", f"{message}; it must wait for a signal", *place, cell=(name, at))
+                remedy = "it must wait for a signal" if is_unseen else "the signal must not be a relaxed one"
+                self.findings.add("race", f"{message}; {remedy}", *place, cell=(name, at))
             elif name != "s" or not self.memory.plan.double:  # With double scratch, the next call uses the other half.
                 cautions.append(
                     f"caution: rank {owner} can end while a port channel still reads {name}[{at}] for the {op_name} of"
@@ -423,7 +427,7 @@ class Replay:
             (rank, peer)
             for rank in self.memory.owners
             for peer in range(len(plan.gpus))
-            if rank != peer and not clocks.has_begun(known_at_end[rank], peer, self.begun)
+            if rank != peer and not clocks.has_begun(known_at_end[rank][0], peer, self.begun)
         )
         pair = next(unaware_pairs, None)
         if pair is None or self.calls == Calls.APART:
@@ -437,10 +441,14 @@ class Replay:
         else:
             notes.append(f"caution: rank {pair[0]} {subject}, which breaks plans of packets (LL) before and after it")
 
-    def _known_at_end(self) -> list[Row]:
-        """Return for each rank the events that it knows to be over when its launch ends; empty without threadblocks."""
+    def _known_at_end(self) -> list[tuple[Row, Row]]:
+        """Return for each rank what it has seen, and what memory it was shown, when its launch ends.
+
+        Both are empty for a rank without threadblocks.
+        """
+        nothing = np.zeros(0, dtype=np.int32)
         of_rank = self.plan_acts.blocks_of_ranks(len(self.begun))
-        return [self.clocks.ended(blocks) if blocks else np.zeros(0, dtype=np.int32) for blocks in of_rank]
+        return [self.clocks.ended(blocks) if blocks else (nothing, nothing) for blocks in of_rank]
 
 
 def _single(plan_acts: Acts) -> set[int]:

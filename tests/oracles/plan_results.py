@@ -18,6 +18,7 @@ def ends_right(
     *,
     beside: Sequence[tuple[Json, int]] = (),
     last: int | None = None,
+    late_stores: bool = True,
 ) -> bool:
     """Return whether each launch of a random run ends with what its plan's collective requires.
 
@@ -30,13 +31,14 @@ def ends_right(
             buffer, place, source rank and chunk.
         beside: Further plans, with their roots, that take turns with the plan.
         last: A rank that goes on only where no other can.
+        late_stores: Whether plain stores become visible to other threadblocks late.
     """
     plans, roots = (
         [plan, *(further_plan for further_plan, _ in beside)],
         [root, *(further_root for _, further_root in beside)],
     )
     plan_of_launch = [launch % len(plans) for launch in range(launches)]
-    run = PlanRun(plans, random.Random(seed), plan_of_launch, goal, last)
+    run = PlanRun(plans, random.Random(seed), plan_of_launch, goal, last, late_stores=late_stores)
     try:
         run.run()
     except Wrong:

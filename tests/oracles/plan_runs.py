@@ -10,6 +10,10 @@ launch with inputs of its own: the earlier content of its buffers is lost, and t
 its threads are done. Scratch, the flags of the packets in it, semaphores and the counts of channels stay for the next
 launch. Every second launch uses the upper half of a double scratch buffer, at half the size of the scratch of the
 rank that executes, also for scratch of other ranks.
+
+With late stores, plain stores of a thread become visible to others in any order, until it signals, releases a
+semaphore, meets a barrier or hands data to a port; a nop shows them to its threadblock only. Packets, whose flags come
+with the data, overtake them.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from tests.oracles.plan_operations import PACKETS, PARTS, THREADS, Json, Value, 
 Key = tuple[str, int]
 Thread = tuple[int, int, int]  # (rank, threadblock, thread)
 LAUNCHES = 4
+EARLY = 0.2  # Probability that one late store becomes visible at a step.
 SLOW = 0.02  # Probability that a slow rank or port goes on when it is drawn.
 
 
@@ -48,6 +53,8 @@ class PlanRun:
         turns: Index of the plan of each launch.
         given: Input of the first plan's goal: from (rank, place) to (source rank, chunk).
         last: A rank that goes on only where no other can.
+        late_stores: Whether plain stores become visible to others late.
+        late: Stores that only a thread, or, with None for the thread, only its threadblock sees, oldest first.
         results: Elements of input and output by launch and rank, when the rank ended the launch.
     """
 
@@ -58,7 +65,11 @@ class PlanRun:
         turns: Sequence[int],
         goal: Json | None = None,
         last: int | None = None,
+        *,
+        late_stores: bool = False,
     ) -> None:
+        self.late_stores = late_stores
+        self.late: dict[tuple[int, int, int | None], list[tuple[int, Key, Any]]] = defaultdict(list)
         self.given = {} if goal is None else {(r, i): (s, c) for r, _, i, s, c in zip(*goal["initial"], strict=True)}
         self.plans, self.rng, self.turns, self.last = plans, rng, turns, last
         self.nranks = len(plans[0]["gpus"])
@@ -118,6 +129,8 @@ class PlanRun:
         idle = list(range(self.nranks))  # Ranks between two launches.
         while idle or self.runnable or any(self.queues.values()):
             busy = [key for key, queue in self.queues.items() if queue]
+            if self.late and self.rng.random() < EARLY:
+                self.show_one(self.rng.choice(list(self.late)))
             pick = self.rng.randrange(len(idle) + len(busy) + len(self.runnable))
             port = busy[pick - len(idle)] if len(idle) <= pick < len(idle) + len(busy) else None
             if port is not None:
@@ -155,6 +168,7 @@ class PlanRun:
         for _ in range(self.rng.choice((1, 1, 4, 16))):
             missing = self.unflushed(thread)
             if missing is None and self.at[thread] >= len(self.ops(*thread[:2])):
+                self.show(*thread)
                 self.busy[thread[0]] -= 1
                 break
             missing = missing or self.missing(*thread)
@@ -174,6 +188,30 @@ class PlanRun:
         if key is None:
             self.flushing[thread].clear()
         return key
+
+    def show(self, rank: int, tb: int, thread: int) -> None:
+        """Let all see the late stores of a thread and of its threadblock."""
+        for writer in ((rank, tb, None), (rank, tb, thread)):
+            for owner, key, cell in self.late.pop(writer, ()):
+                self.memory[owner][key] = cell
+
+    def show_one(self, writer: tuple[int, int, int | None]) -> None:
+        """Let all see one of the late stores of a writer; of several to one cell the oldest."""
+        stores = self.late[writer]
+        picked = self.rng.choice(stores)
+        store = next(store for store in stores if store[:2] == picked[:2])
+        stores.remove(store)
+        self.memory[store[0]][store[1]] = store[2]
+        if not stores:
+            del self.late[writer]
+
+    def load(self, reader: Thread | None, owner: int, key: Key) -> Any:
+        """Return what a thread, or a port (None), sees in a cell."""
+        for writer in (reader, (*reader[:2], None)) if reader is not None and self.late else ():
+            for store in reversed(self.late.get(writer, ())):
+                if store[:2] == (owner, key):
+                    return store[2]
+        return self.memory[owner].get(key)
 
     def wake(self, key: Hashable) -> None:
         """Make the threads that wait for a key of `missing` runnable again."""
@@ -228,6 +266,7 @@ class PlanRun:
                         return lack
             return self.meets((rank, tb), thread)
         if name == "barrier":
+            self.show(rank, tb, thread)
             waiting_threads = self.barriers[rank, op["barrier_id"]]
             waiting_threads.add((rank, tb, thread))
             if len(waiting_threads) < op["num_threadblocks"] * THREADS:
@@ -316,7 +355,9 @@ class PlanRun:
             raise Wrong(f"rank {rank} reaches beyond the scratch of rank {owner}")
         return [("s", offset), ("s", offset + 1)] if packet else [("s", offset)]
 
-    def move(self, rank: int, tb: int, op: Json, lane: int, elements: Iterable[int], *late: int) -> None:
+    def move(
+        self, rank: int, tb: int, op: Json, lane: int, elements: Iterable[int], *late: int, thread: int | None = None
+    ) -> None:
         """Apply an operation to elements of a lane.
 
         Args:
@@ -326,7 +367,9 @@ class PlanRun:
             lane: Index of the lane.
             elements: Elements to move.
             late: Target and launch of a delayed put by a port channel.
+            thread: The thread that moves them; None for a port channel.
         """
+        mover = None if thread is None else (rank, tb, thread)
         sources, targets = lanes(op)[lane]
         port, launch = op.get("channel_type") == "port", late[1] if late else 0
         get = op["name"] == "get"  # In a get, the offsets of source and target are swapped.
@@ -337,7 +380,7 @@ class PlanRun:
                 for owner, kind in self.places(rank, tb, op, part):
                     index = op["dst_buff"][lane]["index"] if get else part["index"]
                     keys = self.keys(rank, owner, kind, index, e, packet, port, launch)
-                    raw = [self.memory[owner].get(key) for key in keys]
+                    raw = [self.load(mover, owner, key) for key in keys]
                     value = read(raw, packet)
                     total = None if total is None or value is None else tuple(sorted((*total, *value)))
             for k, (part, packet) in enumerate(targets):
@@ -350,6 +393,9 @@ class PlanRun:
                     raw = [["packet", total, self.launch[rank]]] * 2
                 for owner, kind in self.places(rank, tb, op, part):
                     keys = self.keys(rank, owner, kind, index, e, packet, port, launch)
+                    if self.late_stores and mover is not None and not packet:
+                        self.late[mover].append((owner, keys[0], total))
+                        continue
                     for key, cell in zip(keys, raw, strict=True):
                         self.memory[owner][key] = cell
                         self.wake(("flag", owner, key))
@@ -361,9 +407,12 @@ class PlanRun:
         if len(self.met[rank, tb]) == THREADS:
             for thread_number in range(THREADS):
                 self.at[rank, tb, thread_number] += 1
+                if stores := self.late.pop((rank, tb, thread_number), None):
+                    self.late[rank, tb, None] += stores
             self.met[rank, tb].clear()
             self.wake(("met", (rank, tb)))
             if name != "nop":
+                self.show(rank, tb, thread)
                 self.push(rank, tb, op)
             return
         if name == "barrier":
@@ -372,6 +421,8 @@ class PlanRun:
             self.wake(("barrier", rank, op["barrier_id"]))
             return
         self.at[rank, tb, thread] += 1
+        if name in ("signal", "sem_release") or port:
+            self.show(rank, tb, thread)
         if name in ("signal", "rlxsignal"):
             for k, c in enumerate(op["channel_ids"]):
                 if k % THREADS == thread:
@@ -394,7 +445,7 @@ class PlanRun:
                 self.push(rank, tb, op)
         else:
             for lane, (sources, _) in enumerate(lanes(op)):
-                self.move(rank, tb, op, lane, elements(op, sources[0][0]["size"], thread))
+                self.move(rank, tb, op, lane, elements(op, sources[0][0]["size"], thread), thread=thread)
 
     def say(self, end: tuple[int, str, int]) -> None:
         """Send a signal to the other end of a channel."""

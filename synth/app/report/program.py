@@ -99,7 +99,7 @@ def program_item(
     program = verdict.program or read_msccl(source.path)  # `read_msccl` raises with what cannot be read.
     right = verdict.status == "right"
     explained = [line for line in verdict.lines if line][: _FINDINGS + 1]
-    notes = explained[1:] if right else explained if verdict.status == "not readable" else []
+    notes = explained[1:] if right else explained if verdict.status.startswith("not") else []
     timing = _stated(entry)
     if group is None and entry is not None and topology is not None and topology.name == entry.topology:
         group = entry.communicator

@@ -151,7 +151,7 @@ def grouped() -> Json:
 
 
 def multicast() -> Json:
-    """Return an in-place all-reduce in the switch, with a divided chunk and relaxed signals before and after."""
+    """Return an in-place all-reduce in the switch, with a divided chunk and relaxed signals before it."""
     switch = {"channel_type": "switch", "buffer_type": "i", "rank_groups": [{"size": 2, "ranks": [0, 1]}]}
     gpus = []
     for r in range(2):
@@ -159,7 +159,7 @@ def multicast() -> Json:
         inner = op("glres", [chunk], [dict(chunk)], "switch", reduce_op="sum")
         context = {"unit_size": 1 << 20, "num_chunks": 1}
         pipeline = {"name": "pipeline", "iter_context": context, "ops": [inner]}
-        gpus.append(gpu(r, (2, 2, 0), [[*hello(relaxed=True), pipeline, *hello(relaxed=True)]], more=[switch]))
+        gpus.append(gpu(r, (2, 2, 0), [[*hello(relaxed=True), pipeline, *hello()]], more=[switch]))
     return plan("allreduce", gpus)
 
 
@@ -305,6 +305,7 @@ WRONG: dict[str, tuple[Callable[[], Json], str, str]] = {
     "puts into double scratch": (lambda: _no_double(remote_sums()), "inconsistent", "which half"),
     "half of a group": (lambda: _dropped_part(grouped()), "deadlock", "which nothing provides"),
     "no word before the switch": (lambda: _both(multicast(), 0, 1, 2, 3, 4), "race", "may not have started"),
+    "a relaxed word after the switch": (lambda: _relaxed(multicast()), "race", "must not be a relaxed one"),
     "no word after the switch": (lambda: _both(multicast(), 6, 7, 8, 9, 10), "race", "can end before that"),
     "overwritten under a port": (lambda: _overwritten(ports()), "race", "moves data on its own time"),
     "overwritten before the flush is over": (
@@ -316,6 +317,14 @@ WRONG: dict[str, tuple[Callable[[], Json], str, str]] = {
     "a channel twice at once": (lambda: _at_once(gets()), "race", "another thread"),
     "stages without a semaphore": (lambda: _no_semaphore(two_stages()), "race", "in no fixed order"),
 }
+
+
+def _relaxed(plan_json: Json) -> Json:
+    """Make all signals relaxed ones, which say nothing of the data before them."""
+    for r in range(2):
+        for operation in ops(plan_json, r):
+            operation["name"] = {"signal": "rlxsignal", "wait": "rlxwait"}.get(operation["name"], operation["name"])
+    return plan_json
 
 
 def _at_once(plan_json: Json) -> Json:
@@ -402,6 +411,29 @@ def test_a_reduction_other_than_a_sum_is_refused() -> None:
     plan_json = remote_sums()
     ops(plan_json)[6]["reduce_op"] = "max"
     assert [f.kind for f in check_plan(json.dumps(plan_json)).findings] == ["inconsistent"]
+
+
+def late_first_store() -> Json:
+    """Return an all-reduce in which rank 0 stores a sum itself, and a threadblock that has it as a packet adds to it.
+
+    A packet orders no other data, so that the first store of the sum may come last.
+    """
+    plan_json = packets()
+    for rank_json in plan_json["gpus"]:
+        rank_json["scratch_chunks"] = 6
+    ops(plan_json, 0, 1)[0] = op("recpkt", [L("i", 0), L("s", 0)], [L("i", 0), L("s", 4)], reduce_op="sum")
+    blocks = plan_json["gpus"][0]["threadblocks"]
+    more = copy.deepcopy(blocks[1])
+    more["id"] = 3
+    more["ops"] = [op("upkt", [L("s", 4)], [L("i", 0)]), op("rppkt", [L("s", 4)], [R(0, 0)], "memory")]
+    blocks.append(more)
+    return plan_json
+
+
+def test_a_packet_orders_no_other_data() -> None:
+    """Check a store that a packet seems to order: it is a race, and late stores show it in random runs."""
+    plan_json = late_first_store()
+    assert {finding.kind for finding in check_plan(json.dumps(plan_json)).findings} == {"race"}
 
 
 def test_an_unknown_collective_is_not_checked() -> None:

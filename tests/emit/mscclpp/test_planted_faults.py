@@ -205,7 +205,7 @@ def test_missing_nops() -> None:
             planted += 1
             if report.findings:
                 reported += 1
-                assert {f.kind for f in report.findings} == {"race"}
+                assert {f.kind for f in report.findings} in ({"race"}, {"calls"})
                 # The race is at this rank, or where a rank uses what this threadblock passed on.
                 assert any(f.rank == rank or f"rank {rank} " in f.message for f in report.findings), (rank, tb)
             else:

@@ -76,6 +76,7 @@ WORKED_OUT: dict[str, list[tuple[int, float]]] = {
     "packets": [(2, 2.0)],
     "grouped": [(2, 1.5), (1, 2.0)],  # The second half is sent while the first is in flight, if the link is free.
     "ports": [(3, 1.0)],
+    "flushed ports": [(3, 1.0)],  # The flush waits for what has left, which the answer to it waits for anyway.
     "two stages": [(3, 1.0)],  # The hello; then half a chunk and a signal, twice.
 }
 
@@ -124,9 +125,10 @@ def test_signals_that_tell_of_no_data_are_flags(
 
 
 def test_a_multicast_without_a_switch_is_not_timed() -> None:
-    assert foreign.RIGHT.keys() == WORKED_OUT.keys() | {"multicast"}
-    with pytest.raises(InputError, match="cannot be timed: no switch of the topology reduces over ranks 0, 1,"):
-        PlanPredictor(read_plan(json.dumps(foreign.multicast())), load("full:2"))
+    assert foreign.RIGHT.keys() == WORKED_OUT.keys() | {"multicast", "multicast of packets"}
+    for make_plan, lack in ((foreign.multicast, "reduces over"), (foreign.multicast_packets, "multicasts to")):
+        with pytest.raises(InputError, match=f"cannot be timed: no switch of the topology {lack} ranks 0, 1,"):
+            PlanPredictor(read_plan(json.dumps(make_plan())), load("full:2"))
 
 
 def test_threadblocks_share_a_link() -> None:

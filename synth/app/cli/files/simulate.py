@@ -73,7 +73,7 @@ def simulate(
     if group is None and entry is not None and entry.topology == topology.name:
         members = entry.communicator
     program, _, verdict = read_program(file, depth)
-    status = "not judged" if verdict.status == "not readable" else verdict.status
+    status = "not judged" if verdict.exit_code == 2 else verdict.status
     cautions = [line for line in verdict.lines if line.startswith("caution: ")]
     document: dict[str, Any] = {"file": file, "status": status, "why": _why(verdict), "cautions": cautions}
     try:

@@ -31,10 +31,11 @@ from topologies.text.fields import shown
 def verify(
     file: str, depth: int | None, topo: str | None, group: str | None, target: str | None, as_json: bool
 ) -> None:
-    """Replay an MSCCL XML or an execution plan (JSON): right, wrong, deadlock or not readable.
+    """Replay an MSCCL XML or an execution plan (JSON): right, wrong, deadlock, not judged or not readable.
 
-    Exit code 0: right; 1: wrong or deadlock; 2: not readable. On the topology, all threadblocks of a rank must fit on
-    the SMs of its device, and the protocol must work between nodes; otherwise the file would hang.
+    Exit code 0: right; 1: wrong or deadlock; 2: not readable, or not judged, because nobody says what the result must
+    be. On the topology, all threadblocks of a rank must fit on the SMs of its device, and the protocol must work
+    between nodes; otherwise the file would hang.
 
     \b
     synth verify out/msccl/FILE.xml
@@ -56,7 +57,7 @@ def verify(
         print_json(
             "verify", {"file": file, "status": verdict.status, "lines": list(verdict.lines), "findings": findings}
         )
-    elif verdict.status == "not readable":
+    elif verdict.exit_code == 2:
         raise InputError(verdict.refusal(file))
     else:
         click.echo(f"{file}: {verdict.status}")
