@@ -241,7 +241,8 @@ class Replay:
         }
         cells, add, image, group = self.cells, self.contents.add, self.contents.image, self.group
         # A packet that is written over itself, once it has been read, changes nothing for others who read it.
-        puts_back = act.flagged and len(move.sources) == 1 and move.sources[0] in move.targets
+        is_copy = act.flagged and len(move.sources) == 1
+        put_back = next((run for run in move.targets if is_copy and run.packet and run in move.sources), None)
         for j in self._elements(move):
             access = (actor, clocks.tick[actor], block, act.op, clocks.nops[actor], act.packets, j)
             total = NOTHING
@@ -254,13 +255,12 @@ class Replay:
                 if there := group.element(run.rank):
                     value = image(value, there)
                 total = value if n == 0 else add(total, value)
-            put_back = move.sources[0].element(j) if puts_back else ()
             for run in move.targets:
+                if run == put_back:
+                    self.written.update(dict.fromkeys(run.element(j), self._at_owner(access, run)))
+                    continue
                 there = group.element(run.rank)
                 value = image(total, group.inverse(there)) if there else total
-                if run.element(j) == put_back:
-                    self.written[put_back[0]] = self.written[put_back[1]] = self._at_owner(access, run)
-                    continue
                 for cell in run.element(j):
                     self._writes(cell, access, run, act)
                     cells[cell] = value

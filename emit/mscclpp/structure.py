@@ -337,6 +337,9 @@ def caution(plan: ExecutionPlan) -> list[str]:
         notes.append(f"caution: rank {-rank} has {max_blocks} threadblocks, which must all be resident simultaneously")
     if any(op.name == "flush" for gpu in plan.gpus for block in gpu.blocks for op in block.ops):
         notes.append("caution: flush does nothing in the executor")
+    if not plan.reuse and any(op.name == "ppkt" and op.channel_type == "port" for *_, op in plan.ops()):
+        advice = "use rppkt, or reuse_resources"
+        notes.append(f"caution: ppkt on port channels sends the scratch of the executor's first call; {advice}")
     if plan.max_bytes == NO_LIMIT and not has_empty_buffers(plan):
         notes.append(f"caution: no max_message_size: beyond {most_bytes(plan)} bytes offsets do not fit 32 bits")
     if plan.double and any(

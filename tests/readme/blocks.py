@@ -70,7 +70,8 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     completed = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
-        env=dict(os.environ, PATH=path, OMP_NUM_THREADS="1"),  # Otherwise torchrun prints a warning.
+        # Otherwise torchrun prints a warning.
+        env=dict(os.environ, PATH=path, OMP_NUM_THREADS="1", SYNTH_SOURCES=str(ROOT)),
         capture_output=True,
         text=True,
         timeout=HANG_S,

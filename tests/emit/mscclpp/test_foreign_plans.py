@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -397,6 +398,13 @@ def test_calls_of_one_size_in_random_runs(make_plan: Callable[[], Json], is_righ
     assert all(ends) == is_right
 
 
+@pytest.mark.parametrize("name", ["late-store", "relaxed-end", "wait-for-one"])
+def test_examples_of_races_end_wrong_in_random_runs(name: str) -> None:
+    text = (Path(__file__).parents[3] / "examples" / "plans" / f"{name}.json").read_text(encoding="utf-8")
+    assert {finding.kind for finding in check_plan(text).findings} == {"race"}
+    assert not all(ends_right(json.loads(text), seed) for seed in range(40))
+
+
 def test_a_port_that_still_reads_is_a_caution() -> None:
     """Check that reads after the end of a call and an ineffective flush are only cautions."""
     plan_json = drop(drop(ports(), 0, 0, 8, 9), 1, 0, 8, 9)
@@ -414,26 +422,28 @@ def test_a_reduction_other_than_a_sum_is_refused() -> None:
 
 
 def late_first_store() -> Json:
-    """Return an all-reduce in which rank 0 stores a sum itself, and a threadblock that has it as a packet adds to it.
+    """Return an all-reduce in which a threadblock stores data, and another that gets it by packets adds to it.
 
-    A packet orders no other data, so that the first store of the sum may come last.
+    A packet orders no other data, so that the first store may come last.
     """
     plan_json = packets()
     for rank_json in plan_json["gpus"]:
         rank_json["scratch_chunks"] = 6
-    ops(plan_json, 0, 1)[0] = op("recpkt", [L("i", 0), L("s", 0)], [L("i", 0), L("s", 4)], reduce_op="sum")
     blocks = plan_json["gpus"][0]["threadblocks"]
-    more = copy.deepcopy(blocks[1])
-    more["id"] = 3
-    more["ops"] = [op("upkt", [L("s", 4)], [L("i", 0)]), op("rppkt", [L("s", 4)], [R(0, 0)], "memory")]
-    blocks.append(more)
+    adding = copy.deepcopy(blocks[1])
+    adding["id"] = 3
+    adding["ops"].insert(0, op("upkt", [L("s", 4)], [L("i", 0)]))
+    blocks[1]["ops"] = [op("recpkt", [L("i", 0)], [L("i", 0), L("s", 4)], reduce_op="sum")]
+    blocks.append(adding)
     return plan_json
 
 
 def test_a_packet_orders_no_other_data() -> None:
-    """Check a store that a packet seems to order: it is a race, and late stores show it in random runs."""
+    """Check a store that a packet seems to order: it is a race, and random runs with late stores show it."""
     plan_json = late_first_store()
     assert {finding.kind for finding in check_plan(json.dumps(plan_json)).findings} == {"race"}
+    assert not all(ends_right(plan_json, seed) for seed in range(40))
+    assert all(ends_right(plan_json, seed, late_stores=False) for seed in range(40))
 
 
 def test_an_unknown_collective_is_not_checked() -> None:
