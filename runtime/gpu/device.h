@@ -3,8 +3,10 @@
 
 #ifdef SEVERAL  // More than one GPU takes part.
 #define SCOPE "sys"
+#define SWAP atomicCAS_system
 #else
 #define SCOPE "gpu"
+#define SWAP atomicCAS
 #endif
 #define DEVICE __device__ __forceinline__
 #define LOAD(order, type, bits, letter)                                                                    \
@@ -23,7 +25,7 @@
 LOAD_STORE(unsigned, "32", "r")
 LOAD_STORE(unsigned long long, "64", "l")
 LOAD_STORE(long long, "64", "l")
-DEVICE bool claim(unsigned *flag) { return atomicCAS(flag, 0u, 1u) == 0; }
+DEVICE bool claim(unsigned *flag) { return SWAP(flag, 0u, 1u) == 0; }
 DEVICE long long add_one(long long *at) { return (long long)atomicAdd((unsigned long long *)at, 1ull); }
 DEVICE void raise_to(long long *at, long long value) { atomicMax(at, value); }
 DEVICE void lock(unsigned *gate) {

@@ -11,6 +11,14 @@
 // buffer differ by at most one element, and only in the last window. Numbers continue from launch to launch, so nothing
 // has to be cleared between launches.
 //
+// What orders memory, by CUDA's memory model:
+// - A barrier of the block (__syncthreads_or) stands before each release of thread 0. A release also shows what was known
+//   before it, and so all that the block's threads have stored: data before a flag, reads of a slot before its tail.
+// - Thread 0 acquires a flag, a tail or another block's progress, and the barrier after it passes that on to the block.
+// - A word of LL has its flag within it, and is one store. It orders nothing else, but with `ll` 2.
+// - Between GPUs all of this has the scope of the system (device.h).
+// Each of these is needed: tests/runtime/gpu/test_fences.py weakens them one by one.
+//
 // If several GPUs take part, each launches the blocks of its ranks. A block polls only memory of its own GPU: a
 // connection's slots and flags lie with the receiver, its tail with the sender.
 

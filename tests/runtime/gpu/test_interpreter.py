@@ -32,23 +32,6 @@ KINDS_AND_OPS = list(itertools.product(TYPES, REDUCTIONS))
 
 
 @pytest.fixture(scope="session")
-def sanitized(kernels: Path) -> Path | str:
-    """Return the kernel under the thread sanitizer, or the reason why there is none."""
-    if compiler() is None:
-        return "no C++ compiler here"
-    try:
-        kernel = built(kernels, "thread")
-        run(kernel, PROGRAMS[0], 8, "float", "sum", "Simple")
-    except SanitizerReport as error:
-        if "FATAL" in str(error) or "unexpected memory mapping" in str(error):
-            return f"the thread sanitizer does not run here: {error}"
-        raise
-    except InputError as error:
-        return f"the thread sanitizer cannot be built here: {error}"
-    return kernel
-
-
-@pytest.fixture(scope="session")
 def binary(sanitized: Path | str, kernels: Path) -> Path:
     """Return the kernel on CPU threads, with the sanitizer where that runs."""
     if isinstance(sanitized, Path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
-import itertools
 import re
 
 import pytest
@@ -13,7 +12,7 @@ from runtime.dtypes import REDUCTIONS, TYPES
 from runtime.gpu.cuda import compiler_options
 from runtime.gpu.encoding import gpu_source
 
-ARCHITECTURES = ("sm_70", "sm_80", "sm_90", "sm_100")
+ARCHITECTURES = ("sm_70", "sm_80", "sm_90", "sm_100", "sm_120")
 FORMS = ({}, {"paced": True}, {"several": True})
 
 
@@ -57,10 +56,13 @@ def library(arch: str) -> ctypes.CDLL:
     return able[0]
 
 
-CASES = list(itertools.product(ARCHITECTURES, range(len(FORMS))))
+# Two of the three forms for each GPU, so that all types and reductions are compiled.
+CASES = [(arch, (place + k) % len(FORMS)) for place, arch in enumerate(ARCHITECTURES) for k in range(2)]
 
 
-@pytest.mark.parametrize("form", range(len(FORMS)), ids=["plain", "paced", "several"])
+@pytest.mark.parametrize(
+    ("arch", "form"), CASES, ids=[f"{a}-{('plain', 'paced', 'several')[f]}" for a, f in CASES], indirect=["arch"]
+)
 def test_compiles_for_every_gpu(library: ctypes.CDLL, arch: str, form: int) -> None:
     """Check that every type and reduction is compiled once, with the options of the executor."""
     number = CASES.index((arch, form))
@@ -81,7 +83,31 @@ def test_compiles_for_every_gpu(library: ctypes.CDLL, arch: str, form: int) -> N
     code = output_of(library, program, "CUBIN")
     assert "synth_interpret" in code
     assert "synth_average" in code
+    check_scopes(output_of(library, program, "PTX"), "sys" if FORMS[form].get("several") else "gpu")
     library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def check_scopes(ptx: str, scope: str) -> None:
+    """Check that every ordered access reaches as far as the ranks' memory, and that a packet is one store of 8 bytes.
+
+    PTX: st.release, ld.acquire and relaxed accesses of `.gpu` order the memory of one GPU, those of `.sys` that of all.
+    """
+    ordered = re.findall(r"\b(?:st|ld)\.(?:release|acquire|relaxed)\.(\w+)\.(\w+)", ptx)
+    assert {reached for reached, _ in ordered} == {scope}
+    assert {"u32", "u64"} <= {kind for _, kind in ordered}
+    swaps = re.findall(r"\batom\.(\S*)cas", ptx)
+    assert swaps
+    assert all(("sys" in swap) == (scope == "sys") for swap in swaps)
+    for needed in (f"st.release.{scope}.u32", f"ld.acquire.{scope}.u64", f"st.relaxed.{scope}.u64"):
+        assert needed in ptx
+    assert not re.search(r"\b(?:st|ld)\.volatile", ptx)
+
+
+def test_a_fence_of_too_small_a_scope_is_seen() -> None:
+    ptx = "atom.sys.cas.b32; st.release.sys.u32; ld.acquire.sys.u64; st.relaxed.sys.u64; ld.relaxed.gpu.u32"
+    with pytest.raises(AssertionError):
+        check_scopes(ptx, "sys")
+    check_scopes(ptx.replace("gpu", "sys"), "sys")
 
 
 def test_every_type_and_reduction_is_compiled() -> None:
