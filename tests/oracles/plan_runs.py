@@ -129,8 +129,6 @@ class PlanRun:
         idle = list(range(self.nranks))  # Ranks between two launches.
         while idle or self.runnable or any(self.queues.values()):
             busy = [key for key, queue in self.queues.items() if queue]
-            if self.late and self.rng.random() < EARLY:
-                self.show_one(self.rng.choice(list(self.late)))
             pick = self.rng.randrange(len(idle) + len(busy) + len(self.runnable))
             port = busy[pick - len(idle)] if len(idle) <= pick < len(idle) + len(busy) else None
             if port is not None:
@@ -147,6 +145,8 @@ class PlanRun:
                 for waiting_rank in chain(idle, (p[0] for p in busy), (t[0] for t in self.runnable))
             ):
                 continue
+            if self.late and self.rng.random() < EARLY:
+                self.show_one(self.rng.choice(list(self.late)))
             if pick < len(idle):
                 idle.pop(pick)
                 self.start(rank)
