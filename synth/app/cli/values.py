@@ -46,7 +46,7 @@ def _targets() -> list[str]:
 _VALUES: dict[str | None, Callable[[], list[str]]] = {"topo": _topologies, "engine": _engines, "target": _targets}
 
 
-class _TextType(click.ParamType):  # type: ignore[type-arg]  # Older versions are not generic.
+class TextType(click.ParamType):  # type: ignore[type-arg]  # Older versions are not generic.
     """A text that is not empty."""
 
     name = "text"
@@ -131,7 +131,7 @@ def check_arguments(command: click.Command, args: list[str], ctx: click.Context)
     """
     for param in command.params:
         if type(param.type) is type(click.STRING):
-            param.type = _TextType()
+            param.type = TextType()
         elif type(param.type) is type(click.INT):
             param.type = _Whole(None, None)
         elif isinstance(param.type, click.IntRange):

@@ -14,6 +14,7 @@ from emit.program import Program
 from emit.timing.predict import Predictor
 from emit.timing.timed import TimedProgram
 from emit.timing.trace import chrome_trace
+from synth.app.cli.files.plan_scripts import PLAN_SOURCE, name_of
 from synth.app.cli.options import costs_option, json_option, print_json, topo_option
 from synth.app.cli.programs import check_ending, check_not_source, named_problem, read_program, write_text
 from synth.app.cli.sweep import DEFAULT_SIZES, parse_sweep
@@ -30,7 +31,7 @@ _MANY = 16  # ranks that are listed
 
 
 @click.command("simulate")
-@click.argument("file")
+@click.argument("file", type=PLAN_SOURCE)
 @topo_option
 @click.option(
     "--group",
@@ -75,7 +76,7 @@ def simulate(
     program, _, verdict = read_program(file, depth)
     status = "not judged" if verdict.exit_code == 2 else verdict.status
     cautions = [line for line in verdict.lines if line.startswith("caution: ")]
-    document: dict[str, Any] = {"file": file, "status": status, "why": _why(verdict), "cautions": cautions}
+    document: dict[str, Any] = {"file": name_of(file), "status": status, "why": _why(verdict), "cautions": cautions}
     try:
         form = format_of(file)
         timed = (

@@ -10,6 +10,7 @@ import click
 from emit.findings import Findings, Verdict
 from emit.formats import check_place, format_of, name_in, verify_file
 from emit.library.selection.lookup import entry_beside, goal_beside, namesake_beside, place_beside
+from synth.app.cli.files.plan_scripts import PLAN_SOURCE, name_of
 from synth.app.cli.options import json_option, print_json
 from synth.app.cli.programs import check_depth, place_program
 from synth.app.present.layout import say_fitted
@@ -18,7 +19,7 @@ from topologies.text.fields import shown
 
 
 @click.command("verify")
-@click.argument("file")
+@click.argument("file", type=PLAN_SOURCE)
 @click.option("--depth", type=int, metavar="N", help="Use N FIFO slots. Default: the protocol's.")
 @click.option("--topo", metavar="T", help="Check for this topology. Default: that of the index beside it.")
 @click.option("--group", metavar="RANKS", help="Run the file's ranks on these ranks of --topo. Default: 0, 1, …")
@@ -31,7 +32,7 @@ from topologies.text.fields import shown
 def verify(
     file: str, depth: int | None, topo: str | None, group: str | None, target: str | None, as_json: bool
 ) -> None:
-    """Replay an MSCCL XML or an execution plan (JSON): right, wrong, deadlock, not judged or not readable.
+    """Replay an MSCCL XML or a plan (JSON): right, wrong, deadlock, not judged or not readable.
 
     Exit code 0: right; 1: wrong or deadlock; 2: not readable, or not judged, because nobody says what the result must
     be. On the topology, all threadblocks of a rank must fit on the SMs of its device, and the protocol must work
@@ -40,6 +41,7 @@ def verify(
     \b
     synth verify out/msccl/FILE.xml
     synth verify a.xml --target rccl
+    synth verify "program.py --num_gpus 8"   (in MSCCL++'s language)
     """
     check_depth(file, depth)
     readers = format_of(file).readers
@@ -54,13 +56,12 @@ def verify(
     if as_json:
         fields = ("kind", "message", "rank", "tb", "step")
         findings = [{name: getattr(finding, name) for name in fields} for finding in verdict.findings]
-        print_json(
-            "verify", {"file": file, "status": verdict.status, "lines": list(verdict.lines), "findings": findings}
-        )
+        document = {"file": name_of(file), "status": verdict.status, "lines": list(verdict.lines)}
+        print_json("verify", document | {"findings": findings})
     elif verdict.exit_code == 2:
         raise InputError(verdict.refusal(file))
     else:
-        click.echo(f"{file}: {verdict.status}")
+        click.echo(f"{name_of(file)}: {verdict.status}")
         say_fitted(*(f"  {line}" for line in verdict.lines))
     raise SystemExit(verdict.exit_code)
 

@@ -19,6 +19,7 @@ from runtime.backends import BACKENDS, choose_backend
 from runtime.bench import BenchRequest, BenchRow, Measure, Settings, elements_of, message_sizes
 from runtime.dtypes import parse_type, reducer
 from synth.app.cli.files.file_choice import Chosen, StoredChoice, chooser
+from synth.app.cli.files.plan_scripts import PLAN_SOURCE
 from synth.app.cli.options import costs_option, json_option, print_json, wide_option
 from synth.app.cli.programs import check_ending, check_not_source, named_problem, write_text
 from synth.app.present.bench import BenchTable
@@ -34,7 +35,7 @@ _BEHIND = 1.02  # multiple of the network's own time from which a warning says t
 
 
 @click.command("bench")
-@click.argument("path")
+@click.argument("path", type=PLAN_SOURCE)
 @click.option(
     "--backend",
     metavar="NAME",

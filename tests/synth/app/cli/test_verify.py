@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from synth import synthesize
+from tests.emit.mscclpp.test_foreign_plans import packets
 from tests.synth.app.cli.calling import Call
 
 
@@ -229,3 +231,44 @@ def test_plain_text_is_named(synth: Call, working_folder: Path) -> None:
     """Check that a file of prose is called what it is, instead of a fault in its first tag."""
     (working_folder / "README.md").write_text("# synth\n\n`synth` finds algorithms.\n")
     assert "README.md: is not MSCCL XML (line 1 is plain text)" in synth("verify", "README.md").refusal
+
+
+def test_a_program_that_prints_a_plan(synth: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a script with arguments is run in place of a file, and that nothing of it is left."""
+    monkeypatch.chdir(tmp_path)
+    text = json.dumps(packets() | {"name": "NAME"})
+    Path("made.py").write_text(f"import sys\nprint('made')\nprint({text!r}.replace('NAME', sys.argv[1]))\n")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    answer = synth("verify", "made.py 'a name'")
+    assert answer.code == 0
+    assert answer.flat.startswith("made.py 'a name': right right: allreduce on 2 ranks in place")
+    assert json.loads(synth("verify", "made.py x", "--json").out)["file"] == "made.py x"
+    assert "made.py x: right" in synth("simulate", "made.py x", "--topo", "full:2", "--sizes", "1K").out
+    assert synth("bench", "made.py x", "-b", "1K", "-e", "1K").code == 0
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("call", "script", "reason"),
+    [
+        ("none.py", None, "'none.py': no such file"),
+        ("fails.py", "raise SystemExit('so')", "fails.py: ended with exit code 1: so; its arguments stand in the same"),
+        ("fails.py x", "1 / 0", "fails.py: ended with exit code 1: ZeroDivisionError: division by zero"),
+        (
+            "silent.py",
+            "print(1)",
+            "silent.py: printed no plan; a program in MSCCL++'s language ends with",
+        ),
+        ("torn.py", "print('{')", "torn.json: "),
+        ("needs.py", "raise ModuleNotFoundError(\"No module named 'mscclpp'\")", "needs.py: needs the package mscclpp"),
+        ("quoted.py 'x", "", "no closing quotation; it must be quoted as in a shell"),
+    ],
+)
+def test_programs_that_print_no_plan(
+    synth: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, script: str | None, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if script is not None:
+        Path(call.split()[0]).write_text(script)
+    assert reason in synth("verify", call).refusal
