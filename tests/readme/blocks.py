@@ -70,8 +70,13 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     completed = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
-        # Otherwise torchrun prints a warning.
-        env=dict(os.environ, PATH=path, OMP_NUM_THREADS="1", SYNTH_SOURCES=str(ROOT)),
+        env=dict(
+            os.environ,
+            PATH=path,
+            SYNTH_SOURCES=str(ROOT),
+            SYNTH_CACHE=str(folder / ".cache"),  # Many pages ask what others asked before.
+            OMP_NUM_THREADS="1",  # Otherwise torchrun prints a warning.
+        ),
         capture_output=True,
         text=True,
         timeout=HANG_S,
