@@ -77,7 +77,7 @@ COMMANDS = {
     "cache": CommandRow("cache:cache", "Show or clear the cache of answers.", "Libraries"),
     "verify": CommandRow(
         "files.verify:verify",
-        "Replay an MSCCL XML or an execution plan (JSON): right, wrong, deadlock, not judged or not readable.",
+        "Replay an MSCCL XML or a plan (JSON): right, wrong, deadlock, not judged or not readable.",
         "Files",
     ),
     "prove": CommandRow(

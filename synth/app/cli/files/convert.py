@@ -11,8 +11,13 @@ import click
 
 from emit.compiler.unlimited import lower_any
 from emit.formats import FORMATS, Format, format_of, write_program, write_trace
+from emit.library.selection.lookup import goal_beside
+from emit.mscclpp.format import read_and_check
+from emit.mscclpp.images import whole_plan
 from emit.mscclpp.in_switch import is_in_switch, write_in_switch
+from emit.mscclpp.plan import ExecutionPlan
 from emit.mscclpp.read import read_plan
+from emit.mscclpp.script import MARK, script_of
 from emit.operations import whole_size
 from emit.program import Program
 from emit.targets import Target, check_overlap, choose_target, on_devices, only_target_of, target_named
@@ -77,13 +82,14 @@ def convert(
 ) -> None:
     """Convert any MSCCL XML or plan (JSON) for another executor; check it before and after.
 
-    OUT.et is a Chakra trace for ASTRA-sim (OUT.0.et, OUT.1.et, …) and OUT.goal is for LogGOPSim; stored schedules
-    (.synth) can be converted to these too. A stored schedule in which a switch reduces and copies (NVLS) can also
-    be converted to a plan.
+    OUT.py is a plan as a program in MSCCL++'s language, which prints it. OUT.et is a Chakra trace for ASTRA-sim
+    (OUT.0.et, OUT.1.et, …) and OUT.goal is for LogGOPSim; stored schedules (.synth) can be converted to these too. A
+    stored schedule in which a switch reduces and copies (NVLS) can also be converted to a plan.
 
     \b
     synth convert a.xml b.json --nodes 0,0,1,1
     synth convert a.xml b.xml --target msccl
+    synth convert plan.json plan.py
     synth convert a.xml b.et --size 1M
     """
     simulated = _simulated(out, target)
@@ -96,7 +102,9 @@ def convert(
         return
     if size is not None:
         raise InputError(f"--size {size}: applies to traces for simulators; give OUT.et or OUT.goal")
-    chosen = only_target_of(Path(out).suffix) if target == "auto" else target_named(target)
+    is_script = Path(out).suffix == ".py" and target in ("auto", "mscclpp")
+    suffix = ".json" if is_script else Path(out).suffix
+    chosen = only_target_of(suffix) if target == "auto" else target_named(target)
     is_plan = chosen is not None and FORMATS[chosen.format].placed
     if not is_plan and (*map(pinned.get, ("topo", "group", "nodes")), inplace) != (None, None, None, None):
         raise InputError("--topo, --group, --nodes, --inplace and --outofplace apply to plans; give OUT.json")
@@ -130,12 +138,18 @@ def _convert_for_executor(
         groups_overlap: Whether ranks are in several groups at a time.
         pinned: The options sms, scratch_limit, protocol, topo, group and nodes.
     """
+    is_script = Path(out).suffix == ".py" and target is not None and target.format == "mscclpp"
+    is_as_it_is = inplace is None and not groups_overlap and not any(pinned.values())
+    if is_script and is_as_it_is and format_of(source) is FORMATS["mscclpp"]:
+        _write_script(_right_plan(source), out)
+        return
     _, goal, verdict = read_program(source)
     program, protocol = verdict.right_program(source), pinned["protocol"]
     if protocol is not None:
         program = replace(program, protocol=protocol)
     target = target or choose_target(program.collective)
-    check_ending(out, target.suffix, FORMATS[target.format].what)
+    if not is_script:
+        check_ending(out, target.suffix, FORMATS[target.format].what)
     if groups_overlap:
         check_overlap(target.name)
         if protocol == "LL":
@@ -153,8 +167,31 @@ def _convert_for_executor(
         if FORMATS[target.format].placed or "limit: " not in str(error):
             raise
         raise InputError(f"{error}; synth optimize {source} --target {target.name} compiles it again") from None
+    if is_script:
+        _write_script(read_plan(text), out)
+        return
     write_text(out, text)
     say_fitted(f"{origin_of(out)}: {FORMATS[target.format].writer.describe(program, target, text)}")
+
+
+def _right_plan(source: str) -> ExecutionPlan:
+    """Return the plan of a file; raise InputError if it is not right."""
+    verdict, plan, _ = read_and_check(Path(source), goal_beside(source))
+    if plan is None or verdict.status != "right":
+        raise InputError(verdict.refusal(source))
+    return whole_plan(plan)
+
+
+def _write_script(plan: ExecutionPlan, out: str) -> None:
+    """Write a plan as a program in MSCCL++'s language, and print what it is."""
+    text = script_of(plan)
+    if Path(out).is_file() and MARK not in Path(out).read_text(encoding="utf-8", errors="replace").partition("\n")[0]:
+        raise InputError(f"{shown(out)}: exists, and synth did not write it; it must be another name")
+    write_text(out, text)
+    say_fitted(
+        f"{origin_of(out)}: {plan.collective} on {len(plan.gpus)} ranks, {plan.nops} operations, a program in MSCCL++'s"
+        f" language; python {out} prints the plan, and synth verify {out} judges it"
+    )
 
 
 def _write_in_switch(algorithm: Algorithm, source: str, out: str, inplace: bool) -> None:

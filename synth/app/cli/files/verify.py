@@ -41,7 +41,7 @@ def verify(
     \b
     synth verify out/msccl/FILE.xml
     synth verify a.xml --target rccl
-    synth verify "program.py --num_gpus 8"   (in MSCCL++'s language)
+    synth verify "program.py 8"   (in MSCCL++'s language)
     """
     check_depth(file, depth)
     readers = format_of(file).readers

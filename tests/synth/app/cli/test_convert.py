@@ -236,3 +236,22 @@ def test_a_schedule_through_a_switch_becomes_a_plan(synth: Call, working_folder:
         assert (refused.code, refused.out) == (2, "")
         assert says in refused.err
         assert refused.err.count("\n") == 1
+
+
+def test_to_a_program_in_the_language_of_mscclpp(synth: Call, source: Path, working_folder: Path) -> None:
+    """Check programs of a plan and of an XML file, and that only a program that synth wrote is replaced."""
+    assert synth("convert", source, "b.json").code == 0
+    answer = synth("convert", "b.json", "b.py")
+    assert (answer.code, answer.err) == (0, "")
+    assert "a program in MSCCL++'s language; python b.py prints the plan" in answer.flat
+    text = (working_folder / "b.py").read_text()
+    assert synth("convert", source, "b.py").code == 0
+    assert "MemoryChannel" in text
+    assert "PortChannel(peer, rank)" in (working_folder / "b.py").read_text()
+    (working_folder / "mine.py").write_text("print('mine')\n")
+    assert "'mine.py': exists, and synth did not write it" in synth("convert", "b.json", "mine.py").refusal
+    assert (working_folder / "mine.py").read_text() == "print('mine')\n"
+    assert "c.py" in synth("convert", "b.json", "c.py", "--target", "rccl").refusal
+    (working_folder / "bad.json").write_text((working_folder / "b.json").read_text().replace('"signal"', '"wait"'))
+    assert "bad.json: " in synth("convert", "bad.json", "bad.py").refusal
+    assert not (working_folder / "bad.py").exists()

@@ -1,0 +1,280 @@
+"""Write an execution plan as a program in MSCCL++'s own language (DSL), which prints the same plan.
+
+The language joins neighbouring operations: it has calls for single channels and buffers, and a plan's operation on
+several of them is several calls. The program lists each threadblock's calls in order, with a call by which a nop stands
+where the plan has one. Where the language would join more than the executor takes, a nop parts them.
+
+Source: python/mscclpp/language of MSCCL++ 0.9 (operations.py: what it joins).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from emit.mscclpp.plan import MAX_OP_CHANNELS, PLAN_KEYS, ExecutionPlan, Op, PlanBlock, PlanPart
+from topologies.errors import InputError
+
+_BUFFER = {"i": "inputs", "o": "outputs", "s": "scratch"}
+_SYNC = "data_sync=SyncType.none"
+_LOCAL = {"copy": "copy", "cpkt": "copy_packets", "upkt": "unpack_packets"}
+_REMOTE = {
+    "put": "put", "ppkt": "put_packets", "rppkt": "read_put_packets", "get": "get", "pws": "put_with_signal",
+    "pwsf": "put_with_signal_and_flush",
+}  # fmt: skip
+MARK = "a plan for MSCCL++ as a program in its language, which prints the plan."  # In the first line.
+_HEAD = '''"""{title}: {mark}"""
+
+from mscclpp.language.channel import MemoryChannel, PortChannel, SwitchChannel
+from mscclpp.language.collectives import TestCollective
+from mscclpp.language.general import JSON
+from mscclpp.language.internal.types import BufferType, SyncType
+from mscclpp.language.loop import LoopIterationContext
+from mscclpp.language.program import CollectiveProgram
+from mscclpp.language.rank import Buffer, Rank, Semaphore
+
+COLLECTIVE = TestCollective({ranks}, {inputs}, {outputs})  # ranks, chunks of the input, chunks of the output
+COLLECTIVE.name, COLLECTIVE.inplace = {collective!r}, {inplace}
+
+with CollectiveProgram(
+    {name!r}, COLLECTIVE, {ranks}, auto_sync=False,
+{options}):
+    ranks = [Rank(rank) for rank in range({ranks})]
+    inputs = [rank.get_input_buffer() for rank in ranks]
+    outputs = [rank.get_output_buffer() for rank in ranks]
+    scratch = [Buffer(rank, chunks) for rank, chunks in enumerate({scratch})]
+    # Channels by rank and number; the list has the rank at the other end of each.
+    memory = [[MemoryChannel(peer, rank) for peer in peers] for rank, peers in enumerate({memory})]
+    port = [[PortChannel(peer, rank) for peer in peers] for rank, peers in enumerate({port})]
+'''
+
+
+def script_of(plan: ExecutionPlan) -> str:
+    """Return the text of a program in MSCCL++'s language that prints a right plan.
+
+    Its local lists of channels and buffers may be in another order, and it may have nops more.
+
+    Raises:
+        InputError: The language cannot say the plan: buffers of different sizes, groups of threadblocks, sums in
+            switches from one buffer into another, switch channels that differ between ranks, or barriers that the
+            threadblocks do not meet in one order.
+    """
+    sizes = {(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus}
+    if len(sizes) > 1:
+        raise _unsaid("buffers whose sizes differ between ranks")
+    ((inputs, outputs),) = sizes
+    keys = ("protocol", "double", "reuse", "alignment", "threads", "min_bytes", "max_bytes")
+    options = "".join(f"    {PLAN_KEYS[key]}={getattr(plan, key)!r},\n" for key in keys)
+    title = "".join(c for c in plan.name if c.isprintable() and c not in '"\\')
+    of_gpus = {
+        "scratch": [gpu.scratch_chunks for gpu in plan.gpus],
+        "memory": [gpu.peers["memory"] for gpu in plan.gpus],
+        "port": [gpu.peers["port"] for gpu in plan.gpus],
+    }
+    of_plan = {"name": plan.name, "collective": plan.collective, "inplace": plan.inplace, "ranks": len(plan.gpus)}
+    sizes_and_options = {"inputs": inputs, "outputs": outputs, "title": title, "mark": MARK, "options": options}
+    lines = [_HEAD.format(**of_gpus, **of_plan, **sizes_and_options)]
+    if any(gpu.semaphores for gpu in plan.gpus):
+        values = [gpu.semaphores for gpu in plan.gpus]
+        lines.append(
+            f"    semaphores = [[Semaphore(rank, value) for value in values] for rank, values in enumerate({values})]\n"
+        )
+    lines += _switch_lines(plan)
+    for rank in range(len(plan.gpus)):
+        lines += _RankLines(plan, rank).lines()
+    return "".join([*lines, "    print(JSON())\n"])
+
+
+def _unsaid(what: str) -> InputError:
+    """Return, without raising it, the error for what the language cannot say."""
+    return InputError(f"MSCCL++'s language has no {what}; keep the plan (JSON)")
+
+
+def _switch_lines(plan: ExecutionPlan) -> list[str]:
+    """Return the line that makes the switch channels; raise InputError if ranks differ in them."""
+    channels = plan.gpus[0].switches
+    if any(gpu.switches != channels for gpu in plan.gpus):
+        raise _unsaid("switch channels that some ranks lack")
+    if not channels:
+        return []
+    words = {"i": "input", "o": "output", "s": "scratch"}
+    calls = [
+        f"SwitchChannel(rank_list={list(ranks)}, buffer_type=BufferType.{words[kind]})" for kind, ranks in channels
+    ]
+    return [f"    switch = [{', '.join(calls)}]\n"]
+
+
+class _RankLines:
+    """The calls of one rank's threadblocks.
+
+    Attributes:
+        plan: The plan.
+        rank: The rank.
+    """
+
+    def __init__(self, plan: ExecutionPlan, rank: int) -> None:
+        self.plan, self.rank = plan, rank
+        self.gpu = plan.gpus[rank]
+
+    def lines(self) -> list[str]:
+        """Return the lines of all threadblocks; a barrier stands where all its threadblocks have come to it.
+
+        Raises:
+            InputError: See `script_of`.
+        """
+        blocks, lines = self.gpu.blocks, list[str]()
+        at = [0] * len(blocks)
+        while True:
+            waiting: dict[tuple[int, int], list[int]] = {}
+            for tb, block in enumerate(blocks):
+                first = at[tb]
+                while at[tb] < len(block.ops) and block.ops[at[tb]].name != "barrier":
+                    at[tb] += 1
+                if first < at[tb]:
+                    lines.append(f"\n    # Rank {self.rank}, threadblock {tb}\n")
+                    lines += self._of_ops(tb, block, block.ops[first : at[tb]], "    ")
+                if at[tb] < len(block.ops):
+                    op = block.ops[at[tb]]
+                    waiting.setdefault((op.barrier, op.blocks), []).append(tb)
+            if not waiting:
+                return lines
+            ready = [tbs for (_, count), tbs in waiting.items() if len(tbs) == count]
+            if not ready:
+                raise _unsaid("barriers that threadblocks meet in different orders")
+            for tbs in ready:
+                lines.append(f"    ranks[{self.rank}].barrier({tbs})\n")
+                for tb in tbs:
+                    at[tb] += 1
+
+    def _of_ops(self, tb: int, block: PlanBlock, ops: Sequence[Op], indent: str) -> Iterator[str]:
+        """Yield the lines of operations of a threadblock that follow each other."""
+        before: Op | None = None
+        width = 0  # Channels or buffers of the operation that the language joins the calls to.
+        for op in ops:
+            if op.name == "pipeline":
+                if before == Op("nop") and op.ops[-1] == before != op.ops[0]:
+                    raise _unsaid("way to keep a nop before a pipeline that ends with one")
+                yield f"{indent}with LoopIterationContext(unit={op.unit_bytes}, num_chunks={op.unit_chunks}):\n"
+                yield from self._of_ops(tb, block, op.ops, indent + "    ")
+                before = None
+                continue
+            is_joined = before is not None and _is_joined(before, op)
+            width = (width if is_joined else 0) + _width(op)
+            if is_joined and width > MAX_OP_CHANNELS:
+                yield f"{indent}ranks[{self.rank}].barrier([{tb}])  # Parts what the executor cannot take as one.\n"
+                width = _width(op)
+            yield from (f"{indent}{call}\n" for call in self._calls(tb, block, op))
+            before = op
+
+    def _calls(self, tb: int, block: PlanBlock, op: Op) -> Iterator[str]:
+        """Yield the calls of one operation, without barriers between threadblocks and pipelines."""
+        me, at_tb = f"ranks[{self.rank}]", f"tb={tb}"
+        if op.group != (0, 1):
+            raise _unsaid("call for one threadblock of a group")
+        if op.name == "nop":
+            yield f"{me}.barrier([{tb}])"
+        elif op.name in ("signal", "wait", "rlxsignal", "rlxwait", "flush"):
+            relaxed = ", relaxed=True" if op.name.startswith("rlx") else ""
+            for number in op.channels:
+                channel = self._channel(block, op.channel_type, number)
+                yield f"{channel}.{op.name.removeprefix('rlx')}({at_tb}, {_SYNC}{relaxed})"
+        elif op.name in ("sem_acquire", "sem_release"):
+            for number in op.semaphores:
+                yield f"semaphores[{self.rank}][{number}].{op.name[4:]}({at_tb}, {_SYNC})"
+        elif op.name in _LOCAL:
+            yield f"{me}.{_LOCAL[op.name]}({self._chunk(op.dst[0])}, {self._chunk(op.src[0])}, {at_tb})"
+        elif op.name in _REMOTE:
+            sources = op.src if len(op.src) == len(op.dst) else [op.src[0]] * len(op.dst)
+            for k, (source, target) in enumerate(zip(sources, op.dst, strict=True)):
+                there = source if op.name == "get" else target
+                channel, chunks = self._to(block, op, there, k), (self._there(block, op, there))
+                pair = (self._chunk(target), chunks) if op.name == "get" else (chunks, self._chunk(source))
+                yield f"{channel}.{_REMOTE[op.name]}({pair[0]}, {pair[1]}, {at_tb})"
+        elif op.name in ("glres", "gstore", "gstorepkt"):
+            yield from self._in_switch(block, op, at_tb)
+        else:
+            yield from self._sums(block, op, at_tb)
+
+    def _sums(self, block: PlanBlock, op: Op, at_tb: str) -> Iterator[str]:
+        """Yield the calls of a sum, and those that pass it on, which the language joins to it."""
+        own, packet = op.src[0], "pkt" in op.name
+        into = op.dst[0]
+        others = [part for part in op.src[1:] if part.side == "L"]
+        if op.name in ("rre", "rres"):
+            for k, part in enumerate(op.src[1:]):
+                channel, there = self._to(block, op, part, k), self._there(block, op, part)
+                yield f"{channel}.reduce({self._chunk(own)}, [{there}], {at_tb}, local_dst_chunk={self._chunk(into)})"
+        else:
+            if not others:
+                raise _unsaid("sum of one buffer")
+            chunks = ", ".join(map(self._chunk, others))
+            packets = ", packet=True" if packet else ""
+            call = f"ranks[{self.rank}].reduce({self._chunk(own)}, [{chunks}], {at_tb}"
+            yield f"{call}, dst_chunk={self._chunk(into)}{packets})"
+        rest = list(op.dst[1:])
+        packed = rest.pop(0) if op.name in ("recpkt", "recspkt") else None
+        if packed is not None:
+            yield f"ranks[{self.rank}].copy_packets({self._chunk(packed)}, {self._chunk(into)}, {at_tb})"
+        for k, part in enumerate(rest):
+            channel, there = self._to(block, op, part, k), self._there(block, op, part)
+            yield f"{channel}.{'put_packets' if packet else 'put'}({there}, {self._chunk(into)}, {at_tb})"
+
+    def _in_switch(self, block: PlanBlock, op: Op, at_tb: str) -> Iterator[str]:
+        """Yield the calls of an operation in the switch."""
+        source, target = op.src[0], op.dst[0]
+        number = block.channels["switch"][int(target.at)]
+        channel = f"switch[{number}].at_rank({self.rank})"
+        if op.name != "glres":
+            call = "broadcast_packets" if op.name == "gstorepkt" else "broadcast"
+            yield f"{channel}.{call}({self._chunk(source)}, {target.first}, {target.size}, {at_tb})"
+            return
+        if source != target:
+            raise _unsaid("sum in a switch from one buffer into another")
+        chunk = self._chunk(PlanPart("L", self.gpu.switches[number][0], target.first, target.size))
+        yield f"{channel}.reduce({target.first}, {target.size}, {chunk}, {at_tb})"
+        yield f"{channel}.broadcast({chunk}, {target.first}, {target.size}, {at_tb})"
+
+    def _chunk(self, part: PlanPart) -> str:
+        """Return a span of the rank's own buffers."""
+        return f"{_BUFFER[str(part.at)]}[{self.rank}][{part.first}:{part.first + part.size}]"
+
+    def _there(self, block: PlanBlock, op: Op, part: PlanPart) -> str:
+        """Return a span of another rank's buffer."""
+        buffer = self.gpu.buffers[block.buffers[op.channel_type][int(part.at)]]
+        return f"{_BUFFER[buffer.kind]}[{buffer.rank}][{part.first}:{part.first + part.size}]"
+
+    def _to(self, block: PlanBlock, op: Op, part: PlanPart, number: int) -> str:
+        """Return the channel to the rank of a remote span: a port's is stated, of memory channels any will do."""
+        if op.channel_type == "port":
+            return self._channel(block, "port", op.channels[number])
+        peer = self.gpu.buffers[block.buffers["memory"][int(part.at)]].rank
+        ids = [*block.channels.get("memory", ()), *range(len(self.gpu.peers["memory"]))]
+        channel = next((n for n in ids if self.gpu.peers["memory"][n] == peer), None)
+        if channel is None:
+            raise _unsaid("access to a rank without a memory channel to it")
+        return f"memory[{self.rank}][{channel}]"
+
+    def _channel(self, block: PlanBlock, kind: str, number: int) -> str:
+        """Return a channel of a threadblock."""
+        return f"{kind}[{self.rank}][{block.channels[kind][number]}]"
+
+
+def _is_joined(before: Op, op: Op) -> bool:
+    """Return whether the language joins an operation to the one before it."""
+    if before.name == op.name and op.name in ("put", "ppkt", "pws", "pwsf", "get"):
+        return before.channel_type == op.channel_type and before.src[0].size == op.src[0].size
+    if before.name == op.name and op.name in ("signal", "wait", "rlxsignal", "rlxwait"):
+        return before.channel_type == op.channel_type and not set(before.channels) & set(op.channels)
+    if before.name == op.name and op.name == "rppkt":
+        return before.channel_type == op.channel_type and before.src == op.src
+    if before.name == op.name and op.name in ("sem_acquire", "sem_release"):
+        return True
+    if op.name in ("put", "ppkt") and before.name in ("re", "res", "rre", "rres", "repkt", "respkt"):
+        return op.channel_type == "memory" and before.dst[0] == op.src[0]
+    if before.name == op.name and op.name in ("re", "repkt", "rre"):
+        return before.src[0] == op.src[0] and before.dst == op.dst
+    return False
+
+
+def _width(op: Op) -> int:
+    """Return the number of calls of an operation that joins with others."""
+    return max(len(op.channels) if not op.dst else 0, len(op.semaphores), len(op.dst), len(op.src) - 1)
