@@ -19,7 +19,7 @@ test: .venv/.installed-dev
 	@$(BIN)/python -m tests.synth.app.report.get_browser .venv/browser || echo "the tests of the report in a browser are skipped" >&2
 	@$(BIN)/synth warm-up > /dev/null 2>&1 & \
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports || exit; wait
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=15
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=15
 	@test -x .venv/browser/browser || echo "Skipped without a browser: tests/synth/app/report/test_in_browser.py (SYNTH_BROWSER=… make test)"
 
 results: .venv/.installed
