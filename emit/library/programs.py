@@ -58,6 +58,7 @@ _PROGRAM_SEND_S, _PLAN_SEND_S = 4e-5, 4e-4  # Seconds to lower a send in haste.
 _PROGRAM_WRITING, _PLAN_WRITING = 2.0, 2.0  # The time with the file over the time without it.
 _SEND_STEPS = 2  # A send is a step at both of its ends.
 _WRITTEN_SENDS = 100  # Sends of an image that are written in the time to lower one.
+_AS_FAST_AS_OTHER = 1.05  # Times of the two forms of calls within this factor count as equal.
 _MOST_PLANS = 4  # Plans of an algorithm, with different instances, that are drafted to take the fastest.
 _WIDEST = 64  # cells of a chunk; an instruction holds 71
 
@@ -76,7 +77,7 @@ class Programs:
             checked later.
         writing: Time to lower a program in haste and to write its file, over the time to lower it in haste.
         nodes: Node of each rank.
-        repetitions: How often programs of some algorithms run side by side; others are tried.
+        of_other_form: Programs of some algorithms for the other form of calls; they run as often side by side here.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class Programs:
         self._sends: dict[Algorithm, int] = {}
         self.first_s = 0.0
         self._instances = 1  # Of the last program.
-        self.repetitions: dict[Algorithm, Repetition] = {}
+        self.of_other_form: dict[Algorithm, Lowered] = {}
         self._improving_s = 0.0  # Seconds that the last lowering took after its first program for better ones.
         self.target = on_devices(target_for(problem, settings.name), problem.topology.sms, settings)
         usual = usual_target(problem.topology) if settings.name == AUTO else None
@@ -395,14 +396,15 @@ class Programs:
     ) -> list[tuple[Repetition, Program]]:
         """Return a program with those repetitions that may be the fastest; the arguments are those of `rank_instances`.
 
-        If `repetitions` has the algorithm, that repetition is the only one.
+        If `of_other_form` has the algorithm, the repetition of its program is the only one.
         """
         limits = self.target.limits
         if not lowering.algorithm.problem.topology.protocol:
             return [(ONCE, program)]
-        if known := self.repetitions.get(lowering.algorithm):
+        if known := self.of_other_form.get(lowering.algorithm):
             with suppress(InputError):
-                return [(known, repeated(lowering, program, known, limits, low, high))]
+                again = repeated(lowering, program, known.repetition, limits, low, high)
+                return [(known.repetition, again)]
         return rank_instances(lowering, program, limits, low, high, sizes, until, most_steps)
 
     def _as_lowered(self, lowering: Lowering, program: Program, repetition: Repetition) -> Lowered:
@@ -443,9 +445,13 @@ class Programs:
             return self._patience_s / (_PLAN_SEND_S / _SEND_STEPS)
         return max(0.0, until - begun) / (self.send_s / _SEND_STEPS)
 
-    def can_improve(self, algorithm: Algorithm) -> bool:
-        """Return whether a second lowering of an algorithm may give another program than the first."""
-        return algorithm not in self.repetitions
+    def can_improve(self, algorithm: Algorithm, size_bytes: float, time_us: float) -> bool:
+        """Return whether a second lowering of an algorithm may give a faster program than the first.
+
+        A program that is as fast as that for the other form of calls stays.
+        """
+        other = self.of_other_form.get(algorithm)
+        return other is None or time_us > _AS_FAST_AS_OTHER * other.time_us(size_bytes)
 
     def other_form(self) -> Programs | None:
         """Return a new lowering for the other form of calls, in or out of place; None if there is one form only."""
@@ -529,8 +535,8 @@ def run_by(result: SearchResult, programs: Programs, until: float = math.inf) ->
     if (lowered or is_out_of_time) and not untried and all(is_same_target):
         return result
     # The best number of instances hardly depends on the form of the calls, and trying several takes long.
-    programs.repetitions = {
-        offer.algorithm: offer.execution.repetition
+    programs.of_other_form = {
+        offer.algorithm: offer.execution
         for offer in (*result.ranges, *result.unused)
         if isinstance(offer.execution, Lowered) and offer.execution.target == programs.target
     }

@@ -332,11 +332,12 @@ def describe(program: Program, _: Target, text: str) -> str:
     plan = shared_plan(text)
     blocks = max(len(gpu.blocks) for gpu in plan.gpus)
     scratch = max(gpu.scratch_chunks for gpu in plan.gpus)
-    between = any(gpu.peers["port"] for gpu in plan.gpus)
+    queue_pairs = max(len(gpu.peers["port"]) for gpu in plan.gpus)  # The executor makes one for each port channel.
+    channels = f"memory and port channels ({queue_pairs} queue pairs a rank)" if queue_pairs else "memory channels"
     return (
         f"{program.collective} on {program.nranks} ranks {'in place' if plan.inplace else 'out of place'}, execution "
         f"plan of protocol {plan.protocol}, checked: {plan.nops} operations, at most {blocks} threadblocks and "
-        f"{scratch} chunks of scratch a rank, {'memory and port' if between else 'memory'} channels"
+        f"{scratch} chunks of scratch a rank, {channels}"
     )
 
 

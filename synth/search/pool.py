@@ -85,8 +85,14 @@ class Executor(Protocol):
             InputError: The executor can hold no program of it.
         """
 
-    def can_improve(self, algorithm: Algorithm) -> bool:
-        """Return whether a second lowering of an algorithm may give another program than the first."""
+    def can_improve(self, algorithm: Algorithm, size_bytes: float, time_us: float) -> bool:
+        """Return whether a second lowering of an algorithm may give a faster program than the first.
+
+        Args:
+            algorithm: The algorithm.
+            size_bytes: A message size in bytes.
+            time_us: Time of the first program at that size, in µs.
+        """
 
     def files(self, offers: Sequence[Offer]) -> list[Offer]:
         """Return the offers split so that each is one file."""
@@ -326,7 +332,8 @@ class Pool:
             cutoff: When the lowering is cut off, a reading of `now`.
             sizes: Message sizes in bytes that count.
         """
-        if self.executor is None or not self.executor.can_improve(offer.algorithm):
+        time_us = offer.time_us(sizes[-1])
+        if self.executor is None or not self.executor.can_improve(offer.algorithm, sizes[-1], time_us):
             return None
         try:
             execution = limited(cutoff, partial(self._program_of, offer.algorithm, enough, sizes))

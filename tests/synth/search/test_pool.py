@@ -61,7 +61,7 @@ class Executor:
         """Return the number of sends of an algorithm, which are all lowered."""
         return len(algorithm.schedule)
 
-    def can_improve(self, _algorithm: Algorithm) -> bool:
+    def can_improve(self, _algorithm: Algorithm, _size_bytes: float, _time_us: float) -> bool:
         return True
 
     def least_bytes(self, _problem: Problem) -> int:
