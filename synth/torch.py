@@ -1,4 +1,7 @@
-"""Our back end of torch.distributed: after this import, `init_process_group("cpu:synth,cuda:synth")` knows it."""
+"""Our back end of torch.distributed: after this import, `init_process_group("cpu:synth,cuda:synth")` knows it.
+
+Where torchcomms is installed, `torchcomms.new_comm("synth", device, name=…)` knows it too.
+"""
 
 from synth import check_packages
 
@@ -8,6 +11,15 @@ try:
 except ImportError:
     check_packages("emit", "runtime")
     raise
+
+try:
+    from torchcomms import register_backend  # The package of this name on PyPI is a place holder without it.
+except ImportError:
+    pass
+else:
+    from runtime.torch.comms import NAME, SynthComm
+
+    register_backend(NAME, SynthComm)
 
 custom, summary, using = process_group.custom, process_group.summary, process_group.using
 
