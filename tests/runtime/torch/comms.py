@@ -127,7 +127,7 @@ def check(comm: Any, asynchronous: bool) -> None:
 
 def main(rank: int, size: int, port: int) -> None:
     stand_in()
-    import synth.torch  # It registers the back end.
+    import synth.torch  # noqa: F401 - it registers the back end
 
     comm = REGISTERED["synth"]()
     with pytest.raises(InputError, match="is not connected"):
