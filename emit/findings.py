@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from emit.goal import Goal
 from emit.program import Program
 from topologies.errors import InputError
 
@@ -155,12 +156,14 @@ class Verdict:
         findings: The faults.
         program: The program that was read, with the root for which it is right; None if nothing could be read or
             checked, and for formats that hold no Program.
+        goal: What the program must achieve, if neither its collective nor another file says it but the check found it.
     """
 
     status: str
     lines: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
     program: Program | None = None
+    goal: Goal | None = None
 
     @property
     def exit_code(self) -> int:

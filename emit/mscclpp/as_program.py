@@ -23,7 +23,7 @@ from emit.goal import Goal
 from emit.mscclpp.acts import acts_of
 from emit.mscclpp.format import read_and_check
 from emit.mscclpp.images import whole_plan
-from emit.mscclpp.memory import Memory, collective_of, goal_of, memory_of
+from emit.mscclpp.memory import Memory, collective_of, goal_of, has_pairs, memory_of
 from emit.mscclpp.plan import NO_LIMIT, ExecutionPlan
 from emit.mscclpp.read import shared_plan
 from emit.mscclpp.structure import ensure_executable
@@ -49,13 +49,17 @@ def verify_program(path: Path, goal: Goal | None) -> Verdict:
     verdict, plan, report = read_and_check(path, goal)
     if plan is None or report is None:
         return verdict
+    own_goal = goal_of(plan, report.root) if goal is None and has_pairs(plan) else None
     try:
         program = program_of(plan, goal, report.root)
+        if own_goal is not None:
+            own_goal = own_goal.refined(program.nchunks_per_loop // plan.gpus[0].input_chunks)
         if report.ok and report.judged:
-            check(program, goal, target=None, split=False).raise_if_wrong(f"program of {plan.name}")
+            checked = check(program, goal or own_goal, target=None, split=False)
+            checked.raise_if_wrong(f"program of {plan.name}")
     except InputError as error:  # The verdict of a wrong plan reports the plan's own faults instead.
         return verdict if verdict.findings else Verdict("not readable", (f"{origin_of(path)}: {error}",))
-    return replace(verdict, program=program)
+    return replace(verdict, program=program, goal=own_goal)
 
 
 def verify_header(path: Path, goal: Goal | None) -> Verdict:

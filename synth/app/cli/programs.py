@@ -22,7 +22,7 @@ Place = tuple[Topology, list[int]]  # a topology, and its rank of each rank of t
 
 
 def read_program(file: str | Path, depth: int | None = None) -> tuple[Program, Goal | None, Verdict]:
-    """Return the program of a file, what an index beside it says that it must achieve, and the verdict on it.
+    """Return the program of a file, what it must achieve if its collective does not say it, and the verdict on it.
 
     Args:
         file: The file.
@@ -36,7 +36,7 @@ def read_program(file: str | Path, depth: int | None = None) -> tuple[Program, G
     verdict = verify_program(file, goal, depth)
     if verdict.program is None:
         raise InputError(verdict.refusal(origin_of(file)))
-    return verdict.program, goal, verdict
+    return verdict.program, goal or verdict.goal, verdict
 
 
 def check_depth(file: str | Path, depth: int | None) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from emit.mscclpp.format import check_plan
+from emit.mscclpp.as_program import verify_program
+from emit.mscclpp.format import check_plan, verify
 from tests.oracles.plan_results import ends_right
 
 Json = dict[str, Any]
@@ -451,3 +452,24 @@ def test_an_unknown_collective_is_not_checked() -> None:
     assert report.ok
     assert not report.judged
     assert any("not judged" in note for note in report.notes)
+
+
+def sent_on() -> Json:
+    """Return a plan that sends each of two ranks' inputs to the other; it does not say to which."""
+    gpus = []
+    for r in range(2):
+        ops = [*hello(), op("put", [L("i", 0)], [R(0, 0)], "memory"), NOP, on("signal"), on("wait")]
+        gpus.append(gpu(r, (1, 1, 0), [ops], "o"))
+    return plan("sendrecv", gpus, inplace=False)
+
+
+def test_whom_a_plan_sends_to_is_found(tmp_path: Path) -> None:
+    """Check that the pairs of a plan are found, that its program runs with them, and that a wrong plan is wrong."""
+    (tmp_path / "pairs.json").write_text(json.dumps(sent_on()))
+    verdict = verify(tmp_path / "pairs.json")
+    assert (verdict.status, verdict.lines[0].endswith(", from rank r to r + 1")) == ("right", True)
+    with_program = verify_program(tmp_path / "pairs.json", None)
+    assert with_program.goal is not None
+    assert with_program.goal.required[0].tolist() == [0, 1]
+    lost = drop(sent_on(), 0, 0, 5)
+    assert any(finding.kind == "wrong result" for finding in check_plan(json.dumps(lost)).findings)
