@@ -12,7 +12,7 @@ demo: .venv/.installed
 	$(BIN)/synth bench out --collective allreduce --group 0,2,4,6 -b 1K -e 16M -f 128
 	$(BIN)/synth warm-up
 
-# while lint and types take one core, the other compiles the loops that both processes of tests will want
+# while lint and types take one core, the other compiles the loops that all processes of tests will want
 # what is compiled of Python is kept, also where the environment says that it is not: hundreds of commands are started
 test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.installed-dev

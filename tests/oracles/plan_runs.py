@@ -129,7 +129,7 @@ class PlanRun:
         idle = list(range(self.nranks))  # Ranks between two launches.
         while idle or self.runnable or any(self.queues.values()):
             busy = [key for key, queue in self.queues.items() if queue]
-            pick = self.rng.randrange(len(idle) + len(busy) + len(self.runnable))
+            pick = self.rng.choice(self.choices(idle, busy))
             port = busy[pick - len(idle)] if len(idle) <= pick < len(idle) + len(busy) else None
             if port is not None:
                 rank = port[0]
@@ -138,12 +138,7 @@ class PlanRun:
             else:
                 rank = self.runnable[pick - len(idle) - len(busy)][0]
             real = rank % self.nranks
-            if self.rng.random() > self.pace[real if port is None else port]:
-                continue
-            if real == self.last and any(
-                waiting_rank % self.nranks != real
-                for waiting_rank in chain(idle, (p[0] for p in busy), (t[0] for t in self.runnable))
-            ):
+            if real != self.last and self.rng.random() > self.pace[real if port is None else port]:
                 continue
             if self.late and self.rng.random() < EARLY:
                 self.show_one(self.rng.choice(list(self.late)))
@@ -161,6 +156,14 @@ class PlanRun:
                     idle.append(real)
         if any(self.asleep.values()):
             raise Wrong("it stops")
+
+    def choices(self, idle: Sequence[int], busy: Sequence[tuple[int, int]]) -> Sequence[int]:
+        """Return the places of what can go on: idle ranks, busy ports, threads. `last` can only if nothing else can."""
+        every = range(len(idle) + len(busy) + len(self.runnable))
+        if self.last is None:
+            return every
+        ranks = chain(idle, (port[0] for port in busy), (thread[0] for thread in self.runnable))
+        return [k for k, rank in enumerate(ranks) if rank % self.nranks != self.last] or every
 
     def go_on(self, number: int) -> None:
         """Run up to 16 steps of one of the runnable threads."""
