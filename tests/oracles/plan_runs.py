@@ -138,7 +138,7 @@ class PlanRun:
             else:
                 rank = self.runnable[pick - len(idle) - len(busy)][0]
             real = rank % self.nranks
-            if real != self.last and self.rng.random() > self.pace[real if port is None else port]:
+            if self.rng.random() > self.pace[real if port is None else port]:
                 continue
             if self.late and self.rng.random() < EARLY:
                 self.show_one(self.rng.choice(list(self.late)))
