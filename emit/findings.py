@@ -156,7 +156,7 @@ class Verdict:
         findings: The faults.
         program: The program that was read, with the root for which it is right; None if nothing could be read or
             checked, and for formats that hold no Program.
-        goal: What the program must achieve, if neither its collective nor another file says it but the check found it.
+        goal: What the program achieves, if the check found it by trying; None if a collective or a file states it.
     """
 
     status: str

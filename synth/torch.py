@@ -13,7 +13,9 @@ except ImportError:
     raise
 
 try:
-    from torchcomms import register_backend  # The package of this name on PyPI is a place holder without it.
+    # The package of this name on PyPI is a place holder without them.
+    from torchcomms import register_backend
+    from torchcomms._comms import TorchCommBackend  # noqa: F401
 except ImportError:
     pass
 else:

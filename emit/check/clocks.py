@@ -153,7 +153,7 @@ class ThreadClocks:
         ranks = np.array(rank, dtype=np.int64)
         rows = np.zeros((size, size, group.order), dtype=np.int32)
         rows[:, :, 0] = ranks[:, None] == ranks[None, :]
-        self.seen.rows = dict(enumerate(rows.reshape(size, -1)))
+        self.seen.rows = dict(enumerate(rows.reshape(size, size * group.order)))
         self.shown.rows = {actor: row.copy() for actor, row in self.seen.rows.items()}
         if merged:
             self.shown = self.seen

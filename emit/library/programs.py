@@ -77,7 +77,7 @@ class Programs:
             checked later.
         writing: Time to lower a program in haste and to write its file, over the time to lower it in haste.
         nodes: Node of each rank.
-        of_other_form: Programs of some algorithms for the other form of calls; they run as often side by side here.
+        of_other_form: Programs of some algorithms for the other form of calls. Those made here have as many instances.
     """
 
     def __init__(

@@ -66,8 +66,8 @@ class PlanReport(Judgement):
     """The result of a plan's check; a finding's `step` is the position of an operation in its threadblock.
 
     Attributes:
-        root: Rank that the check took for the root of a rooted collective; plans do not name it. For a plan of pairs,
-            one less than the distance from a sender to its receiver.
+        root: Rank that the check took for the root of a rooted collective; plans do not name it. In a plan of pairs
+            (`has_pairs`), rank r sends to rank r + root + 1.
     """
 
     root: int = 0
@@ -92,7 +92,8 @@ def check_plan(text_or_plan: str | ExecutionPlan, goal: Goal | None = None, root
         plan = whole_plan(plan)
     rooted = goal is None and (collective_of(plan) in ROOTED or has_pairs(plan)) and root is None
     first = _checked(plan, goal, root or 0)
-    roots = range(1, min(len(plan.gpus), 1 + CAPACITY.root_steps // (1 + plan.nops)))
+    most = len(plan.gpus) - has_pairs(plan)  # A rank sends its input to one of the others.
+    roots = range(1, min(most, 1 + CAPACITY.root_steps // (1 + plan.nops)))
     if not rooted or all(f.kind not in ("wrong result", "read before write") for f in first.findings):
         return first
     further_reports = (_checked(plan, None, further_root) for further_root in roots)
@@ -149,7 +150,7 @@ def _checked(plan: ExecutionPlan, goal: Goal | None, root: int) -> PlanReport:
         _replay(plan_acts, memory, full_goal, findings, notes)
         if findings.reported and not plan.translations and all(_is_of_calls(f) for f in findings.reported):
             _say_what_calls_need(plan_acts, memory, full_goal, findings)
-        if full_goal is None:
+        if full_goal is None and not findings.reported:
             notes.append(f"no goal known for collective {plan.collective[:60]!r}: the result was not judged")
     return PlanReport(tuple(findings.reported), (*notes, *findings.counted()), full_goal is not None and runs, root)
 

@@ -101,7 +101,7 @@ def limit_sizes(plan: ExecutionPlan, least_bytes: int, largest: int) -> None:
 def goal_of(plan: ExecutionPlan, root: int = 0) -> Goal | None:
     """Return the goal of the plan's collective, in place or out of place as the plan says; None if its name is unknown.
 
-    For a plan of pairs (see `has_pairs`), `root` is one less than the distance from a sender to its receiver.
+    In a plan of pairs (see `has_pairs`), rank r sends to rank r + root + 1.
 
     Raises:
         InputError: The chunks cannot be divided into as many blocks as ranks, or the goal has too many cells.
@@ -122,6 +122,8 @@ def has_pairs(plan: ExecutionPlan) -> bool:
 def _sent_on(plan: ExecutionPlan, distance: int) -> Goal:
     """Return the goal that each rank receives the input of the rank `distance` before it."""
     n, chunks = len(plan.gpus), plan.gpus[0].input_chunks
+    if n * chunks > CAPACITY.plan_cells:
+        raise InputError(f"plan of more than {CAPACITY.plan_cells} cells; it must be at most that to be checked")
     rank, chunk = np.repeat(np.arange(n), chunks).tolist(), list(range(chunks)) * n
     initial = (rank, ["i"] * len(rank), chunk, rank, chunk)
     source = [(receiver - distance) % n for receiver in rank]

@@ -32,7 +32,7 @@ _SPELT_OUT = 8  # cautions that are written out; further ones are counted
 
 
 class Calls(Enum):
-    """What the caller of a plan promises about its calls; the text says what a plan needs that is right only then."""
+    """What the caller of a plan promises about its calls, in words for a finding."""
 
     ANY = "any calls"
     OF_ONE_SIZE = "all calls have one size, and no other plan uses its scratch"

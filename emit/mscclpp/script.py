@@ -1,8 +1,9 @@
 """Write an execution plan as a program in MSCCL++'s own language (DSL), which prints the same plan.
 
 The language joins neighbouring operations: it has calls for single channels and buffers, and a plan's operation on
-several of them is several calls. The program lists each threadblock's calls in order, with a call by which a nop stands
-where the plan has one. Where the language would join more than the executor takes, a nop parts them.
+several of them is several calls. The program lists each threadblock's calls in order. A `barrier` of one threadblock
+stands for each nop of the plan. Where the language would join more calls than an operation can hold, one more nop keeps
+them apart.
 
 Source: python/mscclpp/language of MSCCL++ 0.9 (operations.py: what it joins).
 """
@@ -21,8 +22,7 @@ _REMOTE = {
     "put": "put", "ppkt": "put_packets", "rppkt": "read_put_packets", "get": "get", "pws": "put_with_signal",
     "pwsf": "put_with_signal_and_flush",
 }  # fmt: skip
-MARK = "a plan for MSCCL++ as a program in its language, which prints the plan."  # In the first line.
-_HEAD = '''"""{title}: {mark}"""
+_HEAD = '''"""{title}: a plan for MSCCL++ as a program in its language, which prints the plan."""
 
 from mscclpp.language.channel import MemoryChannel, PortChannel, SwitchChannel
 from mscclpp.language.collectives import TestCollective
@@ -51,7 +51,7 @@ with CollectiveProgram(
 def script_of(plan: ExecutionPlan) -> str:
     """Return the text of a program in MSCCL++'s language that prints a right plan.
 
-    Its local lists of channels and buffers may be in another order, and it may have nops more.
+    In the printed plan, the threadblocks' lists of channels and buffers may be in another order, and some nops are new.
 
     Raises:
         InputError: The language cannot say the plan: buffers of different sizes, groups of threadblocks, sums in
@@ -62,8 +62,9 @@ def script_of(plan: ExecutionPlan) -> str:
     if len(sizes) > 1:
         raise _unsaid("buffers whose sizes differ between ranks")
     ((inputs, outputs),) = sizes
-    keys = ("protocol", "double", "reuse", "alignment", "threads", "min_bytes", "max_bytes")
-    options = "".join(f"    {PLAN_KEYS[key]}={getattr(plan, key)!r},\n" for key in keys)
+    keys = ("double", "reuse", "alignment", "threads", "min_bytes", "max_bytes")
+    options = f"    protocol={'LL' if plan.packets else 'Simple'!r},\n"
+    options += "".join(f"    {PLAN_KEYS[key]}={getattr(plan, key)!r},\n" for key in keys)
     title = "".join(c for c in plan.name if c.isprintable() and c not in '"\\')
     of_gpus = {
         "scratch": [gpu.scratch_chunks for gpu in plan.gpus],
@@ -71,7 +72,7 @@ def script_of(plan: ExecutionPlan) -> str:
         "port": [gpu.peers["port"] for gpu in plan.gpus],
     }
     of_plan = {"name": plan.name, "collective": plan.collective, "inplace": plan.inplace, "ranks": len(plan.gpus)}
-    sizes_and_options = {"inputs": inputs, "outputs": outputs, "title": title, "mark": MARK, "options": options}
+    sizes_and_options = {"inputs": inputs, "outputs": outputs, "title": title, "options": options}
     lines = [_HEAD.format(**of_gpus, **of_plan, **sizes_and_options)]
     if any(gpu.semaphores for gpu in plan.gpus):
         values = [gpu.semaphores for gpu in plan.gpus]
@@ -151,6 +152,10 @@ class _RankLines:
         width = 0  # Channels or buffers of the operation that the language joins the calls to.
         for op in ops:
             if op.name == "pipeline":
+                if not op.ops:
+                    continue
+                if any(inner.name == "barrier" for inner in op.ops):
+                    raise _unsaid("barrier in a pipeline")
                 if before == Op("nop") and op.ops[-1] == before != op.ops[0]:
                     raise _unsaid("way to keep a nop before a pipeline that ends with one")
                 yield f"{indent}with LoopIterationContext(unit={op.unit_bytes}, num_chunks={op.unit_chunks}):\n"

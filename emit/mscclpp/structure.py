@@ -150,6 +150,9 @@ def _check_message_sizes(plan: ExecutionPlan, findings: Findings) -> None:
     if plan.min_bytes > MAX_MIN_BYTES:
         requirement = f"it must be at most {MAX_MIN_BYTES}"
         findings.add("limit", f"min_message_size {plan.min_bytes} is read as an int: {requirement}")
+    if plan.min_bytes > plan.max_bytes:
+        message = f"min_message_size {plan.min_bytes} is more than max_message_size {plan.max_bytes}: no call fits"
+        findings.add("inconsistent", message)
     if not has_empty_buffers(plan):
         max_bytes = most_bytes(plan)
         if max_bytes < plan.max_bytes < NO_LIMIT:
@@ -172,7 +175,8 @@ def _rank_faults(plan: ExecutionPlan, rank: int) -> Iterator[Fault]:
                 yield "dangling id", f"{kind} channel {number} to rank {peer}; it must be {requirement}"
     for number, (_, ranks) in enumerate(gpu.switches):
         if rank not in ranks or max(ranks, default=0) >= nranks or len(set(ranks)) < len(ranks):
-            yield "dangling id", f"switch channel {number} of ranks {list(ranks)}; it must hold {rank}"
+            requirement = f"{rank} and others of 0..{nranks - 1}, each once"
+            yield "dangling id", f"switch channel {number} of ranks {list(ranks)}; it must hold {requirement}"
     for number, buffer in enumerate(gpu.buffers):
         if buffer.rank == rank or buffer.rank >= nranks or not buffer.types:
             subject = f"remote buffer {number} of rank {buffer.rank} by {list(buffer.types)}"
@@ -340,6 +344,8 @@ def caution(plan: ExecutionPlan) -> list[str]:
     if not plan.reuse and any(op.name == "ppkt" and op.channel_type == "port" for *_, op in plan.ops()):
         advice = "use rppkt, or reuse_resources"
         notes.append(f"caution: ppkt on port channels sends the scratch of the executor's first call; {advice}")
+    if plan.protocol not in ("LL", "Simple"):
+        notes.append(f"caution: protocol {plan.protocol[:20]!a} is taken for Simple; the executor knows LL only")
     if plan.max_bytes == NO_LIMIT and not has_empty_buffers(plan):
         notes.append(f"caution: no max_message_size: beyond {most_bytes(plan)} bytes offsets do not fit 32 bits")
     if plan.double and any(

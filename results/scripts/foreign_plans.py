@@ -63,7 +63,7 @@ def labels() -> dict[str, dict[str, str]]:
 
 
 def measured(path: Path, label: dict[str, str]) -> Row:
-    """Verify a plan, run it in random orders if it can run and its collective says what must come out."""
+    """Verify a plan. Run it in random orders too, if it can run and its collective says what must come out."""
     start_s = time.perf_counter()
     verdict = verify(path)
     seconds = time.perf_counter() - start_s

@@ -73,7 +73,8 @@ def measured(machine: str, collective: str, budget: str) -> Row:
         command = [sys.executable, "-m", "synth", collective, "--topo", machine, "--target", "mscclpp"]
         timed = run([*command, "--budget", budget, "--out", folder, "--json"])
     if timed.code not in (0, 3):
-        return Row(machine, collective, timed.seconds, (timed.err.strip().splitlines()[-1],) * len(SIZES))
+        why = (timed.err.strip().splitlines() or ["no answer"])[-1]
+        return Row(machine, collective, timed.seconds, (why,) * len(SIZES))
     document = json.loads(timed.out)
     return Row(machine, collective, timed.seconds, tuple(state_at(document, size) for size in SIZES))
 

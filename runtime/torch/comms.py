@@ -78,11 +78,11 @@ class SynthComm(TorchCommBackend):  # type: ignore[misc]  # The package has no t
         if group is None:
             return None
         part = SynthComm()
-        part._group, part._name, part._timeout = group, name, self._timeout
+        part._group, part._name = group, name
         return part
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the time-out of all further calls."""
+        """Set the time-out of all further collectives."""
         self._timeout = timeout
 
     def get_rank(self) -> int:
@@ -240,6 +240,8 @@ def rank_and_size() -> tuple[int, int]:
     for rank, size in _RANK_AND_SIZE:
         stated = os.environ.get(rank, ""), os.environ.get(size, "")
         if all(text.isdecimal() for text in stated):
-            return int(stated[0]), int(stated[1])
+            if int(stated[0]) < int(stated[1]):
+                return int(stated[0]), int(stated[1])
+            raise InputError(f"{rank}={stated[0]}: must be less than {size}={stated[1]}")
     names = " and ".join(_RANK_AND_SIZE[0])
     raise InputError(f"{names}: are not set; they must be this process's rank and the number of ranks (torchrun)")

@@ -122,12 +122,14 @@ def classes(recorded: Recorded) -> dict[str, Any]:
             return Buffers(self.rank, "o")
 
         def barrier(self, tbs: list[int]) -> None:
-            number = recorded.gpus[self.rank].setdefault("barriers", []) if len(tbs) > 1 else []
-            if len(tbs) > 1 and tbs not in number:
-                number.append(tbs)
+            if len(tbs) == 1:
+                recorded.add(self.rank, tbs[0], {"name": "nop"})
+                return
+            barriers = recorded.gpus[self.rank].setdefault("barriers", [])
+            if tbs not in barriers:
+                barriers.append(tbs)
+            op = {"name": "barrier", "barrier_id": barriers.index(tbs), "num_threadblocks": len(tbs)}
             for tb in tbs:
-                several = {"name": "barrier", "barrier_id": len(tbs) > 1 and number.index(tbs)}
-                op = {**several, "num_threadblocks": len(tbs)} if len(tbs) > 1 else {"name": "nop"}
                 recorded.add(self.rank, tb, op)
 
         def _local(self, name: str, to: Chunk, sources: list[Chunk], tb: int) -> None:

@@ -16,6 +16,7 @@ import pytest
 from emit.mscclpp.as_program import verify_program
 from emit.mscclpp.format import check_plan, verify
 from tests.oracles.plan_results import ends_right
+from topologies.errors import InputError
 
 Json = dict[str, Any]
 NOP: Json = {"name": "nop"}
@@ -473,3 +474,27 @@ def test_whom_a_plan_sends_to_is_found(tmp_path: Path) -> None:
     assert with_program.goal.required[0].tolist() == [0, 1]
     lost = drop(sent_on(), 0, 0, 5)
     assert any(finding.kind == "wrong result" for finding in check_plan(json.dumps(lost)).findings)
+
+
+def test_a_plan_in_which_nobody_sends_serves_no_pairs() -> None:
+    """Check that a rank is no partner of itself."""
+    alone = sent_on()
+    for r in range(2):
+        alone["gpus"][r]["threadblocks"][0]["ops"] = [op("copy", [L("i", 0)], [L("o", 0)])]
+    assert any(finding.kind == "wrong result" for finding in check_plan(json.dumps(alone)).findings)
+
+
+def test_odd_plans_have_verdicts() -> None:
+    """Check plans without threadblocks, with sizes that no call has, and with a huge input."""
+    empty = gets()
+    for rank_json in empty["gpus"]:
+        rank_json["threadblocks"] = []
+    assert {finding.kind for finding in check_plan(json.dumps(empty)).findings} == {"wrong result"}
+    for_none = packets() | {"min_message_size": 100, "max_message_size": 10}
+    assert any("no call fits" in finding.message for finding in check_plan(json.dumps(for_none)).findings)
+    huge = sent_on()
+    for rank_json in huge["gpus"]:
+        rank_json["input_chunks"] = rank_json["output_chunks"] = 1 << 30
+    with pytest.raises(InputError, match="cells"):
+        check_plan(json.dumps(huge | {"max_message_size": (1 << 64) - 1}))
+    assert any("taken for Simple" in note for note in check_plan(json.dumps(gets() | {"protocol": "ll"})).notes)

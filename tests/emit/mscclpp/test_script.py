@@ -60,3 +60,19 @@ def test_operations_that_the_language_joins_are_parted_beyond_the_limit() -> Non
     puts = [n for n, line in enumerate(lines) if "memory[0][0].put(" in line][-9:]
     assert "Parts what the executor cannot take" in lines[puts[-1] - 1]
     assert puts[:8] == list(range(puts[0], puts[0] + 8))
+
+
+def test_odd_pipelines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that an empty pipeline is left out, and what the language cannot say of others."""
+    plan_json = foreign.gets()
+    pipeline: foreign.Json = {"name": "pipeline", "iter_context": {"unit_size": 16, "num_chunks": 1}, "ops": []}
+    foreign.ops(plan_json).insert(0, pipeline)
+    assert check_plan(json.dumps(printed_plan(script_of(read_plan(json.dumps(plan_json))), monkeypatch))).ok
+    for inner, reason in (
+        ([{"name": "barrier", "barrier_id": 0, "num_threadblocks": 1}], "barrier in a pipeline"),
+        ([foreign.op("copy", [foreign.L("i", 0)], [foreign.L("s", 0)]), foreign.NOP], "way to keep a nop before"),
+    ):
+        plan_json = foreign.gets()
+        foreign.ops(plan_json)[:0] = [foreign.NOP, pipeline | {"ops": inner}]
+        with pytest.raises(InputError, match=reason):
+            script_of(read_plan(json.dumps(plan_json)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,11 @@ from emit.mscclpp.images import whole_plan
 from emit.mscclpp.in_switch import is_in_switch, write_in_switch
 from emit.mscclpp.plan import ExecutionPlan
 from emit.mscclpp.read import read_plan
-from emit.mscclpp.script import MARK, script_of
+from emit.mscclpp.script import script_of
 from emit.operations import whole_size
 from emit.program import Program
 from emit.targets import Target, check_overlap, choose_target, on_devices, only_target_of, target_named
+from synth.app.cli.files.plan_scripts import PLAN_SOURCE
 from synth.app.cli.files.schedules import load_algorithm
 from synth.app.cli.options import overlap_option, scratch_option, sms_option, target_option
 from synth.app.cli.programs import (
@@ -47,7 +49,7 @@ _LONGEST_NAME = 63  # characters of a plan's name
 
 
 @click.command("convert")
-@click.argument("source")
+@click.argument("source", type=PLAN_SOURCE)
 @click.argument("out")
 @sms_option("all SMs of a device of --topo; any number without --topo")
 @scratch_option
@@ -102,14 +104,16 @@ def convert(
         return
     if size is not None:
         raise InputError(f"--size {size}: applies to traces for simulators; give OUT.et or OUT.goal")
-    is_script = Path(out).suffix == ".py" and target in ("auto", "mscclpp")
-    suffix = ".json" if is_script else Path(out).suffix
-    chosen = only_target_of(suffix) if target == "auto" else target_named(target)
+    chosen = (
+        target_named(target) if target != "auto" else only_target_of(".json" if _is_script(out) else Path(out).suffix)
+    )
     is_plan = chosen is not None and FORMATS[chosen.format].placed
     if not is_plan and (*map(pinned.get, ("topo", "group", "nodes")), inplace) != (None, None, None, None):
         raise InputError("--topo, --group, --nodes, --inplace and --outofplace apply to plans; give OUT.json")
     open_regular_file(source, "an MSCCL XML file").close()
     check_not_source(out, source)
+    if chosen is not None and not (is_plan and _is_script(out)):
+        check_ending(out, chosen.suffix, FORMATS[chosen.format].what)
     if format_of(source) is FORMATS["schedule"] and chosen is not None and chosen.format == "mscclpp":
         algorithm = load_algorithm(source)
         if is_in_switch(algorithm):
@@ -138,9 +142,8 @@ def _convert_for_executor(
         groups_overlap: Whether ranks are in several groups at a time.
         pinned: The options sms, scratch_limit, protocol, topo, group and nodes.
     """
-    is_script = Path(out).suffix == ".py" and target is not None and target.format == "mscclpp"
-    is_as_it_is = inplace is None and not groups_overlap and not any(pinned.values())
-    if is_script and is_as_it_is and format_of(source) is FORMATS["mscclpp"]:
+    is_as_it_is = inplace is None and not groups_overlap and all(value is None for value in pinned.values())
+    if _is_script(out) and is_as_it_is and format_of(source) is FORMATS["mscclpp"]:
         _write_script(_right_plan(source), out)
         return
     _, goal, verdict = read_program(source)
@@ -148,7 +151,7 @@ def _convert_for_executor(
     if protocol is not None:
         program = replace(program, protocol=protocol)
     target = target or choose_target(program.collective)
-    if not is_script:
+    if not _is_script(out):
         check_ending(out, target.suffix, FORMATS[target.format].what)
     if groups_overlap:
         check_overlap(target.name)
@@ -167,7 +170,7 @@ def _convert_for_executor(
         if FORMATS[target.format].placed or "limit: " not in str(error):
             raise
         raise InputError(f"{error}; synth optimize {source} --target {target.name} compiles it again") from None
-    if is_script:
+    if _is_script(out):
         _write_script(read_plan(text), out)
         return
     write_text(out, text)
@@ -184,25 +187,34 @@ def _right_plan(source: str) -> ExecutionPlan:
 
 def _write_script(plan: ExecutionPlan, out: str) -> None:
     """Write a plan as a program in MSCCL++'s language, and print what it is."""
-    text = script_of(plan)
-    if Path(out).is_file() and MARK not in Path(out).read_text(encoding="utf-8", errors="replace").partition("\n")[0]:
-        raise InputError(f"{shown(out)}: exists, and synth did not write it; it must be another name")
+    text, existing = script_of(plan), Path(out)
+    if existing.exists() and not (existing.is_file() and existing.read_bytes() == text.encode()):
+        raise InputError(f"{shown(out)}: exists, and may have been changed by hand; it must be another name")
     write_text(out, text)
+    call = shlex.quote(out)
     say_fitted(
         f"{origin_of(out)}: {plan.collective} on {len(plan.gpus)} ranks, {plan.nops} operations, a program in MSCCL++'s"
-        f" language; python {out} prints the plan, and synth verify {out} judges it"
+        f" language; python {call} prints the plan, and synth verify {call} judges it"
     )
 
 
 def _write_in_switch(algorithm: Algorithm, source: str, out: str, inplace: bool) -> None:
     """Write a schedule through a switch as a plan with switch channels, and print what it is."""
     text = write_in_switch(algorithm, Path(source).stem[:_LONGEST_NAME], inplace=inplace)
+    if _is_script(out):
+        _write_script(read_plan(text), out)
+        return
     write_text(out, text)
     plan = read_plan(text)
     blocks = max(len(gpu.blocks) for gpu in plan.gpus)
     form = "in place" if inplace else "out of place"
     summary = f"{plan.collective} on {len(plan.gpus)} ranks {form}, execution plan of protocol Simple, checked"
     say_fitted(f"{origin_of(out)}: {summary}: {plan.nops} operations, at most {blocks} threadblocks, switch channels")
+
+
+def _is_script(out: str) -> bool:
+    """Return True if OUT is to be a program in MSCCL++'s language."""
+    return Path(out).suffix.lower() == ".py"
 
 
 def _simulated(out: str, target: str) -> Format | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,11 +15,14 @@ from typing import Any
 
 import click
 
+from emit.library.selection.lookup import goal_path
+from emit.mscclpp.read import read_plan
 from synth.app.cli.values import TextType
 from topologies.errors import InputError
 from topologies.text.fields import shown
 
 _LIMIT_S = 300
+_MOST_ERROR = 80  # characters of a program's last line of stderr
 _INSTALL = "install MSCCL++'s Python package, from github.com/microsoft/mscclpp"
 
 
@@ -30,34 +34,46 @@ class FileOrScript(TextType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path of the file; raise InputError for a script that prints no plan."""
         value = super().convert(value, param, ctx)
-        if ctx is None or not (value.endswith(".py") or ".py " in value) or Path(value).is_dir():
+        if ctx is None or not re.search(r"\.py(\s|$)", value) or Path(value).is_dir():
+            return value
+        is_path = Path(value).is_file()  # Its name may have spaces.
+        if is_path and not value.endswith(".py"):
             return value
         try:
-            script, *arguments = shlex.split(value)
+            script, *arguments = [value] if is_path else shlex.split(value)
         except ValueError as error:
             raise InputError(f"{shown(value)}: {str(error).lower()}; it must be quoted as in a shell") from None
         text = _printed_plan(script, arguments)
-        folder = tempfile.mkdtemp(prefix="synth-")
+        try:
+            read_plan(text)
+        except InputError as error:
+            raise InputError(
+                f"{script}: printed a plan that is not readable: {str(error).removeprefix('text: ')}"
+            ) from None
+        folder = Path(tempfile.mkdtemp(prefix="synth-"))
         remove = partial(shutil.rmtree, folder, ignore_errors=True)
         ctx.call_on_close(remove)
         atexit.register(remove)  # A context is not closed if another argument is refused.
-        plan = Path(folder) / f"{Path(script).stem}.json"
+        plan = folder / f"{Path(script).stem}.json"
         plan.write_text(text, encoding="utf-8")
+        if goal_path(script).is_file():
+            shutil.copyfile(goal_path(script), goal_path(plan))
         _source_of[str(plan)] = value
         return str(plan)
 
 
 def _printed_plan(script: str, arguments: list[str]) -> str:
-    """Run a script, and return the plan that it prints.
+    """Run a script, and return the plan that it prints, from the first line that begins with a brace.
 
     Raises:
         InputError: There is no such file, it fails, takes too long or prints no JSON object.
     """
     if not Path(script).is_file():
-        raise InputError(f"{shown(script)}: no such file")
+        raise InputError(f"{shown(script)}: is no plain file; it must be a program in MSCCL++'s language")
+    command = [sys.executable, script, *arguments]
     try:
         ended = subprocess.run(
-            [sys.executable, script, *arguments], capture_output=True, text=True, timeout=_LIMIT_S, check=False
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=_LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired:
         raise InputError(f"{script}: did not end in {_LIMIT_S} s; it must print a plan and end") from None
@@ -65,12 +81,13 @@ def _printed_plan(script: str, arguments: list[str]) -> str:
         last = (ended.stderr.strip().splitlines() or ["nothing on stderr"])[-1]
         if last.startswith("ModuleNotFoundError") and "'mscclpp" in last:
             raise InputError(f"{script}: needs the package mscclpp; {_INSTALL}")
-        hint = "" if arguments else '; its arguments stand in the same quotes: "FILE.py --name x"'
-        raise InputError(f"{script}: ended with exit code {ended.returncode}: {last[:80]}{hint}")
-    _, brace, text = ended.stdout.partition("{")
-    if not brace:
+        wants_arguments = not arguments and "argparse" in Path(script).read_text(encoding="utf-8", errors="replace")
+        hint = '; its arguments stand in the same quotes: "FILE.py --name x"' if wants_arguments else ""
+        raise InputError(f"{script}: ended with exit code {ended.returncode}: {last[:_MOST_ERROR]}{hint}")
+    first = re.search(r"^\s*\{", ended.stdout, re.M)
+    if first is None:
         raise InputError(f"{script}: printed no plan; a program in MSCCL++'s language ends with print(JSON())")
-    return brace + text
+    return ended.stdout[first.start() :]
 
 
 def name_of(file: str) -> str:

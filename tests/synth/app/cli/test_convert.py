@@ -226,6 +226,10 @@ def test_a_schedule_through_a_switch_becomes_a_plan(synth: Call, working_folder:
     assert (answer.code, answer.err) == (0, "")
     assert "allreduce on 4 ranks in place, execution plan of protocol Simple, checked" in answer.flat
     assert synth("verify", "a.json").out.startswith("a.json: right")
+    (working_folder / "mine.py").write_text("print('mine')\n")
+    assert "keep the plan (JSON)" in synth("convert", "a.synth", "mine.py").refusal
+    assert (working_folder / "mine.py").read_text() == "print('mine')\n"
+    assert "whose name must end in .json" in synth("convert", "a.synth", "a.xml", "--target", "mscclpp").refusal
     for arguments, says in (
         (("convert", "a.synth", "b.json", "--nodes", "0,0,1,1"), "leave out all options but --inplace"),
         (("convert", "a.synth", "b.et"), "no program can express them"),
@@ -249,7 +253,7 @@ def test_to_a_program_in_the_language_of_mscclpp(synth: Call, source: Path, work
     assert "MemoryChannel" in text
     assert "PortChannel(peer, rank)" in (working_folder / "b.py").read_text()
     (working_folder / "mine.py").write_text("print('mine')\n")
-    assert "'mine.py': exists, and synth did not write it" in synth("convert", "b.json", "mine.py").refusal
+    assert "'mine.py': exists, and may have been changed by hand" in synth("convert", "b.json", "mine.py").refusal
     assert (working_folder / "mine.py").read_text() == "print('mine')\n"
     assert "c.py" in synth("convert", "b.json", "c.py", "--target", "rccl").refusal
     (working_folder / "bad.json").write_text((working_folder / "b.json").read_text().replace('"signal"', '"wait"'))

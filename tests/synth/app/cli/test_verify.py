@@ -252,15 +252,17 @@ def test_a_program_that_prints_a_plan(synth: Call, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("call", "script", "reason"),
     [
-        ("none.py", None, "'none.py': no such file"),
-        ("fails.py", "raise SystemExit('so')", "fails.py: ended with exit code 1: so; its arguments stand in the same"),
+        ("none.py", None, "'none.py': is no plain file; it must be a program"),
+        ("fails.py", "raise SystemExit('so')", "fails.py: ended with exit code 1: so"),
         ("fails.py x", "1 / 0", "fails.py: ended with exit code 1: ZeroDivisionError: division by zero"),
         (
             "silent.py",
             "print(1)",
             "silent.py: printed no plan; a program in MSCCL++'s language ends with",
         ),
-        ("torn.py", "print('{')", "torn.json: "),
+        ("torn.py", "print('{')", "torn.py: printed a plan that is not readable: not JSON"),
+        ("bytes.py", "import sys; sys.stdout.buffer.write(b'\\xff')", "bytes.py: printed no plan"),
+        ("asks.py", "import argparse, sys; sys.exit(3)", "its arguments stand in the same quotes"),
         ("needs.py", "raise ModuleNotFoundError(\"No module named 'mscclpp'\")", "needs.py: needs the package mscclpp"),
         ("quoted.py 'x", "", "no closing quotation; it must be quoted as in a shell"),
     ],
