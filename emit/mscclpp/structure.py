@@ -150,7 +150,7 @@ def _check_message_sizes(plan: ExecutionPlan, findings: Findings) -> None:
     if plan.min_bytes > MAX_MIN_BYTES:
         requirement = f"it must be at most {MAX_MIN_BYTES}"
         findings.add("limit", f"min_message_size {plan.min_bytes} is read as an int: {requirement}")
-    if plan.min_bytes > plan.max_bytes:
+    elif plan.min_bytes > plan.max_bytes:
         message = f"min_message_size {plan.min_bytes} is more than max_message_size {plan.max_bytes}: no call fits"
         findings.add("inconsistent", message)
     if not has_empty_buffers(plan):
