@@ -166,6 +166,9 @@ def cli() -> None:
     """
 
 
+_DEFECT = 4  # exit code if a part of synth itself fails; 1 is a verdict
+
+
 def _refuse(why: str, code: int) -> NoReturn:
     """Print one line on stderr and exit with a code."""
     if sys.stderr.isatty():
@@ -242,7 +245,7 @@ def main() -> None:
         raise SystemExit(1) from None
     except DefectError as error:
         say_defects([error.defect], "there is no answer")
-        raise SystemExit(1) from None
+        raise SystemExit(_DEFECT) from None
     except OSError as error:  # A file that no earlier check covers, or stdout, cannot be used.
         if error.filename is None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Printing the rest would fail a second time.
@@ -254,6 +257,6 @@ def main() -> None:
         if isinstance(error, ImportError):
             _refuse_hidden_packages()
         say_defects([describe_defect("the command", error)], "there is no answer")
-        raise SystemExit(1) from None
+        raise SystemExit(_DEFECT) from None
     finally:
         interrupts.end_command()

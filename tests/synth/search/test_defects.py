@@ -132,7 +132,7 @@ def test_a_command_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr("synth.app.cli.topologies.load_machine", load_nothing)
     monkeypatch.setattr("synth.app.cli.defects._shows_traces", False)
     monkeypatch.setattr(sys, "argv", ["synth", "topo", "show", "ring:3"])
-    with pytest.raises(SystemExit, match="1"):
+    with pytest.raises(SystemExit, match="4"):
         main()
     assert capsys.readouterr().err.startswith("synth: defect: the command failed (LookupError in test_defects.py:")
 
