@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from emit.mscclpp.plan import MAX_OP_CHANNELS, PLAN_KEYS, ExecutionPlan, Op, PlanBlock, PlanPart
+from emit.mscclpp.plan import IN_SWITCH, MAX_OP_CHANNELS, PLAN_KEYS, ExecutionPlan, Op, PlanBlock, PlanPart
 from topologies.errors import InputError
 
 _BUFFER = {"i": "inputs", "o": "outputs", "s": "scratch"}
@@ -191,10 +191,10 @@ class _RankLines:
             sources = op.src if len(op.src) == len(op.dst) else [op.src[0]] * len(op.dst)
             for k, (source, target) in enumerate(zip(sources, op.dst, strict=True)):
                 there = source if op.name == "get" else target
-                channel, chunks = self._to(block, op, there, k), (self._there(block, op, there))
-                pair = (self._chunk(target), chunks) if op.name == "get" else (chunks, self._chunk(source))
-                yield f"{channel}.{_REMOTE[op.name]}({pair[0]}, {pair[1]}, {at_tb})"
-        elif op.name in ("glres", "gstore", "gstorepkt"):
+                channel, remote = self._to(block, op, there, k), self._there(block, op, there)
+                chunks = (self._chunk(target), remote) if op.name == "get" else (remote, self._chunk(source))
+                yield f"{channel}.{_REMOTE[op.name]}({', '.join(chunks)}, {at_tb})"
+        elif op.name in IN_SWITCH:
             yield from self._in_switch(block, op, at_tb)
         else:
             yield from self._sums(block, op, at_tb)
@@ -265,19 +265,18 @@ class _RankLines:
 
 def _is_joined(before: Op, op: Op) -> bool:
     """Return whether the language joins an operation to the one before it."""
-    if before.name == op.name and op.name in ("put", "ppkt", "pws", "pwsf", "get"):
+    if before.name != op.name:
+        passes_sum_on = op.name in ("put", "ppkt") and before.name in ("re", "res", "rre", "rres", "repkt", "respkt")
+        return passes_sum_on and op.channel_type == "memory" and before.dst[0] == op.src[0]
+    if op.name in ("put", "ppkt", "pws", "pwsf", "get"):
         return before.channel_type == op.channel_type and before.src[0].size == op.src[0].size
-    if before.name == op.name and op.name in ("signal", "wait", "rlxsignal", "rlxwait"):
+    if op.name in ("signal", "wait", "rlxsignal", "rlxwait"):
         return before.channel_type == op.channel_type and not set(before.channels) & set(op.channels)
-    if before.name == op.name and op.name == "rppkt":
+    if op.name == "rppkt":
         return before.channel_type == op.channel_type and before.src == op.src
-    if before.name == op.name and op.name in ("sem_acquire", "sem_release"):
-        return True
-    if op.name in ("put", "ppkt") and before.name in ("re", "res", "rre", "rres", "repkt", "respkt"):
-        return op.channel_type == "memory" and before.dst[0] == op.src[0]
-    if before.name == op.name and op.name in ("re", "repkt", "rre"):
+    if op.name in ("re", "repkt", "rre"):
         return before.src[0] == op.src[0] and before.dst == op.dst
-    return False
+    return op.name in ("sem_acquire", "sem_release")
 
 
 def _width(op: Op) -> int:

@@ -381,8 +381,7 @@ class _PlanSteps:
         if reduction == _NONE:
             arrival = self._send(block, rank, rank, move.length, over=multicast)
             for run in move.targets:
-                if run.packet:
-                    self._packets.update(dict.fromkeys(run.cells(move.length), arrival))
+                self._record_packets(run, move.length, arrival)
             return
         if block not in self._storing:
             self._storing[block] = self._new_block(rank)
@@ -416,8 +415,12 @@ class _PlanSteps:
             if run.rank != rank:
                 self._untold[rank, run.rank].add(block)
                 arrival = self._send(actor, rank, run.rank, move.length)
-            if run.packet:
-                self._packets.update(dict.fromkeys(run.cells(move.length), arrival))
+            self._record_packets(run, move.length, arrival)
+
+    def _record_packets(self, run: ActRun, length: int, arrival: int) -> None:
+        """Record the step at which the cells of a run have arrived, if they are packets."""
+        if run.packet:
+            self._packets.update(dict.fromkeys(run.cells(length), arrival))
 
 
 def _switches(plan: ExecutionPlan, net: Network) -> dict[tuple[bool, int, frozenset[int]], int]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,8 +16,8 @@ from emit.library.saving.add import Addition, add
 from emit.library.selection.lookup import goal_path, goal_text
 from emit.targets import TARGETS, target_named
 from runtime.torch.choice import Chooser
-from tests import EXAMPLES, ROOT
-from tests.hang import HANG_S
+from tests import EXAMPLES
+from tests.runtime.torch.ranks import run_ranks
 from topologies.errors import InputError
 
 RANKS = 2
@@ -50,22 +48,7 @@ def test_one_file_with_its_goal_is_a_library(neighbour_copy: Addition, tmp_path:
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed: make torch runs this")
 def test_a_custom_collective_by_its_name(neighbour_copy: Addition, tmp_path: Path) -> None:
     add([neighbour_copy], tmp_path / "mine")
-    environment = os.environ | {
-        "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "SYNTH_LIBRARY": str(tmp_path / "mine"), "SYNTH_CHECK": "0",
-    }  # fmt: skip
+    environment = os.environ | {"SYNTH_LIBRARY": str(tmp_path / "mine"), "SYNTH_CHECK": "0"}
     results = [tmp_path / f"{rank}" for rank in range(RANKS)]
-    command = [sys.executable, "-m", "tests.runtime.torch.custom"]
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(RANKS), f"file://{tmp_path / 'store'}", str(result)],
-            env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank, result in enumerate(results)
-    ]  # fmt: skip
-    try:
-        outputs = [process.communicate(timeout=HANG_S)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert all(result.exists() for result in results), "\n".join(outputs)
+    ran = run_ranks(["tests.runtime.torch.custom"], f"file://{tmp_path / 'store'}", results, environment)
+    assert all(result.exists() for result in results), "\n".join(output for _, output in ran)

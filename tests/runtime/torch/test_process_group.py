@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -12,16 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests import ROOT
-
 if find_spec("torch") is None:
     pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
 
 from tests.hang import HANG_S
 from tests.runtime.torch.checks import SESSIONS, SIZES
 from tests.runtime.torch.faults import Losses
-
-ALONE = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+from tests.runtime.torch.ranks import ALONE, free_port, run_ranks
 
 
 @pytest.fixture(scope="module")
@@ -32,45 +28,15 @@ def ran() -> dict[str, list[dict[str, str | None]]]:
 
 def address(name: str, folder: Path) -> str:
     """Return the address at which ranks meet: a file, or the port of a store that rank 0 keeps."""
-    if name != "losses":
-        return f"file://{folder / 'store'}"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    return f"tcp://127.0.0.1:{free_port()}" if name == "losses" else f"file://{folder / 'store'}"
 
 
 def session(name: str, folder: Path) -> list[dict[str, str | None]]:
     plain = {key: value for key, value in os.environ.items() if not key.startswith("SYNTH_")}
-    processes = []
     results = [folder / f"{rank}" for rank in range(SIZES[name])]
-    where = address(name, folder)
-    for rank in range(SIZES[name]):
-        processes.append(
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.runtime.torch.checks",
-                    name,
-                    str(rank),
-                    str(SIZES[name]),
-                    where,
-                    str(results[rank]),
-                ],
-                env=plain | ALONE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                cwd=ROOT,
-            )
-        )
-    try:
-        outputs = [process.communicate(timeout=HANG_S)[0].decode() for process in processes]
-        for process, text in zip(processes, outputs, strict=True):
-            assert name == "losses" or (not process.returncode and "Traceback" not in text), "\n".join(outputs)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    ran = run_ranks(["tests.runtime.torch.checks", name], address(name, folder), results, plain)
+    for code, output in ran:
+        assert name == "losses" or (not code and "Traceback" not in output), "\n".join(text for _, text in ran)
     return [json.loads(path.read_text()) if path.exists() else {} for path in results]
 
 

@@ -104,9 +104,8 @@ def convert(
         return
     if size is not None:
         raise InputError(f"--size {size}: applies to traces for simulators; give OUT.et or OUT.goal")
-    chosen = (
-        target_named(target) if target != "auto" else only_target_of(".json" if _is_script(out) else Path(out).suffix)
-    )
+    suffix = ".json" if _is_script(out) else Path(out).suffix
+    chosen = only_target_of(suffix) if target == "auto" else target_named(target)
     is_plan = chosen is not None and FORMATS[chosen.format].placed
     if not is_plan and (*map(pinned.get, ("topo", "group", "nodes")), inplace) != (None, None, None, None):
         raise InputError("--topo, --group, --nodes, --inplace and --outofplace apply to plans; give OUT.json")
@@ -150,8 +149,8 @@ def _convert_for_executor(
     program, protocol = verdict.right_program(source), pinned["protocol"]
     if protocol is not None:
         program = replace(program, protocol=protocol)
-    target = target or choose_target(program.collective)
-    if not _is_script(out):
+    if target is None:
+        target = choose_target(program.collective)
         check_ending(out, target.suffix, FORMATS[target.format].what)
     if groups_overlap:
         check_overlap(target.name)
