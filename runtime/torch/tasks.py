@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from runtime.torch.threads import lanes, waiting_threads
+from runtime.torch.threads import add_lane, all_lanes, waiting_threads
 
 Record = Callable[[float], None]  # Takes the seconds that a call took.
 
@@ -143,7 +143,8 @@ _LETTING_GO_S = 0.05  # Gloo's threads drop a call's tensors after it is over, a
 @atexit.register
 def _stop_all() -> None:
     """Stop all threads of tasks: a thread that still runs while the interpreter ends can crash the process."""
-    for thread in list(lanes):
+    lanes = all_lanes()
+    for thread in lanes:
         thread.stop()
     if lanes:
         time.sleep(_LETTING_GO_S)
@@ -212,7 +213,7 @@ class TaskThread:
         self._last: GroupTask | None = None
         self._thread: threading.Thread | None = None
         self._order = threading.Lock()
-        lanes.add(self)
+        add_lane(self)
 
     def put(self, task: GroupTask, wait: bool) -> None:
         """Add a task; with `wait`, and if no task is under way, run it at once on the caller's thread.

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 waiting_threads: set[int] = set()  # Threads that wait for a task without a time limit.
-lanes: weakref.WeakSet[Any] = weakref.WeakSet()  # Every `TaskThread`.
+_lanes: weakref.WeakSet[Any] = weakref.WeakSet()  # Every `TaskThread`.
+_adding = threading.Lock()  # The set must not change while it is copied.
 _helping: set[int | None] = set()  # Threads that work for a waiting thread.
 
 
@@ -35,6 +36,18 @@ def helping() -> Iterator[None]:
         _helping.discard(me)
 
 
+def add_lane(lane: Any) -> None:
+    """Record a `TaskThread` for as long as it lives."""
+    with _adding:
+        _lanes.add(lane)
+
+
+def all_lanes() -> list[Any]:
+    """Return every `TaskThread` that lives."""
+    with _adding:
+        return list(_lanes)
+
+
 def own_threads() -> set[int | None]:
     """Return all threads that run tasks and all that help other threads."""
-    return {lane._thread.ident for lane in list(lanes) if lane._thread is not None} | _helping
+    return {lane._thread.ident for lane in all_lanes() if lane._thread is not None} | _helping

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from runtime.torch.failures.apart import ABANDONED, PARTS_FROM_BYTES, wait_apart
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.programs.transport import Transport, exchange
+from runtime.torch.tasks import TaskThread
 from runtime.torch.threads import helping, own_threads
 
 
@@ -101,6 +103,27 @@ def test_waiting_threads_are_reused_and_known_to_make_no_calls() -> None:
         wait_apart(gate.wait, lambda: True)
     assert wait_apart(threading.get_ident, lambda: False) not in used  # That thread still waits.
     gate.set()
+
+
+def test_threads_may_be_added_while_another_asks_for_all() -> None:
+    over = threading.Event()
+    kept = [TaskThread("thread of a test") for _ in range(500)]  # To go through many takes time.
+
+    def add_until_over() -> None:
+        while not over.is_set():
+            kept[:50] = [TaskThread("thread of a test") for _ in range(50)]
+
+    adder = threading.Thread(target=add_until_over)
+    switch_interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    adder.start()
+    try:
+        for _ in range(1000):
+            assert None not in own_threads()
+    finally:
+        sys.setswitchinterval(switch_interval)
+        over.set()
+        adder.join()
 
 
 def test_threads_that_help_may_write_any_tensor() -> None:
