@@ -19,7 +19,7 @@ try:
 except ImportError:
     pass
 else:
-    from runtime.torch.comms import NAME, SynthComm
+    from runtime.torch.c10d.comms import NAME, SynthComm
 
     register_backend(NAME, SynthComm)
 
