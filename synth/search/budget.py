@@ -6,8 +6,8 @@ All deadlines are readings of `synth.model.deadline.now`, in seconds. The shares
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from synth.engines.request import Options
@@ -20,7 +20,7 @@ from topologies.topology import Topology
 
 # After the end of the budget a search waits so long for its first answer, and half as long for a first program.
 GRACE_S = 1.0
-_MOST_BUSYNESS = 4.0  # The most that a busy machine lengthens the wait for a first program by.
+_MOST_STRETCH = 16.0  # The most that a busy machine lengthens the wait for a first program by.
 WRITING = 0.1  # The last share of a command's budget, for files and for programs of the other form of calls.
 _SPARE = 1.25  # The budget that a message proposes, over the estimated one, so that following the message is enough.
 _SPARE_LOWERING = 2.0  # The time that a message proposes for lowering and writing, over the estimated time.
@@ -38,6 +38,33 @@ _BASE_S, _RANK_S, _LINK_S, _SEND_S = 0.2, 6e-6, 8e-6, 3e-6  # A first answer, it
 _PAIR_S = 3e-6  # The links between a pair of ranks through switches, for one protocol.
 
 
+class Overtime:
+    """The work that may go on after the end of a budget, counted in processor time of the thread that asks.
+
+    Beside other load a thread so gets as much work done as on a quiet machine, however long that takes on the clock, up
+    to `_MOST_STRETCH` times the work.
+
+    Attributes:
+        work_s: Seconds of processor time after the end of the budget.
+    """
+
+    def __init__(self, work_s: float) -> None:
+        self.work_s = work_s
+        self._used_before_s: float | None = None  # Processor time of the thread when the budget ended.
+
+    def end(self, deadline: float) -> float:
+        """Return when the work after a budget that ends at `deadline` is over if the thread works from now on.
+
+        Both are readings of `now`. The result grows as long as other processes keep the thread from its work.
+        """
+        if now() < deadline:
+            return deadline + self.work_s
+        if self._used_before_s is None:
+            self._used_before_s = time.thread_time()
+        left_s = self.work_s - (time.thread_time() - self._used_before_s)
+        return min(now() + left_s, deadline + _MOST_STRETCH * self.work_s)
+
+
 @dataclass(frozen=True)
 class Budget:
     """The time of one search, which hands out deadlines for lowering, writing and bounds.
@@ -46,11 +73,13 @@ class Budget:
         seconds: Seconds in all; infinite for a search whose answer must not depend on the clock.
         begun: When the budget began to count.
         stated_s: Seconds of the whole command's budget, of which messages speak; 0 if that is `seconds`.
+        overtime: How much of the time after the budget was worked for a first program.
     """
 
     seconds: float = math.inf
     begun: float = field(default_factory=now)
     stated_s: float = 0.0
+    overtime: Overtime = field(default_factory=lambda: Overtime(GRACE_S / 2), compare=False)
 
     @classmethod
     def of(cls, options: Options) -> Budget:
@@ -120,8 +149,10 @@ class Budget:
 
     def lowering_deadlines(
         self, searching: bool, sharing: int, first: bool, needs_s: float, writing: float
-    ) -> tuple[float, float]:
+    ) -> tuple[float, Callable[[], float]]:
         """Return when lowering that begins now stops improving a program, and when it is cut off even without one.
+
+        The second is a function that returns a reading of `now`, as `synth.model.deadline.limited` takes it.
 
         Args:
             searching: Whether engines still have stages, so that lowering gets only a small share of the budget.
@@ -136,8 +167,9 @@ class Budget:
         if searching:
             share_s = _WHILE_SEARCHING * self.seconds
             longest_s = max(_PATIENCE * share_s, _PATIENCE * needs_s if first else 0.0)
-            return min(enough, begun + share_s), min(cutoff, begun + longest_s)
-        return enough, max(cutoff, self.deadline + _busyness() * GRACE_S / 2) if first else cutoff
+            cutoff = min(cutoff, begun + longest_s)
+            return min(enough, begun + share_s), lambda: cutoff
+        return enough, lambda: max(cutoff, self.overtime.end(self.deadline)) if first else cutoff
 
     def waits(self, needs_s: float, spent_s: float) -> bool:
         """Return whether a program takes too long to be lowered before all engines had their stages.
@@ -198,18 +230,6 @@ def least_seconds(topology: Topology, sends: int = 0, members: int = 0) -> float
     pairs = members**2 if topology.nvertices > topology.nranks else 0
     known_s = _BASE_S + _RANK_S * topology.nranks + _LINK_S * topology.nlinks + _SEND_S * sends
     return known_s + _PAIR_S * protocols * pairs
-
-
-def _busyness() -> float:
-    """Return the processes that want a processor, over the processors, 1 to `_MOST_BUSYNESS`.
-
-    On a busy machine a first program so gets about as much work after the end of the budget as on a quiet one.
-    """
-    try:
-        waiting = os.getloadavg()[0]
-    except OSError:
-        return 1.0
-    return min(_MOST_BUSYNESS, max(1.0, waiting / (os.cpu_count() or 1)))
 
 
 class BudgetTooShort(InputError):

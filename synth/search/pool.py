@@ -323,13 +323,15 @@ class Pool:
         self.offers[self.offers.index(own)] = replace(own, execution=faster)
         return True
 
-    def _faster_program(self, offer: Offer, enough: float, cutoff: float, sizes: Sequence[int]) -> Execution | None:
+    def _faster_program(
+        self, offer: Offer, enough: float, cutoff: Callable[[], float] | float, sizes: Sequence[int]
+    ) -> Execution | None:
         """Return the best program of an algorithm that is found in time; None if it is no faster or there is none.
 
         Args:
             offer: The algorithm with its program so far.
             enough: When the program is no longer improved, a reading of `now`.
-            cutoff: When the lowering is cut off, a reading of `now`.
+            cutoff: When the lowering is cut off, as `limited` takes it.
             sizes: Message sizes in bytes that count.
         """
         time_us = offer.time_us(sizes[-1])
@@ -510,7 +512,7 @@ class Pool:
                 # What takes little time ends by itself, so that the same question gets the same program.
                 longest_s = max(_IMPROVING * (now() - begun), _LEAST_IMPROVING * self.budget.seconds)
                 enough = min(enough, now() + longest_s)
-                faster = self._faster_program(lowered, enough, min(cutoff, 2 * enough - now()), sizes)
+                faster = self._faster_program(lowered, enough, min(cutoff(), 2 * enough - now()), sizes)
                 self.offers[at] = lowered if faster is None else replace(lowered, execution=faster)
             self._longest_s = max(self._longest_s, now() - begun)
             if self.executor.send_s < rate_s:

@@ -13,7 +13,7 @@ from synth.baselines import baseline
 from synth.engines.request import Candidate, Options
 from synth.model.deadline import TimeUp, now
 from synth.model.problem import LARGEST, make_problem
-from synth.search.budget import Budget
+from synth.search.budget import Budget, Overtime
 from synth.search.offer import Offer
 from synth.search.plans import SINGLE, Programs, Stage
 from synth.search.pool import Pool
@@ -260,3 +260,17 @@ def test_an_answer_without_any_program_says_why(executor: Clocked) -> None:
     assert served.refused == "too many sends"
     with pytest.raises(InputError):
         Executor(most_sends=0).lower(by_sends()[0], executor.clock[0], ())
+
+
+def test_other_load_takes_no_time_from_a_first_program() -> None:
+    """Check that work after the budget is counted in processor time, and that it ends all the same."""
+    work_s = 0.02
+    overtime, deadline = Overtime(work_s), now() - 1e-3
+    assert overtime.end(deadline) > now()
+    time.sleep(2 * work_s)  # As if another process had the processor.
+    assert overtime.end(deadline) > now()
+    begun = time.thread_time()
+    while time.thread_time() < begun + 1.5 * work_s:
+        pass
+    assert overtime.end(deadline) < now()
+    assert Overtime(work_s).end(now() - 1e3) < now()
