@@ -1,11 +1,10 @@
-"""Message sizes that are left to a vendor library, because its own algorithm is faster than the best file."""
+"""Message sizes that are left to a vendor library, because its own algorithm is faster than the best file or schedule."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from emit.library.lowered import Lowered
 from synth.baselines.nccl.model import LibraryChoice
 from synth.engines.registry import AUTO
 from synth.model.problem import LARGEST
@@ -14,7 +13,7 @@ from synth.search.frontier import POWERS
 from synth.search.offer import Offer, partition
 from synth.search.result import SearchResult
 
-_FASTER = 0.98  # The part of a file's time below which a library's algorithm takes its place.
+_FASTER = 0.98  # The part of a file's or schedule's time below which a library's algorithm takes its place.
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +39,10 @@ class OwnAlgorithm:
 
 
 def leave_to_libraries(result: SearchResult, libraries: Sequence[str]) -> SearchResult:
-    """Return a search result whose ranges are cut, at powers of two, where a library is faster than the program.
+    """Return a search result whose ranges are cut, at powers of two, where a library is faster.
 
-    Ranges that are left to a library have its name and times. Nothing is left to one where none is modelled, where
+    Ranges that are left to a library have its name and times; a schedule without a program, which no executor can run,
+    gives way like a program. Nothing is left to one where none is modelled, where
     times are without an executor's costs, and where the user named the engine.
 
     Args:
@@ -59,9 +59,6 @@ def _parts(result: SearchResult, offer: Offer, libraries: Sequence[str]) -> Iter
     """Yield the parts of an offer's range, those that are left to a library with its times."""
     if offer.library:  # It was cut before, and its times are not kept.
         yield replace(offer, execution=OwnAlgorithm(result, offer.library))
-        return
-    if not isinstance(offer.execution, Lowered):
-        yield offer
         return
     last = LARGEST if offer.high is None else offer.high
     sizes = sorted({offer.low, offer.shown, *(size for size in POWERS if offer.low < size <= last)})

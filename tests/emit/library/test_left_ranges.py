@@ -39,7 +39,10 @@ def let_nccl_win(monkeypatch: pytest.MonkeyPatch, result: SearchResult, part: fl
     monkeypatch.setattr(SearchResult, "library", library)
 
 
-def test_ranges_are_cut(monkeypatch: pytest.MonkeyPatch, found: SearchResult) -> None:
+@pytest.mark.parametrize("has_programs", [True, False])
+def test_ranges_are_cut(monkeypatch: pytest.MonkeyPatch, found: SearchResult, has_programs: bool) -> None:
+    if not has_programs:
+        found = replace(found, ranges=[offer.without_program("") for offer in found.ranges])
     let_nccl_win(monkeypatch, found)
     ranges = leave_to_libraries(found, ["NCCL"]).ranges
     assert (ranges[0].low, ranges[-1].high) == (found.ranges[0].low, found.ranges[-1].high)
