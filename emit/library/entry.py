@@ -24,6 +24,7 @@ _MOST_ISOMORPHIC = 100_000  # groups of an entry; a cluster file may name as man
 _MOST = (1 << 63) - 1  # the largest size that executors' readers take
 _MOST_US = 1e18
 NO_END = 1 << 63  # exceeds all sizes
+_RATIOS = "vs", "vs_low", "vs_high"
 _WORST = "bytes", "time_us", "bound_us", "gap"
 _MEMBER = {"ranks", "collective", "size_bytes", "chunks"}  # fields of each of the `groups`
 _DEFAULTS: dict[str, Any] = {"costs": {}, "groups": [dict.fromkeys(_MEMBER)], "sha256": {}}  # values of missing fields
@@ -206,6 +207,12 @@ def vs_library(row: Mapping[str, Any], name: str) -> float | None:
     return float(ratio) if is_figure(ratio) else None
 
 
+def _is_comparison(row: Mapping[str, Any]) -> bool:
+    """Return whether an object states a ratio, and an interval of it that may be unknown."""
+    ends = [row.get(name) for name in _RATIOS[1:]]
+    return is_figure(row.get(_RATIOS[0])) and all(end is None or is_figure(end) for end in ends)
+
+
 def is_figure(value: object) -> TypeGuard[float]:
     """Return True if a value is a positive number, as times and sizes in an entry must be."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _MOST_FIGURE
@@ -298,10 +305,9 @@ def check_types(table: Fields) -> None:
         table.fail("worst", f"must be an object of figures {', '.join(_WORST)}, or null")
     libraries = table.values.get("libraries")
     if libraries is not None and not (
-        isinstance(libraries, dict)
-        and all(isinstance(row, dict) and is_figure(row.get("vs")) for row in libraries.values())
+        isinstance(libraries, dict) and all(isinstance(row, dict) and _is_comparison(row) for row in libraries.values())
     ):
-        table.fail("libraries", "must be an object of objects, each with a number vs above 0")
+        table.fail("libraries", f"must be an object of objects, each with numbers {', '.join(_RATIOS)} above 0")
     _check_models(table)
 
 

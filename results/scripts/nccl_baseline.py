@@ -102,14 +102,19 @@ def bus_factor(collective: str, nranks: int) -> float:
     return {"allreduce": 2 * (nranks - 1) / nranks, "broadcast": 1.0, "reduce": 1.0}.get(collective, 1 - 1 / nranks)
 
 
+def published_times(run: dict[str, Any], nranks: int) -> list[tuple[int, float]]:
+    """Return message sizes in bytes and times in µs of one run."""
+    factor = bus_factor(run["collective"], nranks)
+    stated = [(SAID_BYTES, SAID_BYTES * factor / run["said_gbs"] / 1000)] if "said_gbs" in run else []
+    return list(run.get("rows", stated))
+
+
 def points(number: int, run: dict[str, Any]) -> Iterator[Point]:
     """Yield the figures of one run with the model's choices."""
     topology = cluster(run)
     ranks = range(run.get("ranks", topology.nranks))
     model = LIBRARIES[library_of(run)].model(topology, ranks)
-    factor = bus_factor(run["collective"], len(ranks))
-    stated = [(SAID_BYTES, SAID_BYTES * factor / run["said_gbs"] / 1000)] if "said_gbs" in run else []
-    for size, took_us in run.get("rows", stated):
+    for size, took_us in published_times(run, len(ranks)):
         yield Point(number, size, took_us, model.choose(run["collective"], size))
 
 

@@ -71,7 +71,7 @@ class MscclppModel:
             NotModelled: MSCCL++ has no algorithm for the collective.
         """
         if collective == "allgather":
-            return self._priced(ALL_GATHER, False, size_bytes)
+            return self.priced(ALL_GATHER, False, size_bytes)
         if collective != "allreduce":
             raise NotModelled(f"MSCCL++ has no algorithm of its own for {collective}")
         rules = _RULES
@@ -80,7 +80,7 @@ class MscclppModel:
         elif self._switch is not None:
             rules = _NVLS_RULES
         _, algorithm, packets = next(rule for rule in rules if rule[0] is None or size_bytes <= rule[0])
-        return self._priced(algorithm, packets, size_bytes)
+        return self.priced(algorithm, packets, size_bytes)
 
     def _network(self, packets: bool) -> Network:
         """Return the network, under LL for packets and under Simple otherwise if costs are on."""
@@ -113,7 +113,7 @@ class MscclppModel:
         """Return the number of ranks."""
         return len(self.group)
 
-    def _priced(self, algorithm: str, packets: bool, size_bytes: float) -> LibraryChoice:
+    def priced(self, algorithm: str, packets: bool, size_bytes: float) -> LibraryChoice:
         """Return the choice with its time: steps at the longest α, and the bytes over the busiest resource."""
         net, n = self._networks[packets], self._n
         capacity = net.capacity_gbs * 1000  # bytes/µs

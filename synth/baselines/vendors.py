@@ -7,7 +7,8 @@ from typing import NamedTuple, Protocol
 
 from synth.baselines import mscclpp
 from synth.baselines.nccl import figures, rccl, rccl_figures
-from synth.baselines.nccl.model import LibraryChoice, nccl_model
+from synth.baselines.nccl.fitted import fitted_model
+from synth.baselines.nccl.model import LibraryChoice
 from topologies.topology import Topology
 
 
@@ -43,7 +44,7 @@ class VendorLibrary(NamedTuple):
 LIBRARIES = {
     library.name: library
     for library in (
-        VendorLibrary("NCCL", figures.VERSION, True, nccl_model),
+        VendorLibrary("NCCL", figures.VERSION, True, fitted_model),
         VendorLibrary("RCCL", rccl_figures.VERSION, True, rccl.rccl_model),
         VendorLibrary("MSCCL++", mscclpp.VERSION, False, mscclpp.mscclpp_model),
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def format_table(rows: Sequence[Sequence[str]], left_aligned: Sequence[int]) -> list[str]:
@@ -51,6 +52,24 @@ def format_time(microseconds: float) -> str:
     unit, name = next(((u, n) for u, n in ((1e6, "s"), (1e3, "ms")) if rounded >= u), (1.0, "µs"))
     figure = rounded / unit
     return f"{figure:.0f} {name}" if figure >= 1000 else f"{figure:.3g} {name}"
+
+
+def format_comparison(choice: Mapping[str, Any] | None, name: str = "it") -> str:
+    """Return how a library's time compares with ours, such as `1.41 × (1.2–1.6)`; – if it is unknown.
+
+    Args:
+        choice: An object with vs (the library's time / ours), and vs_low and vs_high where its interval is known.
+        name: Name of the library, for a comparison whose interval holds 1.
+    """
+    if choice is None:
+        return "–"
+    low, high = choice.get("vs_low"), choice.get("vs_high")
+    if low is None or high is None:
+        return f"{choice['vs']:.2f} ×"
+    if low <= 1 <= high:
+        return f"about {name}'s"
+    digits = 1 if abs(low - 1) >= 0.05 <= abs(high - 1) else 2  # An end that is not 1 is not shown as 1.0.
+    return f"{choice['vs']:.2f} × ({low:.{digits}f}–{high:.{digits}f})"
 
 
 def format_size(size_bytes: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from synth.model.collective import Floats
 from synth.model.problem import LARGEST, SMALLEST
-from synth.search.offer import Offer, partition
+from synth.search.offer import Offer, partition, rounded
 
 _WORTH = 0.02  # An algorithm that is nowhere faster than the others by this part is left out.
 _QUICK = 200_000  # Up to so many sends of all algorithms, their times at all sizes are quick to compute.
@@ -62,7 +62,7 @@ def winners(offers: Sequence[Offer]) -> list[tuple[Offer, list[int]]]:
 
 def _times(offers: Sequence[Offer], sizes: Sequence[int]) -> Floats:
     """Return times in µs, shape (offers, sizes); inf where an offer does not serve a size that another does."""
-    times = np.array([[c.time_us(size) for size in sizes] for c in offers])
+    times = rounded([[c.time_us(size) for size in sizes] for c in offers])
     serves = np.array([[c.serves(size) for size in sizes] for c in offers])
     return np.where(serves | ~serves.any(axis=0), times, np.inf)
 

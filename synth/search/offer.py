@@ -8,7 +8,9 @@ from itertools import pairwise
 from typing import Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from synth.model.collective import Floats
 from synth.model.problem import LARGEST
 from synth.verify.algorithm import Algorithm
 
@@ -66,7 +68,7 @@ class Offer:
 
     def rank_at(self, size_bytes: float) -> tuple[float, int, int, int]:
         """Return the key by which the faster of two algorithms at a size comes first, and of equals the simpler."""
-        return self.time_us(size_bytes), *self.order
+        return float(rounded(self.time_us(size_bytes))), *self.order
 
     def at_size(self, size_bytes: int) -> Offer:
         """Return a copy of the offer for one message size, which is its range and is shown."""
@@ -88,6 +90,12 @@ class Offer:
     def without_program(self, reason: str) -> Offer:
         """Return the offer of the schedule only, with the reason why the executor can hold no program of it."""
         return replace(self, execution=None, refused=reason, least_size=0.0)
+
+
+def rounded(times_us: ArrayLike) -> Floats:
+    """Return times to nine digits, so that rounding errors make no algorithm faster than a simpler one."""
+    mantissas, exponents = np.frexp(times_us)
+    return np.ldexp(np.round(mantissas, 9), exponents)
 
 
 def partition(

@@ -129,7 +129,9 @@ def compare(result: SearchResult, time_us: float, size: int, regime: Callable[[]
         - proof: What proves the bound.
         - vs_baseline: Time of the best baseline / this time; None where there is no baseline.
         - libraries: By name, what a library would run by its own choice: algorithm, protocol, channels (None where they
-          are not known), time_us, and vs (its time / this time). Libraries without a model of the question are missing.
+          are not known), time_us, vs (its time / this time), vs_low and vs_high (the interval that holds four of five
+          measured times), and source_us (its time by its own cost model); the last three are None where they are not
+          known. Libraries without a model of the question are missing.
         - vs_healthy: This time / the time on the healthy network; None where no part is dead or slow.
     """
     bound_us, witness = result.bound.at(size)
@@ -162,6 +164,9 @@ def _beside(choice: LibraryChoice, time_us: float) -> dict[str, Any]:
         "channels": choice.channels or None,
         "time_us": choice.time_us,
         "vs": choice.time_us / time_us,
+        "vs_low": choice.low_us / time_us if choice.low_us else None,
+        "vs_high": choice.high_us / time_us if choice.high_us else None,
+        "source_us": choice.source_us or None,
     }
 
 

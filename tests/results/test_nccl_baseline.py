@@ -20,6 +20,7 @@ from results.scripts.nccl_baseline import (
     switches,
     why,
 )
+from synth.baselines.nccl.fitted import fitted_model
 from synth.baselines.nccl.model import nccl_model
 from synth.baselines.vendors import LIBRARIES
 from topologies.load import load
@@ -50,7 +51,7 @@ def test_nics_of_a_run_are_distributed_over_its_gpus(number: int) -> None:
 
 def run_at(factor: float) -> dict[str, Any]:
     """Return a published run whose times are `factor` times those of the model."""
-    model = nccl_model(load("dgx-a100"), range(8))
+    model = fitted_model(load("dgx-a100"), range(8))
     rows = [[1 << k, factor * model.choose("allreduce", 1 << k).time_us] for k in range(10, 34)]
     return {"machine": "dgx-a100", "nodes": 1, "collective": "allreduce", "rows": rows}
 

@@ -31,7 +31,6 @@ links = ["nvlink"]
 threadblock_gbs = 4
 gap_us = {nvlink = 3}
 """
-_NVLINK_US = {"LL": 0.6, "LL128": 1.9, "Simple": 3.4}
 
 
 def test_costs_are_off_by_default() -> None:
@@ -48,12 +47,14 @@ def test_costs_are_off_by_default() -> None:
 
 def test_the_latency_of_a_protocol_replaces_alpha() -> None:
     t = with_costs(load("dgx-a100:2"))
-    for name, us in _NVLINK_US.items():
+    for name in PROTOCOLS:
         net = network(with_protocol(t, name), range(16))
         inside = t.nodes[net.src] == t.nodes[net.dst]
         protocol = t.costs.protocols[name]  # type: ignore[union-attr]
         # A path through the NVSwitch is two links but one step.
-        assert set(net.alpha_us[inside & (net.bandwidth_gbs > 100 * protocol.efficiency["nvlink"])]) == {us}
+        assert set(net.alpha_us[inside & (net.bandwidth_gbs > 100 * protocol.efficiency["nvlink"])]) == {
+            protocol.latency_us["nvlink"]
+        }
         assert set(net.alpha_us[~inside]) == {protocol.latency_us["network"]}
         assert set(net.gap_us[~inside]) == {protocol.gap_us["network"]}
         np.testing.assert_allclose(net.bandwidth_gbs.max(), 300 * protocol.efficiency["nvlink"])
@@ -86,7 +87,8 @@ def test_shared_limits_have_the_efficiency_of_the_protocol() -> None:
     t = with_costs(load("dgx2:2"))  # Two GPUs share a NIC.
     net = network(with_protocol(t, "LL"), range(32))
     shared = [net.capacity_gbs[i] for i, name in enumerate(net.resource_names) if name.startswith("nic")]
-    np.testing.assert_allclose(shared, 12.5 * 0.48)
+    assert t.costs is not None
+    np.testing.assert_allclose(shared, 12.5 * t.costs.protocols["LL"].efficiency["network"])
 
 
 def test_ll128_needs_a_suitable_kind_of_link() -> None:
@@ -103,7 +105,7 @@ def test_machines_state_the_source_of_costs(name: str) -> None:
     t = load(name)
     assert t.costs is None or (t.costs.source and protocols_of(with_costs(t)))
     for protocol, costs in t.costs.protocols.items() if t.costs is not None else ():
-        assert costs.latency_us.get("nvlink", _NVLINK_US[protocol]) == _NVLINK_US[protocol]
+        assert protocol in PROTOCOLS
         assert costs.efficiency.keys() == costs.latency_us.keys()
 
 

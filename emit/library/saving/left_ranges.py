@@ -1,4 +1,4 @@
-"""Message sizes that are left to a vendor library, because its own algorithm is faster than the best file or schedule."""
+"""Message sizes that are left to a vendor library, because its own algorithm is faster than ours."""
 
 from __future__ import annotations
 

@@ -112,6 +112,11 @@ COMMANDS = {
         "Run and measure an MSCCL XML, a plan (JSON), a stored schedule, or a library's file for each size.",
         "Measurements",
     ),
+    "judge": CommandRow(
+        "measuring.judge:judge_command",
+        "Judge what nccl-tests or rccl-tests printed: is the machine as fast as its kind usually is?",
+        "Measurements",
+    ),
     "tune": CommandRow(
         "measuring.tune:tune",
         "Measure torch's own back end and our algorithms, and write the table that SYNTH_BACKEND=auto reads.",

@@ -9,6 +9,7 @@ from typing import Any
 from synth.app.present.layout import Column, fitted, wrapped
 from synth.bounds.prove import OPTIMAL
 from synth.model.text import (
+    format_comparison,
     format_count,
     format_ranks,
     format_served,
@@ -101,7 +102,7 @@ def _columns(document: dict[str, Any], rows: Sequence[dict[str, Any]], wide: boo
         Column("vs baseline", [_ratio(row["vs_baseline"]) for row in rows], 4),
     ]
     for i, name in enumerate(libraries):
-        ratios = [_ratio(row["libraries"].get(name, {}).get("vs")) for row in rows]
+        ratios = [_compared(row, name) for row in rows]
         columns.append(Column(f"vs {name}", ratios, 5 if i else int(healthy)))
     if healthy:
         columns.append(Column("slowdown", [_ratio(row["vs_healthy"]) for row in rows]))
@@ -187,8 +188,10 @@ def _details(row: dict[str, Any], form: str, width: int | None) -> list[str]:
     if row["worst"]["bytes"] != row["shown_bytes"]:
         parts.append(f"worst in range: {_worst(row, True)}")
     ratios = {"baseline": row["vs_baseline"], "healthy": row["vs_healthy"]}
-    ratios |= {name: choice["vs"] for name, choice in row["libraries"].items()}
     compared = [f"vs {name} {_ratio(ratio)}" for name, ratio in ratios.items() if ratio is not None]
+    for name, choice in row["libraries"].items():
+        source = f"; {format_time(choice['source_us'])} by its own cost model" if choice["source_us"] else ""
+        compared.append(f"vs {name} {format_comparison(choice, name)} ({format_time(choice['time_us'])}{source})")
     parts += [", ".join(compared)] if compared else []
     parts += [f"{kind}: {row[key]}" for key, kind in _FILES.items() if row.get(key)]
     title = format_served(row["min_bytes"], row["max_bytes"]) + form
@@ -223,6 +226,12 @@ def _ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} ×"
 
 
+def _compared(row: dict[str, Any], name: str) -> str:
+    """Return how a library's time compares with a row's as text; – if it is unknown, or if the row is the library's."""
+    is_its_own = row["sends"] is None and row["engine"] == name
+    return format_comparison(None if is_its_own else row["libraries"].get(name), name)
+
+
 def _libraries(document: dict[str, Any], left_out: Sequence[str] | None) -> list[str]:
     """Return a line for each library: whether its own model or only its choice says so, and what it would run.
 
@@ -246,6 +255,8 @@ def _libraries(document: dict[str, Any], left_out: Sequence[str] | None) -> list
             continue
         choices = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in sizes_of_choice.items())
         source = "by its own model" if library["own_clock"] else "by its own choice, timed as the times above"
+        if any(row["libraries"].get(name, {}).get("vs_low") for row in document["algorithms"]):
+            source = "by its own choice and measured times (four of five are in the interval)"
         lines.append(f"vs {name}: {name} {library['version']} {source}" + (f": {choices}" if left_out is None else ""))
     return lines
 

@@ -200,7 +200,7 @@ def _frontiers(items: Sequence[Item]) -> str:
             if item.timing.marks
         )
         for name in _vendors(answers):
-            legend += f'<li class="vendor"><i></i>{escape(name)}, by its own model</li>'
+            legend += f'<li class="vendor"><i></i>{escape(name)}, by its own choice</li>'
         if any(item.timing.bound or item.timing.stated for item in answers.values()):
             legend += '<li class="limit"><i></i>bound: nothing can be below it</li>'
         numbers, table = " ".join(map(str, answers)), escape(_table(answers), quote=True)
@@ -309,7 +309,7 @@ def frontier_plot(items: Mapping[int, Item]) -> str:
     for name, curve in vendors.items():
         within = [point for point in curve if axes.holds(*point)]
         if len(within) > 1:
-            title = f"{escape(name)}, by its own model"
+            title = f"{escape(name)}, by its own choice"
             parts.append(f'<path class="vendor" d="{axes.path(within)}"><title>{title}</title></path>')
     labelled: list[tuple[float, float]] = []
     for number, item in items.items():

@@ -6,6 +6,7 @@ GB/s, times in µs. Rows of a generation: Volta, Ampere, Hopper, Blackwell; colu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 VERSION = "2.30"
@@ -101,6 +102,21 @@ def generation(capability: int) -> Generation:
 LL_BETWEEN_NODES_GBS = {"": _VOLTA.ll_gbs, "amd": _AMPERE.ll_gbs}
 NET_POST_US = {"": 1.0, "amd": 2.0}  # µs that a step over the network costs a CPU; three times that under Simple
 
+
+class Latencies(NamedTuple):
+    """The times of a call that do not depend on its bytes.
+
+    Attributes:
+        base_us: µs before the first step, by algorithm and protocol.
+        step_us: µs of a step by where it leads (nvlink, pcie, network), algorithm and protocol.
+        stated: Part of the latency that a cloud's plug-in states for its NICs which a step really takes.
+    """
+
+    base_us: Mapping[str, tuple[float, float, float]]
+    step_us: Mapping[str, Mapping[str, tuple[float, float, float]]]
+    stated: float = 1.0
+
+
 # Times in µs by protocol.
 BASE_US = {
     TREE: (6.8, 14.0, 8.4),
@@ -120,6 +136,7 @@ STEP_US = {
         TREE: (5.0, 8.5, 14.0), RING: (2.7, 4.0, 14.0), NVLS: (0, 0, 18.0), NVLS_TREE: (0, 0, 20.9), PAT: (0, 0, 14.0),
     },
 }  # fmt: skip
+SOURCE = Latencies(BASE_US, STEP_US)
 
 # Factors of a tree's bandwidth by protocol and power of two of the message, from 64 bytes.
 TREE_CORRECTION = {

@@ -28,6 +28,7 @@ COLLECTIVES = {
     "broadcast": (f.RING,),
     "reduce": (f.RING,),
 }
+NO_RING = "the stated NVLinks and PCIe links have no ring through the GPUs of each node"
 _LOG2_LEAST = 6  # log2 of the bytes of the first column of TREE_CORRECTION
 _PLATEAU_BYTES = 64  # bytes a channel and rank from which a ring between nodes takes longer to fill
 
@@ -43,6 +44,9 @@ class LibraryChoice:
         time_us: Time in µs: latency_us + bytes / (1000 · algbw_gbs).
         latency_us: Time in µs of a message without bytes.
         algbw_gbs: Bytes of the message by time beyond the latency, in GB/s.
+        low_us: End in µs of the interval that holds four of five measured times; 0 where it is not known.
+        high_us: The other end; 0 where it is not known.
+        source_us: Time in µs by the library's own cost model, where `time_us` is fitted to measurements; else 0.
     """
 
     algorithm: str
@@ -51,6 +55,9 @@ class LibraryChoice:
     time_us: float
     latency_us: float
     algbw_gbs: float
+    low_us: float = 0.0
+    high_us: float = 0.0
+    source_us: float = 0.0
 
     def __str__(self) -> str:
         channels = f", {self.channels} channel{'' if self.channels == 1 else 's'}" if self.channels else ""
@@ -100,19 +107,22 @@ class NcclModel(LibraryCostModel):
     communicator: Communicator
     library, collectives = "NCCL", COLLECTIVES
 
-    def choose(self, collective: str, size_bytes: float) -> LibraryChoice:
+    def choose(self, collective: str, size_bytes: float, switch_sums: bool = True) -> LibraryChoice:
         """Return NCCL's choice, the first of equals, or the choice of a cloud's tuner if there is one.
 
         Args:
             collective: A name of COLLECTIVES.
             size_bytes: Bytes of the whole message; for allgather the bytes that a rank ends with.
+            switch_sums: Whether switches can add the type of the elements; they cannot add integers of 8 bits.
 
         Raises:
             NotModelled: The cost model has no such collective, or finds nothing for it.
         """
         candidates = self.candidates(collective, size_bytes)
+        if collective in ("allreduce", "reducescatter") and not switch_sums:
+            candidates = [choice for choice in candidates if choice.algorithm not in (f.NVLS, f.NVLS_TREE)]
         if not candidates:
-            raise NotModelled("the stated NVLinks and PCIe links have no ring through the GPUs of each node")
+            raise NotModelled(NO_RING)
         comm = self.communicator
         choice_of = {(choice.algorithm, choice.protocol): choice for choice in candidates}
         by_tuner = tuned(comm.platform, comm.nranks, comm.nnodes, collective, size_bytes)
@@ -162,7 +172,7 @@ class NcclModel(LibraryCostModel):
         if not self._allowed(collective, algorithm, protocol):
             return
         algbw = self._algbw_gbs(collective, algorithm, protocol)
-        latency = self._latency_us(collective, algorithm, protocol)
+        latency = self.latency_us(collective, algorithm, protocol)
         if algbw <= 0:
             return
         comm, column = self.communicator, int(math.log2(max(1.0, size_bytes))) - _LOG2_LEAST
@@ -241,21 +251,22 @@ class NcclModel(LibraryCostModel):
         inter = graph.inter_gbs * (2 if comm.nnodes <= 2 else 1)
         return min(intra, inter, gen.nvls_tree_gbs[min(comm.nnodes, 3) - 1])
 
-    def _latency_us(self, collective: str, algorithm: str, protocol: str) -> float:
-        """Return the time of a message without bytes."""
+    def latency_us(self, collective: str, algorithm: str, protocol: str, times: f.Latencies = f.SOURCE) -> float:
+        """Return the time in µs of a message without bytes, by the latencies of the source or by others."""
         comm, graph, p = self.communicator, self.graphs[algorithm], f.PROTOCOLS.index(protocol)
         n, nodes, steps = comm.nranks, comm.nnodes, steps_of(collective, comm.nranks)
         ppn = n / nodes
         inside = "nvlink" if graph.nvlink and max(comm.sizes) > 1 else "pcie"
-        base, intra = f.BASE_US[algorithm][p], f.STEP_US[inside][algorithm][p]
+        base, intra = times.base_us[algorithm][p], times.step_us[inside][algorithm][p]
         flush = 2 if protocol == f.SIMPLE else 1  # One more message flushes what a NIC wrote.
-        inter = f.STEP_US["network"][f.TREE if ppn == 1 else algorithm][p] + flush * net_latency_us(comm.platform)
+        net_us = times.step_us["network"]
+        inter = net_us[f.TREE if ppn == 1 else algorithm][p] + flush * times.stated * net_latency_us(comm.platform)
         if algorithm == f.RING:
             where = inside if nodes == 1 else "network"
             if collective in ("broadcast", "reduce"):
                 if graph.same:
-                    return base + f.STEP_US[where][f.RING][p]
-                return base + steps * f.STEP_US[where][f.TREE if protocol == f.SIMPLE else f.RING][p]
+                    return base + times.step_us[where][f.RING][p]
+                return base + steps * times.step_us[where][f.TREE if protocol == f.SIMPLE else f.RING][p]
             post = 0.0 if nodes == 1 else f.NET_POST_US[comm.cpu] * (3 if protocol == f.SIMPLE else 1)
             crossing = (nodes - 1) * (2 if collective == "allreduce" else 1) if nodes > 1 else 0
             return base + (steps - crossing) * max(intra, post) + crossing * inter

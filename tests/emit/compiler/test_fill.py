@@ -38,10 +38,12 @@ def test_least_chunk_shrinks_with_slots_and_latency() -> None:
 
 
 def test_links_divide_a_shared_port() -> None:
-    """Check that seven links of 240 GB/s from one port of 240 GB/s get a seventh of it each."""
-    net = costed("dgx-a100", "broadcast").network
+    """Check that seven links with the rate of one port get a seventh of it each."""
+    problem = costed("dgx-a100", "broadcast")
+    net, simple = problem.network, problem.topology.costs.protocols["Simple"]  # type: ignore[union-attr]
+    link_us, link_gbs = simple.latency_us["nvlink"], 300 * simple.efficiency["nvlink"]
     slots = (LIMITS.sms // 14) * 2
-    assert least_bytes(net, LIMITS, 2) == pytest.approx(1.5 * 3.4 * 240e3 / 7 / slots, rel=1e-3)
+    assert least_bytes(net, LIMITS, 2) == pytest.approx(1.5 * link_us * link_gbs * 1e3 / 7 / slots, rel=1e-3)
 
 
 def test_too_many_instances_are_refused_before_they_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from emit.compiler.lower import lower
@@ -23,6 +25,11 @@ def chain(topology: Topology) -> Program:
 
 
 COSTED = with_protocol(with_costs(load("dgx-a100")), "Simple")
+assert COSTED.costs is not None
+SIMPLE = COSTED.costs.protocols["Simple"]
+LINK_GBS = 300 * SIMPLE.efficiency["nvlink"]
+THREADBLOCK_GBS = LINK_GBS / math.ceil(LINK_GBS / 24)  # A link is divided among whole threadblocks.
+STEP_US, START_US = SIMPLE.latency_us["nvlink"], SIMPLE.start_us
 
 
 @pytest.mark.parametrize("protocol", sorted(SLICE_BYTES))
@@ -36,8 +43,8 @@ def test_a_chain_with_one_large_chunk_is_a_pipeline_of_slices() -> None:
     size = 256 << 20
     predictor = Predictor(chain(COSTED), COSTED)
     assert predictor.program.nchunks_per_loop == 1
-    whole_us = size / 24 * 1e-3  # By a threadblock of 24 GB/s.
-    latency_us = 7 * 3.4 + 8.4
+    whole_us = size / THREADBLOCK_GBS * 1e-3
+    latency_us = 7 * STEP_US + START_US
     expected_us = latency_us + whole_us * (1 + 6 / MOST_SLICES)
     assert predictor.time_us(size) == pytest.approx(expected_us, rel=1e-3)
 
@@ -47,7 +54,7 @@ def test_small_chunks_and_topologies_without_costs_have_no_slices() -> None:
     predictor = Predictor(chain(plain), plain)
     assert predictor.time_us(256 << 20) == pytest.approx(7 * ((256 << 20) / 300 * 1e-3 + 0.7))
     costed = Predictor(chain(COSTED), COSTED)
-    assert costed.time_us(1 << 20) == pytest.approx(7 * ((1 << 20) / 24 * 1e-3 + 3.4) + 8.4)
+    assert costed.time_us(1 << 20) == pytest.approx(7 * ((1 << 20) / THREADBLOCK_GBS * 1e-3 + STEP_US) + START_US)
 
 
 def test_transfers_are_slices_and_end_when_the_program_does() -> None:

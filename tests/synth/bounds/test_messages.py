@@ -28,19 +28,28 @@ def _base_us(problem: Problem) -> float:
     return max(proved(problem, witness).base_us for witness in find_messages(BoundSearch(problem)))
 
 
+COSTS = load("dgx-h100").costs
+assert COSTS is not None
+LL = COSTS.protocols["LL"]
+START_US, INSIDE_US, ALPHA_US, GAP_US = LL.start_us, LL.latency_us["nvlink"], LL.latency_us["network"], 1.0
+
+
 def test_nodes_of_one_rank_follow_the_recurrence() -> None:
-    """Check LL between nodes: α 2.7 µs and a gap of 1 µs after a start of 6.6 µs."""
-    assert _base_us(_problem("dgx-h100:2", "allgather", range(0, 16, 8))) == pytest.approx(6.6 + 2.7)
-    assert _base_us(_problem("dgx-h100:3", "alltoall", range(0, 24, 8))) == pytest.approx(6.6 + 3.7)
-    assert _base_us(_problem("dgx-h100:4", "reduce", range(0, 32, 8))) == pytest.approx(6.6 + 4.7)
-    # The sixth node is reached by a second message of the first receiver, or a fifth of the first sender.
-    assert _base_us(_problem("dgx-h100:5", "broadcast", range(0, 40, 8))) == pytest.approx(6.6 + 5.4)
+    assert LL.gap_us == {"network": GAP_US}
+    assert _base_us(_problem("dgx-h100:2", "allgather", range(0, 16, 8))) == pytest.approx(START_US + ALPHA_US)
+    assert _base_us(_problem("dgx-h100:3", "alltoall", range(0, 24, 8))) == pytest.approx(START_US + ALPHA_US + GAP_US)
+    fourth_us = min(2 * ALPHA_US, ALPHA_US + 2 * GAP_US)
+    assert _base_us(_problem("dgx-h100:4", "reduce", range(0, 32, 8))) == pytest.approx(START_US + fourth_us)
+    # The fifth node is reached by a message of the first receiver, or a fourth of the first sender.
+    fifth_us = min(2 * ALPHA_US, ALPHA_US + 3 * GAP_US)
+    assert _base_us(_problem("dgx-h100:5", "broadcast", range(0, 40, 8))) == pytest.approx(START_US + fifth_us)
 
 
 def test_eight_nics_reach_eight_nodes_and_pass_on_inside_them() -> None:
-    """Check the two sends of 0.6 µs inside nodes that the 15 messages need besides a second one for each NIC."""
-    assert _base_us(_problem("dgx-h100:16", "broadcast")) == pytest.approx(6.6 + 0.6 + 3.7 + 0.6)
-    assert _base_us(_problem("dgx-h100:2", "broadcast")) == pytest.approx(6.6 + 2.7 + 0.6)
+    """Check the two sends inside nodes that the 15 messages need besides a second one for each NIC."""
+    second_us = ALPHA_US + GAP_US
+    assert _base_us(_problem("dgx-h100:16", "broadcast")) == pytest.approx(START_US + 2 * INSIDE_US + second_us)
+    assert _base_us(_problem("dgx-h100:2", "broadcast")) == pytest.approx(START_US + INSIDE_US + ALPHA_US)
 
 
 @pytest.mark.parametrize(("nodes", "alpha", "gap"), [(3, 2, 1), (5, 2, 1), (4, 1, 2), (5, 3, 1), (4, 2, 2)])

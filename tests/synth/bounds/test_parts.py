@@ -100,8 +100,10 @@ def test_parts_of_a_quotient_prove_as_much_as_those_of_the_whole(spec: str) -> N
 
 
 def test_sends_between_nodes_take_the_latency_between_nodes() -> None:
-    """Check Simple: the last send between nodes arrives 14 µs after its end, and a send inside a node 3.4 µs."""
-    problem = make_problem(with_costs(load("dgx-h100:2")), "allreduce").under("Simple")
+    topology = with_costs(load("dgx-h100:2"))
+    assert topology.costs is not None
+    simple = topology.costs.protocols["Simple"]
+    problem = make_problem(topology, "allreduce").under("Simple")
     ports = [i for i, name in enumerate(problem.network.resource_names) if "→rail" in name]
     nodes = Parts(parts=(tuple(range(8)), tuple(range(8, 16))), resources=tuple(ports))
-    assert proved(problem, nodes).base_us == pytest.approx(8.4 + 14)
+    assert proved(problem, nodes).base_us == pytest.approx(simple.start_us + simple.latency_us["network"])

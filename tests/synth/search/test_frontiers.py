@@ -23,6 +23,7 @@ from synth.bounds.check import check
 from synth.engines.registry import names
 from synth.model.collective import alltoallv
 from synth.model.problem import LARGEST, SMALLEST
+from synth.search.offer import rounded
 from synth.search.settings import TargetSettings
 from synth.solvers.workers import Workers
 from synth.timing.simulate import timed
@@ -189,3 +190,11 @@ def test_every_engine_through_every_target(workers: Workers, tmp_path: Path, eng
         for files in saved.files:
             verdict = verify_file(files["file"])
             assert verdict.status == "right", verdict.lines
+
+
+@given(st.floats(1e-3, 1e9), st.sampled_from([-1, 1]))
+def test_rounding_errors_do_not_decide(time_us: float, direction: int) -> None:
+    """Check that times which differ in the last digits are equal, and that times which differ by 1e-7 are not."""
+    near = time_us * (1 + direction * 3e-16)
+    assert abs(rounded(near) / time_us - 1) < 1e-8
+    assert rounded(time_us * (1 + 1e-7)) > rounded(time_us)

@@ -27,6 +27,7 @@ from synth.model.problem import parse_ranks
 from synth.model.registry import KINDS, find_kind, parse_name
 from synth.model.sizes import parse_size
 from synth.model.text import (
+    format_comparison,
     format_count,
     format_ranks,
     format_served,
@@ -194,8 +195,8 @@ def _row(entry: IndexEntry, group: Sequence[int] | None, names_topology: bool) -
 
 def _vs(values: Mapping[str, Any], libraries: Sequence[str]) -> tuple[str, ...]:
     """Return a cell for each library: how many times faster the entry is than the library's own choice."""
-    ratios = (vs_library(values, name) for name in libraries)
-    return tuple("–" if ratio is None else f"{ratio:.2f} ×" for ratio in ratios)
+    choices = ((name, values["libraries"][name] if vs_library(values, name) else None) for name in libraries)
+    return tuple(format_comparison(choice, name) for name, choice in choices)
 
 
 @click.command("pick")

@@ -26,7 +26,7 @@ from synth import synthesize
 from synth.app.report.item import _WITNESSES, Item, ItemTiming, _explain_witness
 from synth.app.report.page import HEIGHT, MOST_ITEMS, Page, frontier_plot, report
 from synth.app.report.program import program_view
-from synth.baselines.nccl.model import nccl_model
+from synth.baselines.nccl.fitted import fitted_model
 from synth.bounds.check import WITNESSES
 from synth.model.problem import make_problem
 from synth.model.text import format_time
@@ -358,7 +358,7 @@ def test_a_frontier_has_labels_libraries_and_figures(tmp_path: Path) -> None:
     assert table is not None
     rows = list(csv.DictReader(io.StringIO(unescape(table[1]))))
     assert {"NCCL", "bound"} < {row["curve"] for row in rows}
-    model = nccl_model(load("dgx-a100"), (0, 2))
+    model = fitted_model(load("dgx-a100"), (0, 2))
     for row in rows:
         if row["curve"] == "NCCL":
             assert float(row["us"]) == pytest.approx(model.choose("allreduce", float(row["bytes"])).time_us, rel=1e-6)

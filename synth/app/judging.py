@@ -1,0 +1,188 @@
+"""Judge measured times of a vendor library: compare them with its usual times, the bound and our best file."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from runtime.measure.nccl_tests import PrintedRow, PrintedRun
+from synth.app.synthesis import Synthesis, synthesize
+from synth.baselines.nccl.communicator import nics_of, nodes_of
+from synth.baselines.nccl.fitted import fitted_model
+from synth.baselines.nccl.model import LibraryChoice
+from synth.model.registry import KINDS
+from synth.model.text import format_count, format_size, format_time
+from topologies.errors import InputError, NotModelled
+from topologies.topology import Topology
+
+# Message sizes from which a class begins, with what decides its times.
+CLASSES = ((1, "up to 64 KiB"), ((1 << 16) + 1, "up to 64 MiB"), (1 << 26, "from 64 MiB"))
+_LARGE = CLASSES[-1][0]
+_NEAR = 0.03  # The difference of two shares up to which a share looks like a number of NICs.
+_USUAL = 0.1  # Where no interval is known, the part by which a time may differ from the model's.
+_NO_SUMS = ("int8", "uint8")  # Types that NVSwitches cannot add.
+
+
+@dataclass(frozen=True)
+class JudgedRow:
+    """A measured time beside what is known of its message size.
+
+    Attributes:
+        row: The measured times.
+        us: The time that is judged, in µs: out of place.
+        usual: What the library chooses, with its usual time; None where it has no model of the question.
+        bound_us: Proved bound in µs.
+        ours_us: Time of our best file in µs; None where none is faster than what the library usually takes.
+        ran: Algorithm and protocol that the log says it ran; None without such a line.
+    """
+
+    row: PrintedRow
+    us: float
+    usual: LibraryChoice | None
+    bound_us: float
+    ours_us: float | None
+    ran: tuple[str, str] | None
+
+    @property
+    def interval_us(self) -> tuple[float, float] | None:
+        """Return the ends of the usual times in µs."""
+        if self.usual is None:
+            return None
+        time_us = self.usual.time_us
+        return self.usual.low_us or (1 - _USUAL) * time_us, self.usual.high_us or (1 + _USUAL) * time_us
+
+    @property
+    def verdict(self) -> str:
+        """Return "usual", "slow" or "fast"; "below the bound" for a time that the topology does not allow; else ""."""
+        if self.us < (1 - _NEAR) * self.bound_us:
+            return "below the bound"
+        if self.interval_us is None:
+            return ""
+        low_us, high_us = self.interval_us
+        return "fast" if self.us < low_us else "slow" if self.us > high_us else "usual"
+
+
+@dataclass(frozen=True)
+class JudgedRun:
+    """A run of nccl-tests beside what is known of its question.
+
+    Attributes:
+        run: The run.
+        library: Name of the library whose usual times are compared.
+        why_no_library: Why it has no model of the question; "" if it has one.
+        topology: The topology.
+        group: Ranks of the topology that take part.
+        rows: The judged rows.
+    """
+
+    run: PrintedRun
+    library: str
+    why_no_library: str
+    topology: Topology
+    group: tuple[int, ...]
+    rows: list[JudgedRow]
+
+    def findings(self) -> Iterator[str]:
+        """Yield sentences on where the machine falls short of its kind, and on what else is noticed."""
+        wrong = [judged.row.size_bytes for judged in self.rows if judged.row.wrong]
+        if wrong:
+            yield f"wrong results: {format_count(len(wrong), 'size')}, the first {format_size(wrong[0])}"
+        below = [judged.row.size_bytes for judged in self.rows if judged.verdict == "below the bound"]
+        if below:
+            sizes = format_count(len(below), "size")
+            yield f"{sizes}, the first {format_size(below[0])}, took less time than the bound: is --topo that machine?"
+        for number, (begin, name) in enumerate(CLASSES):
+            end = CLASSES[number + 1][0] if number + 1 < len(CLASSES) else float("inf")
+            yield from self._of_class([j for j in self.rows if begin <= j.row.size_bytes < end], name)
+        others = [j for j in self.rows if j.ran and j.usual and j.ran != (j.usual.algorithm, j.usual.protocol)]
+        if others:
+            first = others[0]
+            ran, size = " ".join(first.ran or ()), format_size(first.row.size_bytes)
+            yield f"{size} ran {ran}, where {self.library} usually takes {first.usual}: is NCCL_ALGO or a tuner set?"
+
+    def _of_class(self, rows: Sequence[JudgedRow], name: str) -> Iterator[str]:
+        """Yield a sentence on the rows of one class of sizes."""
+        known = [(judged, judged.usual) for judged in rows if judged.usual is not None]
+        if not known:
+            return
+        share = statistics.median(usual.time_us / judged.us for judged, usual in known)
+        slow = [judged for judged, _ in known if judged.verdict == "slow"]
+        if 2 * len(slow) <= len(known):
+            yield f"{name}: as fast as usual ({share:.0%} of the usual speed)"
+            return
+        text = f"{name}: {share:.0%} of what {self.library} usually reaches on {self.topology.name}"
+        if known[0][0].row.size_bytes < _LARGE:
+            more_us = statistics.median(judged.us - usual.time_us for judged, usual in known)
+            yield f"{text}; a call takes about {format_time(more_us)} more"
+        else:
+            yield text + self._like_nics(share)
+
+    def _like_nics(self, share: float) -> str:
+        """Return which number of NICs of a node would explain a share of the usual speed of large messages."""
+        part, nodes = nodes_of(self.topology, self.group)
+        count = len(nics_of(self.topology, part, nodes[0])) if len(nodes) > 1 else 0
+        nearest = min(range(1, count), key=lambda k: abs(k / count - share), default=0)
+        if nearest and abs(nearest / count - share) <= _NEAR:
+            return f"; looks like {nearest} of {count} NICs of a node"
+        return ""
+
+
+def judge(run: PrintedRun, topology: Topology, group: Sequence[int] | None, budget_s: float) -> JudgedRun:
+    """Judge a run: search our best file and the bound, and compute what the library usually takes.
+
+    Args:
+        run: The run, whose collective is known.
+        topology: The network that was measured.
+        group: Ranks of the topology that took part; None for its first ranks.
+        budget_s: Seconds of the search.
+
+    Raises:
+        InputError: The topology has fewer ranks than took part, or the collective is not one of ours.
+    """
+    place = f"line {run.line}"
+    if run.collective not in KINDS:
+        raise InputError(f"{place}: {run.collective} is not judged; it must be one of {', '.join(KINDS)}")
+    ranks = tuple(range(run.ranks or topology.nranks)) if group is None else tuple(group)
+    if run.ranks and len(ranks) != run.ranks:
+        raise InputError(f"{place}: {run.ranks} ranks took part, and --group names {len(ranks)}")
+    if len(ranks) > topology.nranks:
+        enough = -(-len(ranks) // topology.nranks)
+        raise InputError(
+            f"{place}: {len(ranks)} ranks took part, and {topology.name} has {topology.nranks}; several nodes are"
+            f" written as {topology.name}:{enough}"
+        )
+    root = run.root if KINDS[run.collective].rooted and run.root >= 0 else None
+    answer = synthesize(
+        run.collective, topology, ranks, root=None if root is None else ranks[root], budget=budget_s, target="auto"
+    )
+    library = "RCCL" if topology.gcn else "NCCL"
+    choose = _chooser(answer, library, run)
+    usual = {row.size_bytes: choose(row.size_bytes) for row in run.rows}
+    why = next((str(choice) for choice in usual.values() if isinstance(choice, NotModelled)), "")
+    rows = []
+    for row in run.rows:
+        size, choice = row.size_bytes, usual[row.size_bytes]
+        bound_us, ours_us = answer.result.bound.at(size)[0], answer.result.fastest(size).time_us(size)
+        known = choice if isinstance(choice, LibraryChoice) else None
+        gains = known is None or ours_us < known.time_us
+        ours = ours_us if gains else None
+        rows.append(JudgedRow(row, row.out_of_place_us, known, bound_us, ours, run.ran.get(size)))
+    return JudgedRun(run, library, why, topology, ranks, rows)
+
+
+def _chooser(answer: Synthesis, library: str, run: PrintedRun) -> Callable[[int], LibraryChoice | NotModelled]:
+    """Return a function that returns what a library chooses for a message size, with its usual time."""
+    problem = answer.result.problem
+    if library != "NCCL":
+        return lambda size: answer.result.library(library, size)
+
+    def choose(size: int) -> LibraryChoice | NotModelled:
+        """Return NCCL's choice for the type of the elements."""
+        try:
+            model = fitted_model(problem.topology, problem.group)
+            return model.choose(run.collective, size, run.type not in _NO_SUMS)
+        except NotModelled as reason:
+            return reason
+
+    return choose
