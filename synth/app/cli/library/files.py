@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -14,7 +15,8 @@ from emit.library.entry import INDEX
 from emit.library.index import load_index
 from emit.library.overlay import FAULT, FAULTS, load_as_one, load_library
 from emit.library.selection.export import export_folders, load_line
-from emit.library.selection.nccl_tuner import measured_lines, model_lines, text_of
+from emit.library.selection.nccl_tuner import Line, measured_lines, model_lines, text_of
+from emit.library.selection.ncclx import Rule, csv_text, json_text, parse_rules, read_rules, rules_of
 from emit.library.selection.table import HEADER, table_bytes
 from emit.targets import TARGETS
 from synth.app.cli.options import json_option, print_json
@@ -31,7 +33,7 @@ from topologies.load import load
 from topologies.text.files import check_below, origin_of
 from topologies.topology import Topology
 
-TABLE, TUNER = "table", "nccl-tuner"
+TABLE, TUNER, NCCLX = "table", "nccl-tuner", "ncclx"
 _RANKS = 1 << 20  # ranks that a group may name
 _SHOWN = 40  # folders that are listed
 
@@ -43,12 +45,15 @@ _SHOWN = 40  # folders that are listed
 def check(folder: str, topo: str | None, as_json: bool) -> None:
     """Check each file, schedule and proof of a library from its bytes, and what the index says of them.
 
-    Programs are replayed and timed, schedules are replayed, and bounds are proved again. Exit code 0: all right;
-    1: something is wrong; 2: not readable.
+    Programs are replayed and timed, schedules are replayed, and bounds are proved again. LIB may also be a selection
+    file of NCCLX (ncclx_tuner.csv or ncclx_tuner.json). Exit code 0: all right; 1: something is wrong; 2: not readable.
 
     \b
     synth library check lib
     """
+    if folder.endswith((".csv", "tuner.json")):
+        say_fitted(f"{origin_of(folder)}: {format_count(len(read_rules(folder)), 'rule')}: all right")
+        return
     topology = None if topo is None else load(topo)
     library_folder = as_folder(folder, "LIB")
     library_folder = library_folder if library_folder.is_dir() else library_folder.parent
@@ -91,13 +96,19 @@ def _check_folder(library_folder: Path, folder: str, topology: Topology | None, 
 @click.command("export")
 @click.argument("folder", metavar="LIB")
 @click.option(
-    "--for", "form", required=True, metavar="NAME", help=f"Write this form: {TABLE}, {TUNER}, or {', '.join(TARGETS)}."
+    "--for", "form", required=True, metavar="NAME", help=f"Write one of {', '.join((TABLE, TUNER, NCCLX, *TARGETS))}."
 )
 @click.option("-o", "--out", required=True, metavar="DIR", help="Write to this folder.")
 @click.option("--group", "groups", multiple=True, metavar="RANKS", help="For executors: write only this group; repeat.")
 @click.option("--topology", metavar="NAME", help=f"For {TABLE}: use this topology, if the library has several.")
-@click.option("--topo", metavar="T", help=f"For {TUNER}: use this network, if the library's name for it is unknown.")
-@click.option("--measured", metavar="FILE", help=f"For {TUNER}: use measured times (CSV) instead of NCCL's cost model.")
+@click.option(
+    "--topo", metavar="T", help=f"For {TUNER}, {NCCLX}: use this network, if the library's name for it is unknown."
+)
+@click.option(
+    "--measured",
+    metavar="FILE",
+    help=f"For {TUNER}, {NCCLX}: use measured times (CSV) instead of NCCL's cost model.",
+)
 def export(
     folder: str, form: str, out: str, groups: tuple[str, ...], topology: str | None, topo: str | None,
     measured: str | None,
@@ -109,6 +120,7 @@ def export(
                 and synth_table.h, which reads it in C
     nccl-tuner  nccl_tuner.conf for the example tuner plug-in of NCCL and RCCL:
                 what NCCL itself runs, by its cost model or by measured times
+    ncclx       the same for NCCLX, as ncclx_tuner.csv and ncclx_tuner.json
     a target    a folder for each communicator with the files of its group,
                 and env.sh, which loads them
 
@@ -117,16 +129,17 @@ def export(
     synth library export lib --for executor-nccl --group 0-7 -o out
     """
     extra_options = {"--group": groups, "--topology": topology, "--topo": topo, "--measured": measured}
-    form_options = {TABLE: ("--topology",), TUNER: ("--topo", "--measured")}.get(form, ("--group",))
-    if form not in (TABLE, TUNER, *TARGETS):
-        raise InputError(f"--for {form}: is not known; it must be {TABLE}, {TUNER} or one of {', '.join(TARGETS)}")
+    tuner_options = "--topo", "--measured"
+    form_options = {TABLE: ("--topology",), TUNER: tuner_options, NCCLX: tuner_options}.get(form, ("--group",))
+    if form not in (known := (TABLE, TUNER, NCCLX, *TARGETS)):
+        raise InputError(f"--for {form}: is not known; it must be one of {', '.join(known)}")
     unfit = [option for option, value in extra_options.items() if value and option not in form_options]
     if unfit:
         raise InputError(f"{unfit[0]}: cannot be used with --for {form}; leave it out")
     if form == TABLE:
         _export_table(folder, Path(out), topology)
-    elif form == TUNER:
-        _export_tuner(folder, Path(out), topo, measured)
+    elif form in (TUNER, NCCLX):
+        _export_tuner(folder, Path(out), topo, measured, form == NCCLX)
     else:
         group_ranks = [parse_ranks(group, "--group", _RANKS) for group in groups]
         library_folder = as_folder(folder, "LIB")
@@ -148,8 +161,8 @@ def _export_table(folder: str, out: Path, topology: str | None) -> None:
     say_fitted(f"{origin_of(out / 'library.table')}: {len(data)} bytes; {HEADER.name} in the same folder reads it in C")
 
 
-def _export_tuner(folder: str, out: Path, topo: str | None, measured: str | None) -> None:
-    """Write the file of NCCL's tuner plug-in, and print how to load it."""
+def _export_tuner(folder: str, out: Path, topo: str | None, measured: str | None, is_ncclx: bool) -> None:
+    """Write the file of NCCL's tuner plug-in, or those of NCCLX, and print how to load them."""
     entries, remarks = load_library(folder), list[str]()
     if measured is not None:
         lines, source = measured_lines(measured), f"NCCL's fastest by the measured times of {Path(measured).name}"
@@ -160,13 +173,34 @@ def _export_tuner(folder: str, out: Path, topo: str | None, measured: str | None
         topology = load(names[0] if topo is None else topo)
         lines, remarks = model_lines([entry for entry in entries if entry.topology == topology.name], topology)
         source = f"what NCCL {VERSION} runs by its own cost model, for {topology.name}"
+    if is_ncclx:
+        _write_ncclx(out, rules_of(lines), source)
+    else:
+        _write_nccl(out, lines, source)
+    for remark in remarks:
+        say_fitted(remark)
+
+
+def _write_ncclx(out: Path, rules: Sequence[Rule], source: str) -> None:
+    """Write NCCLX's files, each read back before, and print how to load them."""
+    texts = {"ncclx_tuner.csv": csv_text(rules, source), "ncclx_tuner.json": json_text(rules)}
+    for name, text in texts.items():
+        if parse_rules(text, name, name.endswith(".json")) != list(rules):
+            raise InputError(f"{name}: would not say the same when it is read")
+    for name, text in texts.items():
+        _write(out / name, text.encode())
+    path = out / "ncclx_tuner.csv"
+    click.echo(f"{origin_of(path)}: {format_count(len(rules), 'line')}; ncclx_tuner.json says the same")
+    click.echo(f"export NCCLX_TUNER_CONFIG_FILE={path.absolute()}")
+
+
+def _write_nccl(out: Path, lines: Sequence[Line], source: str) -> None:
+    """Write the file of NCCL's tuner plug-in, and print how to load it."""
     path = out / "nccl_tuner.conf"
     _write(path, text_of(lines, source).encode())
     click.echo(f"{origin_of(path)}: {format_count(len(lines), 'line')}; NCCL_TUNER_PLUGIN names the plug-in, which")
     click.echo("is built from ext-tuner/example of NCCL's sources, and")
     click.echo(f"export NCCL_TUNER_CONFIG_FILE={path.absolute()}")
-    for remark in remarks:
-        say_fitted(remark)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -1,0 +1,214 @@
+"""The selection file of NCCLX: algorithm, protocol and channels by bytes a rank, as CSV or JSON, written and read.
+
+A CSV line is `collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks,chunkSize`, where bytesPerRank,
+nNodes and nLocalRanks are `*`, a number, or an interval such as `[0,1024)`. The first line that matches is taken, and a
+file with one wrong line makes every communicator fail. The JSON form has the same as `{"rules": [{"filter": …,
+"config": …}]}`. Source: torchcomms (59426ba4, August 2026), comms/ncclx/meta/tuner.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from emit.library.selection.nccl_tuner import KNOWN_ALGORITHMS, KNOWN_PROTOCOLS, NO_END, Line, NcclTuning
+from topologies.errors import InputError
+from topologies.text.fields import shown
+from topologies.text.files import origin_of, read_text
+
+HEADER = "collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks"
+COLLECTIVES = ("allreduce", "broadcast", "reduce", "allgather", "reducescatter")
+_LEAST_FIELDS = 4  # Fields that a line must have; the others have defaults.
+_MAX_FILE_BYTES = 64 << 20
+_NUMBER = r"\s*(\d{1,19})?\s*"
+_INTERVAL = re.compile(rf"([\[(]){_NUMBER},{_NUMBER}([\])])")
+_BETWEEN_FIELDS = re.compile(r",(?![^\[(]*[\])])")  # A comma that is not inside an interval.
+_WHOLE = re.compile(r"-?\d{1,9}")
+
+Span = tuple[int, int]  # The smallest and the largest number that match; NO_END for no limit.
+ANY: Span = (0, NO_END)
+
+
+class Rule(NamedTuple):
+    """A line of the file.
+
+    Attributes:
+        collective: Collective as the file spells it.
+        bytes_a_rank: Message sizes in bytes divided by the number of ranks that match.
+        tuning: What runs; channels of -1 leave the number to NCCLX.
+        nodes: Numbers of nodes that match.
+        local_ranks: Numbers of ranks of a node that match.
+        chunk_bytes: Size of a chunk in bytes; 0 leaves it to NCCLX.
+    """
+
+    collective: str
+    bytes_a_rank: Span
+    tuning: NcclTuning
+    nodes: Span
+    local_ranks: Span
+    chunk_bytes: int = 0
+
+
+def rules_of(lines: Sequence[Line]) -> list[Rule]:
+    """Return the lines of NCCL's own tuner file as rules; a range without a whole number of bytes a rank is left out.
+
+    Raises:
+        InputError: A line has conditions that NCCLX's file cannot state.
+    """
+    rules = []
+    for line in lines:
+        if line.ranks < 1 or line.nodes < 1 or line.ranks % line.nodes or (line.pipe_ops, line.registered) != (-1, -1):
+            raise InputError(
+                f"--for ncclx: NCCLX's file needs the numbers of ranks and nodes, and knows no pipeOps and regBuff; it"
+                f" cannot say {line}"
+            )
+        low, end = -(-line.low // line.ranks), -(-(line.high + 1) // line.ranks)
+        high = NO_END if line.high == NO_END else end - 1
+        if low <= high:
+            local_ranks = line.ranks // line.nodes
+            spans = (low, high), (line.nodes, line.nodes), (local_ranks, local_ranks)
+            rules.append(Rule(line.collective, spans[0], line.tuning, *spans[1:]))
+    return rules
+
+
+def csv_text(rules: Sequence[Rule], source: str) -> str:
+    """Return the CSV form of rules; `source` says in a few words where they come from."""
+    rows = [f"# {source}", f"# {HEADER}"]
+    for rule in rules:
+        spans = [_interval(span) for span in (rule.bytes_a_rank, rule.nodes, rule.local_ranks)]
+        chunk = [str(rule.chunk_bytes)] if rule.chunk_bytes else []
+        rows.append(",".join([rule.collective, spans[0], *map(str, rule.tuning), *spans[1:], *chunk]))
+    return "\n".join(rows) + "\n"
+
+
+def json_text(rules: Sequence[Rule]) -> str:
+    """Return the JSON form of rules."""
+    objects = []
+    for rule in rules:
+        matches = {
+            "collective": rule.collective, "bytesPerRank": _interval(rule.bytes_a_rank),
+            "nNodes": _interval(rule.nodes), "nLocalRanks": _interval(rule.local_ranks),
+        }  # fmt: skip
+        config: dict[str, Any] = dict(zip(("algorithm", "protocol", "channels"), rule.tuning, strict=True))
+        config |= {"chunkSize": rule.chunk_bytes} if rule.chunk_bytes else {}
+        objects.append({"filter": matches, "config": config})
+    return json.dumps({"rules": objects}, indent=1) + "\n"
+
+
+def read_rules(path: str | Path) -> list[Rule]:
+    """Read and check a selection file, CSV or (`.json`) JSON.
+
+    Raises:
+        InputError: The file is malformed, or among lines with the same conditions two overlap or sizes are missing.
+    """
+    origin = origin_of(path)
+    text = read_text(path, "a selection file of NCCLX", _MAX_FILE_BYTES)
+    return parse_rules(text, origin, str(path).endswith(".json"))
+
+
+def parse_rules(text: str, origin: str, is_json: bool) -> list[Rule]:
+    """Return the rules of a text as `read_rules` does; messages begin with `origin`."""
+    placed = list(_json_rules(text, origin) if is_json else _csv_rules(text, origin))
+    if not placed:
+        raise InputError(f"{origin}: holds no rule; it must have lines {HEADER}")
+    _check_ranges(placed)
+    return [rule for _, rule in placed]
+
+
+def _csv_rules(text: str, origin: str) -> Iterator[tuple[str, Rule]]:
+    """Yield the place and the rule of each line."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.strip().startswith("#"):
+            continue
+        fields = [field.strip() for field in _BETWEEN_FIELDS.split(line.strip())]
+        place = f"{origin}: line {number}"
+        if len(fields) < _LEAST_FIELDS:
+            raise InputError(f"{place}: has {len(fields)} fields; it must be {HEADER}")
+        yield place, _rule([*fields, *[""] * 8][:8], place)
+
+
+def _json_rules(text: str, origin: str) -> Iterator[tuple[str, Rule]]:
+    """Yield the place and the rule of each object."""
+    try:
+        rules = json.loads(text)["rules"]
+        objects = [(rule["filter"], rule["config"]) for rule in rules]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(f'{origin}: is not {{"rules": [{{"filter": {{…}}, "config": {{…}}}}, …]}}') from None
+    for number, (matches, config) in enumerate(objects, 1):
+        place = f"{origin}: rule {number}"
+        if not (isinstance(matches, Mapping) and isinstance(config, Mapping)):
+            raise InputError(f"{place}: filter and config must be objects")
+        values = [
+            matches.get("collective", ""), matches.get("bytesPerRank", ""), config.get("algorithm", ""),
+            config.get("protocol", ""), config.get("channels", ""), matches.get("nNodes", ""),
+            matches.get("nLocalRanks", ""), config.get("chunkSize", ""),
+        ]  # fmt: skip
+        if not all(isinstance(value, str | int) and not isinstance(value, bool) for value in values):
+            raise InputError(f"{place}: its values must be text or whole numbers")
+        yield place, _rule([str(value) for value in values], place)
+
+
+def _rule(fields: Sequence[str], place: str) -> Rule:
+    """Return the rule of eight fields in the order of the CSV form; empty fields have their defaults."""
+    collective, size, algorithm, protocol, channels, nodes, local_ranks, chunk = fields
+    for text, known, name in (
+        (collective, COLLECTIVES, "collective"),
+        (algorithm, KNOWN_ALGORITHMS, "algorithm"),
+        (protocol, KNOWN_PROTOCOLS, "protocol"),
+    ):
+        if text not in known:
+            raise InputError(f"{place}: {name}: {shown(text)} is not known; it must be one of {', '.join(known)}")
+    for text, name, least in ((channels, "channels", -1), (chunk, "chunkSize", 0)):
+        if text and not (_WHOLE.fullmatch(text) and int(text) >= least):
+            raise InputError(f"{place}: {name}: {shown(text)} must be a whole number, {least} or more")
+    texts = {"bytesPerRank": size, "nNodes": nodes, "nLocalRanks": local_ranks}
+    bytes_a_rank, of_nodes, of_local_ranks = (_span(text, place, name) for name, text in texts.items())
+    tuning = NcclTuning(algorithm, protocol, int(channels or -1))
+    return Rule(collective, bytes_a_rank, tuning, of_nodes, of_local_ranks, int(chunk or 0))
+
+
+def _span(text: str, place: str, name: str) -> Span:
+    """Return the numbers that an interval of the file matches."""
+    if text in ("", "*"):
+        return ANY
+    if _WHOLE.fullmatch(text) and int(text) >= 0:
+        return int(text), int(text)
+    interval = _INTERVAL.fullmatch(text)
+    if interval is not None:
+        opening, low, high, closing = interval.groups()
+        first = 0 if low is None else int(low) + (opening == "(")
+        last = NO_END if high is None else int(high) - (closing == ")")
+        if first <= last:
+            return first, last
+    raise InputError(f"{place}: {name}: {shown(text)} is no interval; write *, 8, [0,1024], [0,1024) or (1024,)")
+
+
+def _interval(span: Span) -> str:
+    """Return an interval as the file spells it."""
+    low, high = span
+    if span == ANY:
+        return "*"
+    return f"[{low},)" if high == NO_END else str(low) if low == high else f"[{low},{high}]"
+
+
+def _check_ranges(placed: Sequence[tuple[str, Rule]]) -> None:
+    """Raise InputError if, under the same conditions, two ranges of sizes overlap, or sizes between them have none."""
+    by_conditions: dict[object, list[tuple[Span, str]]] = defaultdict(list)
+    for place, rule in placed:
+        by_conditions[rule.collective, rule.nodes, rule.local_ranks].append((rule.bytes_a_rank, place))
+    for ranges in by_conditions.values():
+        ranges.sort()
+        if ranges[0][0][0] > 0:
+            raise InputError(f"{ranges[0][1]}: no line serves sizes below {ranges[0][0][0]} bytes a rank")
+        for (before, _), (after, place) in pairwise(ranges):
+            if after[0] <= before[1]:
+                raise InputError(f"{place}: {_interval(after)} overlaps {_interval(before)}; the first is taken")
+            if after[0] > before[1] + 1:
+                raise InputError(f"{place}: no line serves sizes from {before[1] + 1} to {after[0] - 1} bytes a rank")
+        if ranges[-1][0][1] < NO_END:
+            raise InputError(f"{ranges[-1][1]}: no line serves sizes above {ranges[-1][0][1]} bytes a rank")
