@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from runtime.measure.nccl_tests import PrintedRow, PrintedRun
 from synth.app.synthesis import Synthesis, synthesize
 from synth.baselines.nccl.communicator import nics_of, nodes_of
-from synth.baselines.nccl.fitted import fitted_model
+from synth.baselines.nccl.figures import RING, TREE
+from synth.baselines.nccl.fitted import PAIRS, fitted_model
 from synth.baselines.nccl.model import LibraryChoice
 from synth.model.registry import KINDS
 from synth.model.text import format_count, format_size, format_time
+from topologies.costs import Costs
 from topologies.errors import InputError, NotModelled
 from topologies.topology import Topology
 
@@ -21,6 +25,8 @@ CLASSES = ((1, "up to 64 KiB"), ((1 << 16) + 1, "up to 64 MiB"), (1 << 26, "from
 _LARGE = CLASSES[-1][0]
 _NEAR = 0.03  # The difference of two shares up to which a share looks like a number of NICs.
 _USUAL = 0.1  # Where no interval is known, the part by which a time may differ from the model's.
+_PULL = 0.1  # The weight with which a fitted factor is pulled to 1; that of a row is 1.
+_FACTORS = 0.1, 10.0  # The least and the largest fitted factor.
 _NO_SUMS = ("int8", "uint8")  # Types that NVSwitches cannot add.
 
 
@@ -169,6 +175,45 @@ def judge(run: PrintedRun, topology: Topology, group: Sequence[int] | None, budg
         ours = ours_us if gains else None
         rows.append(JudgedRow(row, row.out_of_place_us, known, bound_us, ours, run.ran.get(size)))
     return JudgedRun(run, library, why, topology, ranks, rows)
+
+
+def with_measured_costs(runs: Sequence[JudgedRun], topology: Topology) -> Topology:
+    """Return the topology with the costs of an executor that fit the measured times.
+
+    For each protocol of rings and trees that the library usually takes in the runs, two factors are fitted by least
+    squares of relative errors: one for the starts and latencies, and one for the bytes. A factor that few rows tell
+    about stays near 1. Costs of protocols without rows, and of switches, stay.
+
+    Raises:
+        InputError: The topology states no costs, or no row has a usual time.
+    """
+    if topology.costs is None:
+        raise InputError(f"{topology.name} states no [costs], whose figures would be fitted")
+    judged = [row for run in runs for row in run.rows]
+    protocols = dict(topology.costs.protocols)
+    is_fitted = False
+    for name, protocol in protocols.items():
+        known = [(row.usual, row.us) for row in judged if row.usual and row.usual.protocol == name]
+        known = [(usual, us) for usual, us in known if usual.algorithm in (RING, TREE, PAIRS)]
+        if not known:
+            continue
+        parts_us = np.array([(usual.latency_us, usual.time_us - usual.latency_us) for usual, _ in known])
+        measured_us = np.array([us for _, us in known])
+        shares = np.vstack([parts_us / measured_us[:, None], _PULL * np.eye(2)])
+        factors = np.linalg.lstsq(shares, np.array([*np.ones(len(known)), _PULL, _PULL]), rcond=None)[0]
+        latency, work = np.clip(factors, *_FACTORS).tolist()
+        protocols[name] = replace(
+            protocol,
+            start_us=latency * protocol.start_us,
+            latency_us={kind: latency * us for kind, us in protocol.latency_us.items()},
+            efficiency={kind: min(1.0, efficiency / work) for kind, efficiency in protocol.efficiency.items()},
+        )
+        is_fitted = True
+    if not is_fitted:
+        raise InputError("no row has a usual time of rings or trees, so that no costs can be fitted")
+    device = next((run.run.device for run in runs if run.run.device), topology.name)
+    source = f"measured here by nccl-tests ({device}), as factors of: {topology.costs.source}"
+    return replace(topology, costs=Costs(protocols, source))
 
 
 def _chooser(answer: Synthesis, library: str, run: PrintedRun) -> Callable[[int], LibraryChoice | NotModelled]:

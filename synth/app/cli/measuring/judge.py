@@ -12,8 +12,9 @@ import click
 
 from runtime.measure.nccl_tests import MOST_BYTES, PrintedRun, read_runs
 from synth.app.cli.options import costs_option, json_option, print_json, topo_option, wide_option
+from synth.app.cli.programs import check_ending, check_not_source, write_text
 from synth.app.figures import draw_times, matplotlib_module
-from synth.app.judging import JudgedRow, JudgedRun, judge
+from synth.app.judging import JudgedRow, JudgedRun, judge, with_measured_costs
 from synth.app.present.layout import Column, fitted, say, terminal_width
 from synth.model.numbers import parse_seconds
 from synth.model.problem import parse_ranks
@@ -21,6 +22,7 @@ from synth.model.registry import parse_name
 from synth.model.text import format_count, format_ranks, format_short_size, format_time
 from topologies.errors import InputError
 from topologies.load import apply_costs, load
+from topologies.text.writer import to_toml
 from topologies.topology import Topology
 
 _PICTURES = (".svg", ".png", ".pdf")
@@ -32,6 +34,9 @@ _PICTURES = (".svg", ".png", ".pdf")
 @click.option("--group", metavar="RANKS", help="State which ranks took part. Default: the first ones.")
 @click.option("--collective", metavar="NAME", help="State the collective, where the text does not name it.")
 @click.option("--budget", default="5s", metavar="TIME", help="Search our best file for so long. Default: 5s.")
+@click.option(
+    "--out", metavar="OUT.toml", help="Also write the topology with costs that fit the measured times, for --topo."
+)
 @click.option("--plot", metavar="OUT.svg", help="Also draw the times by message size (.svg, .png or .pdf).")
 @costs_option
 @wide_option
@@ -42,6 +47,7 @@ def judge_command(
     group: str | None,
     collective: str | None,
     budget: str,
+    out: str | None,
     plot: str | None,
     costs: str,
     wide: bool,
@@ -56,14 +62,20 @@ def judge_command(
     """
     if plot is not None and not plot.endswith(_PICTURES):
         raise InputError(f"--plot {plot}: is no picture's name; it must end in {', '.join(_PICTURES)}")
+    if out is not None:
+        check_ending(out, ".toml", "a topology")
+        check_not_source(out, file)
     budget_s = parse_seconds(budget, "--budget")
     topology = apply_costs(load(topo), costs)
     members = None if group is None else parse_ranks(group, "--group", topology.nranks)
     stated = None if collective is None else parse_name(collective)
     runs = [_named(run, stated, file) for run in read_runs(_text(file), file)]
     judged = [_judged(run, topology, members, budget_s, file) for run in runs]
+    fitted_text = None if out is None else to_toml(with_measured_costs(judged, topology))
     if plot is not None:
         _draw(judged, plot)
+    if out is not None and fitted_text is not None:
+        write_text(out, fitted_text)
     if as_json:
         print_json("judge", {"topology": topology.name, "runs": [as_object(run) for run in judged]})
         return
@@ -72,6 +84,8 @@ def judge_command(
         if number:
             click.echo()
         _print(judged_run, width)
+    if out is not None:
+        say([f"wrote {out}: --topo {out} counts the costs that fit these times"], width)
 
 
 def _text(file: str) -> str:

@@ -82,6 +82,21 @@ def test_json_and_picture(synth: Call, tmp_path: Path) -> None:
         assert row["bound_us"] <= 1.03 * row["out_of_place_us"]
 
 
+@pytest.mark.parametrize("slower", [1.0, 1.5])
+def test_costs_are_fitted_to_what_was_measured(synth: Call, tmp_path: Path, slower: float) -> None:
+    text = printed("dgx-a100", 8, "allreduce", slower, "all_reduce_perf")
+    out = judged(synth, tmp_path / "x", text, "--topo", "dgx-a100", "--out", str(tmp_path / "own.toml"))
+    assert "own.toml counts the costs that fit these times" in " ".join(out.split())
+    usual, own = load("dgx-a100").costs, load(str(tmp_path / "own.toml")).costs
+    assert usual is not None
+    assert own is not None
+    assert own.source.startswith("measured here")
+    for name in ("LL", "Simple"):
+        before, after = usual.protocols[name], own.protocols[name]
+        assert after.start_us == pytest.approx(slower * before.start_us, rel=0.02)
+        assert after.efficiency["nvlink"] == pytest.approx(before.efficiency["nvlink"] / slower, rel=0.05)
+
+
 def test_machines_without_a_model_have_bounds_only(synth: Call, tmp_path: Path) -> None:
     lines = [HEADS, "1048576 262144 float sum -1 900 1.17 2.04 0 900 1.17 2.04 0"]
     out = judged(synth, tmp_path / "x", "\n".join(lines), "--topo", "torus:2x4", "--collective", "allreduce")
@@ -99,6 +114,8 @@ def test_machines_without_a_model_have_bounds_only(synth: Call, tmp_path: Path) 
         ("RUN", ("--topo", "dgx-a100:2", "--group", "0-99"), "--group"),
         ("RUN", ("--topo", "ring:4"), "8 ranks took part, and ring:4 has 4"),
         ("RUN", ("--plot", "times.txt"), "must end in .svg, .png, .pdf"),
+        ("RUN", ("--out", "times.txt"), "toml"),
+        ("RUN", ("--topo", "ring:8", "--out", "times.toml"), "states no [costs]"),
         ("RUN", ("--collective", "nothing"), "nothing"),
         ("RUN".replace("RUN", "HYPERCUBE"), (), "hypercube is not judged"),
     ],
