@@ -24,7 +24,7 @@ import numpy as np
 from results.measuring.measure import grid, page, write
 from synth.app.synthesis import synthesize
 from synth.baselines.mscclpp import MOST_RANKS
-from synth.baselines.nccl.figures import BASE_US, RING, TREE
+from synth.baselines.nccl.figures import RING, TREE
 from synth.baselines.nccl.figures import VERSION as NCCL_VERSION
 from synth.baselines.nccl.model import COLLECTIVES, LibraryChoice, nccl_model
 from synth.baselines.nccl.platforms import net_latency_us
@@ -173,13 +173,12 @@ def why(runs: Sequence[dict[str, Any]], all_points: Sequence[Point]) -> str:
     nccl = [p for p in all_points if library_of(runs[p.run - 1]) == "NCCL" and low <= p.size_bytes < high]
     farthest = max(nccl, key=lambda point: point.error)
     return (
-        f"These points miss the goal, and we keep the model as it is. On many hosts every size {CLASSES[0][0]} takes"
-        " nearly as long as the first one, well above NCCL's base latency. NCCL has one base latency for all hosts and"
-        " versions since 2.18. The same formula is right on hosts that launch quickly, so the calls of the other hosts"
-        " are slow (see the table below). Over AWS's network, small messages take less than NCCL's own model says: the"
-        f" plug-in states a latency that makes NCCL avoid the network. From {name} NCCL's own figures promise up to"
+        f"On some hosts every size {CLASSES[0][0]} takes nearly as long as the first one, well above the fitted start of"
+        " a call. The model has one start for all hosts of a generation of GPUs, so the calls of these hosts are slow"
+        " (see the table below). AWS's plug-in states one latency for all of its networks, of which the model counts"
+        f" one part, but p4de takes more and p5 less. From {name} the model promises up to"
         f" {1 + farthest.error:.1f} times the measured bandwidth (run {farthest.run}). Facts about a single run stand"
-        " in its row. We correct none of this by a constant of our own."
+        " in its row."
     )
 
 
@@ -340,9 +339,10 @@ def main() -> None:
     tables = sum("rows" in run for run in runs)
     versions = "; ".join(f"{library.name} {library.version}" for library in LIBRARIES.values())
     parts = [
-        f"The table shows which algorithms the libraries choose, by `synth/baselines/libraries.py`: {versions}. NCCL"
-        " and RCCL have cost models of their own; MSCCL++ chooses an algorithm by size, and its time is by our"
-        " figures.",
+        f"The table shows which algorithms the libraries choose, by `synth/baselines/vendors.py`: {versions}. NCCL"
+        " and RCCL choose by cost models of their own. NCCL's times are computed by figures that are fitted to measured"
+        " times, those between nodes to the runs below (nccl_fit.md). RCCL's are those of its cost model. MSCCL++"
+        " chooses an algorithm by size, and its time is by our figures.",
         "## The models and published outputs of nccl-tests and rccl-tests",
         f"{len(all_points)} points are from {len(runs)} published runs, {tables} of them tables, nearly all of"
         " all-reduce; little else is published. Error: the model's bus bandwidth over the published one, less one;"
@@ -363,8 +363,7 @@ def main() -> None:
         why(runs, all_points),
         "### The time of a call before its first byte\nThe time of a run's smallest message beyond the model's time"
         " is a constant of its host, network and version: the launch of a kernel on each GPU and, on clouds, the"
-        f" network's software. NCCL's model has one figure for all hosts ({BASE_US[RING][0]:g} µs for rings under"
-        " LL). The table shows the errors above and, after the arrow, the errors with the run's own constant added."
+        " network's software. The model has one figure for all hosts with the same generation of GPUs. The table shows the errors above and, after the arrow, the errors with the run's own constant added."
         " The constant is taken from the run itself, so this only locates the error; it counts for no goal.",
         grid(
             ("run", "size", "published", "model", "difference", *(name for name, _, _ in CLASSES)),
@@ -376,8 +375,8 @@ def main() -> None:
         f"## Choices by message size\nEach choice with the size from which it is made, to a resolution of {PARTS}"
         " sizes a power of two.",
         grid(("library", "machine", "collective", "choices by size"), switching()),
-        "All-to-all is not modelled: NCCL and RCCL run it as grouped send and receive calls, for which their models"
-        " have no costs.",
+        "All-to-all between nodes is not modelled: NCCL and RCCL run it as grouped send and receive calls, for which"
+        " their cost models have no figures.",
     ]
     if options.budget:
         parts += [
