@@ -173,8 +173,8 @@ def why(runs: Sequence[dict[str, Any]], all_points: Sequence[Point]) -> str:
     nccl = [p for p in all_points if library_of(runs[p.run - 1]) == "NCCL" and low <= p.size_bytes < high]
     farthest = max(nccl, key=lambda point: point.error)
     return (
-        f"On some hosts every size {CLASSES[0][0]} takes nearly as long as the first one, well above the fitted start of"
-        " a call. The model has one start for all hosts of a generation of GPUs, so the calls of these hosts are slow"
+        f"On some hosts every size {CLASSES[0][0]} takes nearly as long as the first one, well above the fitted start"
+        " of a call. The model has one start for all hosts of a generation of GPUs, so the calls of these hosts are slow"
         " (see the table below). AWS's plug-in states one latency for all of its networks, of which the model counts"
         f" one part, but p4de takes more and p5 less. From {name} the model promises up to"
         f" {1 + farthest.error:.1f} times the measured bandwidth (run {farthest.run}). Facts about a single run stand"
@@ -363,7 +363,8 @@ def main() -> None:
         why(runs, all_points),
         "### The time of a call before its first byte\nThe time of a run's smallest message beyond the model's time"
         " is a constant of its host, network and version: the launch of a kernel on each GPU and, on clouds, the"
-        " network's software. The model has one figure for all hosts with the same generation of GPUs. The table shows the errors above and, after the arrow, the errors with the run's own constant added."
+        " network's software. The model has one figure for all hosts with the same generation of GPUs. The table shows"
+        " the errors above and, after the arrow, the errors with the run's own constant added."
         " The constant is taken from the run itself, so this only locates the error; it counts for no goal.",
         grid(
             ("run", "size", "published", "model", "difference", *(name for name, _, _ in CLASSES)),
