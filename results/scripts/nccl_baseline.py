@@ -175,8 +175,8 @@ def why(runs: Sequence[dict[str, Any]], all_points: Sequence[Point]) -> str:
     return (
         f"On some hosts every size {CLASSES[0][0]} takes nearly as long as the first one, well above the fitted start"
         " of a call. The model has one start for all hosts of a generation of GPUs, so the calls of these hosts are"
-        " slow (see the table below). AWS's plug-in states one latency for all of its networks, of which the model counts"
-        f" one part, but p4de takes more and p5 less. From {name} the model promises up to"
+        " slow (see the table below). AWS's plug-in states one latency for all of its networks, of which the model"
+        f" counts one part, but p4de takes more and p5 less. From {name} the model promises up to"
         f" {1 + farthest.error:.1f} times the measured bandwidth (run {farthest.run}). Facts about a single run stand"
         " in its row."
     )
