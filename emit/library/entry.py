@@ -194,16 +194,17 @@ class IndexEntry:
         return None if goal is None else goal_stated(goal, f"{origin_of(self.folder / INDEX)}: {self.file}")
 
 
-def vs_library(row: Mapping[str, Any], name: str) -> float | None:
+def vs_library(row: Mapping[str, Any], name: str, key: str = "vs") -> float | None:
     """Return a vendor library's time divided by ours, as an entry's row states it; None if it does not.
 
     Args:
         row: The entry's row.
         name: Name of the vendor library.
+        key: Which ratio: "vs", or "vs_low" or "vs_high" for an end of its interval.
     """
     libraries = row.get("libraries")
     choice = libraries.get(name) if isinstance(libraries, Mapping) else None
-    ratio = choice.get("vs") if isinstance(choice, Mapping) else None
+    ratio = choice.get(key) if isinstance(choice, Mapping) else None
     return float(ratio) if is_figure(ratio) else None
 
 

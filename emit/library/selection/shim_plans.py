@@ -97,11 +97,16 @@ def choose_plans(
             reasons[reason] += 1
         else:
             fitting.append(entry)
-    fitting.sort(key=lambda entry: (-(vs_library(entry.row, "NCCL") or 1.0), entry.min_bytes))
+    fitting.sort(key=lambda entry: (-_sure_gain(entry), entry.min_bytes))
     if len(fitting) > len(slots):
         reasons["the shim reads no further name for so many ranks and ranks a node"] = len(fitting) - len(slots)
     chosen = sorted(fitting[: len(slots)], key=lambda entry: entry.min_bytes)
     return Choice(dict(zip(slots, chosen, strict=False)), reasons)
+
+
+def _sure_gain(entry: IndexEntry) -> float:
+    """Return NCCL's time divided by the entry's, by the lower end of the interval where one is stated; 1 if unknown."""
+    return vs_library(entry.row, "NCCL", "vs_low") or vs_library(entry.row, "NCCL") or 1.0
 
 
 def _slots_of(communicator: Sequence[int], nodes: Sequence[int]) -> list[Slot]:
