@@ -239,7 +239,10 @@ class Programs:
             protocols = self.able(protocols_of(algorithm.problem.topology))
             if protocol not in protocols:
                 names = " or ".join(protocols) or "none of its costs"
-                raise InputError(f"protocol {protocol}: {self.target.name}'s files cannot have it; it must be {names}")
+                raise InputError(
+                    f"protocol {protocol}: {self.target.name}'s files cannot have it; it must be {names}; a search for"
+                    f" the target ({self.target.name}) takes no other"
+                )
             low = SMALLEST if protocol == protocols[0] else _LEAST_OF_OTHERS
         if self.size is not None:
             low = high = self.size

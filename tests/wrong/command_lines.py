@@ -92,6 +92,7 @@ KINDS: dict[str, list[str]] = {
     "--over": ["", ",", "ep", "dp,dp", "dp,", "dp;tp", "DP", LONG, CONTROL],
     "--matrix": ["", "dp", "dp=2", "dp=2x1", "dp=2x1,tp=2x2", "dp=2x1,dp=1x2", "dp=0x2,tp=2x1", "dp=2,tp=1,pp=2", LONG],
     "--on": [*NAME, "tcp://", "tcp:1", "http://host:1"], "--jobs": WHOLE, "--cache": ["", "a.xml", LONG],
+    "--plot": [*(candidate for candidate in OUT if candidate != "loop"), "a.txt", "nosuch/a.svg"],
     "--faults": [*NAME, "nodes", "links,"],
     "--hierarchy": NAME, "--length": [*WHOLE, "6"], "--costs": [*FILE, "machine", "cut.toml", "t.toml", "nosuch"],
 }  # fmt: skip
@@ -152,6 +153,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "optimize": ("optimize", "a.xml"), "bench": _BENCH, "tune": ("tune", "--ranks", "2"),
     "calibrate": ("calibrate", "--ranks", "2"), "report": ("report", "lib"), "convert": ("convert", "a.xml", "o.json"),
     "verify": ("verify", "a.xml"),
+    "judge": ("judge", "run.txt", "--topo", "ring:4"),
     "place": ("place", "--topo", "ring:4", "--axes", "dp=2,tp=2", "--workload", "fsdp", "--top", "0"),
 }  # fmt: skip
 NEEDS_TOPO = {("verify", "--group"), ("report", "--group"), ("report", "--size"), ("convert", "--group")}
@@ -310,6 +312,7 @@ def prepare(folder: Path, synth: Callable[..., Answer]) -> None:
         "cut.toml": 'name = "t"\nranks = 4\n[[links]]\nfrom = "0',
         "cluster.toml": 'topology = "ring:4"\ngroups = ["0-3"]\ncollectives = ["allgather"]\n',
         "pat.toml": 'name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = "1-3"\n',
+        "run.txt": "./all_reduce_perf -g 4\n# size count type time algbw busbw\n1024 256 float 99 10.59 15.9 0\n",
         "rows.toml": 'name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = [9]\n',
         "same.toml": 'name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = [0]\n',
         "m.csv": "0,1K\n1K,0\n", "three.csv": "0,1,1\n1,0,1\n1,1,0\n", "ragged.csv": "0,1\n1\n",

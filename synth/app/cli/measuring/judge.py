@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -20,8 +19,10 @@ from synth.model.numbers import parse_seconds
 from synth.model.problem import parse_ranks
 from synth.model.registry import parse_name
 from synth.model.text import format_count, format_ranks, format_short_size, format_time
+from synth.storage.columns import check_replaceable
 from topologies.errors import InputError
 from topologies.load import apply_costs, load
+from topologies.text.files import read_text
 from topologies.text.writer import to_toml
 from topologies.topology import Topology
 
@@ -65,6 +66,7 @@ def judge_command(
     if out is not None:
         check_ending(out, ".toml", "a topology")
         check_not_source(out, file)
+        check_replaceable(out)
     budget_s = parse_seconds(budget, "--budget")
     topology = apply_costs(load(topo), costs)
     members = None if group is None else parse_ranks(group, "--group", topology.nranks)
@@ -90,16 +92,13 @@ def judge_command(
 
 def _text(file: str) -> str:
     """Return the text of a file, or of standard input for "-"; raise InputError if it cannot be read or is too long."""
-    try:
-        if file == "-":
-            raw = sys.stdin.buffer.read(MOST_BYTES + 1)
-        else:
-            with Path(file).open("rb") as opened:
-                raw = opened.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise InputError(f"{file}: {error.strerror}; it must have what nccl-tests printed") from None
+    if not file:
+        raise InputError("FILE: '' is no name; it must be a file with what nccl-tests printed, or - for standard input")
+    if file != "-":
+        return read_text(file, "what nccl-tests printed", MOST_BYTES)
+    raw = sys.stdin.buffer.read(MOST_BYTES + 1)
     if len(raw) > MOST_BYTES:
-        raise InputError(f"{file}: has more than {MOST_BYTES >> 20} MiB; give the tables of nccl-tests only")
+        raise InputError(f"-: has more than {MOST_BYTES >> 20} MiB; give the tables of nccl-tests only")
     return raw.decode("utf-8", errors="replace")
 
 
