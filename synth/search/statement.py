@@ -170,6 +170,26 @@ def _beside(choice: LibraryChoice, time_us: float) -> dict[str, Any]:
     }
 
 
+def with_source_times(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a statement whose rows are compared with libraries' times by their own cost models, without intervals."""
+
+    def by_source(row: dict[str, Any]) -> dict[str, Any]:
+        """Return a row with the times of the libraries' sources where these are known."""
+        choices = {
+            name: choice
+            | (
+                {"time_us": us, "vs": us / row["time_us"], "vs_low": None, "vs_high": None}
+                if (us := choice["source_us"])
+                else {}
+            )
+            for name, choice in row["libraries"].items()
+        }
+        return row | {"libraries": choices}
+
+    forms = [key for key in ("algorithms", "other_form") if key in document]
+    return document | {key: [by_source(row) for row in document[key]] for key in forms}
+
+
 def _regime(result: SearchResult, served: Offer) -> str:
     """Return whether an algorithm meets the bound as messages grow or as they shrink, as text; "" if neither is so."""
     if len(served.algorithm.schedule) > _LONG:

@@ -123,6 +123,7 @@ class SearchCommand:
         as_json: Whether to print JSON instead of a table.
         wide: Whether the table has all columns, however wide they are.
         details: Whether all figures of each algorithm follow the table.
+        libraries: Which times of vendor libraries the answer is compared with: "fitted" or "source".
     """
 
     question: QuestionArguments
@@ -140,6 +141,7 @@ class SearchCommand:
     as_json: bool
     wide: bool
     details: bool
+    libraries: str
 
 
 def print_json(kind: str, document: Mapping[str, Any]) -> None:

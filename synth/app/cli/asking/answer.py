@@ -38,7 +38,7 @@ from synth.model.text import format_count, format_short_size
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
 from synth.search.settings import AUTO, NONE
-from synth.search.statement import next_minute, statement
+from synth.search.statement import next_minute, statement, with_source_times
 from synth.solvers.workers import Workers
 from synth.storage.cache import open_cache
 from synth.verify.algorithm import Algorithm
@@ -265,6 +265,8 @@ def _report(
     document |= {"defects": list(defects), "cached": cached_answer is not None}
     if keep is not None and not defects and result.stop_reason != "interrupted":
         keep(written)
+    if command.libraries == "source":
+        document = with_source_times(document)
     if command.as_json:
         print_json("search", document)
     else:

@@ -109,6 +109,13 @@ _question = declare(
     replace_option,
     cache_option,
     wide_option,
+    click.option(
+        "--libraries",
+        type=click.Choice(["fitted", "source"]),
+        default="fitted",
+        help="Compare with NCCL's times as they are fitted to measurements (fitted, the default), or as the cost model"
+        " in its source has them (source).",
+    ),
     click.option("--details", is_flag=True, help="Also show all figures, the proof and the files of each algorithm."),
     json_option,
 )
@@ -192,6 +199,7 @@ _NOT_OF_QUESTION = (
     "as_json",
     "wide",
     "details",
+    "libraries",
 )
 
 

@@ -473,3 +473,17 @@ def test_without_out_files_of_other_ranks_have_a_folder_of_their_own(synth: Call
         entries = load_index(index)
         assert len({(entry.topology, entry.group) for entry in entries}) == 1
         assert {entry.collective for entry in entries} == {"allgather", "alltoall"}
+
+
+def test_libraries_can_be_compared_by_their_sources(synth: Call, working_folder: Path) -> None:
+    """Check that --libraries source shows NCCL's own cost model, and that the files stay the same."""
+    question = ("allgather", "--topo", "dgx-a100", "--engine", "route", "--size", "64K", "--budget", "2s", "--json")
+    fitted, source = (
+        json.loads(synth(*question, "--libraries", name, "--out", name).out) for name in ("fitted", "source")
+    )
+    (before,), (after,) = ([row["libraries"]["NCCL"] for row in d["algorithms"]] for d in (fitted, source))
+    assert after["time_us"] == before["source_us"] != before["time_us"]
+    assert after["vs"] == pytest.approx(after["time_us"] / source["algorithms"][0]["time_us"])
+    assert (after["vs_low"], after["vs_high"]) == (None, None)
+    texts = [(working_folder / name / "index.json").read_text() for name in ("fitted", "source")]
+    assert texts[0] == texts[1]
