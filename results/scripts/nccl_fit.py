@@ -204,14 +204,19 @@ def spreads_of(ratios: Iterable[tuple[str, float]]) -> dict[str, fit.Spread]:
 
 
 def spreads_between(rows: Sequence[Row], figures: fit.Fitted) -> dict[str, fit.Spread]:
-    """Return the intervals between nodes: four fifths of the runs, of each of which the median ratio counts once."""
+    """Return the intervals between nodes, which hold four fifths of the rows, where each run has the same weight."""
     ratios: dict[str, dict[str, list[float]]] = {fit.NETWORK: defaultdict(list), fit.NETWORK_LARGE: defaultdict(list)}
     for row in rows:
         if row.model.communicator.nnodes > 1:
             kind = fit.NETWORK if row.size_bytes < fit.LARGE_BYTES else fit.NETWORK_LARGE
             ratios[kind][row.group[0]].append(row.us / row.timed(figures).time_us)
-    medians = {kind: [statistics.median(of_run) for of_run in runs.values()] for kind, runs in ratios.items()}
-    return {kind: fit.Spread(*np.quantile(values, [LOW, HIGH]).tolist()) for kind, values in medians.items()}
+    spreads = {}
+    for kind, runs in ratios.items():
+        values = [ratio for of_run in runs.values() for ratio in of_run]
+        weights = [1 / len(of_run) for of_run in runs.values() for _ in of_run]
+        ends = np.quantile(values, [LOW, HIGH], weights=weights, method="inverted_cdf")
+        spreads[kind] = fit.Spread(*ends.tolist())
+    return spreads
 
 
 def coverage(folds: Sequence[Sequence[tuple[str, float]]]) -> float:

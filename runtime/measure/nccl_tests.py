@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from topologies.errors import InputError
@@ -23,13 +22,17 @@ _PROGRAMS = {
     "hypercube": "hypercube", "alltoallv": "alltoallv",
 }  # fmt: skip
 _PROGRAM = re.compile(rf"\b({'|'.join(_PROGRAMS)})_perf(?:_mpi)?\b")
-_DEVICE = re.compile(r"\bRank\s+(\d+)\b.*?\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)")
-_PARAMETERS = re.compile(r"\bnThread (\d+) nGpus (\d+) minBytes \d+")
-_HEADS = re.compile(r"\bsize\s+count\b.*\btime\s+algbw\s+busbw\b")
-_TIMES = r"\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(N/A|[\d.]+(?:e[+-]?\d+)?)"
-_ROW = re.compile(rf"(?:^|\s)(\d+)\s+(\d+)\s+([a-z]\w+)(?:\s+([a-z]\w*))?(?:\s+(-?\d+))?{_TIMES}(?:{_TIMES})?\s*$")
-_BEGUN_ROW = re.compile(r"(?:^|:)\s*\d+\s+\d+\s+(?:u?int\d+|half|b?float\d*|double|f\d+e\w+|fp\d+\w*)\b")
-_RAN = re.compile(r"(\d+) Bytes -> Algo (\w+) proto (\w+)")
+_DEVICE = re.compile(r"\bRank\s+(\d{1,7})\b[^\[]*\bon\s+(\S+)\s+device\s+\d+\s+\[[^\]]*\]\s*(.*)", re.ASCII)
+_PARAMETERS = re.compile(r"\bnThread (\d{1,6}) nGpus (\d{1,6}) minBytes \d", re.ASCII)
+_HEADS = ("size", "count", "time", "algbw", "busbw")
+_TYPE = r"(u?int\d{1,3}|half|b?float\d{0,2}|double|f\d{1,2}e\w{1,8}|fp\d{1,2}\w{0,8})"
+_ROW = re.compile(rf"(?:^|[\s:])(\d{{1,40}})\s+\d{{1,40}}\s+{_TYPE}(?=\s|$)", re.ASCII)
+_NUMBER = re.compile(r"\d{1,15}(?:\.\d{0,9})?(?:e[+-]?\d{1,2})?", re.ASCII)
+_ROOT = re.compile(r"-?\d{1,7}", re.ASCII)
+_RAN = re.compile(r"\d Bytes -> Algo (\w{1,20}) proto (\w{1,20})", re.ASCII)
+_LONGEST_LINE = 1000  # Characters; longer lines are logs.
+_LEAST_US, _MOST_US = 0.01, 1e12
+_ROUNDING = 0.005  # Bandwidths are printed with two decimals.
 _ALGORITHMS = ("tree", "ring", "CollNet direct", "CollNet chain", "NVLS", "NVLSTree", "PAT")
 _PROTOCOLS = ("LL", "LL128", "Simple")
 
@@ -43,14 +46,15 @@ class PrintedRow:
         out_of_place_us: Time of a call out of place in µs.
         in_place_us: Time of a call in place in µs; None where the row has one form only.
         wrong: Number of wrong elements of both forms together; 0 where they were not checked.
-        factor: Bus bandwidth over algorithm bandwidth as printed; None where both round to nearly 0.
+        factor: Bus bandwidth over algorithm bandwidth as printed: the least and the largest value before rounding;
+            None where both round to nearly 0.
     """
 
     size_bytes: int
     out_of_place_us: float
     in_place_us: float | None
     wrong: float
-    factor: float | None
+    factor: tuple[float, float] | None
 
 
 @dataclass
@@ -66,6 +70,7 @@ class PrintedRun:
         operation: How elements are reduced, as printed; "none" or "" where they are not.
         root: Rank of the root; -1 without one.
         line: Number of the line with the heads of the columns, from 1.
+        stated_ranks: Threads times GPUs that the line of parameters states; 0 without it.
         rows: Rows in the order of the text.
         ran: By message size, the algorithm and protocol that NCCL's log says it ran.
     """
@@ -78,6 +83,7 @@ class PrintedRun:
     type: str = ""
     operation: str = ""
     root: int = -1
+    stated_ranks: int = 0
     rows: list[PrintedRow] = field(default_factory=list)
     ran: dict[int, tuple[str, str]] = field(default_factory=dict)
 
@@ -94,9 +100,11 @@ def read_runs(text: str, origin: str) -> list[PrintedRun]:
     """
     runs: list[PrintedRun] = []
     devices: dict[int, tuple[str, str]] = {}
-    program, stated_ranks = "", 0
+    program, stated_ranks, ran = "", 0, None
     for number, whole_line in enumerate(text.splitlines(), 1):
         line = whole_line.partition("  |")[0]  # Of two tables side by side, the left one is read.
+        if len(line) > _LONGEST_LINE:
+            continue
         if name := _PROGRAM.search(line):
             if "concluded" not in line:
                 program = _PROGRAMS[name[1]]
@@ -106,71 +114,110 @@ def read_runs(text: str, origin: str) -> list[PrintedRun]:
             devices, stated_ranks = {}, int(parameters[1]) * int(parameters[2])
         if device := _DEVICE.search(line):
             devices[int(device[1])] = device[2], device[3].strip()
-        if runs and (ran := _RAN.search(line)):
-            runs[-1].ran[int(ran[1])] = _named(ran[2], _ALGORITHMS), _named(ran[3], _PROTOCOLS)
-        if _HEADS.search(line):
+        if algorithm := _RAN.search(line):
+            ran = _named(algorithm[1], _ALGORITHMS), _named(algorithm[2], _PROTOCOLS)
+        words = line.split()
+        if all(head in words for head in _HEADS):
             hosts, (_, name_of_device) = {host for host, _ in devices.values()}, devices.get(0, ("", ""))
-            ranks = max(devices, default=-1) + 1 or stated_ranks
-            runs.append(PrintedRun(program, ranks, len(hosts), name_of_device, number))
-            program = ""
+            listed = max(devices, default=-1) + 1
+            runs.append(PrintedRun(program, listed, len(hosts), name_of_device, number, stated_ranks=stated_ranks))
+            program, ran = "", None
         elif runs and (row := _ROW.search(line)):
-            _add(runs[-1], row, f"{origin}: line {number}")
-        elif runs and _BEGUN_ROW.search(line):
-            raise InputError(f"{origin}: line {number}: the row ends too early; paste whole lines of nccl-tests")
+            printed = _row_of(runs[-1], row, line[row.end() :].split(), f"{origin}: line {number}")
+            if printed is not None:
+                runs[-1].rows.append(printed)
+                if ran is not None:
+                    runs[-1].ran[printed.size_bytes] = ran
+            ran = None
+            if len(runs[-1].rows) > _MOST_ROWS:
+                raise InputError(f"{origin}: line {number}: more than {_MOST_ROWS} rows; give a part of the text")
     runs = [run for run in runs if run.rows]
     if not runs:
         raise InputError(
             f"{origin}: no table of nccl-tests in it; it needs the line 'size count type … time algbw busbw' and rows"
         )
     for run in runs:
-        run.ranks = run.ranks or _ranks_by_factor(run)
+        run.ranks = run.ranks or _ranks_by_columns(run)
         run.collective = run.collective or _collective_by_columns(run)
     return runs
 
 
-def _add(run: PrintedRun, row: re.Match[str], place: str) -> None:
-    """Add a row to a run; raise InputError if a number is not possible."""
-    size, _, element_type, operation, root, *times = row.groups()
-    numbers = [0.0 if text in (None, "N/A") else float(text) for text in times]
-    out_us, algbw_gbs, busbw_gbs = numbers[:3]
-    in_us = numbers[4] if times[4] is not None else None
-    if not (0 < out_us < math.inf and (in_us is None or 0 < in_us < math.inf) and int(size) <= _LARGEST):
-        raise InputError(f"{place}: times must be numbers above 0, and sizes at most {_LARGEST} bytes")
-    if len(run.rows) >= _MOST_ROWS:
-        raise InputError(f"{place}: more than {_MOST_ROWS} rows; give a part of the text")
-    if not int(size):
-        return
-    factor = busbw_gbs / algbw_gbs if algbw_gbs >= 1 else None
-    run.rows.append(PrintedRow(int(size), out_us, in_us, numbers[3] + numbers[7], factor))
-    run.type, run.operation, run.root = element_type, operation or "", -1 if root is None else int(root)
+def _row_of(run: PrintedRun, row: re.Match[str], fields: list[str], place: str) -> PrintedRow | None:
+    """Return a row, and note its type, operation and root in the run; None for a message without bytes.
+
+    Args:
+        run: The run.
+        row: The match of the message size and the type.
+        fields: What follows: operation and root, both optional, then time, algbw, busbw and wrong for each form.
+        place: File and line, with which errors begin.
+
+    Raises:
+        InputError: Fields are missing, or a number is not possible.
+    """
+    operation = fields.pop(0) if fields and fields[0].isalpha() else ""
+    root = int(fields.pop(0)) if len(fields) % 4 == 1 and _ROOT.fullmatch(fields[0]) else -1
+    if len(fields) not in (4, 8):
+        raise InputError(f"{place}: the row is not whole; paste whole lines of nccl-tests")
+    if not all(field == "N/A" or _NUMBER.fullmatch(field) for field in fields):
+        raise InputError(f"{place}: the row has something else than numbers; paste whole lines of nccl-tests")
+    numbers = [None if field == "N/A" else float(field) for field in fields]
+    out_us, algbw_gbs, busbw_gbs, wrong = numbers[:4]
+    in_us, wrong_in = (numbers[4], numbers[7]) if len(numbers) == 8 else (None, None)
+    size = int(row[1])
+    if not size:
+        return None
+    times_us = [us for us in (out_us, in_us) if us is not None]
+    if out_us is None or not all(_LEAST_US <= us <= _MOST_US for us in times_us) or size > _LARGEST:
+        raise InputError(f"{place}: times must be {_LEAST_US} µs or more, and sizes at most {_LARGEST} bytes")
+    run.type, run.operation, run.root = row[2], operation, root
+    factor = None
+    if algbw_gbs is not None and busbw_gbs is not None and algbw_gbs >= 1:
+        low, high = (busbw_gbs - _ROUNDING) / (algbw_gbs + _ROUNDING), (busbw_gbs + _ROUNDING) / (algbw_gbs - _ROUNDING)
+        factor = low, high
+    return PrintedRow(size, out_us, in_us, (wrong or 0.0) + (wrong_in or 0.0), factor)
 
 
 def _named(text: str, names: tuple[str, ...]) -> str:
-    """Return the name of an algorithm or protocol, which NCCL logs as a number or in capitals."""
+    """Return the name of an algorithm or protocol, which NCCL logs as a number, or in capitals with underscores."""
     if text.isdecimal():
         return names[int(text)] if int(text) < len(names) else text
-    return next((name for name in names if name.replace(" ", "_").upper() == text.upper()), text)
+    plain = text.replace("_", "").upper()
+    return next((name for name in names if name.replace(" ", "").upper() == plain), text)
 
 
-def _factors(run: PrintedRun) -> Iterator[float]:
-    """Yield the printed factors from algorithm bandwidth to bus bandwidth, those of the largest messages first."""
-    yield from (row.factor for row in sorted(run.rows, key=lambda row: -row.size_bytes) if row.factor is not None)
+def _factor(run: PrintedRun) -> tuple[float, float] | None:
+    """Return what bus over algorithm bandwidth can be, as the row with the largest message has it; None if unknown."""
+    known = [(row.size_bytes, row.factor) for row in run.rows if row.factor is not None]
+    return max(known)[1] if known else None
 
 
-def _ranks_by_factor(run: PrintedRun) -> int:
-    """Return the number of ranks that bus over algorithm bandwidth states; 0 where it states none."""
-    factor = next(_factors(run), 0.0)
-    share = factor / 2 if run.collective == "allreduce" or factor > 1 else factor
-    return round(1 / (1 - share)) if 0.4 < share < 0.999 else 0
+def _ranks_by_columns(run: PrintedRun) -> int:
+    """Return the number of ranks that the bandwidths tell, else what the parameters state; 0 where it is not known.
+
+    Processes that are started by mpirun state one GPU each, so that the parameters count only where the bandwidths do
+    not tell another number.
+    """
+    factor = _factor(run)
+    if factor is None:
+        return run.stated_ranks
+    scale = 0.5 if run.collective == "allreduce" or factor[0] > 1 else 1.0
+    low, high = (scale * end for end in factor)
+    if not 0 < low <= high < 1:
+        return run.stated_ranks
+    least, most = math.ceil(1 / (1 - low) - 1e-9), math.floor(1 / (1 - high) + 1e-9)
+    if run.stated_ranks > 1 and least <= run.stated_ranks <= most:
+        return run.stated_ranks
+    return least if least == most and least > 1 else 0
 
 
 def _collective_by_columns(run: PrintedRun) -> str:
     """Return the collective that the columns of a run tell; "" where they do not."""
-    is_reduced = run.operation not in ("", "none")
+    is_reduced, factor = run.operation not in ("", "none"), _factor(run)
     if run.root >= 0:
-        return "reduce" if is_reduced else "broadcast"
-    factor = next(_factors(run), None)
+        if is_reduced:
+            return "reduce"
+        return "broadcast" if factor is not None and factor[0] <= 1 <= factor[1] else ""
     if not is_reduced or factor is None or not run.ranks:
         return ""
-    share = 1 - 1 / run.ranks
-    return "allreduce" if abs(factor - 2 * share) < abs(factor - share) else "reducescatter"
+    share, middle = 1 - 1 / run.ranks, sum(factor) / 2
+    return "allreduce" if abs(middle - 2 * share) < abs(middle - share) else "reducescatter"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,12 +22,13 @@ from topologies.costs import Costs
 from topologies.errors import InputError, NotModelled
 from topologies.topology import Topology
 
-# Message sizes from which a class begins, with what decides its times.
-CLASSES = ((1, "up to 64 KiB"), ((1 << 16) + 1, "up to 64 MiB"), (1 << 26, "from 64 MiB"))
-_LARGE = CLASSES[-1][0]
+# Classes of message sizes, each with what decides its times, and the last sizes in bytes of all but the largest class.
+_CLASS_NAMES = ("up to 64 KiB", "64 KiB to below 64 MiB", "from 64 MiB")
+_CLASS_ENDS = (1 << 16, (1 << 26) - 1)
 _NEAR = 0.03  # The difference of two shares up to which a share looks like a number of NICs.
 _USUAL = 0.1  # Where no interval is known, the part by which a time may differ from the model's.
-_PULL = 0.1  # The weight with which a fitted factor is pulled to 1; that of a row is 1.
+_PULL = 0.3  # The weight with which a fitted factor is pulled to 1; that of a row is 1.
+_FEWEST = 3  # The fewest rows of a protocol whose costs are fitted.
 _FACTORS = 0.1, 10.0  # The least and the largest fitted factor.
 _NO_SUMS = ("int8", "uint8")  # Types that NVSwitches cannot add.
 
@@ -98,9 +101,9 @@ class JudgedRun:
         if below:
             sizes = format_count(len(below), "size")
             yield f"{sizes}, the first {format_size(below[0])}, took less time than the bound: is --topo that machine?"
-        for number, (begin, name) in enumerate(CLASSES):
-            end = CLASSES[number + 1][0] if number + 1 < len(CLASSES) else float("inf")
-            yield from self._of_class([j for j in self.rows if begin <= j.row.size_bytes < end], name)
+        for name, last, next_last in zip(_CLASS_NAMES, (0, *_CLASS_ENDS), (*_CLASS_ENDS, math.inf), strict=True):
+            own = [judged for judged in self.rows if last < judged.row.size_bytes <= next_last]
+            yield from self._of_class([judged for judged in own if judged.verdict != "below the bound"], name)
         others = [j for j in self.rows if j.ran and j.usual and j.ran != (j.usual.algorithm, j.usual.protocol)]
         if others:
             first = others[0]
@@ -113,12 +116,14 @@ class JudgedRun:
         if not known:
             return
         share = statistics.median(usual.time_us / judged.us for judged, usual in known)
-        slow = [judged for judged, _ in known if judged.verdict == "slow"]
-        if 2 * len(slow) <= len(known):
-            yield f"{name}: as fast as usual ({share:.0%} of the usual speed)"
+        counts = Counter(judged.verdict for judged, _ in known)
+        if 2 * counts["slow"] <= len(known):
+            word = "faster than usual" if 2 * counts["fast"] > len(known) else "as fast as usual"
+            slow = f"; {format_count(counts['slow'], 'size')} of {len(known)} slow" if counts["slow"] else ""
+            yield f"{name}: {word} ({share:.0%} of the usual speed{slow})"
             return
         text = f"{name}: {share:.0%} of what {self.library} usually reaches on {self.topology.name}"
-        if known[0][0].row.size_bytes < _LARGE:
+        if name != _CLASS_NAMES[-1]:
             more_us = statistics.median(judged.us - usual.time_us for judged, usual in known)
             yield f"{text}; a call takes about {format_time(more_us)} more"
         else:
@@ -149,15 +154,17 @@ def judge(run: PrintedRun, topology: Topology, group: Sequence[int] | None, budg
     place = f"line {run.line}"
     if run.collective not in KINDS:
         raise InputError(f"{place}: {run.collective} is not judged; it must be one of {', '.join(KINDS)}")
-    ranks = tuple(range(run.ranks or topology.nranks)) if group is None else tuple(group)
-    if run.ranks and len(ranks) != run.ranks:
-        raise InputError(f"{place}: {run.ranks} ranks took part, and --group names {len(ranks)}")
-    if len(ranks) > topology.nranks:
-        enough = -(-len(ranks) // topology.nranks)
+    if group is not None and run.ranks and len(group) != run.ranks:
+        raise InputError(f"{place}: {run.ranks} ranks took part, and --group names {len(group)}")
+    if run.ranks > topology.nranks:
+        enough = -(-run.ranks // topology.nranks)
         raise InputError(
-            f"{place}: {len(ranks)} ranks took part, and {topology.name} has {topology.nranks}; several nodes are"
+            f"{place}: {run.ranks} ranks took part, and {topology.name} has {topology.nranks}; several nodes are"
             f" written as {topology.name}:{enough}"
         )
+    ranks = tuple(range(run.ranks or topology.nranks)) if group is None else tuple(group)
+    if run.root >= len(ranks):
+        raise InputError(f"{place}: the root is rank {run.root}, and {len(ranks)} ranks took part")
     root = run.root if KINDS[run.collective].rooted and run.root >= 0 else None
     answer = synthesize(
         run.collective, topology, ranks, root=None if root is None else ranks[root], budget=budget_s, target="auto"
@@ -181,26 +188,27 @@ def with_measured_costs(runs: Sequence[JudgedRun], topology: Topology) -> Topolo
     """Return the topology with the costs of an executor that fit the measured times.
 
     For each protocol of rings and trees that the library usually takes in the runs, two factors are fitted by least
-    squares of relative errors: one for the starts and latencies, and one for the bytes. A factor that few rows tell
-    about stays near 1. Costs of protocols without rows, and of switches, stay.
+    squares of relative errors: one for the starts and latencies, and one for the bytes. Each is pulled to 1 a
+    little. Rows with wrong results or times below the bound do not count. Costs of protocols with fewer than three
+    rows, and of switches, stay.
 
     Raises:
         InputError: The topology states no costs, or no row has a usual time.
     """
     if topology.costs is None:
         raise InputError(f"{topology.name} states no [costs], whose figures would be fitted")
-    judged = [row for run in runs for row in run.rows]
+    sound = [row for run in runs for row in run.rows if not row.row.wrong and row.verdict != "below the bound"]
     protocols = dict(topology.costs.protocols)
     is_fitted = False
     for name, protocol in protocols.items():
-        known = [(row.usual, row.us) for row in judged if row.usual and row.usual.protocol == name]
-        known = [(usual, us) for usual, us in known if usual.algorithm in (RING, TREE, PAIRS)]
-        if not known:
+        own = [(row.usual, row.us) for row in sound if row.usual and row.usual.protocol == name]
+        own = [(usual, us) for usual, us in own if usual.algorithm in (RING, TREE, PAIRS)]
+        if len(own) < _FEWEST:
             continue
-        parts_us = np.array([(usual.latency_us, usual.time_us - usual.latency_us) for usual, _ in known])
-        measured_us = np.array([us for _, us in known])
+        parts_us = np.array([(usual.latency_us, usual.time_us - usual.latency_us) for usual, _ in own])
+        measured_us = np.array([us for _, us in own])
         shares = np.vstack([parts_us / measured_us[:, None], _PULL * np.eye(2)])
-        factors = np.linalg.lstsq(shares, np.array([*np.ones(len(known)), _PULL, _PULL]), rcond=None)[0]
+        factors = np.linalg.lstsq(shares, np.array([*np.ones(len(own)), _PULL, _PULL]), rcond=None)[0]
         latency, work = np.clip(factors, *_FACTORS).tolist()
         protocols[name] = replace(
             protocol,
@@ -210,7 +218,7 @@ def with_measured_costs(runs: Sequence[JudgedRun], topology: Topology) -> Topolo
         )
         is_fitted = True
     if not is_fitted:
-        raise InputError("no row has a usual time of rings or trees, so that no costs can be fitted")
+        raise InputError(f"no protocol of rings or trees has {_FEWEST} rows with usual times; costs cannot be fitted")
     device = next((run.run.device for run in runs if run.run.device), topology.name)
     source = f"measured here by nccl-tests ({device}), as factors of: {topology.costs.source}"
     return replace(topology, costs=Costs(protocols, source))
@@ -222,10 +230,15 @@ def _chooser(answer: Synthesis, library: str, run: PrintedRun) -> Callable[[int]
     if library != "NCCL":
         return lambda size: answer.result.library(library, size)
 
+    try:
+        model = fitted_model(problem.topology, problem.group)
+    except NotModelled as reason:
+        why = reason
+        return lambda _: why
+
     def choose(size: int) -> LibraryChoice | NotModelled:
         """Return NCCL's choice for the type of the elements."""
         try:
-            model = fitted_model(problem.topology, problem.group)
             return model.choose(run.collective, size, run.type not in _NO_SUMS)
         except NotModelled as reason:
             return reason

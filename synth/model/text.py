@@ -68,7 +68,8 @@ def format_comparison(choice: Mapping[str, Any] | None, name: str = "it") -> str
         return f"{choice['vs']:.2f} ×"
     if low <= 1 <= high:
         return f"about {name}'s"
-    digits = 1 if abs(low - 1) >= 0.05 <= abs(high - 1) else 2  # An end that is not 1 is not shown as 1.0.
+    # An end that is not 1 is not shown as 1.0.
+    digits = next((n for n in (1, 2) if all(round(end, n) != 1 for end in (low, high))), 3)
     return f"{choice['vs']:.2f} × ({low:.{digits}f}–{high:.{digits}f})"
 
 

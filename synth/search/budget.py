@@ -20,7 +20,7 @@ from topologies.topology import Topology
 
 # After the end of the budget a search waits so long for its first answer, and half as long for a first program.
 GRACE_S = 1.0
-_MOST_STRETCH = 16.0  # The most that a busy machine lengthens the wait for a first program by.
+_MOST_STRETCH = 8.0  # The most that a busy machine lengthens the wait for a first program by.
 WRITING = 0.1  # The last share of a command's budget, for files and for programs of the other form of calls.
 _SPARE = 1.25  # The budget that a message proposes, over the estimated one, so that following the message is enough.
 _SPARE_LOWERING = 2.0  # The time that a message proposes for lowering and writing, over the estimated time.
@@ -41,8 +41,8 @@ _PAIR_S = 3e-6  # The links between a pair of ranks through switches, for one pr
 class Overtime:
     """The work that may go on after the end of a budget, counted in processor time of the thread that asks.
 
-    Beside other load a thread so gets as much work done as on a quiet machine, however long that takes on the clock, up
-    to `_MOST_STRETCH` times the work.
+    Beside other load a thread does as much work in it as on a quiet machine. On the clock it lasts up to
+    `_MOST_STRETCH` times as long, also where the thread itself waits for something.
 
     Attributes:
         work_s: Seconds of processor time after the end of the budget.
@@ -50,12 +50,12 @@ class Overtime:
 
     def __init__(self, work_s: float) -> None:
         self.work_s = work_s
-        self._used_before_s: float | None = None  # Processor time of the thread when the budget ended.
+        self._used_before_s: float | None = None  # Processor time of the thread at the first question after the end.
 
     def end(self, deadline: float) -> float:
         """Return when the work after a budget that ends at `deadline` is over if the thread works from now on.
 
-        Both are readings of `now`. The result grows as long as other processes keep the thread from its work.
+        Both are readings of `now`. The result grows while the thread does no work.
         """
         if now() < deadline:
             return deadline + self.work_s

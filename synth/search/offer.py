@@ -93,7 +93,7 @@ class Offer:
 
 
 def rounded(times_us: ArrayLike) -> Floats:
-    """Return times to nine digits, so that rounding errors make no algorithm faster than a simpler one."""
+    """Return times to nine digits, so that rounding errors rarely make an algorithm faster than a simpler one."""
     mantissas, exponents = np.frexp(times_us)
     return np.ldexp(np.round(mantissas, 9), exponents)
 

@@ -41,8 +41,8 @@ class OwnAlgorithm:
 def leave_to_libraries(result: SearchResult, libraries: Sequence[str]) -> SearchResult:
     """Return a search result whose ranges are cut, at powers of two, where a library is faster.
 
-    Ranges that are left to a library have its name and times; a schedule without a program, which no executor can run,
-    gives way like a program. Nothing is left to one where none is modelled, where
+    Ranges that are left to a library have its name and times. A schedule that has no program is compared like a
+    program. Nothing is left to one where none is modelled, where
     times are without an executor's costs, and where the user named the engine.
 
     Args:

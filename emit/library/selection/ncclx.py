@@ -23,11 +23,12 @@ from topologies.text.files import origin_of, read_text
 
 HEADER = "collective,bytesPerRank,algorithm,protocol,channels,nNodes,nLocalRanks"
 COLLECTIVES = ("allreduce", "broadcast", "reduce", "allgather", "reducescatter")
-_LEAST_FIELDS = 4  # Fields that a line must have; the others have defaults.
+_LEAST_FIELDS, _MOST_FIELDS = 4, 8  # Fields of a line; missing ones have defaults.
 _MAX_FILE_BYTES = 64 << 20
-_NUMBER = r"\s*(\d{1,19})?\s*"
+_NUMBER = r"\s*(?:(\d{1,19})\s*)?"
 _INTERVAL = re.compile(rf"([\[(]){_NUMBER},{_NUMBER}([\])])")
 _BETWEEN_FIELDS = re.compile(r",(?![^\[(]*[\])])")  # A comma that is not inside an interval.
+_LONGEST_LINE = 400  # Characters of a line.
 _WHOLE = re.compile(r"-?\d{1,9}")
 
 Span = tuple[int, int]  # The smallest and the largest number that match; NO_END for no limit.
@@ -125,9 +126,11 @@ def _csv_rules(text: str, origin: str) -> Iterator[tuple[str, Rule]]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.strip().startswith("#"):
             continue
+        if len(line) > _LONGEST_LINE:
+            raise InputError(f"{origin}: line {number}: has {len(line)} characters; it must be {HEADER}")
         fields = [field.strip() for field in _BETWEEN_FIELDS.split(line.strip())]
         place = f"{origin}: line {number}"
-        if len(fields) < _LEAST_FIELDS:
+        if not _LEAST_FIELDS <= len(fields) <= _MOST_FIELDS:
             raise InputError(f"{place}: has {len(fields)} fields; it must be {HEADER}")
         yield place, _rule([*fields, *[""] * 8][:8], place)
 
@@ -164,8 +167,8 @@ def _rule(fields: Sequence[str], place: str) -> Rule:
         if text not in known:
             raise InputError(f"{place}: {name}: {shown(text)} is not known; it must be one of {', '.join(known)}")
     for text, name, least in ((channels, "channels", -1), (chunk, "chunkSize", 0)):
-        if text and not (_WHOLE.fullmatch(text) and int(text) >= least):
-            raise InputError(f"{place}: {name}: {shown(text)} must be a whole number, {least} or more")
+        if (text and not (_WHOLE.fullmatch(text) and int(text) >= least)) or (name == "channels" and text == "0"):
+            raise InputError(f"{place}: {name}: {shown(text)} must be a whole number, {least} or more; channels not 0")
     texts = {"bytesPerRank": size, "nNodes": nodes, "nLocalRanks": local_ranks}
     bytes_a_rank, of_nodes, of_local_ranks = (_span(text, place, name) for name, text in texts.items())
     tuning = NcclTuning(algorithm, protocol, int(channels or -1))
@@ -197,18 +200,30 @@ def _interval(span: Span) -> str:
 
 
 def _check_ranges(placed: Sequence[tuple[str, Rule]]) -> None:
-    """Raise InputError if, under the same conditions, two ranges of sizes overlap, or sizes between them have none."""
-    by_conditions: dict[object, list[tuple[Span, str]]] = defaultdict(list)
+    """Raise InputError if two ranges of sizes overlap under the same conditions, or if sizes have no line.
+
+    Sizes are also served by lines with wider conditions, such as `*`.
+    """
+    by_conditions: dict[tuple[str, Span, Span], list[tuple[Span, str]]] = defaultdict(list)
     for place, rule in placed:
         by_conditions[rule.collective, rule.nodes, rule.local_ranks].append((rule.bytes_a_rank, place))
-    for ranges in by_conditions.values():
-        ranges.sort()
-        if ranges[0][0][0] > 0:
-            raise InputError(f"{ranges[0][1]}: no line serves sizes below {ranges[0][0][0]} bytes a rank")
-        for (before, _), (after, place) in pairwise(ranges):
+    for conditions, ranges in by_conditions.items():
+        for (before, _), (after, place) in pairwise(sorted(ranges)):
             if after[0] <= before[1]:
                 raise InputError(f"{place}: {_interval(after)} overlaps {_interval(before)}; the first is taken")
-            if after[0] > before[1] + 1:
-                raise InputError(f"{place}: no line serves sizes from {before[1] + 1} to {after[0] - 1} bytes a rank")
-        if ranges[-1][0][1] < NO_END:
-            raise InputError(f"{ranges[-1][1]}: no line serves sizes above {ranges[-1][0][1]} bytes a rank")
+        served = sorted(
+            entry for wider, entries in by_conditions.items() if _holds(wider, conditions) for entry in entries
+        )
+        end = -1  # The last size that is served.
+        for (low, high), place in served:
+            if low > end + 1:
+                raise InputError(f"{place}: no line serves sizes from {end + 1} to {low - 1} bytes a rank")
+            end = max(end, high)
+        if end < NO_END:
+            raise InputError(f"{served[-1][1]}: no line serves sizes above {end} bytes a rank")
+
+
+def _holds(wider: tuple[str, Span, Span], conditions: tuple[str, Span, Span]) -> bool:
+    """Return whether each call that meets some conditions meets the others too."""
+    spans = zip(wider[1:], conditions[1:], strict=True)
+    return wider[0] == conditions[0] and all(outer[0] <= inner[0] and inner[1] <= outer[1] for outer, inner in spans)

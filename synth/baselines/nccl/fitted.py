@@ -194,7 +194,7 @@ class FittedModel:
 
     @cached_property
     def _latencies(self) -> f.Latencies:
-        """Return the source's latencies, each multiplied as the fit has it for a ring over NVLink."""
+        """Return the source's latencies, multiplied by fitted over source's latency of a ring over NVLink."""
         network, fits = self.figures.network, [self._fits[protocol] for protocol in f.PROTOCOLS]
         ring_us, inside_us = f.BASE_US[f.RING], f.STEP_US["nvlink"][f.RING]
         starts = [fit.start_us / us for fit, us in zip(fits, ring_us, strict=True)]

@@ -84,10 +84,15 @@ def test_intervals_and_defaults() -> None:
         ("allgather,(2,1],ring,ll", "x: line 1: bytesPerRank: '(2,1]' is no interval"),
         ("allgather,[0,8,ring,ll", "x: line 1: "),
         ("allgather,*,ring,ll,1,two,*", "x: line 1: nNodes: 'two' is no interval"),
+        ("allgather,*,ring,ll,0", "x: line 1: channels: '0' must be a whole number"),
+        (f"{WHOLE},0,more", "x: line 1: has 9 fields"),
+        (f"allgather,[{' ' * 9999},{' ' * 9999},ring,ll", "x: line 1: has "),
+        (f"allgather{',' * 9999}", "x: line 1: has "),
+        ("allgather,[0,9],ring,ll,1,2,*\nreduce,*,ring,ll", "x: line 1: no line serves sizes above 9"),
         (f"{WHOLE}\n{WHOLE}", "x: line 2: * overlaps *; the first is taken"),
         ("allgather,[0,8],ring,ll\nallgather,[8,),ring,ll128", "x: line 2: [8,) overlaps [0,8]"),
         ("allgather,[0,8],ring,ll\nallgather,[10,),ring,ll128", "x: line 2: no line serves sizes from 9 to 9"),
-        ("allgather,[1,),ring,ll", "x: line 1: no line serves sizes below 1"),
+        ("allgather,[1,),ring,ll", "x: line 1: no line serves sizes from 0 to 0"),
         ("allgather,[0,9],ring,ll", "x: line 1: no line serves sizes above 9"),
     ],
 )
@@ -113,6 +118,13 @@ def test_wrong_objects_are_refused(document: object, message: str) -> None:
     with pytest.raises(InputError) as error:
         parse_rules(json.dumps(document), "x", True)
     assert str(error.value).startswith(message)
+
+
+def test_a_line_for_all_other_calls_is_right() -> None:
+    rules = parse_rules("allreduce,[0,1024],ring,ll,-1,2,2\nallreduce,*,ring,simple,-1\n", "x", False)
+    assert [first_match(rules, "allreduce", size, 2, 4) for size in (4096, 8192)] == [
+        ("ring", "ll", -1), ("ring", "simple", -1),
+    ]  # fmt: skip
 
 
 def test_conditions_that_ncclx_does_not_know_are_refused() -> None:

@@ -63,9 +63,13 @@ def test_a_row_has_the_times_of_both_forms() -> None:
         ("# Avg bus bandwidth : 3\n", "x: no table of nccl-tests in it"),
         (HEADS, "x: no table of nccl-tests in it"),
         (ROW, "x: no table of nccl-tests in it"),
-        (f"{HEADS}\n{ROW[:30]}", "x: line 2: the row ends too early"),
-        (f"{HEADS}\n{ROW}\n{ROW.replace('27.76', '0.00')}", "x: line 3: times must be numbers above 0"),
-        (f"{HEADS}\n{'9' * 20}{ROW[7:]}", "x: line 2: times must be numbers above 0, and sizes at most"),
+        (f"{HEADS}\n{ROW[:30]}", "x: line 2: the row is not whole"),
+        (f"{HEADS}\n{ROW}\n{ROW.replace('27.76', '0.00')}", "x: line 3: times must be 0.01 µs or more"),
+        (f"{HEADS}\n{'9' * 20}{ROW[7:]}", "x: line 2: times must be 0.01 µs or more, and sizes at most"),
+        (f"{HEADS}\n{ROW.replace('27.76', '1.2.3')}", "x: line 2: the row has something else than numbers"),
+        (f"{HEADS}\n{ROW.replace('27.76', '1e999')}", "x: line 2: the row has something else than numbers"),
+        (f"{HEADS}\n{ROW.replace('27.76', '9' * 400)}", "x: line 2: the row has something else than numbers"),
+        (f"{HEADS}\n{ROW.replace('27.76', 'N/A')}", "x: line 2: times must be 0.01 µs or more"),
     ],
 )
 def test_broken_pastes_are_refused(text: str, message: str) -> None:
@@ -73,3 +77,37 @@ def test_broken_pastes_are_refused(text: str, message: str) -> None:
         read_runs(text, "x")
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+def test_long_lines_take_no_time() -> None:
+    """Check lines on which a careless pattern would look at every pair of places; each is passed over."""
+    lines = [
+        f"Rank 1 {'Rank 1 ' * 99_999}on x device 1 {'[' * 99_999}", "size count " * 99_999, "1" * 99_999,
+        f"{'1 ' * 99_999}float", "a_perf" * 99_999,
+    ]  # fmt: skip
+    (run,) = read_runs("\n".join([HEADS, *lines, ROW]), "x")
+    assert len(run.rows) == 1
+
+
+def test_numbers_of_ranks_follow_from_the_bandwidths() -> None:
+    """Check processes of mpirun without a list of devices, and that a number is not guessed where several fit."""
+    begin = "# nThread 1 nGpus 1 minBytes 8\n./all_reduce_perf -g 1\n"
+    for ranks in (2, 3, 8, 16):
+        busbw = 100 * 2 * (ranks - 1) / ranks
+        (run,) = read_runs(f"{begin}{HEADS}\n1048576 262144 float sum -1 10 100.00 {busbw:.2f} 0\n", "x")
+        assert run.ranks == ranks
+    (run,) = read_runs(f"{begin}{HEADS}\n1048576 262144 float sum -1 10 100.00 199.22 0\n", "x")
+    assert run.ranks == 0  # 255 to 258 ranks print this.
+
+
+def test_exponents_messages_without_bytes_and_algorithms_of_the_next_row() -> None:
+    log = "h:1 [0] NCCL INFO AllGather: 131072 Bytes -> Algo {} proto LL128 channel{{Lo..Hi}}={{0..3}}"
+    text = [
+        HEADS, "0 0 float sum -1 0.00 0 0 0 0.00 0 0 0", log.format("RING"), log.format("NVLS_TREE"),
+        "1048576 262144 float sum -1 1.2e+02 37.78 66.11 N/A N/A 38.15 66.76 N/A",
+        "2097152 262144 float sum -1 9 1 1 0 9 1 1 0",
+    ]  # fmt: skip
+    (run,) = read_runs("\n".join(text), "x")
+    row = run.rows[0]
+    assert (row.size_bytes, row.out_of_place_us, row.in_place_us) == (1 << 20, 120.0, None)
+    assert run.ran == {1 << 20: ("NVLSTree", "LL128")}  # NCCL logs the bytes of a rank here.

@@ -51,7 +51,9 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
     \b
     synth library check lib
     """
-    if folder.endswith((".csv", "tuner.json")):
+    if folder.endswith((".csv", "tuner.json")) and not Path(folder).is_dir():
+        if topo is not None or as_json:
+            raise InputError("--topo and --json: are for libraries, not for a selection file; leave them out")
         say_fitted(f"{origin_of(folder)}: {format_count(len(read_rules(folder)), 'rule')}: all right")
         return
     topology = None if topo is None else load(topo)

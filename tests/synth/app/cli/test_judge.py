@@ -21,7 +21,8 @@ def printed(spec: str, ranks: int, collective: str, slower: float, program: str,
     lines = [f"./{program} -g {ranks}", f"# nThread 1 nGpus {ranks} minBytes 1024 maxBytes 1073741824 step: 2", HEADS]
     for size in SIZES:
         us = slower * model.choose(collective, size).time_us
-        times = f"{us:.2f} {size / us / 1e3:.2f} {size / us / 1e3:.2f} {wrong}"
+        share = (2 if collective == "allreduce" else 1) * (1 - 1 / ranks)
+        times = f"{us:.2f} {size / us / 1e3:.2f} {share * size / us / 1e3:.2f} {wrong}"
         lines.append(f"{size} {size // 4} float sum -1 {times} {times}")
     return "\n".join(lines)
 
@@ -92,7 +93,7 @@ def test_costs_are_fitted_to_what_was_measured(synth: Call, tmp_path: Path, slow
     assert own is not None
     assert own.source.startswith("measured here")
     # The small messages tell of the start of LL, and the large ones of the bandwidth of Simple.
-    assert own.protocols["LL"].start_us == pytest.approx(slower * usual.protocols["LL"].start_us, rel=0.02)
+    assert own.protocols["LL"].start_us == pytest.approx(slower * usual.protocols["LL"].start_us, rel=0.06)
     usual_share, own_share = (costs.protocols["Simple"].efficiency["nvlink"] for costs in (usual, own))
     assert own_share == pytest.approx(usual_share / slower, rel=0.05)
 
