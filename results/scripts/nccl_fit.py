@@ -52,6 +52,7 @@ NETWORK_START = {protocol: fit.Fit(1.0, 1.0, 1.0) for protocol in f.PROTOCOLS}
 SOFT, PULL = 0.05, 0.2  # Errors above SOFT count less; a figure that no row needs stays where it starts.
 FOLDS, LOW, HIGH = 6, 0.1, 0.9
 STATED = 0.3  # Where the fit of the part of a stated latency begins.
+MARGIN = 0.05  # The least distance of an interval's ends from the modelled time.
 SPREADS = (*START, fit.NETWORK, fit.NETWORK_LARGE)
 KERNEL_BYTES = 512 << 10
 
@@ -195,12 +196,17 @@ def left_out(rows: Sequence[Row], network: fit.Fitted) -> list[list[tuple[str, f
     return folds
 
 
+def spread(ends: np.ndarray) -> fit.Spread:
+    """Return an interval with two ends, which is widened so that it has a margin on both sides of the modelled time."""
+    return fit.Spread(min(float(ends[0]), 1 - MARGIN), max(float(ends[1]), 1 + MARGIN))
+
+
 def spreads_of(ratios: Iterable[tuple[str, float]]) -> dict[str, fit.Spread]:
     """Return, by kind that has any, the interval that holds four fifths of ratios of measured over modelled time."""
     by_kind = defaultdict(list)
     for kind, ratio in ratios:
         by_kind[kind].append(ratio)
-    return {kind: fit.Spread(*np.quantile(by_kind[kind], [LOW, HIGH]).tolist()) for kind in START if by_kind[kind]}
+    return {kind: spread(np.quantile(by_kind[kind], [LOW, HIGH])) for kind in START if by_kind[kind]}
 
 
 def spreads_between(rows: Sequence[Row], figures: fit.Fitted) -> dict[str, fit.Spread]:
@@ -214,8 +220,7 @@ def spreads_between(rows: Sequence[Row], figures: fit.Fitted) -> dict[str, fit.S
     for kind, runs in ratios.items():
         values = [ratio for of_run in runs.values() for ratio in of_run]
         weights = [1 / len(of_run) for of_run in runs.values() for _ in of_run]
-        ends = np.quantile(values, [LOW, HIGH], weights=weights, method="inverted_cdf")
-        spreads[kind] = fit.Spread(*ends.tolist())
+        spreads[kind] = spread(np.quantile(values, [LOW, HIGH], weights=weights, method="inverted_cdf"))
     return spreads
 
 

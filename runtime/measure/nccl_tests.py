@@ -30,6 +30,7 @@ _ROW = re.compile(rf"(?:^|[\s:])(\d{{1,40}})\s+\d{{1,40}}\s+{_TYPE}(?=\s|$)", re
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d{0,9})?(?:e[+-]?\d{1,2})?", re.ASCII)
 _ROOT = re.compile(r"-?\d{1,7}", re.ASCII)
 _RAN = re.compile(r"\d Bytes -> Algo (\w{1,20}) proto (\w{1,20})", re.ASCII)
+_COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}m")
 _LONGEST_LINE = 1000  # Characters; longer lines are logs.
 _LEAST_US, _MOST_US = 0.01, 1e12
 _ROUNDING = 0.005  # Bandwidths are printed with two decimals.
@@ -102,7 +103,7 @@ def read_runs(text: str, origin: str) -> list[PrintedRun]:
     devices: dict[int, tuple[str, str]] = {}
     program, stated_ranks, ran = "", 0, None
     for number, whole_line in enumerate(text.splitlines(), 1):
-        line = whole_line.partition("  |")[0]  # Of two tables side by side, the left one is read.
+        line = _COLOURS.sub("", whole_line).partition("  |")[0]  # Of two tables side by side, the left one is read.
         if len(line) > _LONGEST_LINE:
             continue
         if name := _PROGRAM.search(line):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +29,12 @@ _CLASS_ENDS = (1 << 16, (1 << 26) - 1)
 _NEAR = 0.03  # The difference of two shares up to which a share looks like a number of NICs.
 _USUAL = 0.1  # Where no interval is known, the part by which a time may differ from the model's.
 _PULL = 0.3  # The weight with which a fitted factor is pulled to 1; that of a row is 1.
+_FIXED = 1e6  # The same for a factor that stays 1.
 _FEWEST = 3  # The fewest rows of a protocol whose costs are fitted.
 _FACTORS = 0.1, 10.0  # The least and the largest fitted factor.
+_DEVICE = re.compile(r"\b(?:GB|A|B|H|L|V|MI)\d{2,3}[SX]?\b")  # Names of GPUs as nvidia-smi and amd-smi print them.
+_TELLING = 0.3  # The part of the time of a row that latency, or the bytes, must have so that its factor is fitted.
+_MOST_DATA = {"LL": 0.5, "LL128": 0.9375}  # Bytes of data per byte on the link that a protocol has at most.
 _NO_SUMS = ("int8", "uint8")  # Types that NVSwitches cannot add.
 
 
@@ -63,7 +68,12 @@ class JudgedRow:
 
     @property
     def verdict(self) -> str:
-        """Return "usual", "slow" or "fast"; "below the bound" for a time that the topology does not allow; else ""."""
+        """Return "usual", "slow" or "fast", "wrong" for wrong results, or "below the bound"; "" where nothing is known.
+
+        A time is below the bound where it is more than 3 % less: the bound counts costs that are fitted.
+        """
+        if self.row.wrong:
+            return "wrong"
         if self.us < (1 - _NEAR) * self.bound_us:
             return "below the bound"
         if self.interval_us is None:
@@ -83,6 +93,7 @@ class JudgedRun:
         topology: The topology.
         group: Ranks of the topology that take part.
         rows: The judged rows.
+        is_cut_off: Whether the budget ended the search for our best files.
     """
 
     run: PrintedRun
@@ -91,24 +102,31 @@ class JudgedRun:
     topology: Topology
     group: tuple[int, ...]
     rows: list[JudgedRow]
+    is_cut_off: bool
 
     def findings(self) -> Iterator[str]:
         """Yield sentences on where the machine falls short of its kind, and on what else is noticed."""
+        named = [name for name in _DEVICE.findall(self.run.device) if name not in self.topology.summary]
+        if named and _DEVICE.search(self.topology.summary):
+            yield f"the text names {self.run.device}, and {self.topology.name} is {self.topology.summary}"
         wrong = [judged.row.size_bytes for judged in self.rows if judged.row.wrong]
         if wrong:
             yield f"wrong results: {format_count(len(wrong), 'size')}, the first {format_size(wrong[0])}"
         below = [judged.row.size_bytes for judged in self.rows if judged.verdict == "below the bound"]
         if below:
-            sizes = format_count(len(below), "size")
-            yield f"{sizes}, the first {format_size(below[0])}, took less time than the bound: is --topo that machine?"
+            sizes = (
+                f"{format_count(len(below), 'size')} took less time than the bound, the first {format_size(below[0])}"
+            )
+            yield f"{sizes}: is it another machine, or better than its kind?"
         for name, last, next_last in zip(_CLASS_NAMES, (0, *_CLASS_ENDS), (*_CLASS_ENDS, math.inf), strict=True):
             own = [judged for judged in self.rows if last < judged.row.size_bytes <= next_last]
-            yield from self._of_class([judged for judged in own if judged.verdict != "below the bound"], name)
+            yield from self._of_class([j for j in own if j.verdict not in ("below the bound", "wrong")], name)
         others = [j for j in self.rows if j.ran and j.usual and j.ran != (j.usual.algorithm, j.usual.protocol)]
         if others:
             first = others[0]
             ran, size = " ".join(first.ran or ()), format_size(first.row.size_bytes)
-            yield f"{size} ran {ran}, where {self.library} usually takes {first.usual}: is NCCL_ALGO or a tuner set?"
+            sizes = f"{format_count(len(others), 'size')} did not run what {self.library} usually takes"
+            yield f"{sizes}, the first {size}: {ran} instead of {first.usual}; is NCCL_ALGO or a tuner set?"
 
     def _of_class(self, rows: Sequence[JudgedRow], name: str) -> Iterator[str]:
         """Yield a sentence on the rows of one class of sizes."""
@@ -118,9 +136,14 @@ class JudgedRun:
         share = statistics.median(usual.time_us / judged.us for judged, usual in known)
         counts = Counter(judged.verdict for judged, _ in known)
         if 2 * counts["slow"] <= len(known):
+            if counts["slow"]:
+                slowest, usual = max(known, key=lambda pair: pair[0].us / pair[1].time_us)
+                sizes, size = format_count(len(known), "size"), format_size(slowest.row.size_bytes)
+                part = f"{usual.time_us / slowest.us:.0%} of the usual speed"
+                yield f"{name}: {counts['slow']} of {sizes} slow, the slowest {size} ({part})"
+                return
             word = "faster than usual" if 2 * counts["fast"] > len(known) else "as fast as usual"
-            slow = f"; {format_count(counts['slow'], 'size')} of {len(known)} slow" if counts["slow"] else ""
-            yield f"{name}: {word} ({share:.0%} of the usual speed{slow})"
+            yield f"{name}: {word} (median {share:.0%} of the usual speed)"
             return
         text = f"{name}: {share:.0%} of what {self.library} usually reaches on {self.topology.name}"
         if name != _CLASS_NAMES[-1]:
@@ -159,8 +182,8 @@ def judge(run: PrintedRun, topology: Topology, group: Sequence[int] | None, budg
     if run.ranks > topology.nranks:
         enough = -(-run.ranks // topology.nranks)
         raise InputError(
-            f"{place}: {run.ranks} ranks took part, and {topology.name} has {topology.nranks}; several nodes are"
-            f" written as {topology.name}:{enough}"
+            f"{place}: {run.ranks} ranks took part, and {topology.name} has {topology.nranks}; "
+            + ("is it that machine?" if run.hosts == 1 else f"several nodes are {topology.name}:{enough}")
         )
     ranks = tuple(range(run.ranks or topology.nranks)) if group is None else tuple(group)
     if run.root >= len(ranks):
@@ -181,16 +204,16 @@ def judge(run: PrintedRun, topology: Topology, group: Sequence[int] | None, budg
         gains = known is None or ours_us < known.time_us
         ours = ours_us if gains else None
         rows.append(JudgedRow(row, row.out_of_place_us, known, bound_us, ours, run.ran.get(size)))
-    return JudgedRun(run, library, why, topology, ranks, rows)
+    return JudgedRun(run, library, why, topology, ranks, rows, answer.result.stop_reason == "budget")
 
 
-def with_measured_costs(runs: Sequence[JudgedRun], topology: Topology) -> Topology:
-    """Return the topology with the costs of an executor that fit the measured times.
+def with_measured_costs(runs: Sequence[JudgedRun], topology: Topology) -> tuple[Topology, str]:
+    """Return the topology with the costs of an executor that fit the measured times, and what was fitted as text.
 
     For each protocol of rings and trees that the library usually takes in the runs, two factors are fitted by least
-    squares of relative errors: one for the starts and latencies, and one for the bytes. Each is pulled to 1 a
-    little. Rows with wrong results or times below the bound do not count. Costs of protocols with fewer than three
-    rows, and of switches, stay.
+    squares of relative errors: one for the starts and latencies, and one for the bytes. A factor is fitted only where
+    it decides a good part of the times of three rows. Rows with wrong results or times below the bound do not count.
+    Costs of other protocols, and of operations in switches (NVLS), stay.
 
     Raises:
         InputError: The topology states no costs, or no row has a usual time.
@@ -199,29 +222,34 @@ def with_measured_costs(runs: Sequence[JudgedRun], topology: Topology) -> Topolo
         raise InputError(f"{topology.name} states no [costs], whose figures would be fitted")
     sound = [row for run in runs for row in run.rows if not row.row.wrong and row.verdict != "below the bound"]
     protocols = dict(topology.costs.protocols)
-    is_fitted = False
+    factors_text: dict[str, str] = {}
     for name, protocol in protocols.items():
         own = [(row.usual, row.us) for row in sound if row.usual and row.usual.protocol == name]
         own = [(usual, us) for usual, us in own if usual.algorithm in (RING, TREE, PAIRS)]
         if len(own) < _FEWEST:
             continue
         parts_us = np.array([(usual.latency_us, usual.time_us - usual.latency_us) for usual, _ in own])
+        is_told = (parts_us >= _TELLING * parts_us.sum(axis=1, keepdims=True)).sum(axis=0) >= _FEWEST
         measured_us = np.array([us for _, us in own])
-        shares = np.vstack([parts_us / measured_us[:, None], _PULL * np.eye(2)])
-        factors = np.linalg.lstsq(shares, np.array([*np.ones(len(own)), _PULL, _PULL]), rcond=None)[0]
+        pulls = np.where(is_told, _PULL, _FIXED)
+        shares = np.vstack([parts_us / measured_us[:, None], np.diag(pulls)])
+        factors = np.linalg.lstsq(shares, np.array([*np.ones(len(own)), *pulls]), rcond=None)[0]
         latency, work = np.clip(factors, *_FACTORS).tolist()
+        most = _MOST_DATA.get(name, 1.0)
         protocols[name] = replace(
             protocol,
             start_us=latency * protocol.start_us,
             latency_us={kind: latency * us for kind, us in protocol.latency_us.items()},
-            efficiency={kind: min(1.0, efficiency / work) for kind, efficiency in protocol.efficiency.items()},
+            efficiency={kind: min(most, share / work) for kind, share in protocol.efficiency.items()},
         )
-        is_fitted = True
-    if not is_fitted:
-        raise InputError(f"no protocol of rings or trees has {_FEWEST} rows with usual times; costs cannot be fitted")
+        factors_text[name] = f"{name} (latency × {latency:.2f}, bytes × {work:.2f})"
+    if not factors_text:
+        raise InputError(f"no costs can be fitted: {_FEWEST} sizes are needed that run as rings or trees; measure more")
     device = next((run.run.device for run in runs if run.run.device), topology.name)
     source = f"measured here by nccl-tests ({device}), as factors of: {topology.costs.source}"
-    return replace(topology, costs=Costs(protocols, source))
+    kept = ", ".join(name for name in protocols if name not in factors_text)
+    told = f"fitted: {', '.join(factors_text.values())}" + (f"; as before: {kept}" if kept else "")
+    return replace(topology, costs=Costs(protocols, source)), told
 
 
 def _chooser(answer: Synthesis, library: str, run: PrintedRun) -> Callable[[int], LibraryChoice | NotModelled]:

@@ -9,7 +9,10 @@ from synth.baselines import mscclpp
 from synth.baselines.nccl import figures, rccl, rccl_figures
 from synth.baselines.nccl.fitted import fitted_model
 from synth.baselines.nccl.model import LibraryChoice
+from topologies.errors import NotModelled
 from topologies.topology import Topology
+
+MEASURED = "measured"  # What the source of costs begins with if they are measured on one machine.
 
 
 class Model(Protocol):
@@ -41,10 +44,21 @@ class VendorLibrary(NamedTuple):
     model: Callable[[Topology, Sequence[int]], Model]
 
 
+def _nccl(topology: Topology, group: Sequence[int]) -> Model:
+    """Return NCCL's model with fitted times.
+
+    Raises:
+        NotModelled: As `fitted_model` raises it; or the costs in use are measured on one machine.
+    """
+    if topology.protocol and topology.costs is not None and topology.costs.source.startswith(MEASURED):
+        raise NotModelled("NCCL's times are those of usual machines, and the costs in use are measured on one machine")
+    return fitted_model(topology, group)
+
+
 LIBRARIES = {
     library.name: library
     for library in (
-        VendorLibrary("NCCL", figures.VERSION, True, fitted_model),
+        VendorLibrary("NCCL", figures.VERSION, True, _nccl),
         VendorLibrary("RCCL", rccl_figures.VERSION, True, rccl.rccl_model),
         VendorLibrary("MSCCL++", mscclpp.VERSION, False, mscclpp.mscclpp_model),
     )

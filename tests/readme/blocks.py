@@ -64,8 +64,14 @@ def write_files(folder: Path) -> None:
         (folder / block.name).write_text(block.text, encoding="utf-8")
 
 
-def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script by bash, which stops at the first failing command, with our `synth` and `python`."""
+def run(script: str, folder: Path, is_shown: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a script by bash, which stops at the first failing command, with our `synth` and `python`.
+
+    A script whose output is shown has precedence over other processes where that is allowed, since its answer depends
+    on what its budget allows.
+    """
+    if is_shown:
+        script = f"renice -n -10 -p $$ > /dev/null 2>&1 || true\n{script}"
     path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
     completed = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],

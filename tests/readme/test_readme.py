@@ -33,7 +33,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CompletedProc
     """Return a folder with the shown files in which the README's first example has run, and the run."""
     folder = tmp_path_factory.mktemp("readme")
     write_files(folder)
-    return folder, run(EXAMPLE, folder)
+    return folder, run(EXAMPLE, folder, is_shown=True)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_shown_output(first: tuple[Path, CompletedProcess[str]], block: Block) -
     """Check the shown output, which `python -m tests.readme.blocks` renews, and its times within a tenth."""
     (example, completed), (command, _, shown) = first, block.text.partition("\n")
     if command != f"$ {EXAMPLE}":
-        completed = run(command.removeprefix("$ "), example)
+        completed = run(command.removeprefix("$ "), example, is_shown=True)
     assert (completed.returncode, completed.stderr) == (0, "")
     assert frame(completed.stdout) == frame(shown)
     shown_us, printed_us = times_us(shown), times_us(completed.stdout)

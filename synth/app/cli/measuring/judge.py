@@ -56,7 +56,8 @@ def judge_command(
 ) -> None:
     """Judge what nccl-tests or rccl-tests printed: is the machine as fast as its kind usually is?
 
-    FILE has the output as it was pasted, with one run or several; - reads standard input.
+    FILE has the output as it was pasted, with one run or several; - reads standard input. Exit code 0: judged; 1: some
+    results are wrong; 2: not readable.
 
     \b
     synth judge run.txt --topo dgx-h100
@@ -73,21 +74,22 @@ def judge_command(
     stated = None if collective is None else parse_name(collective)
     runs = [_named(run, stated, file) for run in read_runs(_text(file), file)]
     judged = [_judged(run, topology, members, budget_s, file) for run in runs]
-    fitted_text = None if out is None else to_toml(with_measured_costs(judged, topology))
     if plot is not None:
         _draw(judged, plot)
-    if out is not None and fitted_text is not None:
-        write_text(out, fitted_text)
     if as_json:
         print_json("judge", {"topology": topology.name, "runs": [as_object(run) for run in judged]})
-        return
     width = None if wide else terminal_width()
-    for number, judged_run in enumerate(judged):
+    for number, judged_run in enumerate(judged if not as_json else ()):
         if number:
             click.echo()
         _print(judged_run, width)
     if out is not None:
-        say([f"wrote {out}: --topo {out} counts the costs that fit these times"], width)
+        measured, told = with_measured_costs(judged, topology)
+        write_text(out, to_toml(measured))
+        if not as_json:
+            say([f"wrote {out}, for --topo; {told}"], width)
+    if any(row.verdict == "wrong" for run in judged for row in run.rows):
+        raise SystemExit(1)
 
 
 def _text(file: str) -> str:
@@ -111,7 +113,8 @@ def _named(run: PrintedRun, stated: str | None, file: str) -> PrintedRun:
     if stated and run.collective and stated != run.collective:
         raise InputError(f"{file}: line {run.line}: is a run of {run.collective}, and --collective says {stated}")
     if not run.collective and not stated:
-        raise InputError(f"{file}: line {run.line}: the text does not name the collective; give --collective")
+        perhaps = " (alltoall or allgather?)" if run.operation in ("", "none") else ""
+        raise InputError(f"{file}: line {run.line}: the text does not name the collective{perhaps}; give --collective")
     return replace(run, collective=run.collective or stated or "")
 
 
@@ -130,26 +133,38 @@ def _print(judged: JudgedRun, width: int | None) -> None:
     device = f", {run.device}" if run.device else ""
     ranks = format_ranks(judged.group)
     say([f"{run.collective} · {judged.topology.name} · ranks {ranks} · {run.type}{device}{nodes}"], width)
+    has_usual, has_run = any(row.usual for row in rows), any(row.ran for row in rows)
     columns = [
         Column("message size", [format_short_size(judged_row.row.size_bytes) for judged_row in rows]),
         Column("measured", [format_time(judged_row.us) for judged_row in rows]),
-        Column(f"{judged.library} usually", [_usual(judged_row) for judged_row in rows]),
-        Column("speed", [_speed(judged_row) for judged_row in rows]),
+    ]
+    if has_usual:
+        columns.append(Column(f"{judged.library} usually", [_usual(judged_row) for judged_row in rows]))
+        columns.append(Column("speed", [_speed(judged_row) for judged_row in rows]))
+    columns += [
         Column("bound", [format_time(judged_row.bound_us) for judged_row in rows], 2),
         Column("our best", [_ours(judged_row) for judged_row in rows], 1),
-        Column("in place", [_in_place(judged_row) for judged_row in rows], 4),
-        Column("runs", [_choice(judged_row) for judged_row in rows], 3, left=True),
-        Column("", [judged_row.verdict for judged_row in rows], left=True),
+        Column("in place", [_in_place(judged_row) for judged_row in rows], 5),
     ]
+    if has_usual:
+        columns.append(Column("usual choice", [str(row.usual or "–") for row in rows], 4, left=True))
+    if has_run:
+        columns.append(Column("ran", [" ".join(row.ran or "–") for row in rows], 3, left=True))
+    columns.append(Column("", [judged_row.verdict for judged_row in rows], left=True))
     lines, left_out = fitted(columns, width)
     click.echo("\n".join(["", *lines, ""]))
-    findings = list(judged.findings())
+    remarks = list(judged.findings())
     if judged.why_no_library:
-        findings.append(f"what {judged.library} usually takes is not known: {judged.why_no_library}")
-    say(
-        [*findings, "speed: the usual time / the measured time; usual: four of five machines are within the interval"],
-        width,
-    )
+        remarks.append(f"what {judged.library} usually takes is not known: {judged.why_no_library}")
+    if has_usual:
+        measured = any(row.usual is not None and row.usual.low_us for row in rows)
+        interval = "four of five measured times are in the interval" if measured else "its cost model's ± 10 %"
+        remarks.append(f"speed: the usual time / the measured; {judged.library} usually: {interval}")
+        if any(row.ours_us is None for row in rows):
+            remarks.append(f"our best: – where {judged.library} is faster")
+    if judged.is_cut_off:
+        remarks.append("our best: the budget ended the search; a longer --budget may find faster ones")
+    say(remarks, width)
     if left_out:
         say([f"--wide also shows {', '.join(left_out)}"], width)
 
@@ -175,11 +190,6 @@ def _ours(judged: JudgedRow) -> str:
 def _in_place(judged: JudgedRow) -> str:
     """Return the time of calls in place as text; – where there is none."""
     return "–" if judged.row.in_place_us is None else format_time(judged.row.in_place_us)
-
-
-def _choice(judged: JudgedRow) -> str:
-    """Return the algorithm that the log says ran, or else the one that the library usually takes."""
-    return " ".join(judged.ran) if judged.ran else str(judged.usual or "–")
 
 
 def as_object(judged: JudgedRun) -> dict[str, Any]:

@@ -59,8 +59,10 @@ def test_lost_nics_are_named(synth: Call, tmp_path: Path, working: int) -> None:
 
 
 def test_wrong_results_and_other_machines_are_named(synth: Call, tmp_path: Path) -> None:
-    text = printed("dgx-a100", 8, "allreduce", 1.0, "all_reduce_perf", wrong=3)
-    assert "wrong results: 6 sizes" in judged(synth, tmp_path / "x", text, "--topo", "dgx-a100")
+    (tmp_path / "x").write_text(printed("dgx-a100", 8, "allreduce", 1.0, "all_reduce_perf", wrong=3))
+    answer = synth("judge", str(tmp_path / "x"), "--topo", "dgx-a100", "--budget", "1s")
+    assert (answer.code, answer.err) == (1, "")
+    assert "wrong results: 6 sizes" in answer.out
     text = printed("dgx-h100", 8, "allreduce", 1.0, "all_reduce_perf")
     assert "took less time than the bound" in judged(synth, tmp_path / "x", text, "--topo", "dgx1")
 
@@ -69,7 +71,18 @@ def test_the_algorithm_of_the_log_is_compared(synth: Call, tmp_path: Path) -> No
     text = printed("dgx-a100", 8, "allreduce", 1.0, "all_reduce_perf")
     log = "h:1:2 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo TREE proto SIMPLE channel{Lo..Hi}={0..1}"
     out = judged(synth, tmp_path / "x", text.replace(HEADS, f"{HEADS}\n{log}"), "--topo", "dgx-a100")
-    assert "1 KiB ran tree Simple, where NCCL usually takes ring LL" in " ".join(out.split())
+    assert "1 size did not run what NCCL usually takes, the first 1 KiB: tree Simple instead of ring LL" in " ".join(
+        out.split()
+    )
+
+
+def test_another_gpu_is_named(synth: Call, tmp_path: Path) -> None:
+    device = "#  Rank {} Group  0 Pid 7 on host device 0 [0x16] NVIDIA A100-SXM4-40GB"
+    devices = "\n".join(device.format(rank) for rank in range(8))
+    text = f"{devices}\n{printed('dgx-h100', 8, 'allreduce', 1.0, 'all_reduce_perf').replace('nThread', 'threads')}"
+    assert "the text names NVIDIA A100-SXM4-40GB, and dgx-h100 is 8 H100" in " ".join(
+        judged(synth, tmp_path / "x", text, "--topo", "dgx-h100").split()
+    )
 
 
 def test_json_and_picture(synth: Call, tmp_path: Path) -> None:
@@ -87,7 +100,7 @@ def test_json_and_picture(synth: Call, tmp_path: Path) -> None:
 def test_costs_are_fitted_to_what_was_measured(synth: Call, tmp_path: Path, slower: float) -> None:
     text = printed("dgx-a100", 8, "allreduce", slower, "all_reduce_perf")
     out = judged(synth, tmp_path / "x", text, "--topo", "dgx-a100", "--out", str(tmp_path / "own.toml"))
-    assert "own.toml counts the costs that fit these times" in " ".join(out.split())
+    assert "fitted: LL (latency × " in " ".join(out.split())
     usual, own = load("dgx-a100").costs, load(str(tmp_path / "own.toml")).costs
     assert usual is not None
     assert own is not None
@@ -96,6 +109,35 @@ def test_costs_are_fitted_to_what_was_measured(synth: Call, tmp_path: Path, slow
     assert own.protocols["LL"].start_us == pytest.approx(slower * usual.protocols["LL"].start_us, rel=0.06)
     usual_share, own_share = (costs.protocols["Simple"].efficiency["nvlink"] for costs in (usual, own))
     assert own_share == pytest.approx(usual_share / slower, rel=0.05)
+
+
+def test_costs_that_cannot_be_fitted_are_named_after_the_table(synth: Call, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text(printed("dgx-a100", 8, "allreduce", 1.0, "all_reduce_perf"))
+    options = "--topo", "ring:8", "--out", str(tmp_path / "own.toml"), "--budget", "1s"
+    answer = synth("judge", str(tmp_path / "x"), *options)
+    assert (answer.code, answer.err) == (2, "synth: ring:8 states no [costs], whose figures would be fitted\n")
+    assert "message size" in answer.out
+    assert not (tmp_path / "own.toml").exists()
+
+
+def test_measured_costs_are_not_compared_with_usual_machines(synth: Call, tmp_path: Path) -> None:
+    text = printed("dgx-a100", 8, "allreduce", 1.5, "all_reduce_perf")
+    judged(synth, tmp_path / "x", text, "--topo", "dgx-a100", "--out", str(tmp_path / "own.toml"))
+    question = (
+        "allreduce",
+        "--topo",
+        str(tmp_path / "own.toml"),
+        "--size",
+        "64K",
+        "--engine",
+        "route",
+        "--budget",
+        "1s",
+    )
+    document = json.loads(synth(*question, "--out", str(tmp_path / "out"), "--json").out)
+    assert "measured on one machine" in document["libraries"]["NCCL"]["not_modelled"]
+    again = judged(synth, tmp_path / "x", text, "--topo", str(tmp_path / "own.toml"))
+    assert "NCCL usually" in again
 
 
 def test_machines_without_a_model_have_bounds_only(synth: Call, tmp_path: Path) -> None:
@@ -116,7 +158,6 @@ def test_machines_without_a_model_have_bounds_only(synth: Call, tmp_path: Path) 
         ("RUN", ("--topo", "ring:4"), "8 ranks took part, and ring:4 has 4"),
         ("RUN", ("--plot", "times.txt"), "must end in .svg, .png, .pdf"),
         ("RUN", ("--out", "times.txt"), "toml"),
-        ("RUN", ("--topo", "ring:8", "--out", "times.toml"), "states no [costs]"),
         ("RUN", ("--collective", "nothing"), "nothing"),
         ("RUN".replace("RUN", "HYPERCUBE"), (), "hypercube is not judged"),
     ],
