@@ -94,7 +94,8 @@ KINDS: dict[str, list[str]] = {
     "--on": [*NAME, "tcp://", "tcp:1", "http://host:1"], "--jobs": WHOLE, "--cache": ["", "a.xml", LONG],
     "--plot": [*(candidate for candidate in OUT if candidate != "loop"), "a.txt", "nosuch/a.svg"],
     "--faults": [*NAME, "nodes", "links,"],
-    "--hierarchy": NAME, "--libraries": NAME, "--length": [*WHOLE, "6"], "--costs": [*FILE, "machine", "cut.toml", "t.toml", "nosuch"],
+    "--libraries": NAME,
+    "--hierarchy": NAME, "--length": [*WHOLE, "6"], "--costs": [*FILE, "machine", "cut.toml", "t.toml", "nosuch"],
 }  # fmt: skip
 ARGUMENTS: dict[str, list[str]] = {
     "file": [*FILE, "cut.xml", "cut.json", "cut.synth", "t.toml", "m.csv"], "topology": TOPO, "name": TOPO,
