@@ -249,7 +249,7 @@ def with_measured_costs(runs: Sequence[JudgedRun], topology: Topology) -> tuple[
     source = f"measured here by nccl-tests ({device}), as factors of: {topology.costs.source}"
     kept = ", ".join(name for name in protocols if name not in factors_text)
     told = f"fitted: {', '.join(factors_text.values())}" + (f"; as before: {kept}" if kept else "")
-    return replace(topology, costs=Costs(protocols, source)), told
+    return replace(topology, name=f"{topology.name}-measured", costs=Costs(protocols, source)), told
 
 
 def _chooser(answer: Synthesis, library: str, run: PrintedRun) -> Callable[[int], LibraryChoice | NotModelled]:

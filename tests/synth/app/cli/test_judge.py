@@ -105,6 +105,7 @@ def test_costs_are_fitted_to_what_was_measured(synth: Call, tmp_path: Path, slow
     assert usual is not None
     assert own is not None
     assert own.source.startswith("measured here")
+    assert load(str(tmp_path / "own.toml")).name == "dgx-a100-measured"  # Its files do not replace the machine's.
     # The small messages tell of the start of LL, and the large ones of the bandwidth of Simple.
     assert own.protocols["LL"].start_us == pytest.approx(slower * usual.protocols["LL"].start_us, rel=0.06)
     usual_share, own_share = (costs.protocols["Simple"].efficiency["nvlink"] for costs in (usual, own))
