@@ -162,18 +162,30 @@ class JudgedRun:
         return ""
 
 
-def judge(run: PrintedRun, topology: Topology, group: Sequence[int] | None, budget_s: float) -> JudgedRun:
-    """Judge a run: search our best file and the bound, and compute what the library usually takes.
+def judge(
+    runs: Sequence[PrintedRun], topology: Topology, group: Sequence[int] | None, budget_s: float
+) -> list[JudgedRun]:
+    """Judge runs: search our best files and the bounds, and compute what the library usually takes.
 
     Args:
-        run: The run, whose collective is known.
+        runs: The runs, whose collectives are known.
         topology: The network that was measured.
         group: Ranks of the topology that took part; None for its first ranks.
-        budget_s: Seconds of the search.
+        budget_s: Seconds of the search for each collective, group and root.
 
     Raises:
         InputError: The topology has fewer ranks than took part, or the collective is not one of ours.
     """
+    asked = [_asked(run, topology, group) for run in runs]  # All are checked before the first search.
+    answers = {
+        question: synthesize(question[0], topology, question[1], root=question[2], budget=budget_s, target="auto")
+        for question in dict.fromkeys(asked)
+    }
+    return [_judged(run, topology, answers[question], question[1]) for run, question in zip(runs, asked, strict=True)]
+
+
+def _asked(run: PrintedRun, topology: Topology, group: Sequence[int] | None) -> tuple[str, tuple[int, ...], int | None]:
+    """Return the collective, the ranks and the root of a run's question; raise InputError as `judge` does."""
     place = f"line {run.line}"
     if run.collective not in KINDS:
         raise InputError(f"{place}: {run.collective} is not judged; it must be one of {', '.join(KINDS)}")
@@ -188,10 +200,12 @@ def judge(run: PrintedRun, topology: Topology, group: Sequence[int] | None, budg
     ranks = tuple(range(run.ranks or topology.nranks)) if group is None else tuple(group)
     if run.root >= len(ranks):
         raise InputError(f"{place}: the root is rank {run.root}, and {len(ranks)} ranks took part")
-    root = run.root if KINDS[run.collective].rooted and run.root >= 0 else None
-    answer = synthesize(
-        run.collective, topology, ranks, root=None if root is None else ranks[root], budget=budget_s, target="auto"
-    )
+    is_rooted = KINDS[run.collective].rooted and run.root >= 0
+    return run.collective, ranks, ranks[run.root] if is_rooted else None
+
+
+def _judged(run: PrintedRun, topology: Topology, answer: Synthesis, ranks: tuple[int, ...]) -> JudgedRun:
+    """Return a run beside what an answer and the library's model say of its sizes."""
     library = "RCCL" if topology.gcn else "NCCL"
     choose = _chooser(answer, library, run)
     usual = {row.size_bytes: choose(row.size_bytes) for row in run.rows}

@@ -24,7 +24,6 @@ from topologies.errors import InputError
 from topologies.load import apply_costs, load
 from topologies.text.files import read_text
 from topologies.text.writer import to_toml
-from topologies.topology import Topology
 
 _PICTURES = (".svg", ".png", ".pdf")
 
@@ -73,7 +72,10 @@ def judge_command(
     members = None if group is None else parse_ranks(group, "--group", topology.nranks)
     stated = None if collective is None else parse_name(collective)
     runs = [_named(run, stated, file) for run in read_runs(_text(file), file)]
-    judged = [_judged(run, topology, members, budget_s, file) for run in runs]
+    try:
+        judged = judge(runs, topology, members, budget_s)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from None
     if plot is not None:
         _draw(judged, plot)
     if as_json:
@@ -116,14 +118,6 @@ def _named(run: PrintedRun, stated: str | None, file: str) -> PrintedRun:
         perhaps = " (alltoall or allgather?)" if run.operation in ("", "none") else ""
         raise InputError(f"{file}: line {run.line}: the text does not name the collective{perhaps}; give --collective")
     return replace(run, collective=run.collective or stated or "")
-
-
-def _judged(run: PrintedRun, topology: Topology, group: Sequence[int] | None, budget_s: float, file: str) -> JudgedRun:
-    """Return a judged run; the message of an InputError begins with the file."""
-    try:
-        return judge(run, topology, group, budget_s)
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from None
 
 
 def _print(judged: JudgedRun, width: int | None) -> None:
