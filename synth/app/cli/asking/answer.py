@@ -35,6 +35,7 @@ from synth.model.deadline import now
 from synth.model.defects import collected
 from synth.model.pattern import collective_of
 from synth.model.text import format_count, format_short_size
+from synth.search.pool import LATE
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
 from synth.search.settings import AUTO, NONE
@@ -263,7 +264,9 @@ def _report(
     defects.update((defect.line, defect) for defect in result.defects)
     say_defects(defects.values(), "its answers are missing")
     document |= {"defects": list(defects), "cached": cached_answer is not None}
-    if keep is not None and not defects and result.stop_reason != "interrupted":
+    # Where the budget ended before a file, as on a busy machine, the same question may get one later.
+    is_whole = result.stop_reason != "interrupted" and LATE.partition(";")[0] not in written.refused
+    if keep is not None and not defects and is_whole:
         keep(written)
     if command.libraries == "source":
         document = with_source_times(document)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from emit.library.programs import Programs
+from synth.model.deadline import TimeUp
 from synth.storage.cache import Cache
 from tests.synth.app.cli.calling import Call, caller
 
@@ -56,6 +58,19 @@ def test_an_answer_that_is_searched_sooner_than_checked_is_not_kept(
     monkeypatch.setattr("synth.app.cli.asking.cached_answers._SOON_CHECKED", 10)
     synth(*ASKED, "--out", "one")
     assert "from the cache" not in synth(*ASKED, "--out", "two").out
+
+
+def test_an_answer_without_a_file_for_want_of_time_is_not_kept(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_late(*_: object) -> None:
+        raise TimeUp
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Programs, "lower", too_late)
+        assert "the budget ended before it was ready" in synth(*ASKED, "--out", "one").out
+    again = synth(*ASKED, "--out", "one").out
+    assert "from the cache" not in again
+    assert "one/msccl/" in again
+    assert "from the cache" in synth(*ASKED, "--out", "one").out
 
 
 def test_a_library_that_has_other_files_is_searched_for(synth: Call) -> None:
