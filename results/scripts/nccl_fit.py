@@ -260,13 +260,14 @@ def all_pairs_us(machine: str, gpus: int, size_bytes: int) -> float:
     return min(model.priced(algorithm, True, size_bytes).time_us for algorithm in (ONE_SHOT, TWO_SHOT))
 
 
-def text_of(figures: fit.Fitted) -> str:
-    """Return the file of fitted figures."""
+def text_of(figures: fit.Fitted, errors: str) -> str:
+    """Return the file of fitted figures; `errors` says in a few words what errors are left."""
     lines = [
         "# Figures of NCCL's times, made by `python -m results.scripts.nccl_fit FOLDER`. They are fitted to measured",
         "# times of nccl-tests of NCCL 2.23 to 2.29: those of one node that NVIDIA's aiconfigurator publishes (A100,",
         "# H200, GB200), and the runs of several nodes in results/measuring/nccl_tests.toml. The fields are explained",
-        "# in fitted.py, and results/tables/nccl_fit.md shows the errors that are left.",
+        "# in fitted.py, and results/tables/nccl_fit.md shows all errors that are left. Of one node's rows they are:",
+        f"# {errors}.",
         "",
         f"stated = {figures.stated:.3g}",
         "",
@@ -317,19 +318,21 @@ def main() -> None:
     folds = left_out(rows, figures)
     spreads = spreads_of(pair for fold in folds for pair in fold)
     figures = replace(figures, spreads={**spreads, **spreads_between(elsewhere, figures)})
-    fit.FILE.write_text(text_of(figures), encoding="utf-8")
     errors = np.abs([row.us / row.timed(figures).time_us - 1 for row in rows])
     held = np.abs([ratio - 1 for fold in folds for _, ratio in fold])
+    left = f"median {np.median(errors):.1%}, p90 {np.quantile(errors, 0.9):.1%}"
+    left_of_held = f"median {np.median(held):.1%}, p90 {np.quantile(held, 0.9):.1%}"
+    about = f"{left}; of rows that were left out of the fit {left_of_held}"
+    fit.FILE.write_text(text_of(figures, about), encoding="utf-8")
     names = [name for name, _ in CLASSES]
     parts = [
         "The choice of algorithm, protocol and channels is that of NCCL 2.30's source. Its time is computed by the"
         " figures below, which are fitted to times of nccl-tests in one node (NVIDIA's aiconfigurator, state of"
         f" 2026-08-21: {len(rows)} rows of A100, H200 and GB200, NCCL 2.23 to 2.29) and to {len(elsewhere)} published"
         " times, most of them between nodes.",
-        f"Size of the error, measured over modelled time less 1: median {np.median(errors):.1%}, p90"
-        f" {np.quantile(errors, 0.9):.1%}. On rows whose machine, collective and number of GPUs were left out of the"
-        f" fit: median {np.median(held):.1%}, p90 {np.quantile(held, 0.9):.1%};"
-        f" {coverage(folds):.0%} of these rows lie in the interval for four of five, made without them.",
+        f"Size of the error, measured over modelled time less 1: {left}. On rows whose machine, collective and number"
+        f" of GPUs were left out of the fit: {left_of_held}; {coverage(folds):.0%} of these rows lie in the interval"
+        " for four of five, made without them.",
         "## Figures",
         "Between nodes, a step is a factor of the source's, and the start is added to that in a node. `copy` is the"
         " rate at which a rank copies its own part, or at which NVLS fills its buffers.",

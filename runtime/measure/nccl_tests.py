@@ -30,6 +30,7 @@ _ROW = re.compile(rf"(?:^|[\s:])(\d{{1,40}})\s+\d{{1,40}}\s+{_TYPE}(?=\s|$)", re
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d{0,9})?(?:e[+-]?\d{1,2})?", re.ASCII)
 _ROOT = re.compile(r"-?\d{1,7}", re.ASCII)
 _RAN = re.compile(r"\d Bytes -> Algo (\w{1,20}) proto (\w{1,20})", re.ASCII)
+_GRAPH = re.compile(r"\bgraph: [1-9]")
 _COLOURS = re.compile(r"\x1b\[[0-9;]{0,20}m")
 _LONGEST_LINE = 1000  # Characters; longer lines are logs.
 _LEAST_US, _MOST_US = 0.01, 1e12
@@ -70,6 +71,7 @@ class PrintedRun:
         type: Type of the elements, as printed.
         operation: How elements are reduced, as printed; "none" or "" where they are not.
         root: Rank of the root; -1 without one.
+        graph: Whether the calls were launched as a CUDA graph.
         line: Number of the line with the heads of the columns, from 1.
         stated_ranks: Threads times GPUs that the line of parameters states; 0 without it.
         rows: Rows in the order of the text.
@@ -80,6 +82,7 @@ class PrintedRun:
     ranks: int
     hosts: int
     device: str
+    graph: bool
     line: int
     type: str = ""
     operation: str = ""
@@ -101,7 +104,7 @@ def read_runs(text: str, origin: str) -> list[PrintedRun]:
     """
     runs: list[PrintedRun] = []
     devices: dict[int, tuple[str, str]] = {}
-    program, stated_ranks, ran = "", 0, None
+    program, stated_ranks, graph, ran = "", 0, False, None
     for number, whole_line in enumerate(text.splitlines(), 1):
         line = _COLOURS.sub("", whole_line).partition("  |")[0]  # Of two tables side by side, the left one is read.
         if len(line) > _LONGEST_LINE:
@@ -113,6 +116,7 @@ def read_runs(text: str, origin: str) -> list[PrintedRun]:
                 runs[-1].collective = _PROGRAMS[name[1]]
         if parameters := _PARAMETERS.search(line):
             devices, stated_ranks = {}, int(parameters[1]) * int(parameters[2])
+            graph = _GRAPH.search(line) is not None
         if device := _DEVICE.search(line):
             devices[int(device[1])] = device[2], device[3].strip()
         if algorithm := _RAN.search(line):
@@ -121,7 +125,9 @@ def read_runs(text: str, origin: str) -> list[PrintedRun]:
         if all(head in words for head in _HEADS):
             hosts, (_, name_of_device) = {host for host, _ in devices.values()}, devices.get(0, ("", ""))
             listed = max(devices, default=-1) + 1
-            runs.append(PrintedRun(program, listed, len(hosts), name_of_device, number, stated_ranks=stated_ranks))
+            runs.append(
+                PrintedRun(program, listed, len(hosts), name_of_device, graph, number, stated_ranks=stated_ranks)
+            )
             program, ran = "", None
         elif runs and (row := _ROW.search(line)):
             printed = _row_of(runs[-1], row, line[row.end() :].split(), f"{origin}: line {number}")

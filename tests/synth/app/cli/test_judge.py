@@ -76,6 +76,13 @@ def test_the_algorithm_of_the_log_is_compared(synth: Call, tmp_path: Path) -> No
     )
 
 
+def test_cuda_graphs_are_named(synth: Call, tmp_path: Path) -> None:
+    text = printed("dgx-a100", 8, "allreduce", 1.0, "all_reduce_perf")
+    for graph, is_named in (("0", False), ("20", True)):
+        run = text.replace("step: 2", f"step: 2(factor) validation: 1 graph: {graph}")
+        assert ("CUDA graph" in judged(synth, tmp_path / "x", run, "--topo", "dgx-a100")) == is_named
+
+
 def test_another_gpu_is_named(synth: Call, tmp_path: Path) -> None:
     device = "#  Rank {} Group  0 Pid 7 on host device 0 [0x16] NVIDIA A100-SXM4-40GB"
     devices = "\n".join(device.format(rank) for rank in range(8))
