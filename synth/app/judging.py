@@ -44,7 +44,6 @@ class JudgedRow:
 
     Attributes:
         row: The measured times.
-        us: The time that is judged, in µs: out of place.
         usual: What the library chooses, with its usual time; None where it has no model of the question.
         bound_us: Proved bound in µs.
         ours_us: Time of our best file in µs; None where none is faster than what the library usually takes.
@@ -52,11 +51,15 @@ class JudgedRow:
     """
 
     row: PrintedRow
-    us: float
     usual: LibraryChoice | None
     bound_us: float
     ours_us: float | None
     ran: tuple[str, str] | None
+
+    @property
+    def us(self) -> float:
+        """Return the time that is judged, in µs: out of place."""
+        return self.row.out_of_place_us
 
     @property
     def interval_us(self) -> tuple[float, float] | None:
@@ -121,35 +124,40 @@ class JudgedRun:
             )
             yield f"{sizes}: is it another machine, or better than its kind?"
         for name, last, next_last in zip(_CLASS_NAMES, (0, *_CLASS_ENDS), (*_CLASS_ENDS, math.inf), strict=True):
-            own = [judged for judged in self.rows if last < judged.row.size_bytes <= next_last]
-            yield from self._of_class([j for j in own if j.verdict not in ("below the bound", "wrong")], name)
-        others = [j for j in self.rows if j.ran and j.usual and j.ran != (j.usual.algorithm, j.usual.protocol)]
-        if others:
-            first = others[0]
+            rows = [judged for judged in self.rows if last < judged.row.size_bytes <= next_last]
+            sound = [judged for judged in rows if judged.verdict not in ("below the bound", "wrong")]
+            yield from self._of_class(sound, name)
+        unusual = [
+            judged
+            for judged in self.rows
+            if judged.ran and judged.usual and judged.ran != (judged.usual.algorithm, judged.usual.protocol)
+        ]
+        if unusual:
+            first = unusual[0]
             ran, size = " ".join(first.ran or ()), format_size(first.row.size_bytes)
-            sizes = f"{format_count(len(others), 'size')} did not run what {self.library} usually takes"
+            sizes = f"{format_count(len(unusual), 'size')} did not run what {self.library} usually takes"
             yield f"{sizes}, the first {size}: {ran} instead of {first.usual}; is NCCL_ALGO or a tuner set?"
 
     def _of_class(self, rows: Sequence[JudgedRow], name: str) -> Iterator[str]:
         """Yield a sentence on the rows of one class of sizes."""
-        known = [(judged, judged.usual) for judged in rows if judged.usual is not None]
-        if not known:
+        compared = [(judged, judged.usual) for judged in rows if judged.usual is not None]
+        if not compared:
             return
-        share = statistics.median(usual.time_us / judged.us for judged, usual in known)
-        counts = Counter(judged.verdict for judged, _ in known)
-        if 2 * counts["slow"] <= len(known):
+        share = statistics.median(usual.time_us / judged.us for judged, usual in compared)
+        counts = Counter(judged.verdict for judged, _ in compared)
+        if 2 * counts["slow"] <= len(compared):
             if counts["slow"]:
-                slowest, usual = max(known, key=lambda pair: pair[0].us / pair[1].time_us)
-                sizes, size = format_count(len(known), "size"), format_size(slowest.row.size_bytes)
+                slowest, usual = max(compared, key=lambda pair: pair[0].us / pair[1].time_us)
+                sizes, size = format_count(len(compared), "size"), format_size(slowest.row.size_bytes)
                 part = f"{usual.time_us / slowest.us:.0%} of the usual speed"
                 yield f"{name}: {counts['slow']} of {sizes} slow, the slowest {size} ({part})"
                 return
-            word = "faster than usual" if 2 * counts["fast"] > len(known) else "as fast as usual"
+            word = "faster than usual" if 2 * counts["fast"] > len(compared) else "as fast as usual"
             yield f"{name}: {word} (median {share:.0%} of the usual speed)"
             return
         text = f"{name}: {share:.0%} of what {self.library} usually reaches on {self.topology.name}"
         if name != _CLASS_NAMES[-1]:
-            more_us = statistics.median(judged.us - usual.time_us for judged, usual in known)
+            more_us = statistics.median(judged.us - usual.time_us for judged, usual in compared)
             yield f"{text}; a call takes about {format_time(more_us)} more"
         else:
             yield text + self._like_nics(share)
@@ -216,10 +224,10 @@ def _judged(run: PrintedRun, topology: Topology, answer: Synthesis, ranks: tuple
     for row in run.rows:
         size, choice = row.size_bytes, usual[row.size_bytes]
         bound_us, ours_us = answer.result.bound.at(size)[0], answer.result.fastest(size).time_us(size)
-        known = choice if isinstance(choice, LibraryChoice) else None
-        gains = known is None or ours_us < known.time_us
+        library_choice = choice if isinstance(choice, LibraryChoice) else None
+        gains = library_choice is None or ours_us < library_choice.time_us
         ours = ours_us if gains else None
-        rows.append(JudgedRow(row, row.out_of_place_us, known, bound_us, ours, run.ran.get(size)))
+        rows.append(JudgedRow(row, library_choice, bound_us, ours, run.ran.get(size)))
     return JudgedRun(run, library, why, topology, ranks, rows, answer.result.stop_reason == "budget")
 
 
@@ -240,16 +248,16 @@ def with_measured_costs(runs: Sequence[JudgedRun], topology: Topology) -> tuple[
     protocols = dict(topology.costs.protocols)
     factors_text: dict[str, str] = {}
     for name, protocol in protocols.items():
-        own = [(row.usual, row.us) for row in sound if row.usual and row.usual.protocol == name]
-        own = [(usual, us) for usual, us in own if usual.algorithm in (RING, TREE, PAIRS)]
-        if len(own) < _FEWEST:
+        choices = [(row.usual, row.us) for row in sound if row.usual and row.usual.protocol == name]
+        choices = [(usual, us) for usual, us in choices if usual.algorithm in (RING, TREE, PAIRS)]
+        if len(choices) < _FEWEST:
             continue
-        parts_us = np.array([(usual.latency_us, usual.time_us - usual.latency_us) for usual, _ in own])
-        is_told = (parts_us >= _TELLING * parts_us.sum(axis=1, keepdims=True)).sum(axis=0) >= _FEWEST
-        measured_us = np.array([us for _, us in own])
-        pulls = np.where(is_told, _PULL, _FIXED)
+        parts_us = np.array([(usual.latency_us, usual.time_us - usual.latency_us) for usual, _ in choices])
+        is_decisive = (parts_us >= _TELLING * parts_us.sum(axis=1, keepdims=True)).sum(axis=0) >= _FEWEST
+        measured_us = np.array([us for _, us in choices])
+        pulls = np.where(is_decisive, _PULL, _FIXED)
         shares = np.vstack([parts_us / measured_us[:, None], np.diag(pulls)])
-        factors = np.linalg.lstsq(shares, np.array([*np.ones(len(own)), *pulls]), rcond=None)[0]
+        factors = np.linalg.lstsq(shares, np.array([*np.ones(len(choices)), *pulls]), rcond=None)[0]
         latency, work = np.clip(factors, *_FACTORS).tolist()
         most = _MOST_DATA.get(name, 1.0)
         protocols[name] = replace(
@@ -264,8 +272,8 @@ def with_measured_costs(runs: Sequence[JudgedRun], topology: Topology) -> tuple[
     device = next((run.run.device for run in runs if run.run.device), topology.name)
     source = f"measured here by nccl-tests ({device}), as factors of: {topology.costs.source}"
     kept = ", ".join(name for name in protocols if name not in factors_text)
-    told = f"fitted: {', '.join(factors_text.values())}" + (f"; as before: {kept}" if kept else "")
-    return replace(topology, name=f"{topology.name}-measured", costs=Costs(protocols, source)), told
+    summary = f"fitted: {', '.join(factors_text.values())}" + (f"; as before: {kept}" if kept else "")
+    return replace(topology, name=f"{topology.name}-measured", costs=Costs(protocols, source)), summary
 
 
 def _chooser(answer: Synthesis, library: str, run: PrintedRun) -> Callable[[int], LibraryChoice | NotModelled]:

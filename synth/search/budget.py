@@ -73,7 +73,7 @@ class Budget:
         seconds: Seconds in all; infinite for a search whose answer must not depend on the clock.
         begun: When the budget began to count.
         stated_s: Seconds of the whole command's budget, of which messages speak; 0 if that is `seconds`.
-        overtime: How much of the time after the budget was worked for a first program.
+        overtime: The processor time that a first program may use after the budget, and what it has used.
     """
 
     seconds: float = math.inf

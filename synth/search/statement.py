@@ -175,15 +175,11 @@ def with_source_times(document: dict[str, Any]) -> dict[str, Any]:
 
     def by_source(row: dict[str, Any]) -> dict[str, Any]:
         """Return a row with the times of the libraries' sources where these are known."""
-        choices = {
-            name: choice
-            | (
-                {"time_us": us, "vs": us / row["time_us"], "vs_low": None, "vs_high": None}
-                if (us := choice["source_us"])
-                else {}
-            )
-            for name, choice in row["libraries"].items()
-        }
+        choices = dict(row["libraries"])
+        for name, choice in choices.items():
+            if us := choice["source_us"]:
+                times = {"time_us": us, "vs": us / row["time_us"], "vs_low": None, "vs_high": None}
+                choices[name] = choice | times
         return row | {"libraries": choices}
 
     forms = [key for key in ("algorithms", "other_form") if key in document]

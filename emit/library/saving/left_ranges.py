@@ -42,8 +42,8 @@ def leave_to_libraries(result: SearchResult, libraries: Sequence[str]) -> Search
     """Return a search result whose ranges are cut, at powers of two, where a library is faster.
 
     Ranges that are left to a library have its name and times. A schedule that has no program is compared like a
-    program. Nothing is left to one where none is modelled, where
-    times are without an executor's costs, and where the user named the engine.
+    program. Nothing is left to a library where none is modelled, where times are without an executor's costs, or
+    where the user named the engine.
 
     Args:
         result: The search result with programs.
