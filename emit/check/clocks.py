@@ -75,7 +75,7 @@ class Message:
         self._total_entries[0] -= self._size
 
 
-class Group:
+class ActorGroup:
     """The group of translations whose images the ranks are; only the identity, whose number is 0, without images.
 
     Attributes:
@@ -136,7 +136,7 @@ class ThreadClocks:
         InputError: If there are too many actors.
     """
 
-    def __init__(self, rank: list[int], merged: bool, group: Group) -> None:
+    def __init__(self, rank: list[int], merged: bool, group: ActorGroup) -> None:
         check_deadline()
         size, self.group = len(rank), group
         max_actors = isqrt(2 * CAPACITY.clock_entries // (group.order if merged else 2 * group.order))

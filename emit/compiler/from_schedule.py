@@ -126,7 +126,7 @@ class RankCells:
         return self.scratch[chunk]
 
 
-class Sends:
+class RankSends:
     """The sends of a schedule that leave or reach the ranks for which instructions are built.
 
     All columns have one entry for each send. Without translations these are all sends and all ranks.
@@ -180,7 +180,7 @@ class Sends:
 
 
 def add_sends(
-    ir: Instructions, sends: Sends, ranks: Mapping[int, RankCells], count: list[int]
+    ir: Instructions, sends: RankSends, ranks: Mapping[int, RankCells], count: list[int]
 ) -> tuple[list[float], list[int]]:
     """Add the instructions of a schedule step by step.
 
@@ -227,7 +227,7 @@ class _Ends:
         rows: Row of the schedule of each instruction; −1 for a local one.
     """
 
-    def __init__(self, ir: Instructions, sends: Sends, ranks: Mapping[int, RankCells], count: list[int]) -> None:
+    def __init__(self, ir: Instructions, sends: RankSends, ranks: Mapping[int, RankCells], count: list[int]) -> None:
         schedule = sends.schedule
         self.due_us: list[float] = []
         self.rows: list[int] = []

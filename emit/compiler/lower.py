@@ -16,7 +16,7 @@ import numpy as np
 from emit.columns import Columns
 from emit.compiler.compile import Compiler
 from emit.compiler.cuts import cut_time_us
-from emit.compiler.from_schedule import RankCells, Sends, add_sends
+from emit.compiler.from_schedule import RankCells, RankSends, add_sends
 from emit.compiler.in_time import in_time
 from emit.compiler.ir import Instructions
 from emit.compiler.prepared import Lanes
@@ -286,7 +286,7 @@ def lower_to_instructions(
         inplace = forms(problem)[0]
     if inplace not in forms(problem):
         raise InputError(f"{collective.name}: has no form in place; it must be out of place")
-    sends = Sends(problem, schedule, translations)
+    sends = RankSends(problem, schedule, translations)
     ranks = {rank: RankCells(common, rank, inplace) for rank in checking_deadline(sends.ranks)}
     sizes = [Gpu(*ranks[rank].sizes, 0, ()) for rank in sends.representative.tolist()]
     per_loop = named_chunks_per_loop(collective) if has_name else max(max((g.i_chunks, g.o_chunks)) for g in sizes)

@@ -45,7 +45,7 @@ from emit.mscclpp.numbering import Numbering
 from emit.mscclpp.placement import Placer
 from emit.mscclpp.plan import MAX_OPS, ExecutionPlan
 from emit.mscclpp.read import remember, shared_plan
-from emit.mscclpp.replay import Calls, Replay
+from emit.mscclpp.replay import CallAssumption, Replay
 from emit.mscclpp.structure import caution, check_structure
 from emit.mscclpp.threadblocks import make_threadblocks
 from emit.mscclpp.timing import PlanPredictor
@@ -162,7 +162,7 @@ def _is_of_calls(finding: Finding) -> bool:
 
 def _say_what_calls_need(plan_acts: Acts, memory: Memory, goal: Goal | None, findings: Findings) -> None:
     """Replace races for scratch by one finding, where the plan is right if its caller keeps to some rule."""
-    for calls in (Calls.OF_ONE_SIZE, Calls.APART):
+    for calls in (CallAssumption.OF_ONE_SIZE, CallAssumption.APART):
         further = Findings()
         _replay(plan_acts, memory, goal, further, [], calls)
         if not further.reported:
@@ -192,7 +192,7 @@ def _replay(
     required_goal: Goal | None,
     findings: Findings,
     notes: list[str],
-    calls: Calls = Calls.ANY,
+    calls: CallAssumption = CallAssumption.ANY,
 ) -> None:
     """Run several launches of a plan on contents, whose caller promises `calls`, and add findings and notes."""
     goal = required_goal or _nothing_asked(memory.plan)

@@ -9,7 +9,7 @@ is added, so a program without deadlock becomes a plan without deadlock.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import isqrt
 from typing import NamedTuple
 
@@ -238,11 +238,23 @@ class Placer:
         write_keys = [key for span in placed.dst for key in self.keys(rank, span)]
         if message is not None:
             self._arrive(step, rank, reads, message, write_keys)
+        self._access(step, read_keys, write_keys)
+        if self.packets:
+            self._packets(step, rank)
+
+    def _access(self, step: Step, read_keys: Sequence[int], write_keys: Sequence[int]) -> None:
+        """Record what a step reads and writes, and add the waits and copies that earlier accesses of the cells need.
+
+        Args:
+            step: The step.
+            read_keys: Keys of the cells that it reads (see `keys`).
+            write_keys: Keys of the cells that it writes.
+        """
         for key in read_keys:
             if self.packets and key in self.written:
                 self._order(step, self.written[key], self.local)
             self.readers.setdefault(key, {})[self.block_of[step]] = step
-            if name == "s" and self.by_port[step]:
+            if self.names[step] == "s" and self.by_port[step]:
                 self.flights.setdefault(key, []).append(step)
         for key in write_keys:
             if self.packets:
@@ -257,8 +269,6 @@ class Placer:
             self.written[key] = step
             if self.by_port[step]:  # A fused step sends the data that it has just written.
                 self.flights.setdefault(key, []).append(step)
-        if self.packets:
-            self._packets(step, rank)
 
     def _packets(self, step: Step, rank: int) -> None:
         """Add the scratch that packet operations need: every sum is stored, and ports send from packets."""

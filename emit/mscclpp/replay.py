@@ -16,7 +16,7 @@ from enum import Enum
 import numpy as np
 
 from emit.check.acts import Act, ActExecution, ActRun, Acts, Move
-from emit.check.clocks import Group, Message, Row, ThreadClocks, VectorClocks
+from emit.check.clocks import ActorGroup, Message, Row, ThreadClocks, VectorClocks
 from emit.check.contents import GARBAGE, NOTHING, ProgramContents
 from emit.findings import Findings
 from emit.mscclpp.acts import in_upper_half
@@ -31,7 +31,7 @@ _MIXED = -1
 _SPELT_OUT = 8  # cautions that are written out; further ones are counted
 
 
-class Calls(Enum):
+class CallAssumption(Enum):
     """What the caller of a plan promises about its calls, in words for a finding."""
 
     ANY = "any calls"
@@ -68,12 +68,12 @@ class Replay:
         contents: ProgramContents,
         cells: dict[int, int],
         findings: Findings,
-        calls: Calls = Calls.ANY,
+        calls: CallAssumption = CallAssumption.ANY,
     ) -> None:
         self.plan_acts, self.memory, self.contents = plan_acts, memory, contents
         self.initial, self.cells = cells, dict(cells)
         self.findings, self.calls = findings, calls
-        self.group = Group(None if memory.images is None else memory.images.images)
+        self.group = ActorGroup(None if memory.images is None else memory.images.images)
         self.launch, self.execution = 0, ActExecution(plan_acts)
         self.halves = [plan_acts.acts, in_upper_half(plan_acts, memory) if memory.plan.double else plan_acts.acts]
         self.begins = first_of_alike(memory, contents.goal, self.halves)
@@ -116,7 +116,7 @@ class Replay:
         blocks_of_ranks = [blocks for blocks in self.plan_acts.blocks_of_ranks(len(self.begun)) if blocks]
         for blocks in blocks_of_ranks:
             self.clocks.join(blocks)
-        if self.calls == Calls.APART:
+        if self.calls == CallAssumption.APART:
             self.clocks.join(range(len(self.plan_acts.acts)))
         for blocks in blocks_of_ranks:
             self.begun[self.plan_acts.rank[blocks[0]]] = self.clocks.tick[blocks[0]]
@@ -341,7 +341,7 @@ class Replay:
         """Add a race, once for each operation and rank: the rank may not have started when its memory is used."""
         # Packets in double scratch may arrive before the start, because the last launch uses the other half.
         may_come_early = run.packet and self.memory.plan.double
-        if may_come_early or (self.calls != Calls.ANY and self.memory.in_scratch(run.cell)):
+        if may_come_early or (self.calls != CallAssumption.ANY and self.memory.in_scratch(run.cell)):
             return
         pair = (block, act.op, -1, run.rank)
         if pair in self.reported:
@@ -430,7 +430,7 @@ class Replay:
             if rank != peer and not clocks.has_begun(known_at_end[rank][0], peer, self.begun)
         )
         pair = next(unaware_pairs, None)
-        if pair is None or self.calls == Calls.APART:
+        if pair is None or self.calls == CallAssumption.APART:
             return
         subject = f"hears nothing of rank {pair[1]} in a launch, and can be two ahead of it"
         if plan.packets and plan.double and plan.connects(*pair):

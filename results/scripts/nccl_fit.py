@@ -196,12 +196,12 @@ def left_out(rows: Sequence[Row], network: fit.Fitted) -> list[list[tuple[str, f
     return folds
 
 
-def spread(ends: np.ndarray) -> fit.Spread:
+def spread(ends: np.ndarray) -> fit.ErrorInterval:
     """Return an interval with two ends, which is widened so that it has a margin on both sides of the modelled time."""
-    return fit.Spread(min(float(ends[0]), 1 - MARGIN), max(float(ends[1]), 1 + MARGIN))
+    return fit.ErrorInterval(min(float(ends[0]), 1 - MARGIN), max(float(ends[1]), 1 + MARGIN))
 
 
-def spreads_of(ratios: Iterable[tuple[str, float]]) -> dict[str, fit.Spread]:
+def spreads_of(ratios: Iterable[tuple[str, float]]) -> dict[str, fit.ErrorInterval]:
     """Return, by kind that has any, the interval that holds four fifths of ratios of measured over modelled time."""
     by_kind = defaultdict(list)
     for kind, ratio in ratios:
@@ -209,7 +209,7 @@ def spreads_of(ratios: Iterable[tuple[str, float]]) -> dict[str, fit.Spread]:
     return {kind: spread(np.quantile(by_kind[kind], [LOW, HIGH])) for kind in START if by_kind[kind]}
 
 
-def spreads_between(rows: Sequence[Row], figures: fit.Fitted) -> dict[str, fit.Spread]:
+def spreads_between(rows: Sequence[Row], figures: fit.Fitted) -> dict[str, fit.ErrorInterval]:
     """Return the intervals between nodes, which hold four fifths of the rows, where each run has the same weight."""
     ratios: dict[str, dict[str, list[float]]] = {fit.NETWORK: defaultdict(list), fit.NETWORK_LARGE: defaultdict(list)}
     for row in rows:
@@ -313,7 +313,7 @@ def main() -> None:
     folder = parser.parse_args().folder
     rows, elsewhere = measured(folder), published()
     generations = {name: dict(START) for name in (fit.AMPERE, fit.HOPPER, fit.BLACKWELL)}
-    figures = fit.Fitted(generations, NETWORK_START, STATED, dict.fromkeys(SPREADS, fit.Spread(1.0, 1.0)))
+    figures = fit.Fitted(generations, NETWORK_START, STATED, dict.fromkeys(SPREADS, fit.ErrorInterval(1.0, 1.0)))
     figures = fit_network(elsewhere, fit_nodes(rows, figures))
     folds = left_out(rows, figures)
     spreads = spreads_of(pair for fold in folds for pair in fold)

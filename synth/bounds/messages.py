@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from synth.bounds.search import BoundSearch
-from synth.bounds.witnesses.messages import Messages
+from synth.bounds.witnesses.messages import MessageGaps
 from topologies.arrays import components
 
 
-def find_messages(search: BoundSearch) -> Iterator[Messages]:
+def find_messages(search: BoundSearch) -> Iterator[MessageGaps]:
     """Yield a witness for the first rank of the nodes, and for the root where there is one.
 
     Nothing is yielded for a quotient problem, without gaps, or where links without a gap join all ranks.
@@ -29,10 +29,10 @@ def find_messages(search: BoundSearch) -> Iterator[Messages]:
     gap_us = float(net.gap_us[~gapless].min())
     for rank in sorted({0, problem.collective.root, problem.collective.nranks - 1}):
         text = f"messages of {len(parts)} nodes, {gap_us:g} µs apart, at {search.name_ranks([rank])}"
-        yield Messages(ranks=(rank,), parts=parts, text=text)
+        yield MessageGaps(ranks=(rank,), parts=parts, text=text)
 
 
-def find_messages_with_data(search: BoundSearch) -> Iterator[Messages]:
+def find_messages_with_data(search: BoundSearch) -> Iterator[MessageGaps]:
     """Yield the same witnesses at `search.size_bytes`, where a message's data keep its door busy too."""
     for witness in find_messages(search):
         yield replace(witness, at_bytes=search.size_bytes, text=f"{witness.text}, with data")

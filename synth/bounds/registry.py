@@ -23,7 +23,7 @@ from synth.bounds.witnesses.cut import Cut
 from synth.bounds.witnesses.ends import Arrivals, Departures
 from synth.bounds.witnesses.hops import Direct, Path
 from synth.bounds.witnesses.lengths import Lengths
-from synth.bounds.witnesses.messages import Messages
+from synth.bounds.witnesses.messages import MessageGaps
 from synth.bounds.witnesses.parts import Parts
 
 _W = TypeVar("_W", bound=Witness)
@@ -73,8 +73,8 @@ def register(kind: BoundKind) -> None:
 for _row in (
     KindRow[Path](Path, {BoundCost.QUICK: find_path}),
     KindRow[Direct](Direct, {BoundCost.QUICK: find_direct}),
-    KindRow[Messages](
-        Messages,
+    KindRow[MessageGaps](
+        MessageGaps,
         {
             BoundCost.QUICK: find_messages,
             BoundCost.SIZE: find_messages_with_data,

@@ -33,7 +33,7 @@ _THOROUGH = TighteningEffort(quick_ranks=np.inf, least_linear_s=2.0, most_linear
 _BULK = 20.0  # Bytes count far more than latencies from this multiple of the bound of an empty message on.
 
 
-class Programs(Enum):
+class ProgramScope(Enum):
     """The programs that a search makes of its algorithms."""
 
     ALL, FIRST, NONE = "all", "first", "none"
@@ -239,7 +239,7 @@ class SearchPlan:
     retry_sends: int = 15_000
     retry_share: float = 0.5
     patient: bool = False
-    programs: Programs = Programs.ALL
+    programs: ProgramScope = ProgramScope.ALL
     protocols: ProtocolPlan = ProtocolPlan()
 
 

@@ -19,7 +19,7 @@ from synth.model.problem import Problem
 from synth.search.budget import Budget
 from synth.search.frontier import frontier, winners
 from synth.search.offer import Execution, Offer
-from synth.search.plans import Programs
+from synth.search.plans import ProgramScope
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
@@ -136,7 +136,7 @@ class Pool:
         """
         self.executor, self.budget, self.report = executor, budget or Budget(), report
         self.offers, self.refused = list(offers), list[Offer]()
-        self.searching, self.lowering, self.programs = False, False, Programs.ALL
+        self.searching, self.lowering, self.programs = False, False, ProgramScope.ALL
         self._least_bytes = least_bytes
         self._usual_send_s = _LEAST_SEND_S if executor is None else executor.send_s
         self._learned_sends = 0  # The sends of the program that `send_s` was learned from.
@@ -155,7 +155,7 @@ class Pool:
         if self.lowering or self.executor is None:
             return self.budget.deadline
         postponed = [offer for offer in self.offers if offer.algorithm in self._postponed]
-        if self.programs is not Programs.ALL:
+        if self.programs is not ProgramScope.ALL:
             postponed = [] if self._aim is None else [self._aim]
         return self.budget.deadline - self.reserved_s(postponed)
 
@@ -172,7 +172,7 @@ class Pool:
         """
         self.offers.append(offer_of(algorithm, self._least_bytes, now() - self.budget.begun))
         self.best(size_bytes)
-        if self.programs is not Programs.ALL:
+        if self.programs is not ProgramScope.ALL:
             able = (offer for offer in self.offers if self.budget.can_reserve(self._needs_s(offer)))
             self._aim = min(able, key=lambda offer: offer.rank_at(size_bytes), default=None)
         return self.offer_of(algorithm)
@@ -199,7 +199,7 @@ class Pool:
 
     def is_slow_to_lower(self, sends: int) -> bool:
         """Return whether a program of so many sends takes too long to be the first one."""
-        if self.executor is None or self.programs is Programs.NONE:
+        if self.executor is None or self.programs is ProgramScope.NONE:
             return False
         return not self.budget.is_short(self.executor.writing * self.executor.send_s * sends, True)
 
@@ -367,7 +367,7 @@ class Pool:
             self._refuse(offer, reason)
             return False
         has_program = any(rival.execution is not None for rival in self.offers)
-        if self.programs is Programs.NONE or (has_program and self.programs is Programs.FIRST):
+        if self.programs is ProgramScope.NONE or (has_program and self.programs is ProgramScope.FIRST):
             return True
         if self.searching and has_program and offer.algorithm in self._cut_off:
             return True

@@ -20,7 +20,7 @@ from synth.model.defects import collected
 from synth.model.problem import SMALLEST, Problem
 from synth.search.budget import WRITING, Budget, BudgetTooShort
 from synth.search.offer import Offer
-from synth.search.plans import SINGLE, Programs, ProtocolPlan, SearchPlan
+from synth.search.plans import SINGLE, ProgramScope, ProtocolPlan, SearchPlan
 from synth.search.pool import Executor, Pool, offer_of
 from synth.search.protocols import search_protocols
 from synth.search.result import Report, SearchResult
@@ -65,7 +65,7 @@ def search(
         if problem.protocols:
             result = _ProtocolsSearch(problem, options, workers, report, plan, executor).run()
         else:
-            if plan.programs is Programs.ALL and not plan.patient and _has_files(problem, executor):
+            if plan.programs is ProgramScope.ALL and not plan.patient and _has_files(problem, executor):
                 stated_s = options.stated_s or options.budget_s
                 options = replace(options, budget_s=(1.0 - WRITING) * options.budget_s, stated_s=stated_s)
             result = StagedSearch(SearchState(problem, options, plan, workers, report, executor)).run()
@@ -153,7 +153,7 @@ class _ProtocolsSearch:
             least_bytes=self.least_bytes[name],
         )
         has_program = any(offer.execution for result in self.results.values() for offer in _offers(result))
-        programs = Programs.NONE if has_program or self._plan.patient else Programs.FIRST
+        programs = ProgramScope.NONE if has_program or self._plan.patient else ProgramScope.FIRST
         plan = replace(self._plan, sizes=sizes[name], only_sizes=True, programs=programs)
         plan = self._plan.protocols.plan_for(plan, self._options, is_first=not self.results)
         try:

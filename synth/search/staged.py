@@ -19,7 +19,7 @@ from synth.model.defects import contained, raise_first_defect
 from synth.search.budget import GRACE_S, BudgetTooShort, check_budget
 from synth.search.frontier import POWERS
 from synth.search.gaps import LargestGap
-from synth.search.plans import Programs, Stage
+from synth.search.plans import ProgramScope, Stage
 from synth.search.result import SearchResult
 from synth.search.runner import EngineRun, by_gain, compiled_interrupts, race, run_to_end
 from synth.search.state import SearchState
@@ -243,7 +243,7 @@ class StagedSearch:
             raise BudgetTooShort(state.problem.topology, self._sends, options.budget_s, stated_s=options.stated_s)
         if stop_reason == "interrupted":
             state.pool.stop()
-        if self._plan.programs is not Programs.ALL:
+        if self._plan.programs is not ProgramScope.ALL:
             state.pool.executor = None
         state.pool.searching = False
         if not state.result.bound.witnesses:

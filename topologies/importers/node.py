@@ -161,25 +161,7 @@ class Node:
         usable = [nic for nic in rated if nic.gbs == gbs]
         if not usable or len(set(self.hosts)) > 1:
             return None
-        least = [min(nic.distance[rank] for nic in usable) for rank in range(self.devices)]
-        near = [[rank for rank in range(self.devices) if nic.distance[rank] == least[rank]] for nic in usable]
-        chosen = [(nic, ranks) for nic, ranks in zip(usable, near, strict=True) if ranks]
-        serves: dict[str, list[int]] = {nic.name: [] for nic, _ in chosen}
-        drawn: dict[str, list[str]] = {nic.name: [nic.name] for nic, _ in chosen}
-        share = 1
-        if len(chosen) >= self.devices:  # Each device has one or more NICs of its own.
-            names_of_device: list[list[str]] = [[] for _ in range(self.devices)]
-            for nic, ranks in sorted(chosen, key=lambda nic_and_ranks: len(nic_and_ranks[1])):
-                names_of_device[min(ranks, key=lambda rank: len(names_of_device[rank]))].append(nic.name)
-            share = min(map(len, names_of_device))
-            if share:
-                serves = {names[0]: [rank] for rank, names in enumerate(names_of_device)}
-                drawn = {names[0]: names[:share] for names in names_of_device}
-        if not share or len(chosen) < self.devices:
-            share, serves = 1, {nic.name: [] for nic, _ in chosen}
-            for rank in range(self.devices):
-                near_names = [nic.name for nic, ranks in chosen if rank in ranks]
-                serves[min(near_names, key=lambda name: len(serves[name]))].append(rank)
+        share, drawn, serves = self._shared_out(usable)
         sets = {name: ranks for name, ranks in serves.items() if ranks}
         rate_text = f"{share} of {gbs:g} GB/s a device, drawn as one" if share > 1 else f"{gbs:g} GB/s each way"
         self.remarks.append(f"NICs {', '.join(sets)}: {rate_text}; that one switch joins them is assumed")
@@ -195,6 +177,30 @@ class Node:
         guids = {nic.name: nic.guid for nic in self.nics}
         ports = tuple(tuple(NicPort(name, guids[name]) for name in drawn[first]) for first in sets)
         return Nics(ranks_of, ranks_of, gbs * share, NIC_ALPHA_US, True, 1, ports)
+
+    def _shared_out(self, usable: Sequence[Nic]) -> tuple[int, dict[str, list[str]], dict[str, list[int]]]:
+        """Share out NICs among the devices, to each device one that is nearest to it.
+
+        Returns:
+            The number of NICs that each device has for itself, or 1 where devices share NICs; the NICs that are drawn
+            as one, by the name of their first; and the devices of each of these names, in order.
+        """
+        least = [min(nic.distance[rank] for nic in usable) for rank in range(self.devices)]
+        near = [[rank for rank in range(self.devices) if nic.distance[rank] == least[rank]] for nic in usable]
+        nearest = [(nic.name, ranks) for nic, ranks in zip(usable, near, strict=True) if ranks]
+        if len(nearest) >= self.devices:
+            names_of_device: list[list[str]] = [[] for _ in range(self.devices)]
+            for name, ranks in sorted(nearest, key=lambda name_and_ranks: len(name_and_ranks[1])):
+                names_of_device[min(ranks, key=lambda rank: len(names_of_device[rank]))].append(name)
+            share = min(map(len, names_of_device))
+            if share:
+                drawn = {names[0]: names[:share] for names in names_of_device}
+                return share, drawn, {names[0]: [rank] for rank, names in enumerate(names_of_device)}
+        serves: dict[str, list[int]] = {name: [] for name, _ in nearest}
+        for rank in range(self.devices):
+            near_names = [name for name, ranks in nearest if rank in ranks]
+            serves[min(near_names, key=lambda name: len(serves[name]))].append(rank)
+        return 1, {name: [name] for name in serves}, serves
 
     def _pcie_gbs(self, rank: int) -> float:
         """Return the GB/s of a device's own PCIe link; infinite where it is unknown."""

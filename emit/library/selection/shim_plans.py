@@ -64,7 +64,7 @@ def mscclpp_plan_dir() -> Path:
 
 
 @dataclass(frozen=True)
-class Choice:
+class PlanChoice:
     """Which plans of a library go to which of the shim's names.
 
     Attributes:
@@ -78,7 +78,7 @@ class Choice:
 
 def choose_plans(
     entries: Sequence[IndexEntry], nodes: Sequence[int], *, inplace: bool = True, only_sums: bool = False
-) -> Choice:
+) -> PlanChoice:
     """Choose the plans of one communicator for the shim's names.
 
     If there are more plans than names, those that gain most over NCCL's own algorithm are chosen.
@@ -101,7 +101,7 @@ def choose_plans(
     if len(fitting) > len(slots):
         reasons["the shim reads no further name for so many ranks and ranks a node"] = len(fitting) - len(slots)
     chosen = sorted(fitting[: len(slots)], key=lambda entry: entry.min_bytes)
-    return Choice(dict(zip(slots, chosen, strict=False)), reasons)
+    return PlanChoice(dict(zip(slots, chosen, strict=False)), reasons)
 
 
 def _sure_gain(entry: IndexEntry) -> float:

@@ -48,7 +48,7 @@ class Fit(NamedTuple):
     copy_gbs: float = math.inf
 
 
-class Spread(NamedTuple):
+class ErrorInterval(NamedTuple):
     """The interval that holds four of five measured times, as factors of the modelled time.
 
     Attributes:
@@ -76,7 +76,7 @@ class Fitted:
     fits: Mapping[str, Mapping[str, Fit]]
     network: Mapping[str, Fit]
     stated: float
-    spreads: Mapping[str, Spread]
+    spreads: Mapping[str, ErrorInterval]
 
 
 @cache
@@ -88,7 +88,7 @@ def fitted() -> Fitted:
         name: {kind: Fit(**figures) for kind, figures in tables[name].items()} for name in (AMPERE, HOPPER, BLACKWELL)
     }
     network = {kind: Fit(**figures) for kind, figures in tables[NETWORK].items()}
-    spreads = {kind: Spread(*ends) for kind, ends in tables["spreads"].items()}
+    spreads = {kind: ErrorInterval(*ends) for kind, ends in tables["spreads"].items()}
     return Fitted(generations, network, tables["stated"], spreads)
 
 

@@ -25,7 +25,7 @@ _MOST_GAPS = 1000  # in a latency; more steps would take long to count
 
 
 @dataclass(frozen=True, kw_only=True)
-class Messages(Witness):
+class MessageGaps(Witness):
     """Nodes, and a rank that needs data of many nodes, or whose data many nodes need.
 
     Attributes:

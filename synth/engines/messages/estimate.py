@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from synth.engines.messages.nodes import Carriers, Nodes
+from synth.engines.messages.nodes import MessageLinks, Nodes
 from synth.engines.messages.plans import MessagesForm, phases_of
 from synth.engines.messages.trees import rarest_first
 from synth.model.problem import Problem
@@ -88,7 +88,7 @@ def _busy_us(nodes: Nodes, messages: list[tuple[int, float]], form: MessagesForm
     net, count = nodes.net, len(nodes)
     ends = [(node, (node + ahead) % count) for ahead, _ in messages for node in range(count)]
     busy_us = [0.0] * net.nresources
-    links_of = Carriers(nodes).choose(ends, form.carriers)
+    links_of = MessageLinks(nodes).choose(ends, form.carriers)
     gbs, gap_us = net.bandwidth_gbs.tolist(), net.gap_us.tolist()
     for links, size_bytes in zip(links_of, [size for _, size in messages for _ in range(count)], strict=True):
         for link in links:

@@ -108,7 +108,7 @@ class Nodes:
         return sorted(hops, key=lambda hop: (hop.depth, hop.turn))
 
 
-class Carriers:
+class MessageLinks:
     """The choice of links for messages between nodes, so that NICs have as many messages each."""
 
     def __init__(self, nodes: Nodes) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.engines.messages.nodes import Carriers, Nodes
+from synth.engines.messages.nodes import MessageLinks, Nodes
 from synth.engines.messages.trees import rarest_first
 from synth.model.collective import Bools, Collective, Floats, Ints
 from synth.model.schedule import Schedule, follows_same, untimed
@@ -156,7 +156,7 @@ class _Spreading:
     def __init__(self, nodes: Nodes, form: MessagesForm) -> None:
         self.rows: list[Row] = []
         self.stage = self.step = 0
-        self._nodes, self._form, self._carriers = nodes, form, Carriers(nodes)
+        self._nodes, self._form, self._carriers = nodes, form, MessageLinks(nodes)
 
     def exchange(
         self, order: list[int], held: list[dict[int, list[int]]], arrivals: Sequence[_Arrival] | None = None
@@ -311,7 +311,7 @@ def moving(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
                 chunks.sort(key=lambda chunk: (place_of[int(goals[chunk])], int(at[chunk]), chunk))
                 ends.append((node, (node + far) % count))
                 carried.append((place, chunks))
-        for links, (place, chunks) in zip(Carriers(nodes).choose(ends, form.carriers), carried, strict=True):
+        for links, (place, chunks) in zip(MessageLinks(nodes).choose(ends, form.carriers), carried, strict=True):
             for link, part in cut(links, chunks):
                 number, source = len(rows), int(nodes.net.src[link])
                 for chunk in part:

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -110,17 +111,9 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
         written: The answer as it was written to a library that had no files for the question.
     """
     result = written.result
-    if result.healthy is not None or not result.ranges:
-        return
     forms = [written] + ([written.other_form] if written.other_form is not None else [])
     rows = [_ranges_and_files(form) for form in forms]
-    is_unwritten = any(
-        file is None and offer.execution is not None and not offer.library for row in rows for offer, file in row
-    )
-    if is_unwritten or (written.refused and result.stop_reason):
-        return
-    size = sum(len(file.text) for row in rows for _, file in row if file is not None)
-    if size > max(_SOON_CHECKED, _CHECKED_PER_S * result.seconds):
+    if not _is_kept(written, rows):
         return
     algorithms = list(dict.fromkeys(served.algorithm for form in forms for served in form.result.ranges))
     algorithms += [offer.algorithm for offer in result.refused if offer.algorithm not in algorithms]
@@ -152,6 +145,23 @@ def keep_answer(cache: Cache, key: str, written: Saved) -> None:
             cache.put(key, pack(about, files))
         except OSError as error:
             warn(f"warning: the cache {cache.folder} cannot be written ({error.strerror or error})")
+
+
+def _is_kept(written: Saved, rows: Sequence[Sequence[tuple[Offer, LibraryFile | None]]]) -> bool:
+    """Return whether an answer goes to the cache (see `keep_answer`).
+
+    Args:
+        written: The answer.
+        rows: Ranges of each of its forms of calls, each range with its file.
+    """
+    result = written.result
+    if result.healthy is not None or not result.ranges or (written.refused and result.stop_reason):
+        return False
+    pairs = list(chain.from_iterable(rows))
+    if any(file is None and offer.execution is not None and not offer.library for offer, file in pairs):
+        return False
+    size = sum(len(file.text) for _, file in pairs if file is not None)
+    return size <= max(_SOON_CHECKED, _CHECKED_PER_S * result.seconds)
 
 
 def take_answer(cache: Cache, key: str, folder: Path, user_question: Question) -> CachedAnswer | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -58,6 +59,29 @@ def _check_names(entries: Sequence[IndexEntry], target: str | None, topology: st
         raise InputError(f"--topology {topology}: the library has no file for it; it has files for {', '.join(names)}")
 
 
+@dataclass(frozen=True)
+class _Filter:
+    """What rows of a library `show` prints.
+
+    Attributes:
+        collective: Collective, as the library spells it; None for all.
+        target: Executor; None for all.
+        ranks: Ranks of a process group, ascending; None for all groups.
+    """
+
+    collective: str | None
+    target: str | None
+    ranks: Sequence[int] | None
+
+    def admits(self, collective: str, target: str, groups: Iterable[Sequence[int]]) -> bool:
+        """Return whether a row is printed that serves a collective of some groups by an executor."""
+        return (
+            self.collective in (None, collective)
+            and self.target in (None, target)
+            and (self.ranks is None or any(sorted(group) == self.ranks for group in groups))
+        )
+
+
 @click.command("show")
 @click.argument("folder", metavar="LIB")
 @click.option("--collective", metavar="NAME", help="Show only files for this collective.")
@@ -75,22 +99,14 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
     spelled = None if collective is None else spelled_name(entries, collective)
     _check_names(entries, target, None)
     ranks = None if group is None else sorted(parse_ranks(group, "--group", _RANKS))
+    wanted = _Filter(spelled, target, ranks)
     entries_left = [
         entry
         for entry in entries
-        if spelled in (None, entry.collective)
-        and target in (None, entry.target)
-        and (
-            ranks is None
-            or any(sorted(group_ranks) == ranks for group_ranks in (entry.group, *entry.isomorphic_groups))
-        )
+        if wanted.admits(entry.collective, entry.target, (entry.group, *entry.isomorphic_groups))
     ]
     unfiled = [
-        row
-        for row in unfiled_schedules(folder)
-        if spelled in (None, row["collective"])
-        and target in (None, row["target"])
-        and (ranks is None or any(sorted(group_ranks) == ranks for group_ranks in row["groups"]))
+        row for row in unfiled_schedules(folder) if wanted.admits(row["collective"], row["target"], row["groups"])
     ]
     if as_json:
         print_json(
