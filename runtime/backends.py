@@ -119,6 +119,8 @@ def choose_backend(name: str | None, options: Collection[str]) -> Backend:
     suitable_rows = [row for row in BACKENDS.values() if row.options.issuperset(options)]
     if name is None:
         default_rows = [row for row in suitable_rows if row.by_default]
+        if not default_rows:
+            raise InputError(f"{' and '.join(options)}: no back end takes them together; give one of them")
         row = default_rows[0] if options else next(row for row in default_rows if row.is_available())
     else:
         if name not in BACKENDS:

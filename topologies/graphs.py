@@ -229,9 +229,28 @@ def _links(
             figures = figures_of_pair.setdefault(pair, [0.0, alpha, KINDS.index(link)])
             figures[0] += gbs
             figures[1] = max(figures[1], alpha)
-            for name in str(values.get("limit", "")).split(",") if values.get("limit") else ():
+            for name in _limit_names(values.get("limit"), where):
                 members.setdefault(name, set()).add(pair)
     return figures_of_pair, members
+
+
+def _limit_names(value: Any, where: str) -> list[str]:
+    """Return the names of an edge's limits, which are one text with commas or a JSON list of texts.
+
+    Args:
+        value: What the edge states; nothing if it has no limit.
+        where: Name of the edge in errors.
+
+    Raises:
+        InputError: The list is wrong.
+    """
+    text = str(value or "")
+    if not text.startswith("["):
+        return text.split(",") if text else []
+    names = parse_json(text, where, "a list of limits' names")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{where}: limit {shown(value)}; it must be names with commas, or a JSON list of names")
+    return names
 
 
 def _switch_ops(data: Mapping[Any, Mapping[str, Any]], switches: list[Any], origin: str) -> Iterator[SwitchOps]:

@@ -211,7 +211,7 @@ class Topology:
         for (src, dst, gbs, alpha, kind), names in zip(
             zip(*(c.tolist() for c in columns), strict=True), members, strict=True
         ):
-            attributes = ({"limit": ",".join(names)} if names else {}) | ({"link": KINDS[kind]} if kind else {})
+            attributes = ({"limit": _joined(names)} if names else {}) | ({"link": KINDS[kind]} if kind else {})
             graph.add_edge(vertices[src], vertices[dst], gbs=gbs, alpha_us=alpha, **attributes)
         return graph
 
@@ -263,7 +263,7 @@ class Topology:
     def _checked_kinds(self, nlinks: int) -> Ints:
         """Return the kind of each link in the order of the columns given; "other" for all where none is stated."""
         kind = _integers("link_kind", self.link_kind)
-        if not kind.any():
+        if not len(kind):
             return np.zeros(nlinks, dtype=np.int64)
         if len(kind) != nlinks or kind.min() < 0 or kind.max() >= len(KINDS):
             raise self._error(f"link_kind must hold {nlinks} numbers from 0 to {len(KINDS) - 1}, one a link")
@@ -330,8 +330,10 @@ class Topology:
         Raises:
             InputError: Its name, links or bandwidth are wrong.
         """
-        if not _is_line(limit.name):
-            raise self._error(f"limit name {limit.name!r} must be a text of one line")
+        if not _is_line(limit.name) or "→" in limit.name:
+            raise self._error(
+                f"limit name {limit.name!r} must be a text of one line without →, which links' names have"
+            )
         where = f"limit {limit.name!r}"
         links = np.unique(_integers(f"{where} links", limit.links))
         if not len(links):
@@ -359,6 +361,11 @@ def load_networkx() -> Any:
         InputError: networkx is not installed.
     """
     return optional_module("networkx", "graphs", "graphs need networkx")
+
+
+def _joined(names: Sequence[str]) -> str:
+    """Return names as one text: with commas, or as a JSON list if a name has a comma or begins like such a list."""
+    return json.dumps(names) if any("," in name or name.startswith("[") for name in names) else ",".join(names)
 
 
 def _is_line(text: Any) -> bool:

@@ -259,7 +259,7 @@ class GpuExecutor:
             gpu_buffers = [self._copied(rank, *pair) for rank, pair in enumerate(host_buffers)]
             inputs, outputs = zip(*gpu_buffers, strict=True)
         launch = self.prepare(inputs, outputs, kind=kind, op=op)
-        self.kernel_us = 0.0
+        self.kernel_us, self.emulated = 0.0, None
         if launch is not None:
             self._run_timed(launch)
         for pair, copies in zip(host_buffers, gpu_buffers, strict=True):

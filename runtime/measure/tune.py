@@ -115,7 +115,10 @@ def parse_sizes(text: str) -> list[int]:
     """
     try:
         if ":" not in text:
-            return sorted({parse_size(part, "--sizes") for part in text.split(",")})
+            sizes = sorted({parse_size(part, "--sizes") for part in text.split(",")})
+            if sizes[-1] > MAX_MESSAGE_BYTES:
+                raise InputError(f"--sizes: {sizes[-1]} bytes; it must be at most {MAX_MESSAGE_BYTES}")
+            return sizes
         low, high, *more = text.split(":")
         factor = float(more[0]) if more else 4.0
         first, last = parse_size(low, "--sizes"), parse_size(high, "--sizes")

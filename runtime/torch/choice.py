@@ -265,8 +265,11 @@ class Chooser:
         method = method or Method(self.backend)
         if method.backend == "synth":
             return [(0, None)]
-        first_sizes = {0} | {row.min_bytes for row in self.rows}
-        first_sizes |= {row.max_bytes + 1 for row in self.rows if row.max_bytes is not None}
+        first_sizes = {0}
+        served_sizes = [(row.min_bytes, row.max_bytes) for row in self.rows]
+        served_sizes += [(entry.min_bytes, entry.max_bytes) for entry in self._entries(call)]
+        for low, high in served_sizes:
+            first_sizes |= {low} if high is None else {low, high + 1}
         ranges: list[tuple[int, str | None]] = []
         for size in sorted(first_sizes):
             choice = self._choose(method, call._replace(size_bytes=size))

@@ -243,7 +243,7 @@ def _of_links(document: Mapping[str, Any], origin: str) -> Fabric:
         for cable in _list(_table(entry, at), "compounded_links", at):
             ends = [_table(interface, at) for interface in _list(_table(cable, at), "interfaces", at)]
             names = [devices.get(_text(end, "node", at), "") for end in ends]
-            if len(names) != 2 or "" in names or not switches & set(names):
+            if len(names) != 2 or names[0] == names[1] or "" in names or not switches & set(names):
                 raise InputError(
                     f"{at}: {' to '.join(names)[:60]!r} is no cable to a switch; it must join two of `nodes`, one of"
                     " them a switch"

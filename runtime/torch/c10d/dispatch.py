@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -36,6 +36,19 @@ def reduction_of(redop: Any) -> str:
     """Return our name of torch's reduction, or torch's own name for a reduction that we do not support."""
     name = next((name for name in _REDUCTION_NAMES if redop == getattr(dist.ReduceOp, name)), "unknown")
     return _REDUCTIONS.get(name, name)
+
+
+@contextmanager
+def _sums_for_averages(opts: Any, averages: bool) -> Iterator[None]:
+    """Let torch's options of a call state a sum, where an average is wanted and the back end may not know averages."""
+    wanted = opts.reduceOp if averages else None
+    if averages:
+        opts.reduceOp = dist.ReduceOp.SUM
+    try:
+        yield
+    finally:
+        if averages:
+            opts.reduceOp = wanted  # The options are the caller's.
 
 
 def _store_rank(store: Any) -> int | None:
@@ -270,9 +283,7 @@ class Dispatcher:
         record = counters.count(issued.call.collective, name, issued.call.size_bytes, reason)
         copies = Copies(name == "gloo")
         averages = name == "gloo" and op == "avg"
-        if averages:
-            opts.reduceOp = dist.ReduceOp.SUM  # Not every version of Gloo supports averages.
-        with core.watch.guard(issued.waiting, new=True, closes=False):
+        with core.watch.guard(issued.waiting, new=True, closes=False), _sums_for_averages(opts, averages):
             work = getattr(wrapped, operation.method)(*arguments(copies), opts)
         unlimited = name == "gloo" and operation.unlimited
         wait = work.wait

@@ -82,7 +82,7 @@ class Calls:
         self.numbers, self.last_number = count(1), 0
         self.handed_on: dict[int, Any] = {}
         self.recent: deque[Any] = deque(maxlen=_MOST_RECENT)
-        self._last: dict[int, Waiting] = {}  # By number modulo KEPT.
+        self._last: dict[int, Waiting] = {}  # By number modulo MOST_TEXTS.
         self._open: dict[int, Waiting] = {}
         self._waits_of_handed_on: dict[int, Wait] = {}
         self._waits: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()

@@ -283,7 +283,7 @@ class FailureWatch(Members):
             limit_s: Limit of the wait in seconds.
         """
         start = time.monotonic()
-        while not are_over(self.tuning.leaving):
+        while not are_over(min(self.tuning.leaving, limit_s)):
             with self._change:
                 numbers = [wait.waiting.number for wait in self.calls.waits() if wait.waiting.number is not None]
             first = min(numbers, default=None)

@@ -258,7 +258,8 @@ def split_rows(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> list[
     Raises:
         InputError: The sizes do not add up to the number of rows, or there is not one per rank.
     """
-    rows = tensor.shape[0] if tensor.dim() else tensor.numel()
+    tensor = tensor if tensor.dim() else tensor.view(1)
+    rows = tensor.shape[0]
     rows_of_rank = list(sizes) if sizes else [rows // ranks] * ranks
     if len(rows_of_rank) != ranks or sum(rows_of_rank) != rows:
         raise InputError(

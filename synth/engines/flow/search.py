@@ -114,8 +114,8 @@ class _FlowSearch:
         """
         tuning = self.tuning
         variants = self._variants(size)
-        best_us, best_chunks = np.inf, 1
         lists = self._counts(size)
+        best_us, best_chunks = np.inf, 1 if self.chunks is None or not lists else lists[0][0]
         for counts in lists:
             idle = 0
             for chunks in counts:
@@ -125,22 +125,17 @@ class _FlowSearch:
                     self.took_us = np.inf
                     yield replace(variant, chunks=chunks, passes=passes)
                     if self.took_us > 1.3 * best_us and len(variants) > 2:
-                        variants = [
-                            v for v in variants if v is not variant
-                        ]  # This variant is hopeless for the problem.
+                        # This variant is hopeless for the problem.
+                        variants = [other for other in variants if other is not variant]
                     if self.took_us < best_us:
                         best_us, best_chunks = self.took_us, chunks
                 # Before the first useful schedule, a trial without a gain is no reason to stop.
                 idle = 0 if np.isinf(best_us) or best_us < before_us * (1 - tuning.worth) else idle + 1
                 if idle > 1:
                     break
-        near = (
-            [2 * best_chunks, best_chunks, max(1, best_chunks // 2)]
-            if self.chunks is None
-            else [best_chunks]
-            if lists
-            else []
-        )
+        near = [best_chunks] if lists else []
+        if self.chunks is None:
+            near = [2 * best_chunks, best_chunks, max(1, best_chunks // 2)]
         for chunks in dict.fromkeys(near):
             is_large_enough = self._bytes_each(size) / chunks >= (self.request.options.least_bytes or 0)
             if self.sends * chunks <= tuning.most_sends and (is_large_enough or chunks == best_chunks):
