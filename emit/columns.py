@@ -65,36 +65,41 @@ class Columns:
     receiver: list[int]
 
     def place(self, step: int) -> tuple[int, int, int]:
-        """Return (rank, threadblock, position) of a step."""
+        """Return (rank, threadblock id, position in the threadblock) of a step, given its number through all ranks."""
         block = int(self.block[step])
         return int(self.rank[block]), int(self.tb[block]), step - int(self.start[block])
 
     def cell(self, step: int, chunk: int, is_dst: bool) -> tuple[str, int]:
-        """Return (buffer, index) of chunk number `chunk` of a step's destination (`is_dst`) or source."""
+        """Return (buffer, index) of chunk number `chunk` of a step's destination if `is_dst`, else of its source."""
         code, at = (self.dst, self.dst_at) if is_dst else (self.src, self.src_at)
         return BUFFERS[int(code[step])], int(at[step]) + chunk
 
     def messages(self) -> tuple[Column, Column]:
-        """Return the steps that send and the steps that receive, both sorted by connection and then in document order.
+        """Return the numbers of the steps that send and of those that receive, sorted by connection, then by step.
 
-        The k-th send of a connection meets its k-th receive.
+        The k-th send of a connection meets its k-th receive. The arrays have equal length only if no message lacks an
+        end.
         """
         out, into = (np.flatnonzero(column >= 0) for column in (self.sends, self.receives))
         return out[np.argsort(self.sends[out], kind="stable")], into[np.argsort(self.receives[into], kind="stable")]
 
     def is_op(self, names: frozenset[str]) -> NDArray[np.bool_]:
-        """Return a mask of the steps whose instruction is in `names`."""
+        """Return a mask, shape (steps,), of the steps whose instruction is in `names`."""
         table = np.array([name in names for name in OPS])
         return np.asarray(table[self.op], dtype=bool)
 
     def transmissions(self) -> Column:
-        """Return how many transmissions each step makes: `count` where it sends or receives, else 1."""
+        """Return how many transmissions each step makes, shape (steps,): `count` if it sends or receives, else 1."""
         transmits = (self.sends >= 0) | (self.receives >= 0)
         return np.where(transmits, self.count, 1)
 
 
 def _integers(values: list[Any], field: str) -> Column:
-    """Return values as int64; raise InputError if they are not whole numbers or exceed MAX_NUMBER in size."""
+    """Return values as int64, shape (values,); `field` names them in errors.
+
+    Raises:
+        InputError: If a value is no whole number, or is larger than MAX_NUMBER without its sign.
+    """
     try:
         column = np.array(values)
         if len(values) and column.dtype.kind not in "iub":
@@ -108,9 +113,11 @@ def _integers(values: list[Any], field: str) -> Column:
 
 
 def columns_of(program: Program, findings: Findings) -> Columns:
-    """Build the columns of a program and add the faults seen on the way to `findings`.
+    """Build the columns of a program, and add to `findings` the faults that are seen without running it.
 
-    If a finding was added, the columns may name steps, cells or connections that do not exist.
+    They are wrong counts, offsets beyond a buffer, dependencies on missing steps, misplaced nops, and connections whose
+    ends, messages or counts do not match. If a finding was added, the columns may name steps, cells or connections that
+    do not exist.
 
     Raises:
         InputError: If an instruction, a buffer or a number is one that no program can hold.
@@ -165,7 +172,13 @@ _BUFFER_CODE = {name: code for code, name in enumerate(BUFFERS)}
 
 
 def _check_buffers(c: Columns, program: Program, findings: Findings) -> None:
-    """Add a finding for each wrong count, negative buffer size and step that reaches beyond its buffer."""
+    """Add a finding for each wrong count, negative buffer size and step that reaches beyond its buffer.
+
+    A nop must have count 0, every other step 1 or more. Only buffers that the instruction reads or writes are checked.
+
+    Raises:
+        InputError: If a buffer's size is no whole number, or is too large.
+    """
     nop = c.op == OP_CODE["nop"]
     for step in np.flatnonzero(np.where(nop, c.count != 0, c.count < 1)).tolist():
         requirement = "; it must be 0" if nop[step] else " moves nothing; it must be 1 or more"
@@ -188,7 +201,15 @@ def _check_buffers(c: Columns, program: Program, findings: Findings) -> None:
 
 
 def _nop_faults(c: Columns, dep_tb: Column, dep_step: Column) -> Iterator[Fault]:
-    """Yield a fault for each half-named dependency and for each nop that readers cannot attach to a next step."""
+    """Yield a fault for each half-named dependency and for each nop that readers cannot attach to a next step.
+
+    A nop must wait for a step and must not be the last of its threadblock. A step after a nop must have a dependency.
+
+    Args:
+        c: Columns of the program.
+        dep_tb: Per step, `Step.dep_tb`.
+        dep_step: Per step, `Step.dep_step`.
+    """
     for step in np.flatnonzero((dep_tb < 0) != (dep_step < 0)).tolist():
         dependency = f"waits for tb {dep_tb[step]} step {dep_step[step]}"
         yield "dangling dependency", f"{dependency}; it must be both -1 or both 0 or more", step
@@ -210,8 +231,14 @@ def _link_dependencies(
 ) -> Iterator[Fault]:
     """Set the column `dep`; yield a fault for each dependency on a step that is missing or never reports its end.
 
-    `dep_tb` and `dep_step` are as in `Step`, `has_dep` says which steps report their end. A dependency on a missing
-    step is not set.
+    The column is set when the first fault is requested. It is not set for a dependency on a missing step.
+
+    Args:
+        c: Columns to complete.
+        program: The program.
+        dep_tb: Per step, `Step.dep_tb`.
+        dep_step: Per step, `Step.dep_step`.
+        has_dep: Per step, True if it reports its end.
     """
     ntbs = [len(g.threadblocks) for g in program.gpus]
     first_block = pointers(np.array(ntbs, dtype=np.int64))
@@ -246,10 +273,12 @@ def link_connections(
 ) -> None:
     """Set the connections, their blocks, and the columns `sends` and `receives`; add a finding for each wrong one.
 
-    With translations, a connection stands for all its images: its source is a representative, which sees its target.
+    A finding is added for a negative channel, a peer that is no other rank, a second block at one end of a connection,
+    a connection with one end only, and a step that sends or receives in a block without such a peer. With translations,
+    a connection stands for all its images: its source is a representative, which sees its target.
 
     Args:
-        c: Columns to complete.
+        c: Columns to complete; `connections`, `sender` and `receiver` are empty before.
         nranks: Number of ranks.
         blocks: Per block (rank, tb, rank it sends to, rank it receives from, channel); -1 for no peer.
         findings: Where the faults are added.
@@ -306,7 +335,10 @@ def link_connections(
 
 
 def _check_pairs(c: Columns, findings: Findings) -> None:
-    """Add a finding where the k-th send and the k-th receive of a connection differ in count, or one is missing."""
+    """Add a finding for each k-th send and k-th receive of a connection that differ in count.
+
+    Of the sends or receives that have no counterpart, only the first of each connection is reported.
+    """
     out, into = c.messages()
     if np.array_equal(c.sends[out], c.receives[into]) and np.array_equal(c.count[out], c.count[into]):
         return

@@ -99,12 +99,17 @@ class Findings:
         self.add("race", f"{access} and {second_access} use {cell_name} in no fixed order; {remedy}", *place, cell=cell)
 
     def counted(self) -> list[str]:
-        """Return one line for each kind of which some findings were counted but not reported."""
+        """Return one line for each kind that has findings which are not reported, with the number of these."""
         return [f"{n - MAX_OF_A_KIND} more of kind {kind!r}" for kind, n in self.counts.items() if n > MAX_OF_A_KIND]
 
 
 def first_of(findings: Sequence[Finding], hint: str = "") -> str:
-    """Return the first of one or more findings in one line with the number of others; `hint` says where they are."""
+    """Return `kind: message` of the first finding in one line, and how many others there are.
+
+    Args:
+        findings: One or more findings.
+        hint: Text that follows the number of others, to say where they are.
+    """
     more = f" (and {len(findings) - 1} more{hint})" if len(findings) > 1 else ""
     return f"{findings[0].kind}: {findings[0].message}{more}"
 
@@ -141,7 +146,10 @@ class Judgement:
         return _status_of(self.findings)
 
     def raise_if_wrong(self, subject: str = "program") -> None:
-        """Raise InputError with the first finding and the number of further ones; `subject` names the thing checked."""
+        """Raise InputError with the first finding and the number of others; do nothing if there is none.
+
+        The message begins with `subject`, the name of what was checked.
+        """
         if self.findings:
             raise InputError(f"{subject} does not pass its check: {first_of(self.findings)}")
 
@@ -172,13 +180,14 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """Return the first finding in one line with the number of further ones; empty if there is no finding."""
+        """Return `kind: message` of the first finding in one line, and the number of others; "" without a finding."""
         return first_of(self.findings, ": synth verify") if self.findings else ""
 
     def with_findings(self, further: Findings) -> Verdict:
-        """Return the verdict with further findings, and with the status that follows from all of them.
+        """Return the verdict with further reported findings, a line for each, and the status that follows from all.
 
-        Without further findings nothing changes, "not readable" included; with some it becomes "wrong" or "deadlock".
+        Without further findings nothing changes, "not readable" included. With some, the status becomes "deadlock" if
+        all findings are deadlocks or hangs, else "wrong", and the first line begins with it.
         """
         findings = (*self.findings, *further.reported)
         status = _status_of(findings) if further.reported else self.status
@@ -187,7 +196,10 @@ class Verdict:
         return replace(self, status=status, lines=(status + head.removeprefix(self.status), *lines), findings=findings)
 
     def refusal(self, origin: str) -> str:
-        """Return in one line what is wrong with a file whose program cannot be used.
+        """Return in one line why the program of a file cannot be used.
+
+        It is `origin`, the status and the first finding (90 characters at most) of a file that is wrong or deadlocks.
+        It is the verdict's first line if the status is "not judged", else "not readable: " and all lines.
 
         Args:
             origin: Name of the file.
@@ -202,10 +214,10 @@ class Verdict:
         """Return the program of a file that is right.
 
         Args:
-            origin: Name of the file, with which the error begins.
+            origin: Name of the file for the error.
 
         Raises:
-            InputError: If the file is not right or holds no program.
+            InputError: If the file is not right or holds no program; the message is that of `refusal`.
         """
         if self.program is None or self.status != "right":
             raise InputError(self.refusal(origin))
@@ -213,10 +225,10 @@ class Verdict:
 
 
 def not_judged(what: str, notes: Sequence[str] = (), program: Program | None = None) -> Verdict:
-    """Return the verdict on a file without faults of which nobody says what its result must be.
+    """Return the verdict "not judged" on a file without faults, if nobody says what its result must be.
 
     Args:
-        what: What does not say it.
+        what: What does not say it, with which a sentence begins, such as "coll 'custom'".
         notes: Further lines for the user.
         program: The program that was read.
     """

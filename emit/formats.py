@@ -55,16 +55,44 @@ class Writer(Reader, Protocol):
         self, program: Program, goal: Goal | None, target: Target, nodes: Sequence[int] | None, inplace: bool | None,
         linked: Sequence[tuple[int, int]], /,
     ) -> str:  # fmt: skip
-        """Return the text of a file, checked; the arguments and errors are those of `write_program`."""
+        """Return the text of a program's file, after checking the program and the file.
+
+        Args:
+            program: Program to write.
+            goal: What it must achieve; None for the goal of its collective.
+            target: Executor to write for.
+            nodes: Node of each rank; None if all share one.
+            inplace: True or False for the calls to serve; None for those that the program serves.
+            linked: Pairs of ranks between which the network has links.
+
+        Raises:
+            InputError: If a check has a finding, or the target cannot express the program.
+        """
 
     def restate(self, text: str, name: str, least: int, most: int | None, target: Target, /) -> str:
-        """Return a text with another name and message sizes; arguments and errors are those of `restate_program`."""
+        """Return the text of a written program with another name and other message sizes.
+
+        Args:
+            text: Text of the program's file.
+            name: New name, as it is to stand in the text.
+            least: Smallest message in bytes.
+            most: Largest message in bytes; None for no limit.
+            target: Executor for which the text was written.
+
+        Raises:
+            InputError: If the program takes no message of such a size, or the text cannot be read.
+        """
 
     def describe(self, program: Program, target: Target, text: str, /) -> str:
-        """Return one line that describes a written file."""
+        """Return one line for users that describes the file of a program, given also the file's text."""
 
     def threadblocks(self, program: Program | None, text: str | Path, /) -> list[int]:
-        """Return the number of threadblocks of each rank, from a program and the text or the file that holds it."""
+        """Return the number of threadblocks of each rank, from a program and the file that holds it.
+
+        Args:
+            program: The program; None if it is not known.
+            text: Text of the file (str), or its path.
+        """
 
     def largest_message(self, text: str, /) -> int | None:
         """Return the largest message in bytes for which the program in a text can be run; None if there is no limit."""
@@ -74,7 +102,15 @@ class TraceWriter(Reader, Protocol):
     """The functions of a module that writes a simulator's traces of one message size."""
 
     def write(self, program: Program, size_bytes: int, /) -> Iterable[tuple[str, bytes]]:
-        """Return (end of the name, content) of each file of a trace, as `write_trace` does."""
+        """Return (end of the file's name, content) of each file of a trace.
+
+        Args:
+            program: A program that has passed its check.
+            size_bytes: Size of the message in bytes, as nccl-tests counts it.
+
+        Raises:
+            InputError: If a chunk would not be a whole number of bytes, or there would be too many operations.
+        """
 
 
 class Draft(Protocol):
@@ -98,69 +134,112 @@ class Drafter(Protocol):
         self, program: Program, goal: Goal | None, target: Target, nodes: Sequence[int] | None,
         linked: Sequence[tuple[int, int]], /,
     ) -> Draft:  # fmt: skip
-        """Return the draft of a compiled program in its own form; arguments and errors as those of `write_program`."""
+        """Return a compiled program in the form of its file, not yet written or checked.
+
+        Args:
+            program: The program.
+            goal: What it must achieve; None for the goal of its collective.
+            target: Executor that the file is for.
+            nodes: Node of each rank; None if all share one.
+            linked: Pairs of ranks between which the network has links.
+
+        Raises:
+            InputError: If the target cannot express the program.
+        """
 
 
 class Converter(Protocol):
     """The functions of a module that converts files that hold no Program to one."""
 
     def verify_program(self, path: Path, goal: Goal | None, /) -> Verdict:
-        """Return a verdict that holds the Program."""
+        """Read and check a file, and return a verdict that holds it as a Program; never raise for bad input.
+
+        `goal` is what the program must achieve; None for the goal that the file itself names.
+        """
 
     def verify_header(self, path: Path, goal: Goal | None, /) -> Verdict:
-        """Return a verdict that, of a right file, holds the Program without threadblocks, which is ready sooner."""
+        """Read and check a file; a verdict "right" holds its Program without threadblocks, which is ready sooner.
+
+        `goal` is what the program must achieve; None for the goal that the file itself names. Bad input raises nothing.
+        """
 
     def predictor(self, file: str | Path, topology: Topology, group: Sequence[int] | None, /) -> TimedProgram:
-        """Return the predictor of the file's time, which is not that of its Program, from its text or its path."""
+        """Return the predictor of the file's time, which is not that of its Program.
+
+        Args:
+            file: Text (str) or path of the file.
+            topology: Topology to run on.
+            group: The topology's rank of each rank of the program; None for 0, 1, ….
+
+        Raises:
+            InputError: If the file does not fit the topology, or cannot be timed.
+        """
 
 
 class SwitchWriter(Protocol):
     """The functions of a module that writes multicasts and sums of switches."""
 
     def write_program(self, algorithm: Algorithm, common: CommonChunk, inplace: bool, sms: int) -> tuple[str, Program]:
-        """Return a text and its Program, as `Format.write_in_switch` does."""
+        """Return the text of an algorithm whose sends go through switches, and its Program without threadblocks.
+
+        Args:
+            algorithm: The algorithm.
+            common: Cells of its chunks.
+            inplace: True for calls in place.
+            sms: Threadblocks that a rank may have; 0 for any number.
+
+        Raises:
+            InputError: If files of this format cannot express the algorithm.
+        """
 
     def refusal(self, algorithm: Algorithm) -> str:
         """Return why no file can express an algorithm, as far as that is seen before it is written; else ""."""
 
 
 def _msccl() -> Writer:
+    """Import the module that reads and writes MSCCL XML files, and return it."""
     from emit.msccl import format as msccl
 
     return msccl
 
 
 def _mscclpp() -> Writer:
+    """Import the module that reads and writes MSCCL++'s execution plans, and return it."""
     from emit.mscclpp import format as mscclpp
 
     return mscclpp
 
 
 def _mscclpp_drafter() -> Drafter:
+    """Import the module that gives programs the form of MSCCL++'s execution plans, and return it."""
     from emit.mscclpp import format as mscclpp
 
     return mscclpp
 
 
 def _mscclpp_converter() -> Converter:
+    """Import the module that converts MSCCL++'s execution plans to Programs, and return it."""
     from emit.mscclpp import as_program
 
     return as_program
 
 
 def _mscclpp_in_switch() -> SwitchWriter:
+    """Import the module that writes plans with multicasts and sums of switches, and return it."""
     from emit.mscclpp import in_switch
 
     return in_switch
 
 
 def _chakra() -> TraceWriter:
+    """Import the module that reads and writes Chakra traces, and return it."""
     from emit.chakra import format as chakra
 
     return chakra
 
 
 def _goal() -> TraceWriter:
+    """Import the module that reads and writes GOAL files, and return it."""
     from emit.loggopsim import format as loggopsim
 
     return loggopsim
@@ -212,13 +291,20 @@ class Format:
 
     @property
     def writer(self) -> Writer:
-        """Return the module that handles the files of executors; raise InputError if no executor loads such files."""
+        """Return the module that reads and writes files of this format; raise InputError if no executor loads them."""
         if self.load is None:
             raise InputError(f"no executor loads {self.what}; it must be a format of executors' programs")
         return self.load()
 
     def verify(self, path: Path, goal: Goal | None, fifo_depth: int | None, target: str | None = None) -> Verdict:
-        """Read and check a file as `Reader.verify` does; a schedule (.synth) is "not readable" here."""
+        """Read and check a file of this format; never raise for bad input. A schedule (.synth) is "not readable" here.
+
+        Args:
+            path: File to check.
+            goal: What the program must achieve; None for the goal that the file itself names.
+            fifo_depth: Slots of a FIFO; None for those of the file's protocol.
+            target: Executor whose reader must accept the file; None if one of those that read the format is enough.
+        """
         load: Callable[[], Reader] | None = self.load or self.load_trace
         if load is None:
             return Verdict("not readable", (f"{origin_of(path)}: is a schedule; synth prove checks it",))
@@ -254,7 +340,7 @@ class Format:
         return self.load_in_switch().write_program(algorithm, common, inplace, sms)
 
     def refusal_in_switch(self, algorithm: Algorithm) -> str:
-        """Return why files cannot express an algorithm through switches, as far as that is seen at once; else ""."""
+        """Return why files cannot express an algorithm through switches, as far as a quick look shows; else ""."""
         if self.load_in_switch is None:
             return f"{self.what} cannot express sums and multicasts of switches"
         return self.load_in_switch().refusal(algorithm)
@@ -307,7 +393,7 @@ FORMATS: dict[str, Format] = {
 
 
 def format_of(path: str | Path) -> Format:
-    """Return the format of a file by its suffix, else by how it begins; MSCCL XML if neither tells.
+    """Return the format of a file by its suffix (in any case), else by how it begins; MSCCL XML if neither tells.
 
     A file that does not exist or cannot be read raises nothing here.
     """
@@ -338,9 +424,14 @@ def verify_file(
 
 
 def verify_program(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
-    """Read and check a file as a Program; the verdict is "not readable" for formats that give no Program.
+    """Read and check a file as a Program; never raise for bad input.
 
-    Arguments are those of `verify_file`; this too never raises for bad input.
+    The verdict is "not readable" for formats that give no Program.
+
+    Args:
+        path: File to check.
+        goal: What the program must achieve; None for the goal that the file itself names.
+        fifo_depth: Slots of a FIFO; None for those of the file's protocol. Execution plans (MSCCL++) ignore it.
     """
     file_format = format_of(Path(path))
     if file_format.load_converter is not None:
@@ -359,8 +450,9 @@ def verify_program(path: str | os.PathLike[str], goal: Goal | None = None, fifo_
 def check_place(verdict: Verdict, threadblocks: Sequence[int], topology: Topology, ranks: Sequence[int]) -> Verdict:
     """Return the verdict on a file with the findings that depend on the ranks of a topology on which it is to run.
 
-    All threadblocks of a rank must run at once, and messages between nodes must use a protocol that works there with
-    the first target that has the collective.
+    All threadblocks of a rank must run at once, as far as the topology states the SMs of a device. Messages between
+    nodes must use a protocol that works there with the first target that has the collective. Without such findings, the
+    verdict is unchanged.
 
     Args:
         verdict: Verdict on the file by itself.
@@ -408,9 +500,20 @@ def write_program(
 def draft_program(
     program: Program, goal: Goal | None, target: Target, nodes: Sequence[int], linked: Sequence[tuple[int, int]]
 ) -> Draft | None:
-    """Return a program that was compiled here as a draft of a target's file; None if files hold the program itself.
+    """Return a compiled program in the form of a target's file, not yet written; None if files hold the program itself.
 
-    The arguments and errors are those of `write_program`.
+    The name in it is the program's without an earlier digest, shortened.
+
+    Args:
+        program: A program that has passed its check. If it serves calls in place and out of place, the file is for
+            those in place.
+        goal: What it must achieve; None for the goal of its collective.
+        target: Executor that the file is for.
+        nodes: Node of each rank.
+        linked: Pairs of ranks between which the network has links, for signals beyond those of the program.
+
+    Raises:
+        InputError: If the target cannot express the program.
     """
     load = FORMATS[target.format].load_drafter
     if load is None:
@@ -419,18 +522,25 @@ def draft_program(
 
 
 def write_draft(draft: Draft, program: Program) -> str:
-    """Return the text of the file that `draft_program` drafted of a program, checked, as `write_program` returns it.
+    """Return the checked text of a program's file, with a digest appended to the program's name.
+
+    Args:
+        draft: The program as `draft_program` returned it.
+        program: The program.
 
     Raises:
-        InputError: The check has a finding.
+        InputError: If the check has a finding.
     """
     return _stamped(draft.text(), plain_name(program.name))
 
 
 def write_trace(program: Program, form: Format, size_bytes: int) -> list[tuple[str, bytes]]:
-    """Return (end of the name, content) of each file of a simulator's trace of a message of `size_bytes`.
+    """Return (end of the file's name, content) of each file of a simulator's trace of one message.
 
-    The program must have passed its check. The size is that of nccl-tests.
+    Args:
+        program: A program that has passed its check.
+        form: Format of the trace.
+        size_bytes: Size of the message in bytes, as nccl-tests counts it.
 
     Raises:
         InputError: If no simulator loads the format, a chunk would not be a whole number of bytes, or there would be
@@ -446,7 +556,7 @@ def restate_program(text: str, name: str, least: int, most: int | None, target: 
 
     Args:
         text: Text of the program's file.
-        name: New name; a digest is added.
+        name: New name; it is shortened, and a digest of the text is added.
         least: Smallest message in bytes.
         most: Largest message in bytes; None for no limit.
         target: Executor for which the text was written.
@@ -459,7 +569,10 @@ def restate_program(text: str, name: str, least: int, most: int | None, target: 
 
 
 def _stamped(text: str, base: str) -> str:
-    """Return the text with a digest of itself appended to the program's name."""
+    """Return a file's text with `-` and eight hexadecimal digits of its SHA-256 appended to the program's name.
+
+    `base` is the name that stands in the text; only its first occurrence as a name changes.
+    """
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
     return re.sub(rf'(\bname(?:="|": ")){re.escape(base)}"', rf'\g<1>{base}-{digest}"', text, count=1)
 
@@ -475,7 +588,8 @@ def name_in(path: Path) -> str:
 def plain_name(name: str) -> str:
     """Return a name without an earlier digest, in letters that every format takes, with room for a new digest.
 
-    It is "program" if no letter is left.
+    Each run of characters other than ASCII letters, digits, `_` and `.` becomes one `-`, and none at the ends. The name
+    has at most 54 characters, and is "program" if no letter is left.
     """
     plain = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-") or "program"
     return re.sub(rf"-[0-9a-f]{{{_DIGEST}}}$", "", plain)[: LONGEST_NAME - 1 - _DIGEST].rstrip("-")

@@ -75,8 +75,8 @@ class Goal:
         all ranks are apart (`o_in_i` is None).
 
         Raises:
-            InputError: If columns differ in length, a buffer is unknown, a number is negative, a rank is not in
-                0..nranks-1, a cell is filled twice, or a contribution is required twice in one cell.
+            InputError: If columns differ in length, a buffer is unknown, a number is negative, a rank or a source is
+                not in 0..nranks-1, a cell is filled twice, or a contribution is required twice in one cell.
         """
         first = _columns("initial", nranks, initial)
         last = _columns("required", nranks, required)
@@ -95,9 +95,9 @@ class Goal:
         return cls(nranks, first, required_sets, sets, (None,) * nranks)
 
     def refined(self, finer: int) -> Goal:
-        """Return the goal after each chunk is cut into `finer` neighbouring parts.
+        """Return the goal after each chunk, and so each cell, is cut into `finer` neighbouring parts.
 
-        Chunk c becomes chunks c · finer + k.
+        Chunk c becomes chunks c · finer + k, and index x of a buffer becomes indices x · finer + k.
         """
         rank, buffer, index, source, chunk = (np.repeat(column, finer) for column in self.initial)
         part = np.tile(np.arange(finer), len(self.initial[0]))
@@ -111,7 +111,8 @@ class Goal:
     def keeping_input(self) -> Goal:
         """Return the goal with the further requirement that inputs apart from the output stay as they are.
 
-        A caller's send buffer is const. Input cells that the goal already requires something of are left alone.
+        A caller's send buffer is const. Input cells that the goal already requires something of get no further
+        requirement.
         """
         apart = np.array([shift is None for shift in self.o_in_i], dtype=bool)
         ranks, buffers, index, source, chunk = self.initial
@@ -127,7 +128,17 @@ class Goal:
 
 
 def _columns(part: str, nranks: int, rows: Rows) -> tuple[Column, Column, Column, Column, Column]:
-    """Return rows as integer columns with buffer codes; raise InputError if they cannot be part of a goal."""
+    """Return rows as five int64 columns: rank, buffer code (an index into BUFFERS), index, source, chunk.
+
+    Args:
+        part: Name of the rows in errors: "initial" or "required".
+        nranks: Number of ranks.
+        rows: The rows' columns, with buffers by name.
+
+    Raises:
+        InputError: If a buffer is unknown, columns differ in length, a number is negative, or a rank or a source is not
+            in 0..nranks-1.
+    """
     try:
         codes = [BUFFERS.index(name) for name in rows[1]]
     except ValueError:
@@ -154,10 +165,12 @@ def sizes_of(program: Program, rank: int) -> tuple[int, int]:
 def goals_of(program: Program) -> list[tuple[bool, Goal | None]]:
     """Return (in place or not, goal) for each kind of call that the program serves, in place first.
 
-    A goal is None if the collective's name implies none. With translations it has the cells of the representatives.
+    A goal is None if the collective's name implies none. If the program has translations, its goals have only the cells
+    of the representatives.
 
     Raises:
-        InputError: As `goal_for` raises it.
+        InputError: If the chunks per loop cannot be cut into a block for each rank where the collective needs that, or
+            a goal has more than MAX_CELLS cells.
     """
     p = program
     calls = [True] * p.inplace + [False] * p.outofplace
@@ -192,7 +205,7 @@ def buffer_sizes(collective: str, nranks: int, nchunks: int, rank: int, root: in
 
 
 def most_chunks(collective: str, nranks: int) -> int:
-    """Return the most chunks per loop with which all ranks' buffers have at most MAX_CELLS cells together.
+    """Return the most chunks per loop with which all ranks' buffers have at most MAX_CELLS cells in sum.
 
     The number need not be a multiple of `nranks`. It is MAX_CELLS for a collective whose name implies no goal.
     """
@@ -204,10 +217,15 @@ def most_chunks(collective: str, nranks: int) -> int:
 
 
 def _blocks(kind: CollectiveKind, holder: str, nranks: int, is_root: bool) -> int:
-    """Return the number of blocks in a rank's buffer.
+    """Return the number of blocks in a rank's input or output buffer; 0 if only the root has that buffer.
 
-    Where a block is the whole buffer, readers give both buffers to every rank. `holder` is who has data in that buffer:
-    EVERY, ROOT or OWN.
+    Where a block is the whole buffer, readers give both buffers to every rank, so that the number is 1.
+
+    Args:
+        kind: The collective.
+        holder: Who has data in that buffer: EVERY, ROOT or OWN.
+        nranks: Number of ranks.
+        is_root: True if the rank is the root.
     """
     if kind.unit == PAIR or (kind.unit == SHARE and holder == EVERY):
         return nranks
@@ -238,9 +256,17 @@ def goal_for(
 ) -> Goal | None:
     """Return the goal of a named collective; None for custom, send, recv and alltoallv, whose name implies none.
 
-    A chunk is named by its index in the source's input buffer. Results are required in cells of o, or, where a
-    reducing collective is in place, of i. Out of place, the input must also stay as it was, since
-    the caller's send buffer is const. With `ranks_with_cells`, only the cells of these ranks are in the goal.
+    A chunk is named by its index in the source's input buffer. Results are required in cells of o, or, where a reducing
+    collective is in place, of i. Out of place, the input must also stay as it was, since the caller's send buffer is
+    const.
+
+    Args:
+        collective: Name of the collective; one that is not known implies no goal either.
+        nranks: Number of ranks.
+        nchunks_per_loop: Chunks in a loop, counted as `Program.nchunks_per_loop`.
+        inplace: True for calls in place.
+        root: Root of a rooted collective.
+        ranks_with_cells: Ranks whose cells are in the goal; None for all ranks.
 
     Raises:
         InputError: If nchunks_per_loop cannot be cut into nranks blocks, or the goal has more than MAX_CELLS cells.

@@ -46,7 +46,7 @@ class Images:
         self._moved: dict[int, Ints] = {}
 
     def counts(self, element: int) -> list[int]:
-        """Return how often each translation is applied in an element."""
+        """Return how often an element applies each translation: one number, below its extent, per translation."""
         counts = []
         for _, extent in self.translations:
             element, count = divmod(element, extent)
@@ -54,13 +54,13 @@ class Images:
         return counts
 
     def moved(self, element: int) -> Ints:
-        """Return the image of every rank under an element, int, shape (nranks,)."""
+        """Return the image of every rank under an element, int, shape (nranks,); it is kept and must not be changed."""
         if element not in self._moved:
             self._moved[element] = translate(self.translations, np.arange(self.nranks), self.counts(element))
         return self._moved[element]
 
     def inverse(self, element: int) -> int:
-        """Return the inverse of an element."""
+        """Return the number of the inverse of an element."""
         number, weight = 0, 1
         for count, (_, extent) in zip(self.counts(element), self.translations, strict=True):
             number += -count % extent * weight
@@ -68,24 +68,31 @@ class Images:
         return number
 
     def composed(self, element: int) -> Ints:
-        """Return the product of an element with every element, int, shape (order,)."""
+        """Return the numbers of the products of an element with each of the elements 0, 1, …, int, shape (order,)."""
         origin = int(self.representatives[0])
         ranks = np.flatnonzero(self.representative == origin)
         by_element = ranks[np.argsort(self.element[ranks])]
         return np.asarray(self.element[self.moved(element)[by_element]])
 
     def seen_by(self, ranks: Ints, observers: Ints) -> Ints:
-        """Return ranks as the representatives of `observers` see them, when `observers` see `ranks`."""
+        """Return ranks as the representatives of `observers` see them, when `observers` see `ranks`.
+
+        Each rank is moved by the inverse of the element that maps the representative to the observer. The result has
+        the shape of `ranks`.
+        """
         back = [-digit for digit in digits(self.translations, observers)]
         return translate(self.translations, ranks, back)
 
     def connection(self, source: int, target: int) -> tuple[int, int]:
-        """Return the (source, target) whose image a connection is, with a representative as its source."""
+        """Return the connection (source, target) from a representative of which a given connection is an image.
+
+        The new source is the representative of `source`, and the new target is `target` as that representative sees it.
+        """
         back = self.inverse(int(self.element[source]))
         return int(self.representative[source]), int(self.moved(back)[target])
 
     def reverse(self, source: int, target: int) -> tuple[int, int]:
-        """Return (target, source) as the target's representative sees them."""
+        """Return the connection from `target` to `source` as the target's representative sees it: (target, source)."""
         return self.connection(target, source)
 
 
@@ -101,7 +108,10 @@ def block_of_buffer(program: Program, size: int) -> int:
 
 
 def input_block(program: Program) -> int:
-    """Return `block_of_buffer` of the input that a call out of place has, whose chunks name contributions."""
+    """Return the chunks of a block of the input of a call out of place, whose chunks name contributions.
+
+    It is 0 if the input has no block for each rank, so that translations keep its order.
+    """
     size = program.nchunks_per_loop
     whole = find_kind(program.collective).before == EVERY or find_kind(program.collective).unit == PAIR
     return block_of_buffer(program, size) if whole else 0
@@ -119,15 +129,18 @@ class BufferImages:
         self.images, self.blocks = images, dict(blocks)
 
     def place(self, rank: int, buffer: str, chunk: int) -> int:
-        """Return where a rank has the chunk that its representative has at `chunk` of a buffer."""
+        """Return the index in a buffer at which a rank has the chunk that its representative has at index `chunk`."""
         return self._moved(int(self.images.element[rank]), buffer, chunk)
 
     def place_of_representative(self, rank: int, buffer: str, chunk: int) -> int:
-        """Return where the representative has the chunk that a rank has at `chunk` of a buffer."""
+        """Return the index in a buffer at which a rank's representative has the chunk that the rank has at `chunk`."""
         return self._moved(self.images.inverse(int(self.images.element[rank])), buffer, chunk)
 
     def _moved(self, element: int, buffer: str, chunk: int) -> int:
-        """Return the place of a chunk in the image of a buffer."""
+        """Return the index of a chunk in the image of a buffer under an element.
+
+        It is `chunk` itself if the buffer keeps its order, or `chunk` is not in one of the ranks' blocks.
+        """
         block = self.blocks.get(buffer, 0)
         if not block or not element or not 0 <= chunk < block * self.images.nranks:
             return chunk
@@ -140,6 +153,8 @@ class BufferImages:
 
 def moves_together(translations: Translations, block: int, first: int, count: int) -> bool:
     """Return True if neighbouring chunks of a buffer with a block for each rank stay neighbours in all images.
+
+    Without translations or blocks this is so.
 
     Args:
         translations: The translations.
@@ -154,13 +169,23 @@ def moves_together(translations: Translations, block: int, first: int, count: in
 
 
 def neighbours(program: Program, size: int) -> int:
-    """Return how many aligned chunks of a buffer of `size` chunks stay neighbours in all images; 0 for all of them."""
+    """Return how many aligned chunks of a buffer of `size` chunks stay neighbours in all images; 0 for all of them.
+
+    It is 0 without translations too.
+    """
     block = block_of_buffer(program, size)
     return block * min(stride for stride, _ in program.translations) if program.translations else 0
 
 
 def image_of_chunk(images: Images, block: int, element: int, first: Ints) -> Ints:
-    """Return the places of chunks of a buffer in the image under an element; `block` is as in `moves_together`."""
+    """Return the places of chunks of a buffer in the image under an element: int, shape as `first`.
+
+    Args:
+        images: Images of the ranks.
+        block: Chunks of the buffer's block for each rank; 0 if translations keep its order, so that nothing moves.
+        element: The element.
+        first: Places of the chunks in the representative's buffer.
+    """
     if not block:
         return first
     return images.moved(element)[first // block] * block + first % block
@@ -170,7 +195,8 @@ def whole_program(program: Program) -> Program:
     """Return a program with the threadblocks of all ranks; itself if it has no translations.
 
     Raises:
-        InputError: Neighbouring chunks of an instruction are no neighbours in some image.
+        InputError: If neighbouring chunks of an instruction are no neighbours in some image.
+        TimeUp: If the deadline of the work around this call has passed.
     """
     if not program.translations:
         return program
@@ -178,10 +204,11 @@ def whole_program(program: Program) -> Program:
 
 
 def image_gpus(program: Program) -> Iterator[Gpu]:
-    """Yield the part of every rank of a program, in order.
+    """Yield the part of every rank of a program, in order of the ranks; without translations, the parts that it holds.
 
     Raises:
-        InputError: As `whole_program` raises it.
+        InputError: If neighbouring chunks of an instruction are no neighbours in some image.
+        TimeUp: If the deadline of the work around this call has passed.
     """
     if not program.translations:
         yield from program.gpus
@@ -211,26 +238,26 @@ def check_images(program: Program) -> None:
 
 
 def _parts(program: Program) -> tuple[list[int], list[Gpu]]:
-    """Return the representatives and their parts."""
+    """Return the representatives of a program, ascending, and the part of each in the same order."""
     ranks = images_of(program.translations, program.nranks).representatives.tolist()
     return ranks, [program.gpus[rank] for rank in ranks]
 
 
 def _image(program: Program, images: Images, gpu: Gpu, element: int) -> Gpu:
-    """Return the image of a representative's part under an element."""
+    """Return the image of a representative's part under an element; the part itself under element 0."""
     if not element:
         return gpu
     moved = images.moved(element).tolist()
     blocks = {"i": block_of_buffer(program, gpu.i_chunks), "o": block_of_buffer(program, gpu.o_chunks), "s": 0}
 
     def place(buffer: str, first: int) -> int:
-        """Return the first chunk of a span in the image."""
+        """Return the first chunk of a span in the image; `first` itself if the buffer keeps its order or lacks it."""
         block = blocks[buffer]
         is_inside = block and 0 <= first < program.nchunks_per_loop
         return moved[first // block] * block + first % block if is_inside else first
 
     def step_of(step: Step) -> Step:
-        """Return the image of a step."""
+        """Return the image of a step; the step itself if its offsets stay."""
         source, target = place(step.src_buf, step.src_off), place(step.dst_buf, step.dst_off)
         if source == step.src_off and target == step.dst_off:
             return step

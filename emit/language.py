@@ -204,7 +204,11 @@ class Script:
         self._written: dict[Cell, str] = {}  # the script's line that last wrote the cell
 
     def _check(self, collective: str, goal: Goal | None, counts: dict[str, int]) -> None:
-        """Raise InputError for arguments that no script can have."""
+        """Raise InputError for an unknown collective, a goal for another one than custom, or wrong counts.
+
+        `counts` holds the numbers of ranks, chunks and instances by these names. Each must be 1 or more, and their
+        product at most _MOST_CELLS.
+        """
         if collective not in _COLLECTIVES:
             raise self._error(f"collective {collective!r}; it must be one of {', '.join(_COLLECTIVES)}")
         if goal is not None and collective != "custom":
@@ -216,14 +220,14 @@ class Script:
             raise self._error(f"ranks × chunks × instances is more than {_MOST_CELLS}; it must be less")
 
     def _whole(self, **numbers: Any) -> list[int]:
-        """Return the values as whole numbers; raise InputError with the script's line if one is not."""
+        """Return the values in order, as ints; raise InputError with the script's line if one is no whole number."""
         try:
             return [whole(value, name) for name, value in numbers.items()]
         except InputError as error:
             raise self._error(str(error)) from None
 
     def chunk(self, rank: int, buffer: str, index: int, count: int = 1) -> Chunk:
-        """Return a reference to what `rank`'s buffer "i", "o" or "s" holds from `index` on.
+        """Return a reference to the contents of `count` cells of `rank`'s buffer "i", "o" or "s", from `index` on.
 
         Raises:
             InputError: If the rank has no such cells, or nothing has been put into one of them yet.
@@ -239,7 +243,7 @@ class Script:
     def parallelize(self, instances: int) -> Iterator[None]:
         """Cut every move inside the `with` block into `instances` parts, each on a channel of its own.
 
-        Inside another such block the numbers multiply.
+        Inside another such block the numbers multiply. Moves after the block are cut as before it.
 
         Raises:
             InputError: If the number is no whole number of 1 or more.
@@ -276,6 +280,9 @@ class Script:
     def _move(self, source: Chunk, rank: int, buffer: str, index: int, adds: bool, options: Placement) -> Chunk:
         """Add a copy or a reduction of a chunk to a rank's cells, and return a reference to the result.
 
+        References to the earlier contents of these cells become stale. A copy onto the chunk's own cells adds nothing
+        and returns `source`.
+
         Args:
             source: Chunk to move.
             rank: Rank that receives.
@@ -283,6 +290,10 @@ class Script:
             index: First cell there.
             adds: True to reduce, False to copy.
             options: (channel, sending threadblock, receiving threadblock), each a number or None.
+
+        Raises:
+            InputError: If the chunk is of another script or stale, the cells do not exist or overlap it, an option is
+                not in 0..32767, or a receiving threadblock is given for a move within one rank.
         """
         if source.script is not self:
             raise self._error("a chunk of another script")
@@ -325,7 +336,11 @@ class Script:
                 )
 
     def _cells(self, rank: int, buffer: str, index: int, count: int) -> Iterator[Cell]:
-        """Return an iterator over (rank, cell number) of a rank's cells; raise InputError if they do not exist."""
+        """Return an iterator over (rank, cell number) of `count` cells of a rank's buffer, from `index` on.
+
+        Raises:
+            InputError: At once, if the rank, the buffer or one of the cells does not exist, or `count` is below 1.
+        """
         rank, index, count = self._whole(rank=rank, index=index, count=count)
         if not 0 <= rank < self.ranks:
             raise self._error(f"rank {rank}; it must be in 0..{self.ranks - 1}")
@@ -338,14 +353,17 @@ class Script:
         return ((rank, self._cell(rank, buffer, at)) for at in range(index, index + count))
 
     def _cell(self, rank: int, buffer: str, index: int) -> int:
-        """Return the number of a cell; in place, the two names of one cell give the same number."""
+        """Return the number of a cell among all cells of its rank.
+
+        In place, where input and output share memory, the two names of one cell give the same number.
+        """
         shift = self._aliases[rank]
         if buffer == self._unnamed_buffer and shift is not None:
             return cell("o", index - shift) if buffer == "i" else cell("i", index + shift)
         return cell(buffer, index)
 
     def _line(self) -> str:
-        """Return the file and the line of the innermost call from outside this module."""
+        """Return "FILE, line NUMBER" of the innermost call from outside this module."""
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
             frame = frame.f_back
@@ -357,10 +375,16 @@ class Script:
 
 
 def load_script(path: str | Path, settings: Sequence[str] = ()) -> Script:
-    """Return the only script of a file, which is executed; arguments and errors are those of `load_scripts`.
+    """Run a file and return the only script that its function `algorithm` returns; see `load_scripts`.
+
+    The file is the user's own program: it is executed.
+
+    Args:
+        path: Python file.
+        settings: Arguments for the function, such as "ranks=4"; a value that is no Python literal is a string.
 
     Raises:
-        InputError: Also if the file returns several scripts.
+        InputError: As `load_scripts` raises it, or if the file returns more than one script.
     """
     scripts = load_scripts(path, settings)
     if len(scripts) > 1:
@@ -417,7 +441,13 @@ def load_scripts(path: str | Path, settings: Sequence[str] = ()) -> list[Script]
 
 
 def _settings(texts: Sequence[str]) -> dict[str, Any]:
-    """Return the arguments in texts "name=value"; a value that is no Python literal stays a string."""
+    """Return the arguments in texts "name=value" by name; a value that is no Python literal stays a string.
+
+    Of two texts with one name the last counts.
+
+    Raises:
+        InputError: If a text is not of this form, or its name is no Python identifier.
+    """
     arguments: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -431,7 +461,14 @@ def _settings(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _call(origin: Path, call: Any) -> Any:
-    """Return the result of a call; turn an error in the user's file into an InputError that names its line."""
+    """Return the result of `call()`, which runs code of the user's file `origin`.
+
+    InputError and KeyboardInterrupt pass unchanged.
+
+    Raises:
+        InputError: For any other exception, with the file, the innermost of its lines, the type and the first line of
+            the message.
+    """
     try:
         return call()
     except (InputError, KeyboardInterrupt):
@@ -444,7 +481,10 @@ def _call(origin: Path, call: Any) -> Any:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return the text of an error of the user's file, or nothing if its own __str__ fails."""
+    """Return the text of an error of the user's file, at most 1000 characters; "" if its own __str__ fails.
+
+    A KeyboardInterrupt meanwhile is raised.
+    """
     try:
         return str(error)[:1000]
     except KeyboardInterrupt:

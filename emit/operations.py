@@ -87,12 +87,15 @@ def operations_of(program: Program, size_bytes: int) -> list[list[Operation]]:
 
 
 def _parts(op: str) -> list[str]:
-    """Return the kinds of the operations that an instruction consists of, in order."""
+    """Return the kinds of the operations that an instruction consists of, in order; empty for a nop."""
     return [RECV] * (op in RECEIVES) + [CALC] * (op in _CALCULATES) + [SEND] * (op in SENDS)
 
 
 def _operations_of_rank(program: Program, rank: int, chunk_bytes: int) -> list[Operation]:
-    """Build the operations of one rank."""
+    """Build the operations of one rank, in order of threadblocks and steps, as `operations_of` describes them.
+
+    `chunk_bytes` is the size of a chunk in bytes. A rank without operations gets one calculation.
+    """
     gpu = program.gpus[rank]
     last: dict[tuple[int, int], int] = {}  # per step with operations, the last of them
     count = 0
@@ -103,7 +106,10 @@ def _operations_of_rank(program: Program, rank: int, chunk_bytes: int) -> list[O
                 last[tb, position] = count - 1
 
     def ended(tb: int, position: int) -> list[int]:
-        """Return the operations whose end is the end of a step; for a nop, those of the steps that it waits for."""
+        """Return the positions of the operations whose end is the end of a step.
+
+        For a step without operations, a nop, they are those of the steps that it waits for.
+        """
         last_operations: list[int] = []
         pending, visited = [(tb, position)], {(tb, position)}
         while pending:

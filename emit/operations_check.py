@@ -18,6 +18,9 @@ from topologies.errors import InputError
 def text_of(program: Program) -> str:
     """Return a program as MSCCL XML, as files of operations hold it, so that they can be checked and read back.
 
+    It is written for the first target that can do the collective; if the reduction is not a sum, for one whose files
+    name the reduction, if there is one.
+
     Raises:
         InputError: If no call of a gather or scatter has the sizes that the program serves.
     """
@@ -36,7 +39,8 @@ def judge(
     """Return the verdict on a file's operations and on the program that they claim to be; never raise for bad input.
 
     Operations state which messages there are and what waits for what, but not what they compute. Without a program the
-    verdict is never "right": it is "wrong" or "deadlock" if there is a finding, else "not readable" or "not judged".
+    verdict is never "right": it is "wrong" or "deadlock" if there is a finding, else "not readable". A program without
+    a finding is "not judged" if neither `goal` nor its collective says what it must achieve.
 
     Args:
         read_file: Returns the operations and the program's MSCCL XML, or None if the file holds no program.
@@ -76,7 +80,10 @@ def judge(
 
 
 def _size(ranks: Operations, program: Program) -> int:
-    """Return the bytes of the message that most of a file's operations are for; of 1-byte chunks if none tells."""
+    """Return the message size in bytes at which most of a file's messages have the program's sizes.
+
+    It is the size with chunks of one byte if no message tells.
+    """
     chunks = chunks_of(program)
     sizes: Counter[int] = Counter()
     for operations, unit_operations in zip(ranks, operations_of(program, chunks), strict=True):
@@ -89,8 +96,9 @@ def _size(ranks: Operations, program: Program) -> int:
 def check_operations(ranks: Operations, names: Mapping[str, str], findings: Findings) -> None:
     """Add a finding for each fault that does not depend on what the operations are to compute.
 
-    That is a message without its other end, with two sizes or to a missing rank, and operations that never start; the
-    latter are looked for only if every message has another existing rank at its other end.
+    That is a message of less than one byte or with a negative tag, one without its other end, with two sizes or to a
+    missing rank, and operations that never start. The latter are looked for only if every message has another existing
+    rank at its other end.
 
     Args:
         ranks: Operations of each rank.
@@ -136,9 +144,15 @@ def check_operations(ranks: Operations, names: Mapping[str, str], findings: Find
 def _report_stopped(
     ranks: Operations, matched: Mapping[tuple[int, int], tuple[int, int]], names: Mapping[str, str], findings: Findings
 ) -> None:
-    """Add one finding if operations never start; a send waits only for the operations that it names.
+    """Add one finding, which counts them and names the first, if operations never start.
 
-    `matched` gives the send of each receive, both as (rank, position in the rank's list).
+    A send waits only for the operations that it names, a receive also for its send.
+
+    Args:
+        ranks: Operations of each rank.
+        matched: The send of each receive, both as (rank, position in the rank's list).
+        names: The file's names of SEND, RECV and CALC.
+        findings: Where the fault is added.
     """
     waits: dict[tuple[int, int], int] = {}
     frees: dict[tuple[int, int], list[tuple[int, int]]] = {}
@@ -167,6 +181,9 @@ def _report_stopped(
 
 def compare_operations(ranks: Operations, expected: Operations, names: Mapping[str, str], findings: Findings) -> None:
     """Add a finding for each operation that differs from the program's, and for each rank with too many or too few.
+
+    Operations are compared position by position: kind, peer, tag, bytes, and the set of operations waited for. Those of
+    a rank with too many or too few are not compared, nor is the rest of an operation of another kind.
 
     Args:
         ranks: Operations of each rank in the file.

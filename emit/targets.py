@@ -69,7 +69,7 @@ class Limits:
     scratch_bytes: int = 0
 
     def rank_sends(self, nranks: int) -> int:
-        """Return the number of sends that a rank can take part in, if all ranks have as many.
+        """Return the number of sends that a rank can take part in, if all `nranks` ranks have as many; at least 1.
 
         Each send is an instruction at both of its ends.
         """
@@ -147,11 +147,17 @@ class Target:
     remarks: tuple[str, ...] = ()
 
     def own_protocols(self, names: Sequence[str]) -> list[str]:
-        """Return those of some protocols that its executor has, in the same order."""
+        """Return those of `names` that its executor has under their own name, in the same order.
+
+        A protocol that its files spell as another one is left out.
+        """
         return [name for name in names if self.protocols.get(name) == name]
 
     def is_first_on(self, topology: Topology | None) -> bool:
-        """Return whether the devices of a topology take this target before others; False where it is not known."""
+        """Return True if the devices of a topology take this target before others; False if `topology` is None.
+
+        That follows from the compute capability of NVIDIA's GPUs, or the architecture of AMD's.
+        """
         if topology is None:
             return False
         return 0 < self.capability_from <= topology.compute_capability or topology.gcn in self.gcn
@@ -268,11 +274,14 @@ def choose_target(
 ) -> Target:
     """Return the target of a name, or for AUTO the first that can do a program's collective.
 
+    Of these, targets whose files have the suffix come first, then those that the topology's devices take before others,
+    then those for GPUs of the devices' vendor.
+
     Args:
         collective: The program's collective.
         target_name: Name of the target, or AUTO.
         topology: The network whose devices count for AUTO, if it is known.
-        suffix: Suffix of the file that is to be written; for AUTO a target whose files have it comes first.
+        suffix: Suffix of the file that is to be written; empty if none is preferred.
 
     Raises:
         InputError: If the name is unknown, the target cannot do the collective, or none can.
@@ -290,12 +299,13 @@ def name_in_files(collective: str, kind: CollectiveKind) -> str:
 def target_for(problem: Problem, target_name: str = AUTO, suffix: str = "") -> Target:
     """Return the target of a name, or for AUTO the first on the problem's devices that can express the problem.
 
-    With relays, and where no reader names the collective, the problem's algorithms are written as "custom".
+    With relays, and where no reader names the collective, the problem's algorithms are written as "custom". A target
+    that needs all buffers cannot express a collective in which some rank has no input or no output.
 
     Args:
         problem: The problem.
         target_name: Name of the target, or AUTO.
-        suffix: Suffix of the file that is to be written, as in `choose_target`.
+        suffix: Suffix of the file that is to be written; for AUTO targets whose files have it come first.
 
     Raises:
         InputError: If the name is unknown, the target cannot express the problem, or none can.
@@ -311,15 +321,19 @@ def target_for(problem: Problem, target_name: str = AUTO, suffix: str = "") -> T
 
 
 def usual_target(topology: Topology) -> Target | None:
-    """Return the target that the devices of a topology take before others; None if they have none."""
+    """Return the first target that the devices of a topology take before others; None if there is none."""
     return next((target for target in TARGETS.values() if target.is_first_on(topology)), None)
 
 
 def _preferred(targets: Sequence[Target], topology: Topology | None, suffix: str) -> list[Target]:
-    """Return targets in the order of preference for a topology and a file's suffix."""
+    """Return targets in the order of preference for a topology and a file's suffix; equals stay in their order.
+
+    Targets whose files have the suffix come first, then those that the devices take before others, then those that run
+    on the devices of the topology's vendor.
+    """
 
     def key(target: Target) -> tuple[bool, bool, bool]:
-        """Return the key by which a preferred target comes first."""
+        """Return the key by which a preferred target comes first: False for each preference that it meets."""
         is_amd = topology is not None and bool(topology.gcn)
         return target.suffix != suffix.lower(), not target.is_first_on(topology), target.amd not in (None, is_amd)
 
@@ -327,7 +341,17 @@ def _preferred(targets: Sequence[Target], topology: Topology | None, suffix: str
 
 
 def _first(capable: Sequence[Target], target_name: str, description: str, hint: str = "") -> Target:
-    """Return the target of a name if it is among `capable`, or for AUTO the first of these; else raise InputError."""
+    """Return the target of a name if it is among `capable`, or for AUTO the first of these.
+
+    Args:
+        capable: Targets that can do what is asked.
+        target_name: Name of the target, or AUTO.
+        description: What is asked, for the error.
+        hint: Further advice at the end of the error.
+
+    Raises:
+        InputError: If the name is unknown or not among `capable`, or `capable` is empty.
+    """
     if target_name == AUTO and capable:
         return capable[0]
     if target_name != AUTO and target_named(target_name) in capable:
@@ -346,7 +370,9 @@ def check_overlap(name: str) -> None:
 def on_devices(target: Target, sms: int, settings: TargetSettings) -> Target:
     """Return the target limited by the settings, and to the threadblocks of a rank that run at once on a device.
 
-    If neither the settings nor `sms` state a number of SMs, threadblocks are not limited any further.
+    If groups overlap, it loses the protocol LL. A scratch limit counts only if the target has one. Without a number of
+    SMs in the settings, RESERVED_SMS of the device's are left free, but at most half of them. If neither the settings
+    nor `sms` state a number of SMs, threadblocks are not limited any further.
 
     Args:
         target: Target to limit.
@@ -372,7 +398,10 @@ def on_devices(target: Target, sms: int, settings: TargetSettings) -> Target:
 
 
 def most_bytes(program: Program, limits: Limits) -> int | None:
-    """Return the largest message in bytes for which the reader's scratch is within its limit; None for no limit."""
+    """Return the largest message in bytes for which the reader's scratch is within its limit, rounded down.
+
+    None stands for no limit: the reader allocates no scratch before a call, or the program uses none.
+    """
     scratch = max(gpu.s_chunks for gpu in program.gpus)
     if not limits.scratch_bytes or not scratch:
         return None
@@ -399,7 +428,8 @@ def within_scratch(program: Program, limits: Limits) -> Program:
 def check_between_nodes(program: Program, nodes: Sequence[int], target: Target, findings: Findings) -> None:
     """Add a finding if a rank sends to another node with a protocol that the target cannot use there.
 
-    Only the first such send is reported. `nodes` holds the node of each rank of the program.
+    That is Simple with one of the target's `only_ll_between_nodes`. Only the first such send is reported. `nodes` holds
+    the node of each rank of the program.
     """
     if program.protocol != "Simple" or program.collective not in target.only_ll_between_nodes:
         return

@@ -19,7 +19,7 @@ from topologies.errors import InputError
 
 
 def _processor() -> str:
-    """Return the number of CPUs and the name of this machine's processor."""
+    """Return the number of CPUs and the name of this machine's processor, as text such as "16 × NAME"."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             word, _, name = line.partition(":")
@@ -79,6 +79,7 @@ class Backend:
 
 
 def _require_torch() -> None:
+    """Raise InputError if PyTorch is not installed."""
     if find_spec("torch") is None:
         raise InputError("the torch back end needs PyTorch: pip install 'synth-collectives[torch]'")
 

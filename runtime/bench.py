@@ -62,7 +62,7 @@ class BenchExecutor(Protocol):
         """Return the begin and end in µs of the steps of the last run, or None if they are not recorded."""
 
     def at(self, rank: int) -> AbstractContextManager[Any]:
-        """Return a context in which the rank's buffers are created."""
+        """Return a context manager within which the rank's buffers must be created; it selects the rank's device."""
         ...
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
@@ -220,7 +220,10 @@ def in_process(
     executors: dict[str, BenchExecutor] = {}
 
     def measure_algorithm(algorithm: BenchAlgorithm, size_bytes: int) -> BenchRow:
-        """Measure an algorithm at a size in bytes, with its cached executor."""
+        """Measure an algorithm at a size in bytes with its executor, which is made at the first call and kept.
+
+        Beyond `_MOST_EXECUTORS` the oldest executor is dropped.
+        """
         if algorithm.name not in executors:
             executors[algorithm.name] = make(algorithm)
             if len(executors) > _MOST_EXECUTORS:
@@ -258,7 +261,9 @@ def measure(
 ) -> BenchRow:
     """Measure a program at one message size on fresh data, out of place and in place where it can.
 
-    Warmup runs come first in each case. The size is rounded down, see `elements_of`; the row has the rounded size.
+    Out of place is left out for a reducescatter that works in place only; in place is left out for a program that does
+    not work so. Warmup runs come first in each case. The size is rounded down, see `elements_of`; the row has the
+    rounded size.
 
     Args:
         program: The program.
@@ -334,7 +339,21 @@ def make_row(
 def _measure_side(
     program: Program, goal: Goal | None, layout: Layout, settings: Settings, inplace: bool, executor: BenchExecutor
 ) -> Timing:
-    """Measure a program out of place or in place; inputs are filled anew before each run, which is not timed."""
+    """Measure a program out of place or in place: the mean time of a run, and the wrong elements of the last run.
+
+    Before each run the inputs are filled anew, outside of the timed interval. Warmup runs do not count.
+
+    Args:
+        program: The program.
+        goal: Goal of a custom collective, or None.
+        layout: Layout of the buffers.
+        settings: Settings of the measurement.
+        inplace: Whether input and output share memory.
+        executor: The executor of this program.
+
+    Raises:
+        InputError: As for `measure`.
+    """
     kind, op = parse_type(settings.kind), settings.op
     end_goal = goal_of(program, goal, inplace)
     input_values = [make_input(layout, rank, kind, op, settings.seed) for rank in range(program.nranks)]

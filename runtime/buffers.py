@@ -77,7 +77,13 @@ class Layout:
 
 
 def chunk_start(chunk: Cells, chunks: int, elements: int) -> Cells:
-    """Return the first element of a chunk, or of each chunk of a column, in a block that is cut into chunks."""
+    """Return the first element of a chunk, or of each chunk of a column: ⌊chunk · elements / chunks⌋.
+
+    Args:
+        chunk: Number of the chunk; `chunks` gives the end of the last.
+        chunks: Number of chunks of the block.
+        elements: Number of elements of the block.
+    """
     return chunk * elements // chunks
 
 
@@ -137,7 +143,7 @@ def describe_wait(c: Columns, step: int, reason: str) -> str:
 
 
 def only_in_place(program: Program) -> bool:
-    """Return True if input and output must share their memory."""
+    """Return True if input and output must share their memory, because the program does not run out of place."""
     return program.inplace and not program.outofplace
 
 
@@ -158,9 +164,13 @@ def part_in_place(layout: Layout, shift: int, input_size: int, output_size: int)
 
     Args:
         layout: The layout.
-        shift: The rank's `o_in_i` of the goal, in chunks.
+        shift: The rank's `o_in_i` of the goal: first chunk of the output, counted from that of the input; negative or 0
+            where the input lies in the output.
         input_size: Elements of the input.
         output_size: Elements of the output.
+
+    Returns:
+        True and the input's slice of the output, or False and the output's slice of the input, in elements.
     """
     first = abs(shift) // layout.chunks * layout.elements
     input_is_part = shift <= 0 and output_size >= input_size

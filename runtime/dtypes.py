@@ -28,7 +28,7 @@ _UFUNC = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, 
 
 
 def parse_type(name: str) -> str:
-    """Return nccl-tests' name of a data type.
+    """Return nccl-tests' name of a data type, a key of TYPES: "float" for "float", "float32" or "fp32".
 
     Raises:
         InputError: The type is unknown.
@@ -40,14 +40,21 @@ def parse_type(name: str) -> str:
 
 
 def widen(values: Array, kind: str) -> Array:
-    """Convert values to numbers that NumPy computes with: bfloat16 to float32, others stay."""
+    """Convert values to numbers that NumPy computes with: bfloat16 (in uint16) to float32; others stay as they are.
+
+    `kind` is a key of TYPES.
+    """
     if kind != "bfloat16":
         return values
     return (values.astype(np.uint32) << 16).view(np.float32)
 
 
 def narrow(values: Array, kind: str) -> Array:
-    """Convert values back from `widen`; float32 is rounded to the nearest bfloat16, ties to even."""
+    """Convert numbers to the array type of `kind`, a key of TYPES, as after `widen`.
+
+    For bfloat16, float32 is rounded to the nearest bfloat16 in uint16, ties to even, and NaN stays NaN. Values that
+    have the type already are returned as they are.
+    """
     if kind != "bfloat16":
         return values.astype(TYPES[kind], copy=False)
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
@@ -60,6 +67,10 @@ def reducer(op: str, kind: str) -> Callable[..., Any]:
 
     The arrays are of the type that TYPES gives, and `out` may be one of the others.
 
+    Args:
+        op: Reduction: sum, prod, max, min or avg.
+        kind: Data type in any spelling that `parse_type` takes.
+
     Raises:
         InputError: The reduction or the type is unknown.
     """
@@ -68,14 +79,17 @@ def reducer(op: str, kind: str) -> Callable[..., Any]:
     ufunc: Callable[..., Any] = _UFUNC[op]
 
     def reduce_bfloat16(a: Array, b: Array, out: Array) -> None:
-        """Write the reduction of bfloat16 values to `out`."""
+        """Write the reduction of bfloat16 values (in uint16) to `out`, rounded to bfloat16."""
         out[:] = narrow(ufunc(widen(a, kind), widen(b, kind)), kind)
 
     return reduce_bfloat16 if parse_type(kind) == "bfloat16" else ufunc
 
 
 def average(values: Array, kind: str, ranks: int) -> None:
-    """Divide sums by the number of ranks, in place; whole numbers are rounded towards zero, as in NCCL."""
+    """Divide sums by the number of ranks, in place; whole numbers are rounded towards zero, as in NCCL.
+
+    `kind` is a key of TYPES; bfloat16 values are in uint16.
+    """
     if kind.startswith("int"):
         values[:] = np.sign(values) * (np.abs(values) // ranks)
     else:

@@ -69,7 +69,7 @@ def grouped(keys: Ints, count: int) -> tuple[Ints, Ints]:
 
 
 def sorted_rows(keys: Ints) -> Ints:
-    """Return the rows sorted by key (0 or more), rows of equal key in their order: int64 (rows,).
+    """Return the numbers of the rows sorted by key (0 or more); rows of equal keys keep their order: int64 (rows,).
 
     It takes O(n) where the keys are below 2¹⁶ or sorted already.
     """
@@ -144,7 +144,10 @@ def components(count: int, src: Ints, dst: Ints, *, strong: bool = False) -> Int
 
 
 def _sparse(count: int, src: Ints, dst: Ints) -> tuple[Any, Any]:
-    """Return the graph as a SciPy array, and the module `scipy.sparse.csgraph`."""
+    """Return the graph as a SciPy array (count, count), and the module `scipy.sparse.csgraph`.
+
+    The array has a 1 at (source, destination) for each edge.
+    """
     # SciPy is slow to import, and most commands do without it.
     from scipy.sparse import csgraph, csr_array
 

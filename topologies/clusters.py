@@ -141,7 +141,10 @@ def _checked_nics(machine: Machine, count: int, name: str) -> Nics:
 
 
 def _fabric_names(nics: Nics) -> tuple[str, ...]:
-    """Return the names of the fabric switches."""
+    """Return the names of the fabric switches: "fabric" for one, () for none.
+
+    Two or more are "rail0", "rail1", … where there are as many as NICs of a node, else "fabric0", "fabric1", ….
+    """
     if nics.fabrics <= 1:
         return ("fabric",) * nics.fabrics
     word = "rail" if nics.fabrics == len(nics.sends) else "fabric"
@@ -149,7 +152,15 @@ def _fabric_names(nics: Nics) -> tuple[str, ...]:
 
 
 def _ends(sets: tuple[Ints, ...], n: int, count: int) -> tuple[Ints, Ints, Ints]:
-    """Return (rank, NIC, node) of every rank of the cluster that is in one of the sets, node by node."""
+    """Return (rank, NIC, node) of every rank on a NIC of every node, node by node: three int64 columns.
+
+    The rank is numbered in the cluster, the NIC in its node.
+
+    Args:
+        sets: Ranks of the node on each NIC.
+        n: Number of ranks of a node.
+        count: Number of nodes.
+    """
     rank = np.concatenate(sets)
     nic = np.repeat(np.arange(len(sets), dtype=np.int64), [len(s) for s in sets])
     node = np.repeat(np.arange(count, dtype=np.int64), len(rank))

@@ -43,13 +43,16 @@ def compare(first: Machine, second: Machine) -> list[str]:
 
 
 def _leaving(topology: Topology) -> str:
-    """Return how many ranks send how many GB/s in all over their links."""
+    """Return how many ranks send how many GB/s in all over their links, as text such as "8 × 300 GB/s"."""
     out = np.bincount(topology.link_src, weights=topology.bandwidth_gbs, minlength=topology.nvertices)
     return _counted([f"{gbs:.{_DIGITS}g} GB/s" for gbs in out[: topology.nranks]])
 
 
 def _links(topology: Topology) -> str:
-    """Return how many links from rank to rank have which bandwidth, and whether they share a resource."""
+    """Return how many links from rank to rank have which bandwidth, as text such as "56 × 25 GB/s"; "none" for none.
+
+    A bandwidth is followed by "shared" for links that use a resource that another link uses too.
+    """
     if topology.nranks < 2 or not topology.nlinks:
         return "none"
     net = network(topology, range(topology.nranks))
@@ -63,7 +66,7 @@ def _links(topology: Topology) -> str:
 
 
 def _nics(machine: Machine) -> str:
-    """Return the number, bandwidth and ranks of a machine's NICs."""
+    """Return the number, bandwidth and ranks of a machine's NICs as text; "none" where it has none."""
     nics = machine.nics
     if nics is None:
         return "none"
@@ -72,7 +75,10 @@ def _nics(machine: Machine) -> str:
 
 
 def _counted(figures: list[str]) -> str:
-    """Return the most frequent figures with their counts."""
+    """Return the most frequent figures with their counts, as in "8 × 300 GB/s, 2 × 50 GB/s", the most frequent first.
+
+    After four different figures the text ends in the number of others.
+    """
     counts = Counter(figures).most_common()
     listed = [f"{count} × {figure}" for figure, count in counts[:_SHOWN]]
     return ", ".join(listed) + (f" and {len(counts) - _SHOWN} other figures" if len(counts) > _SHOWN else "")

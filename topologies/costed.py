@@ -33,7 +33,10 @@ def with_costs(topology: Topology, costs: Costs | None = None) -> Topology:
 
 
 def without_costs(topology: Topology) -> Topology:
-    """Return the topology with α and bandwidth only: without costs and with all links of kind "other"."""
+    """Return the topology with α and bandwidth only: without costs and with all links of kind "other".
+
+    It is the same object where it is so already.
+    """
     if topology.costs is None and not topology.link_kind.any():
         return topology
     return replace(topology, costs=None, protocol="", link_kind=np.zeros(topology.nlinks, dtype=np.int64))
@@ -62,8 +65,12 @@ def with_protocols(topology: Topology, names: Collection[str]) -> Topology:
     """Return the topology with the costs of some protocols only; as it is where costs are off or all are named.
 
     Args:
-        topology: The topology; where costs are on, under ANY.
-        names: Names of protocols, at least one of which is right on the topology's links.
+        topology: The topology; where costs are on, under ANY, which stays.
+        names: Names of protocols. At least one must be right on the topology's links, but this is not checked. Names
+            that the costs do not state are ignored.
+
+    Raises:
+        InputError: The costs state none of the protocols.
     """
     if topology.costs is None or not topology.protocol:
         return topology

@@ -142,7 +142,12 @@ class Costs:
         protocols = [self.protocols[name] for name in names]
 
         def table(key: str, absent: float) -> Floats:
-            """Return a figure of each protocol and kind of link: float64 (protocols, kinds)."""
+            """Return a figure of each protocol and kind of link: float64 (protocols, kinds).
+
+            Args:
+                key: Name of the figure, a mapping by kind in `Protocol`.
+                absent: Value for a kind that the protocol states no figure for.
+            """
             return np.array([[getattr(protocol, key).get(kind, absent) for kind in KINDS] for protocol in protocols])
 
         # The links' own α may be less than a stated latency, so one protocol without a latency keeps α for all.
@@ -166,18 +171,32 @@ def check_choice(name: str, choices: Collection[str], where: str, kind: str) -> 
 
 
 def kind_numbers(name: str, count: int) -> Ints:
-    """Return a column of `count` links of one kind: int64 (count,), an index into KINDS."""
+    """Return a column of `count` links of the kind `name`: int64 (count,), each its index in KINDS.
+
+    `name` must be in KINDS.
+    """
     return np.full(count, KINDS.index(name), dtype=np.int64)
 
 
 def _check_kinds(where: str, key: str, by_kind: Mapping[str, float], low: float, high: float) -> None:
-    """Raise InputError if a figure has an unknown kind of link or is out of range."""
+    """Raise InputError if a figure has an unknown kind of link, or is not from `low` to `high`.
+
+    Args:
+        where: Place of the figures, with which the message begins.
+        key: Name of the figures in the message.
+        by_kind: The figures by kind of link.
+        low: Smallest allowed figure.
+        high: Largest allowed figure.
+    """
     for kind, value in by_kind.items():
         check_choice(kind, KINDS, f"{where}: {key}", "kind of link")
         _check(f"{where}: {key}", kind, value, low, high)
 
 
 def _check(where: str, key: str, value: float, low: float, high: float) -> None:
-    """Raise InputError if a figure is out of range."""
+    """Raise InputError if `value` is not from `low` to `high`, both included; NaN is not.
+
+    `where` and `key` name the figure in the message.
+    """
     if not low <= value <= high:
         raise InputError(f"{where}: {key} {value:g}; it must be {low:g} to {high:g}")

@@ -96,9 +96,9 @@ HOSTILE = (SynthError, ValueError, TypeError, LookupError, AttributeError, Arith
 
 
 def did_you_mean(name: str, names: Sequence[str]) -> str:
-    """Return "did you mean A or B?" with at most three names similar to `name`, or "" where no name is similar.
+    """Return "did you mean A or B?" with at most three names similar to `name`, the most similar first, or "" for none.
 
-    The dashes before names of options do not count.
+    The dashes before names of options are ignored. Only the first 2000 names are compared.
     """
     bare_name, name_of_bare = name.lstrip("-"), {other.lstrip("-"): other for other in names[:2000]}
     least_similarity = 0.5 if len(bare_name) < 4 else 0.6
@@ -107,12 +107,15 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
 
 
 def right_name(name: str, names: Sequence[str], listing: str = "") -> str:
-    """Return what to write in place of a name that is not known, in about 100 characters at most.
+    """Return the end of an error message about an unknown name: similar right names, or else the list of right names.
+
+    It is "did you mean …?", with "COMMAND lists all" if there is a listing, or "it must be one of …". A list of more
+    than 60 characters is cut after a whole name, and ends in "…" and `listing` or the number of names.
 
     Args:
         name: The wrong name.
         names: The right names.
-        listing: Command that lists all of them, for those that are too many for a line.
+        listing: Command that lists all of them, for those that are too many for a line; "" for none.
     """
     similar, all_names = did_you_mean(name, names), ", ".join(names)
     if similar:

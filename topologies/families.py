@@ -48,7 +48,13 @@ class _FamilyShape:
 
 
 def _grid(dims: Sequence[int], wrap: bool, summary: str) -> _FamilyShape:
-    """Return a grid of any number of dimensions, with links that close each dimension to a ring where `wrap` is set."""
+    """Return a grid of any number of dimensions, in whose numbers of ranks the last coordinate counts fastest.
+
+    Args:
+        dims: Size of each dimension.
+        wrap: Whether links close each dimension to a ring; one of fewer than three ranks has no such link.
+        summary: Short description.
+    """
     n = math.prod(dims)
     index = np.arange(n, dtype=np.int64).reshape(dims)
     pairs: list[tuple[Ints, Ints]] = []
@@ -61,7 +67,7 @@ def _grid(dims: Sequence[int], wrap: bool, summary: str) -> _FamilyShape:
 
 
 def _tpu_slice(dims: Sequence[int]) -> _FamilyShape:
-    """Return a slice of a TPU pod: a 3D torus of whole cubes of 4x4x4 chips; a smaller slice is a mesh."""
+    """Return a slice of a TPU pod: a 3D torus where all three sizes are multiples of 4, else a mesh."""
     wrap = all(size % 4 == 0 for size in dims)
     return _grid(dims, wrap, f"TPU slice, {_by_x(dims)} {'torus' if wrap else 'mesh'}")
 
@@ -72,12 +78,12 @@ def _by_x(dims: Sequence[int]) -> str:
 
 
 def _full(dims: Sequence[int]) -> _FamilyShape:
-    """Return a full mesh."""
+    """Return a full mesh of `dims[0]` ranks: a link between every two."""
     return _FamilyShape(dims[0], np.stack(np.triu_indices(dims[0], 1)), f"{dims[0]} ranks, all to all")
 
 
 def _hypercube(dims: Sequence[int]) -> _FamilyShape:
-    """Return a hypercube; its one size is the number of dimensions."""
+    """Return a hypercube of 2^d ranks, where d is `dims[0]`, its number of dimensions."""
     n = 1 << dims[0]
     index = np.arange(n, dtype=np.int64)
     zeros = [(index[index & bit == 0], bit) for bit in 1 << np.arange(dims[0])]
@@ -85,13 +91,15 @@ def _hypercube(dims: Sequence[int]) -> _FamilyShape:
 
 
 def _star(dims: Sequence[int]) -> _FamilyShape:
-    """Return ranks on one switch."""
+    """Return `dims[0]` ranks on one switch, "switch"."""
     n = dims[0]
     return _FamilyShape(n, np.stack([np.arange(n), np.full(n, n)]), f"{n} ranks on one switch", ("switch",))
 
 
 def _fattree(dims: Sequence[int]) -> _FamilyShape:
-    """Return a k-ary fat tree (one size), or a tree of leaves and spines (three sizes).
+    """Return a k-ary fat tree (one size, k), or a tree of leaves and spines (sizes: leaves, ranks a leaf, spines).
+
+    The ranks on one edge or leaf switch are a chassis.
 
     Raises:
         InputError: There are two sizes, or one that is odd or below 2.
@@ -125,7 +133,10 @@ def _fattree(dims: Sequence[int]) -> _FamilyShape:
 
 
 def _leaf_spine(dims: Sequence[int]) -> _FamilyShape:
-    """Return leaf switches with ranks, each joined to every spine switch."""
+    """Return leaf switches with ranks, each joined to every spine switch; the ranks of a leaf are a chassis.
+
+    `dims` is (leaves, ranks per leaf, spines).
+    """
     leaves, ranks_per_leaf, spines = dims
     n = leaves * ranks_per_leaf
     leaf = n + np.arange(leaves, dtype=np.int64)
@@ -141,7 +152,10 @@ def _leaf_spine(dims: Sequence[int]) -> _FamilyShape:
 
 
 def _dragonfly(dims: Sequence[int]) -> _FamilyShape:
-    """Return a dragonfly: groups of routers, joined within and between groups, with ranks on each router."""
+    """Return a dragonfly; `dims` is (groups, routers per group, ranks per router), and a router's ranks are a chassis.
+
+    Within a group every two routers have a link. Every two groups have one link, between one router of each.
+    """
     groups, routers, hosts = dims
     n = groups * routers * hosts
     router = n + np.arange(groups * routers, dtype=np.int64).reshape(groups, routers)
@@ -212,10 +226,11 @@ FAMILIES: dict[str, _Family] = {
 
 
 def family(spec: str) -> Topology:
-    """Return the topology of "kind:SIZExSIZE,bw=GB/s,alpha=µs", with the costs that further options (_COSTS) give.
+    """Return the topology of "kind:SIZExSIZE,bw=GB/s,alpha=µs", for which further options state costs.
 
     `bw` is the bandwidth of a link, each way, and `alpha` the latency of a hop. Without these options they are those of
-    the family and DEFAULT_ALPHA_US, and α counts as assumed. Costs are stated, but off. The name is the text itself.
+    the family and DEFAULT_ALPHA_US, and α counts as assumed. The options threadblock_gbs (GB/s), gap_us and start_us
+    (µs) state an executor's costs, which are off. The name is the text itself.
 
     Raises:
         InputError: There is no such family, size or option, or the topology would be too large.
@@ -259,7 +274,7 @@ def family(spec: str) -> Topology:
 
 
 def _costs(figures: Mapping[str, float]) -> Costs | None:
-    """Return the costs that the options state, or None for none.
+    """Return the costs that the options of `family` state by name (GB/s and µs), or None where they state none.
 
     They are the same for LL and Simple, the two protocols that are right on any link.
     """

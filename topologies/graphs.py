@@ -55,14 +55,23 @@ def is_graph(value: object) -> bool:
 
 
 def is_graph_text(text: str) -> bool:
-    """Return whether a text looks like one of the three forms; its end may still be wrong."""
+    """Return whether a text looks like GraphML, GML or node-link JSON (one with "nodes", and "links" or "edges").
+
+    Only a few words are looked for, so the text may still be wrong.
+    """
     if text.lstrip().startswith("{"):
         return '"nodes"' in text and ('"links"' in text or '"edges"' in text)
     return "<graphml" in text[:4000] or _GML.match(text) is not None
 
 
 def read_graph(text: str, origin: str) -> Machine:
-    """Return the topology of a file's text as a machine without NICs.
+    """Return the topology of a text in GraphML, GML or node-link JSON as a machine without NICs.
+
+    The machine's remarks name the figures that no edge states and that are assumed.
+
+    Args:
+        text: The text.
+        origin: Name of the text in errors; without its suffix also the topology's name, if the graph has none.
 
     Raises:
         InputError: The text has none of the three forms, its graph is no topology, or networkx is not installed; the
@@ -94,7 +103,12 @@ def read_graph(text: str, origin: str) -> Machine:
 
 
 def from_networkx(graph: Graph[Any], name: str | None = None) -> Topology:
-    """Return the topology of a graph (see the head of this module), which is not changed.
+    """Return the topology of a graph, which is not changed; it has no costs.
+
+    A node is a rank unless its `kind` is "switch". Ranks have the order of the nodes, or of their `rank` where all have
+    one. An edge has `gbs` (GB/s) and `alpha_us`; an attribute that no edge has is assumed. Edges without a direction go
+    both ways, the bandwidths of parallel edges are added, and edges from a node to itself are ignored. The head of this
+    module has all attributes.
 
     Args:
         graph: The graph, directed or not, with parallel edges or without.
@@ -109,6 +123,10 @@ def from_networkx(graph: Graph[Any], name: str | None = None) -> Topology:
 def graph_text(topology: Topology, form: str) -> str:
     """Return the text of a topology in one of FORMS, without an executor's costs.
 
+    Args:
+        topology: The topology.
+        form: "graphml", "gml" or "json"; any other form counts as "json", which is networkx's node-link form.
+
     Raises:
         InputError: networkx is not installed.
     """
@@ -121,7 +139,15 @@ def graph_text(topology: Topology, form: str) -> str:
 
 
 def _parsed_gml(nx: Any, text: str) -> Graph[Any]:
-    """Return the graph of a GML text, also where labels are missing or repeated, or parallel edges are not declared."""
+    """Return the graph of a GML text, also where labels are missing or repeated, or parallel edges are not declared.
+
+    Args:
+        nx: The module networkx.
+        text: The text.
+
+    Raises:
+        networkx.NetworkXError: No reading of the text succeeds.
+    """
     parallel = re.sub(r"\bgraph\s*\[", "graph [\n  multigraph 1\n", text, count=1, flags=re.IGNORECASE)
     attempts = ((text, "label"), (text, None), (parallel, "label"), (parallel, None))
     for number, (variant, label) in enumerate(attempts):
@@ -134,7 +160,15 @@ def _parsed_gml(nx: Any, text: str) -> Graph[Any]:
 
 
 def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ...]]:
-    """Return the topology of a graph, and a remark for each figure that is assumed."""
+    """Return the topology of a graph, and a remark for each figure of edges that is assumed because no edge states it.
+
+    Args:
+        graph: The graph, which is not changed.
+        origin: Name of the graph in errors.
+
+    Raises:
+        InputError: The graph is no topology.
+    """
     ranks, switches = _ranks_and_switches(graph, origin)
     attributes, data = graph.graph, graph.nodes
     stated = {key: any(key in values for _, _, values in graph.edges(data=True)) for key in _ASSUMED}
@@ -179,7 +213,9 @@ def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ..
 
 
 def _ranks_and_switches(graph: Graph[Any], origin: str) -> tuple[list[Any], list[Any]]:
-    """Return the nodes that are ranks, in their order, and those that are switches.
+    """Return the nodes that are ranks, and those that are switches, each in the order of the nodes.
+
+    Ranks are sorted by their `rank` instead where all have a whole number there.
 
     Raises:
         InputError: The graph is too large, has no rank, or has a node of another kind.
@@ -205,16 +241,19 @@ def _ranks_and_switches(graph: Graph[Any], origin: str) -> tuple[list[Any], list
 def _links(
     graph: Graph[Any], number: Mapping[Any, int], assumed: Mapping[str, float], origin: str
 ) -> tuple[dict[tuple[int, int], list[float]], dict[str, set[tuple[int, int]]]]:
-    """Return [GB/s, α in µs, kind] of each link by its ends, and by the name of each limit the ends of its links.
+    """Return [GB/s, α in µs, index into KINDS] of each link by its ends, and by the name of each limit its links' ends.
 
     Parallel edges become one link with the sum of their GB/s, the largest α and the first one's kind. Edges from a node
-    to itself are ignored.
+    to itself are ignored, and edges without a direction give two links.
 
     Args:
         graph: The graph.
         number: Vertex of each node.
-        assumed: Figures that no edge states.
+        assumed: Figures that no edge states, "gbs" or "alpha_us", with the values to assume.
         origin: Name of the graph in errors.
+
+    Raises:
+        InputError: An edge lacks a figure that others state, or its figure or kind of link is wrong.
     """
     figures_of_pair: dict[tuple[int, int], list[float]] = {}
     members: dict[str, set[tuple[int, int]]] = {}
@@ -254,7 +293,16 @@ def _limit_names(value: Any, where: str) -> list[str]:
 
 
 def _switch_ops(data: Mapping[Any, Mapping[str, Any]], switches: list[Any], origin: str) -> Iterator[SwitchOps]:
-    """Yield the operations of the switches whose nodes state `multicast` or `reduce`, fractions of a port's rate."""
+    """Yield the operations of the switches whose nodes state `multicast` or `reduce`; one of them that is missing is 0.
+
+    Args:
+        data: Attributes of each node; `multicast` and `reduce` are fractions of a port's rate.
+        switches: The nodes that are switches.
+        origin: Name of the graph in errors.
+
+    Raises:
+        InputError: A fraction is no number, or a switch's name is not allowed.
+    """
     for node, name in zip(switches, _switch_names(switches, origin), strict=True):
         if "multicast" in data[node] or "reduce" in data[node]:
             where = f"{origin}: node {_name(node)}"
@@ -304,7 +352,9 @@ def _device_figure(attributes: Mapping[str, Any], key: str, origin: str, most: i
 
 
 def _switch_names(nodes: list[Any], origin: str) -> Iterator[str]:
-    """Yield the switches' names, with "switch." before those that cannot be names of switches as they are.
+    """Yield the switches' names in the order of the nodes.
+
+    A name that no switch can have becomes "switch." and its first 80 characters, with "-" for each wrong character.
 
     Raises:
         InputError: A name cannot be one even then.
@@ -319,5 +369,5 @@ def _switch_names(nodes: list[Any], origin: str) -> Iterator[str]:
 
 
 def _name(node: object) -> str:
-    """Return a node as messages show it."""
+    """Return a node as messages show it: the first 40 characters of its repr."""
     return repr(node)[:40]

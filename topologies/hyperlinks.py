@@ -65,7 +65,14 @@ class Hyperlinks:
         return len(self.hub)
 
     def find(self, rank: int, *, multicast: bool, paced: bool, group: int = -1) -> int:
-        """Return the hyperlink of a local rank in a group (-1: the first group that has one), or -1 for none."""
+        """Return the number of the hyperlink whose hub is a local rank, or -1 for none.
+
+        Args:
+            rank: Local rank of the hub.
+            multicast: Whether it is a multicast, else a reduction.
+            paced: Whether it has the paced rate.
+            group: Number of the switch; -1 for the first switch with such a hyperlink.
+        """
         matches = (self.hub == rank) & (self.multicast == multicast) & (self.paced == paced)
         matches &= (self.group == group) | (group < 0)
         return int(np.argmax(matches)) if matches.any() else -1
@@ -164,7 +171,10 @@ def crossings(topology: Topology, ranks: Ints, link_gbs: Floats, figures: Figure
 
 
 def _share_a_limit(topology: Topology, ports: list[int]) -> bool:
-    """Return whether two of the ports are in one limit, which an operation would cross more than once."""
+    """Return whether two of the physical links `ports` are in one limit.
+
+    An operation, which crosses all of them, would cross this limit more than once.
+    """
     chosen = np.array(ports, dtype=np.int64)
     return any(np.isin(chosen, limit.links, assume_unique=True).sum() > 1 for limit in topology.limits)
 
@@ -221,7 +231,11 @@ def _add(crossing: Crossing, topology: Topology, switch: _Switch, *, multicast: 
 
 
 def pairs_of(crossing: Crossing) -> tuple[Ints, Ints, Ints]:
-    """Return (ptr, src, dst) of `Hyperlinks`."""
+    """Return the pairs of ranks that each hyperlink joins as CSR (ptr, src, dst), three int64 columns.
+
+    Hyperlink h joins src[j] with dst[j] for j in ptr[h]:ptr[h+1]. A multicast sends from its rank to each peer, a
+    reduction from each peer to its rank.
+    """
     counts = np.array([len(peers) for peers in crossing.peers], dtype=np.int64)
     ptr = pointers(counts)
     peers = np.concatenate([np.zeros(0, dtype=np.int64), *crossing.peers])

@@ -26,7 +26,8 @@ def load(spec: str | Path) -> Topology:
     """Return the topology that `spec` names.
 
     "dgx1" is a machine, "dgx-a100:4" four nodes of it joined by their NICs, "torus:4x4,bw=50,alpha=0.7" a formula (GB/s
-    and µs), "my.toml" a file in the text form, "my.toml:4" four nodes of that file.
+    and µs), "my.toml" a file in the text form or any other known format, "my.toml:4" four nodes of that file. A Path is
+    always a file. A fabric's file gives a topology with a rank for each port of each host.
 
     Raises:
         InputError: There is no such topology, or its file cannot be read; the message is one line.
@@ -39,8 +40,8 @@ def apply_costs(topology: Topology, costs: str | Path | Costs) -> Topology:
 
     Args:
         topology: The topology.
-        costs: OWN_COSTS for the topology's own costs, STATED_COSTS for these if it states any, NO_COSTS to put them
-            off, a file with [costs], or the costs themselves.
+        costs: OWN_COSTS ("machine") for the topology's own costs, STATED_COSTS ("auto") for these if it states any,
+            else off, NO_COSTS ("none") to put them off, a file with [costs], or the costs themselves.
 
     Raises:
         InputError: There are no costs, they are not right on the topology's links, or the file cannot be read.
@@ -56,10 +57,10 @@ def apply_costs(topology: Topology, costs: str | Path | Costs) -> Topology:
 
 
 def read_costs(costs: str | Path) -> str | Costs:
-    """Return NO_COSTS, OWN_COSTS or STATED_COSTS as they are, or the [costs] of a file.
+    """Return NO_COSTS, OWN_COSTS or STATED_COSTS ("none", "machine" or "auto") as it is, or the [costs] of a file.
 
     Raises:
-        InputError: The file cannot be read or has no [costs].
+        InputError: `costs` is empty or neither text nor path, or the file cannot be read or has no [costs].
     """
     if not isinstance(costs, str | Path) or not str(costs):
         names = f"{STATED_COSTS}, {NO_COSTS}, {OWN_COSTS}"
@@ -96,20 +97,30 @@ def load_machine(spec: str | Path) -> Machine:
 
 
 def _suffixes() -> tuple[str, ...]:
-    """Return the suffixes of files that state a topology."""
+    """Return the suffixes of files that state a topology, with their dots, such as ".toml"."""
     return tuple(row.suffix for row in FORMATS if row.suffix)
 
 
 def _read_node(name: str) -> Machine:
-    """Return the machine of a machine's name or a file's name."""
+    """Return the machine that a name of a machine of the package, or else the path of a file, states.
+
+    Raises:
+        InputError: The file cannot be read or states no machine.
+    """
     return _read_file(machine_file(name) if name in machines() else Path(name))
 
 
 def _read_cluster(spec: str, name: str, count: str) -> Topology:
-    """Return the cluster of `count` nodes (as text) of the machine or file `name`; `spec` is the whole text.
+    """Return the cluster of `count` nodes of a machine; for one node the machine's own topology under its own name.
+
+    Args:
+        spec: The whole text, which names the cluster; with a "/" in `name`, only the part after the last one does.
+        name: Name of a machine of the package, or path of a file.
+        count: Number of nodes, as text.
 
     Raises:
-        InputError: The count is no number from 1, the machine cannot be read, or nodes of it cannot be joined.
+        InputError: The count is no number from 1 (to 9,999,999), the machine cannot be read, or nodes of it cannot be
+            joined.
     """
     machine = _read_node(name)
     if not re.fullmatch(r"[1-9][0-9]{0,6}", count):
@@ -120,6 +131,10 @@ def _read_cluster(spec: str, name: str, count: str) -> Topology:
 
 
 def _read_file(path: Path) -> Machine:
-    """Return the machine of a file in any of the formats."""
+    """Return the machine of a file, in whichever of the known formats its text has.
+
+    Raises:
+        InputError: The file cannot be read or states no machine.
+    """
     text = read_text(path, f"a topology's {' or '.join(_suffixes())} file", MAX_FILE_BYTES)
     return format_of(text).machine(text, origin_of(path))

@@ -41,7 +41,10 @@ class Carriers(NamedTuple):
 
     @property
     def holds(self) -> Floats:
-        """Return the rate that each carrier takes of its resources per GB/s that it carries; 1 for links."""
+        """Return the rate that each carrier takes of its resources per GB/s that it carries: float64 (carriers,).
+
+        It is 1 for links, and 1 or more for hyperlinks.
+        """
         return self.takes_gbs / self.bandwidth_gbs
 
 
@@ -106,7 +109,7 @@ class Network:
 
     @property
     def nlinks(self) -> int:
-        """Return the number of links."""
+        """Return the number of links, without hyperlinks."""
         return len(self.src)
 
     @property
@@ -121,13 +124,16 @@ class Network:
 
     @property
     def _links(self) -> Carriers:
-        """Return the columns of the links."""
+        """Return the columns of the links only; a link takes its whole bandwidth of each resource that it uses."""
         rate = self.bandwidth_gbs
         return Carriers(self.alpha_us, rate, self.uses_ptr, self.uses_idx, self.gap_us, rate)
 
     @cached_property
     def carriers(self) -> Carriers:
-        """Return the columns of links and hyperlinks."""
+        """Return the columns of all links and then of all hyperlinks, as schedules number them.
+
+        The result is computed once and kept. Where links have gaps, hyperlinks have the gap 0.
+        """
         h, own = self.hyperlinks, self._links
         if h is None:
             return own
@@ -142,7 +148,10 @@ class Network:
 
     @cached_property
     def pairs(self) -> Pairs:
-        """Return the pairs of ranks that links and hyperlinks join."""
+        """Return the pairs of ranks that links and then hyperlinks join: one pair a link, two or more a hyperlink.
+
+        The result is computed once and kept.
+        """
         h, link_ptr = self.hyperlinks, np.arange(self.nlinks + 1)
         if h is None:
             return Pairs(link_ptr, self.src, self.dst)
@@ -160,7 +169,7 @@ class Network:
 
     @property
     def link_of_use(self) -> Ints:
-        """Return the link that each entry of `uses_idx` belongs to."""
+        """Return the link that each entry of `uses_idx` belongs to: int64, as long as `uses_idx`."""
         return row_of_entry(self.uses_ptr)
 
     def uses_and_links(self, hyperlinks: bool = False) -> tuple[Ints, Ints, Floats]:
@@ -293,10 +302,11 @@ def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
 
 
 def _checked(topology: Topology, ranks: Sequence[int]) -> Ints:
-    """Return the ranks as int64 (ranks,).
+    """Return the ranks as int64 (ranks,), in their order.
 
     Raises:
-        InputError: There are no ranks, or a rank is not in the topology or given twice.
+        InputError: There are no ranks, they are no flat sequence of whole numbers, or a rank is not in the topology or
+            given twice.
     """
     column = np.asarray(ranks)
     last = topology.nranks - 1
@@ -372,11 +382,15 @@ def _assembled(topology: Topology, group: Ints, src: Ints, dst: Ints, crossed: I
 
 
 def _latencies(topology: Topology, crossed: Ints, figures: Figures | None) -> tuple[Floats, Floats]:
-    """Return α in µs of each link, and the gap in µs after each message, empty where no link has one.
+    """Return α in µs of each link, and the gap in µs after each message: two float64 columns (links,).
+
+    α is the sum over the path, rounded to 1e-9 µs where the path has more than one hop. Where costs are on, the latency
+    of the highest kind of link on the path stands in its place, if the costs state one; the gap is that of the same
+    kind. The second column is empty where no link has a gap.
 
     Args:
         topology: The topology.
-        crossed: As in `_assembled`.
+        crossed: Physical links on each link's path, -1 for none: int64 (links, most hops).
         figures: The costs that are on, or None.
     """
     used = crossed >= 0
@@ -415,7 +429,13 @@ def _hyperlinks(crossing: Crossing, columns: tuple[Floats, Floats, Floats, Ints,
 
 
 def _resource_names(topology: Topology, crossing: Crossing, resources: Ints) -> list[str]:
-    """Return the names of the used resources: physical links, limits, then the capacities of switches' operations."""
+    """Return the names of the used resources: physical links ("0→1"), limits, then capacities of switches' operations.
+
+    Args:
+        topology: The topology.
+        crossing: The hyperlinks, with the capacities of switches' operations.
+        resources: Numbers of the used resources, ascending: physical links, then limits, then capacities.
+    """
     vertices = [str(r) for r in range(topology.nranks)] + list(topology.switches)
     physical = resources[resources < topology.nlinks]
     ends = (topology.link_src[physical].tolist(), topology.link_dst[physical].tolist())
@@ -425,7 +445,13 @@ def _resource_names(topology: Topology, crossing: Crossing, resources: Ints) -> 
 
 
 def _limits_crossed(topology: Topology, link: Ints, physical: Ints) -> tuple[Ints, Ints]:
-    """Return (link, limit) of every limit that a link crosses, once for all physical links of the limit on its path."""
+    """Return (link, limit) of every limit that a link crosses, each pair once, sorted: two int64 columns.
+
+    Args:
+        topology: The topology, with at least one limit.
+        link: Link of each use of a physical link: int64 (uses,).
+        physical: Physical link of each use: int64 (uses,).
+    """
     count = len(topology.limits)
     member = np.concatenate([x.links for x in topology.limits])
     owner = np.repeat(np.arange(count), [len(x.links) for x in topology.limits])

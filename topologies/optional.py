@@ -18,6 +18,7 @@ def optional_module(name: str, extra: str, need: str) -> Any:
 
     Raises:
         InputError: The package is not installed; the message says how to install it.
+        ModuleNotFoundError: The package is installed, but lacks another module that it imports.
     """
     try:
         return import_module(name)

@@ -68,7 +68,13 @@ def forwarding_tables(topology: Topology, ranks: Ints) -> Tables:
     cost, width = picos[edges][:, None], gbs[edges][:, None]
 
     def relax(values: Floats, better: np.ufunc, over_edges: Callable[[], Floats]) -> None:
-        """Update the values of the switches by those that their edges offer, until nothing improves."""
+        """Replace in place the values of switches by better ones that their edges offer, until nothing improves.
+
+        Args:
+            values: Value of each switch for each destination: float64 (nswitches, D).
+            better: np.minimum or np.maximum.
+            over_edges: Function that returns what each edge offers by the present values: float64 (edges, D).
+        """
         while True:
             improved = better(values[sources], better.reduceat(over_edges(), blocks))
             if (improved == values[sources]).all():

@@ -36,7 +36,7 @@ SWITCH_NAME = r"[A-Za-z][A-Za-z0-9_.:/-]*"
 
 
 def is_switch_name(name: str) -> bool:
-    """Return whether `name` can name a switch: a letter, then letters, digits and _ . : / -."""
+    """Return whether `name` can name a switch: an ASCII letter, then ASCII letters, digits and _ . : / - only."""
     return re.fullmatch(SWITCH_NAME, name) is not None
 
 
@@ -165,7 +165,7 @@ class Topology:
 
     @property
     def nvertices(self) -> int:
-        """Return the number of ranks and switches."""
+        """Return the number of vertices: ranks plus switches."""
         return self.nranks + len(self.switches)
 
     def vertex_name(self, vertex: int) -> str:
@@ -183,9 +183,11 @@ class Topology:
     def to_networkx(self) -> DiGraph[Any]:
         """Return the topology as a networkx DiGraph whose nodes are ranks by number and switches by name.
 
-        The attributes of its nodes and edges are at the head of `topologies.graphs`.
-        `topologies.graphs.from_networkx` turns the graph back into an equal topology, except for an executor's costs,
-        which the graph does not hold.
+        A node has `kind` ("rank" or "switch"); an edge has `gbs` (GB/s) and `alpha_us`, and `link` (the name of its
+        kind, unless "other") and `limit` (names of its limits with commas between them) where it has any. The graph's
+        `limits` is JSON text with the GB/s of each limit by name. Figures that the topology does not state have no
+        attribute. `topologies.graphs.from_networkx` turns the graph back into an equal topology, except for an
+        executor's costs, which the graph does not hold, and for limits with a comma in their names.
 
         Raises:
             InputError: networkx is not installed.
@@ -216,17 +218,22 @@ class Topology:
         return graph
 
     def _error(self, problem: str) -> InputError:
-        """Return an error that names the topology."""
+        """Return an InputError, which the caller raises, with the topology's name and then `problem` as message."""
         return InputError(f"topology {self.name!r}: {problem}")
 
     def _check_differ(self, label: str, names: Sequence[str]) -> None:
-        """Raise InputError if a name is repeated."""
+        """Raise InputError if one of `names` is repeated; `label` is the plural of what they name, for the message."""
         if len(set(names)) < len(names):
             repeated = next(name for name, count in Counter(names).items() if count > 1)
             raise self._error(f"two {label} are named {repeated!r}; names must differ")
 
     def _check_names(self) -> None:
-        """Raise InputError if a text, the number of ranks, a figure of the devices or a switch's name is wrong."""
+        """Check the texts, the number of ranks, the figures of the devices and the switches' names.
+
+        Raises:
+            InputError: One of them has a wrong type, form or range, both `gcn` and `compute_capability` are stated, or
+                two switches have the same name.
+        """
         if not _is_line(self.name):
             raise InputError(f"topology name {self.name!r}: must be a non-empty text of one line")
         for text in (self.summary, self.source):
@@ -261,7 +268,13 @@ class Topology:
         self._check_differ("switches", self.switches)
 
     def _checked_kinds(self, nlinks: int) -> Ints:
-        """Return the kind of each link in the order of the columns given; "other" for all where none is stated."""
+        """Return the kind of each link as an index into KINDS, in the order of the columns given: int64 (nlinks,).
+
+        All are 0 ("other") where no kind is stated or all stated kinds are 0.
+
+        Raises:
+            InputError: There is not one kind for each link, or a number is no index into KINDS.
+        """
         kind = _integers("link_kind", self.link_kind)
         if not len(kind):
             return np.zeros(nlinks, dtype=np.int64)
@@ -270,17 +283,18 @@ class Topology:
         return kind
 
     def _check_costs(self) -> None:
-        """Raise InputError if the protocol is not among the costs."""
+        """Raise InputError if a protocol is stated without costs, or is not "", ANY or a protocol of the costs."""
         if self.protocol and self.costs is None:
             raise self._error("a protocol without costs; it must have both, or none")
         if self.protocol not in ("", ANY) and self.costs is not None:
             check_choice(self.protocol, self.costs.protocols, f"topology {self.name!r}", "protocol of its costs")
 
     def _check_links(self, src: Ints, dst: Ints, alpha: Floats, gbs: Floats) -> Ints:
-        """Return the order that sorts the links by (src, dst).
+        """Return the order that sorts the links by (src, dst): int64 (nlinks,), indices of the columns given.
 
         Raises:
-            InputError: A link is not allowed; the message names the first one.
+            InputError: There are too many links, a vertex does not exist, a link joins a vertex to itself, a bandwidth
+                or α is out of range, or two links have the same ends. The message names the first wrong link.
         """
         if len(src) > MAX_LINKS:
             raise self._error(f"{len(src)} links; must be at most {MAX_LINKS}")
@@ -309,6 +323,8 @@ class Topology:
     def _checked_switch_ops(self) -> tuple[SwitchOps, ...]:
         """Return the switches that multicast or reduce, in the order of `switches`.
 
+        Those whose two rates are 0 are left out.
+
         Raises:
             InputError: A switch does not exist or is repeated, or a rate is not 0 to 1.
         """
@@ -325,7 +341,11 @@ class Topology:
         return tuple(sorted(active_ops, key=lambda ops: place[ops.switch]))
 
     def _checked_limit(self, limit: Limit, new_index: Ints) -> Limit:
-        """Return the limit with its links renumbered and sorted; `new_index` has the new index of each link.
+        """Return a new limit with its links renumbered, sorted and each once.
+
+        Args:
+            limit: The limit, whose links are indices of the columns given.
+            new_index: Index in the topology of each link of these columns: int64 (nlinks,).
 
         Raises:
             InputError: Its name, links or bandwidth are wrong.
@@ -350,7 +370,7 @@ class Topology:
 
 
 def without_switch_ops(topology: Topology) -> Topology:
-    """Return the topology with switches that only forward."""
+    """Return the topology with switches that only forward: the same object where they do already."""
     return replace(topology, switch_ops=()) if topology.switch_ops else topology
 
 
@@ -374,7 +394,11 @@ def _is_line(text: Any) -> bool:
 
 
 def _integers(name: str, values: Any) -> Ints:
-    """Return a copy of the values as int64, or raise InputError where they are no whole numbers."""
+    """Return a copy of the values as int64 in one dimension; an empty column may have any type.
+
+    Raises:
+        InputError: The values are no whole numbers (flags are none); the message begins with `name`.
+    """
     try:
         column = np.asarray(values)
         if column.size and column.dtype.kind not in "iu":
@@ -385,7 +409,11 @@ def _integers(name: str, values: Any) -> Ints:
 
 
 def _floats(name: str, values: Any) -> Floats:
-    """Return a copy of the values as float64, or raise InputError where they are no numbers."""
+    """Return a copy of the values as float64 in one dimension.
+
+    Raises:
+        InputError: The values are no numbers; the message begins with `name`.
+    """
     try:
         return np.array(values, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError, OverflowError):

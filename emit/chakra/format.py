@@ -51,7 +51,7 @@ def write(program: Program, size_bytes: int, reduce_us: int = 0) -> Iterator[tup
 def encode(
     ranks: Operations, collective: str, text: str | None = None, reduce_us: int = 0
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield (end of the file's name, content) of each rank's operations, ranks in order.
+    """Yield (end of the file's name, content) of each rank's operations, ranks in order: ".0.et", ".1.et", and so on.
 
     Args:
         ranks: Operations of each rank.
@@ -71,7 +71,11 @@ def encode(
 
 
 def _node(position: int, operation: Operation, reduce_us: int) -> bytes:
-    """Return a Node message; as in proto3, numbers that are 0 are left out, except for those of attributes."""
+    """Return the Node message of an operation, whose id is its position in its rank, without the length before it.
+
+    As in proto3, numbers that are 0 are left out, except for those of attributes. `reduce_us` is the time of a
+    calculation in µs.
+    """
     parts = [number(1, position)] if position else []
     name = f"{_NAMES[operation.kind]}_tb{operation.block}_step{operation.step}"
     parts += [block(2, name.encode()), number(3, _TYPES[operation.kind])]
@@ -92,7 +96,14 @@ def _node(position: int, operation: Operation, reduce_us: int) -> bytes:
 def verify(path: Path, goal: Goal | None = None, fifo_depth: int | None = None, _: str | None = None) -> Verdict:
     """Read and check a trace with all its files, given one of them; never raise for bad input.
 
-    Its nodes must be those of the program in it, which is replayed as any other program.
+    Its nodes must be those of the program in it, which is replayed as any other program. A trace without a program is
+    never "right".
+
+    Args:
+        path: File of one rank.
+        goal: What the program must achieve; None for the goal of its collective.
+        fifo_depth: Slots of a FIFO; None for those of the program's protocol.
+        _: Ignored.
     """
     return judge(partial(read, path), _NAMES, goal, fifo_depth)
 
@@ -126,7 +137,11 @@ def read(path: Path) -> tuple[list[list[Operation]], str | None]:
 
 
 def base_of(path: Path) -> str:
-    """Return the path of a trace without rank and suffix; raise InputError if the path has none."""
+    """Return the path of a trace's file without its end .RANK.et.
+
+    Raises:
+        InputError: If the path has no such end.
+    """
     match = _FILE.fullmatch(str(path))
     if match is None:
         raise InputError(f"{origin_of(path)}: is no name of a Chakra trace's file; it must be NAME.RANK.et, as a.0.et")
@@ -151,7 +166,12 @@ class _ChakraNode:
 
 
 def _rank(data: bytes) -> tuple[dict[str, str], list[Operation]]:
-    """Return the texts in a file's metadata, and its operations."""
+    """Return the texts in a file's metadata, by name, and its operations, in the order of its nodes.
+
+    Raises:
+        InputError: The file is empty or malformed, two nodes have one id, or a node waits for one that is not there or
+            lacks an attribute.
+    """
     parts = messages(data)
     head = next(parts, None)
     if head is None:
@@ -196,7 +216,11 @@ def _rank(data: bytes) -> tuple[dict[str, str], list[Operation]]:
 
 
 def _read_node(part: bytes) -> _ChakraNode:
-    """Return a node of a trace; raise InputError if it is malformed."""
+    """Return a node from its message, with control and data dependencies as waits.
+
+    Raises:
+        InputError: It is malformed, or of another type than send, receive and calculation.
+    """
     numbers: dict[int, int] = {}
     waits: list[int] = []
     attributes: dict[str, int] = {}
@@ -221,7 +245,7 @@ def _read_node(part: bytes) -> _ChakraNode:
 
 
 def _packed(data: bytes) -> list[int]:
-    """Return the numbers in a packed field."""
+    """Return the numbers in a packed field, each a varint; raise InputError if one does not end."""
     numbers, at = [], 0
     while at < len(data):
         value, at = read_varint(data, at)

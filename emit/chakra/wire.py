@@ -26,17 +26,21 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """Return a field that is a number."""
+    """Return a field that is a number of 0 or more, as a varint; `field` is the field's number."""
     return varint(field << 3) + varint(value)
 
 
 def block(field: int, value: bytes) -> bytes:
-    """Return a field that is a text, a message or packed numbers."""
+    """Return a field that is a text, a message or packed numbers, as bytes with their length; `field` is its number."""
     return varint(field << 3 | 2) + varint(len(value)) + value
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a varint, and return it with the offset of what follows; raise InputError if it does not end."""
+    """Read the varint at offset `at`, and return it, cut to 64 bits, with the offset of what follows.
+
+    Raises:
+        InputError: If it does not end, or has more than 10 bytes.
+    """
     value = shift = 0
     while at < len(data) and shift < _MOST_BITS:
         byte = data[at]
@@ -49,7 +53,9 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield (number, value) of each field of a message; values of 4 and 8 bytes stay bytes.
+    """Yield (number, value) of each field of a message, in order, repeated ones included.
+
+    A varint is an int; values of 4 and 8 bytes, and those with a length, stay bytes.
 
     Raises:
         InputError: If the bytes are no message.
@@ -75,7 +81,7 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def messages(data: bytes) -> Iterator[bytes]:
-    """Yield the messages of a file; raise InputError if one is cut short."""
+    """Yield the messages of a file, without the length before each; raise InputError if one is cut short."""
     at = 0
     while at < len(data):
         length, at = read_varint(data, at)

@@ -35,11 +35,11 @@ class ActRun(NamedTuple):
     turns: bool = False
 
     def element(self, number: int) -> Sequence[int]:
-        """Return the cells of one element."""
+        """Return the cells of element `number`, counted from 0: one cell, or two for a packet."""
         return (self.cell + 2 * number, self.cell + 2 * number + 1) if self.packet else (self.cell + number,)
 
     def cells(self, length: int) -> range:
-        """Return the cells of `length` elements."""
+        """Return all cells of the first `length` elements."""
         return range(self.cell, self.cell + length * (2 if self.packet else 1))
 
 
@@ -57,7 +57,7 @@ class Move(NamedTuple):
     targets: tuple[ActRun, ...]
 
     def packets_read(self) -> Iterator[int]:
-        """Yield the cells of the sources that are packets."""
+        """Yield the cells of the sources that are packets, source after source."""
         for run in self.sources:
             if run.packet:
                 yield from run.cells(self.length)
@@ -94,7 +94,7 @@ class Act:
 
     @property
     def signalled(self) -> tuple[int, ...]:
-        """Return the channel ends on which it signals."""
+        """Return the channel ends on which it signals, also as part of a pws or pwsf; () for none."""
         return self.ids if self.kind == "signal" else self.ports if self.name in ("pws", "pwsf") else ()
 
 
@@ -140,15 +140,15 @@ class Acts:
     barriers: list[tuple[int, int, int]] = field(default_factory=list)
 
     def place(self, block: int, op: int) -> tuple[int, int, int]:
-        """Return (rank, threadblock, operation) for a message."""
+        """Return (rank, threadblock in that rank, `op`) for an operation of the threadblock `block` of all ranks."""
         return self.rank[block], self.tb[block], op
 
     def name(self, block: int, op: int) -> str:
-        """Return the name of an operation."""
+        """Return the name of the operation at position `op` of a threadblock, which must have an act of it."""
         return next(act.name for act in self.acts[block] if act.op == op)
 
     def blocks_of_ranks(self, nranks: int) -> list[list[int]]:
-        """Return the threadblocks of each rank."""
+        """Return the threadblocks of each of `nranks` ranks, by their numbers through all ranks, ascending."""
         blocks: list[list[int]] = [[] for _ in range(nranks)]
         for block, rank in enumerate(self.rank):
             blocks[rank].append(block)
@@ -180,6 +180,8 @@ class ActExecution:
 
     def launch(self, acts: Sequence[Sequence[Act]], do: Callable[[Sequence[int], Act], None]) -> list[int]:
         """Run all threadblocks once; return the ones that stopped before their end, none if the launch completed.
+
+        Packets and barriers start anew; signals and semaphores are as the last launch left them.
 
         Args:
             acts: Acts of each threadblock in this launch: those of the plan, or the same ones on other cells.
@@ -223,7 +225,10 @@ class ActExecution:
         return released
 
     def _need(self, act: Act) -> Need | None:
-        """Return the event that must happen before an act can be executed; None for none."""
+        """Return the first event that must happen before an act can be executed; None if it can be executed now.
+
+        Barriers are not considered.
+        """
         if act.kind in _GIVES:
             event = _GIVES[act.kind]
             for number in act.ids:
@@ -237,7 +242,10 @@ class ActExecution:
         return None
 
     def _events(self, act: Act) -> list[Need]:
-        """Count the events that an act consumes and causes; return those caused that threadblocks may wait for."""
+        """Count the events that an act consumes and causes; return those caused that threadblocks may wait for.
+
+        An act that writes plain data over packets also takes their flags away.
+        """
         if act.kind in _GIVES:
             for number in act.ids:
                 self.counts[_GIVES[act.kind], number] -= 1
@@ -270,7 +278,7 @@ class ActExecution:
         acts, at, plan_acts = self.acts, self.at, self.plan_acts
 
         def waits_for(block: int) -> tuple[int | None, str]:
-            """Return the threadblock that a stopped one waits for, and the event in words."""
+            """Return the threadblock that a stopped one waits for (None for no threadblock), and the event in words."""
             act = acts[block][at[block]]
             need = ("barrier", act.ids[0]) if act.kind == "barrier" else self._need(act)
             assert need is not None  # It stopped there.
@@ -291,7 +299,7 @@ class ActExecution:
         )
 
     def _provides(self, act: Act, need: Need) -> bool:
-        """Return True if the act would cause the event `need`."""
+        """Return True if the act would cause the event `need`; for a barrier, if the act is an arrival there."""
         kind, number = need
         if kind == "signal":
             return self.plan_acts.across[number] in act.signalled
@@ -300,7 +308,7 @@ class ActExecution:
         return any(number in run.cells(move.length) for move in act.moves for run in move.targets if run.packet)
 
     def _describe(self, need: Need, cell_name: Callable[[int], str]) -> str:
-        """Describe the event `need` in words."""
+        """Describe the event `need` in words; `cell_name` returns the name of a cell with packets."""
         kind, number = need
         if kind == "barrier":
             return f"the other threadblocks at barrier {self.plan_acts.barriers[number][1]}"
@@ -313,7 +321,7 @@ class ActExecution:
 
 
 def execution_order(plan_acts: Acts) -> list[tuple[int, Act]]:
-    """Return (threadblock, act) of everything that a plan does, in one possible order.
+    """Return (threadblock, act) of everything that a plan does in one launch, in one possible order.
 
     Acts that meet at a barrier are adjacent.
 
@@ -328,9 +336,10 @@ def execution_order(plan_acts: Acts) -> list[tuple[int, Act]]:
 
 
 def check_counts(plan_acts: Acts, findings: Findings) -> None:
-    """Add a finding where signals and waits do not match, or a semaphore does not end at its initial value.
+    """Add a finding of kind "unpaired" where signals and waits do not match, or a semaphore changes its value.
 
-    Add one too for a barrier that is not reached by as many threadblocks as it needs, all equally often.
+    The counts are those of one launch. Add such a finding too for a barrier that is not reached by as many threadblocks
+    as it needs, all equally often, and for signals on a channel end without another end.
     """
     times: dict[str, Counter[int]] = defaultdict(Counter)
     last_use: dict[tuple[str, int], tuple[int, int]] = {}

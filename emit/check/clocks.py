@@ -32,13 +32,13 @@ class VectorClocks:
         self.rows: dict[int, Row] = {}
 
     def row(self, actor: int) -> Row:
-        """Return the actor's row itself, not a copy."""
+        """Return the actor's row itself, not a copy, int32, shape (width,); a new actor gets a row of zeros."""
         if actor not in self.rows:
             self.rows[actor] = np.zeros(self.width, dtype=np.int32)
         return self.rows[actor]
 
     def learn(self, actor: int, known_row: Row) -> None:
-        """Add the row `known_row` of another actor to the actor's row: each entry becomes the greater one, in place."""
+        """Add the row `known_row` to the actor's row: each entry becomes the greater one, in place."""
         row = self.row(actor)
         np.maximum(row, known_row, out=row)
 
@@ -47,9 +47,9 @@ def image_of_row(row: Row, seen: Ints | None) -> Row:
     """Return a copy of a row as another rank sees it.
 
     Args:
-        row: A row with an entry for each group element of each actor.
-        seen: For each element of the row's rank, the same image as an element of the other rank; None to change
-            nothing.
+        row: A row with an entry for each group element of each actor: entry actor · order + element.
+        seen: For each element as the row's rank counts it, the number of the same image as an element of the other
+            rank; None to change nothing.
     """
     if seen is None:
         return row.copy()
@@ -90,19 +90,19 @@ class ActorGroup:
         self._composed: dict[int, Ints] = {}
 
     def element(self, rank: int) -> int:
-        """Return the element that maps a rank's representative to it."""
+        """Return the number of the element that maps a rank's representative to it; 0 without images."""
         return self._elements[rank] if self._elements else 0
 
     def inverse(self, element: int) -> int:
-        """Return the inverse of an element."""
+        """Return the number of the inverse of an element."""
         return self._inverses[element]
 
     def representative(self, rank: int) -> int:
-        """Return a rank's representative."""
+        """Return a rank's representative; the rank itself without images."""
         return rank if self.images is None else int(self.images.representative[rank])
 
     def composed(self, element: int) -> Ints | None:
-        """Return the product of an element with every element; None for the identity."""
+        """Return the product of an element with every element, int, shape (order,); None for the identity."""
         if self.images is None or not element:
             return None
         if element not in self._composed:
@@ -161,7 +161,11 @@ class ThreadClocks:
         self.first = {r: actor for actor, r in reversed(list(enumerate(rank)))}
 
     def nop(self, actor: int) -> None:
-        """Update an actor whose threads synchronize: all of them learn the messages that one of them heard."""
+        """Update an actor whose threads synchronize: all of them learn the messages that one of them heard.
+
+        The messages are removed from `heard`. The actor's counts of nops and ticks grow by one, and it knows its ticks
+        before as over.
+        """
         for message in self.heard[actor]:
             self.seen.learn(actor, message.seen)
             if message.shown is not None and not self.merged:
@@ -175,6 +179,8 @@ class ThreadClocks:
     def message(self, actor: int, relaxed: bool = False) -> Message:
         """Return the message of a signal that one thread of the actor sends: the knowledge at the actor's last nop.
 
+        A relaxed message carries knowledge of execution only.
+
         Raises:
             InputError: If too many messages are in flight.
         """
@@ -183,6 +189,8 @@ class ThreadClocks:
 
     def packet(self, actor: int) -> Message:
         """Return the message of a packet that the actor writes: the writer's progress, this operation included.
+
+        It carries knowledge of execution only. The caller must begin a new tick.
 
         Raises:
             InputError: If too many messages are in flight.
@@ -196,11 +204,20 @@ class ThreadClocks:
         return actor * self.group.order + element
 
     def known(self, actor: int, other: int) -> int:
-        """Return what an actor knows of the execution of another actor of its rank."""
+        """Return what an actor knows of the execution of another actor of its rank: ticks that are over, plus one.
+
+        It is 0 if the actor does not know that the other one's rank has started.
+        """
         return int(self.seen.row(actor)[other * self.group.order])
 
     def known_of(self, clocks: VectorClocks, entry: int, other: int) -> int:
-        """Return what the image of an actor knows of the image of another; both are entries of one rank's rows."""
+        """Return what the image of an actor knows of the image of another, as ticks that are over, plus one.
+
+        Args:
+            clocks: The clocks to look into, `seen` or `shown`.
+            entry: Entry of the first image in the rows of some rank.
+            other: Entry of the other image in the rows of the same rank.
+        """
         order = self.group.order
         actor, element = divmod(entry, order)
         other_actor, other_element = divmod(other, order)
@@ -209,15 +226,19 @@ class ThreadClocks:
         return int(clocks.row(actor)[other_actor * order + own_element])
 
     def seen_from(self, message: Message, rank: int) -> Message:
-        """Return a message as the representative of the rank that receives it sees it; the sender sees `rank`."""
+        """Return a message as its receiver's representative sees it; `rank` is the receiver as the sender sees it."""
         return self._as_seen(message, self.group.inverse(self.group.element(rank)))
 
     def seen_by(self, message: Message, rank: int, source: int) -> Message:
-        """Return what is kept in the memory of `source` as `rank`, a representative, sees it."""
+        """Return a message that is kept in the memory of `source` as `rank`, a representative, sees it."""
         return message if rank == source else self._as_seen(message, self.group.element(source))
 
     def _as_seen(self, message: Message, element: int) -> Message:
-        """Return a message with each image of an actor replaced by its image under an element."""
+        """Return a message with each image of an actor replaced by its image under an element; itself for the identity.
+
+        Raises:
+            InputError: If too many messages are in flight.
+        """
         seen = self.group.composed(element)
         if seen is None:
             return message
@@ -225,7 +246,11 @@ class ThreadClocks:
         return self._counted(image_of_row(message.seen, seen), shown)
 
     def _counted(self, seen_row: Row, shown_row: Row | None) -> Message:
-        """Build a message; raise InputError if too many messages are in flight."""
+        """Build a message, whose entries count as in flight while it exists.
+
+        Raises:
+            InputError: If too many messages are in flight.
+        """
         if self._total_entries[0] > 8 * CAPACITY.clock_entries:
             raise InputError("plan with too many signals in flight between too many threadblocks to be checked")
         return Message(seen_row, shown_row, self._total_entries)
@@ -245,7 +270,15 @@ class ThreadClocks:
         return self.rank[actor] == rank or self.has_begun(self.seen.row(actor), rank, begun)
 
     def has_begun(self, row: Row, rank: int, begun: Sequence[int]) -> bool:
-        """Return True if a rank's kernel has started according to a row, which may be empty; see `started`."""
+        """Return True if a rank's kernel has started according to a row.
+
+        It is False for an empty row, or a rank without actors.
+
+        Args:
+            row: A row of a representative's knowledge.
+            rank: The rank, as that representative sees it.
+            begun: Tick in which each rank's first actor began.
+        """
         owner = self.group.representative(rank)
         first = self.first.get(owner)
         if first is None or not len(row):
@@ -253,7 +286,10 @@ class ThreadClocks:
         return bool(row[self.entry(first, self.group.element(rank))] > begun[owner])
 
     def join(self, actors: Sequence[int]) -> None:
-        """Update actors that meet at a barrier: each of them learns what any of them knows."""
+        """Update actors that meet at a barrier: each of them learns what any of them knows.
+
+        Each of them executes a nop before and another one after.
+        """
         for actor in actors:
             self.nop(actor)
         for clocks in (self.seen,) if self.merged else (self.seen, self.shown):
@@ -264,7 +300,10 @@ class ThreadClocks:
             self.nop(actor)
 
     def ended(self, actors: Sequence[int]) -> tuple[Row, Row]:
-        """Return what all these actors (one at least) have seen, and what memory they were shown, when they end."""
+        """Return the rows of what these actors, one at least, have seen and what memory they were shown at their end.
+
+        Each of them executes a nop before.
+        """
         for actor in actors:
             self.nop(actor)
         seen, shown = (np.maximum.reduce([clocks.row(actor) for actor in actors]) for clocks in (self.seen, self.shown))

@@ -54,6 +54,8 @@ class ProgramContents:
     def of(self, contributions: tuple[int, ...]) -> int:
         """Return the number of a multiset, given as a sorted tuple of contributions (source · nchunks + chunk).
 
+        A multiset that is new gets the next number.
+
         Raises:
             InputError: If all multisets have more than CAPACITY.contributions contributions.
         """
@@ -69,7 +71,7 @@ class ProgramContents:
         return number
 
     def initial(self) -> list[int]:
-        """Return the number of the multiset that each row of the goal's `initial` holds at the start.
+        """Return the number of the multiset, of one contribution, that each row of the goal's `initial` holds.
 
         Raises:
             InputError: As `of` raises it.
@@ -79,6 +81,8 @@ class ProgramContents:
 
     def image(self, number: int, element: int) -> int:
         """Return the number of the image of a multiset under a group element of `images`.
+
+        NOTHING, GARBAGE and TOO_MANY are their own images. Without `images`, only these may be given.
 
         Raises:
             InputError: As `of` raises it.
@@ -125,14 +129,20 @@ class ProgramContents:
     ) -> None:
         """Add one finding for each required chunk that does not hold each of its contributions exactly once.
 
+        The finding has kind "wrong result" and stands at the last writer of the chunk's first wrong cell, or at the
+        chunk's rank if nothing wrote it.
+
         Args:
             memory: Number of the multiset that each cell holds at the end; a cell that is missing holds nothing.
             first: First cell of each row of the goal's `required`.
             units: Number of cells of a chunk, which follow each other; each of them must hold the contributions.
-            writer: Returns the last writer of a cell; None if nothing wrote it.
+            writer: Returns (rank, threadblock, step) of the last writer of a cell; None if nothing wrote it.
             findings: Where the findings are added.
             prefix: Prefix of the messages.
             looked_at: Whether each row is looked at; None for all rows.
+
+        Raises:
+            InputError: As `of` raises it.
         """
         sets = self.goal.sets
         ids = (sets.source * self.nchunks + sets.chunk).tolist()
@@ -174,7 +184,8 @@ class ProgramContents:
     def describe(self, number: int, required: int = NOTHING) -> str:
         """Describe the multiset with a number in words, for a comparison with that of number `required`.
 
-        With NOTHING for `required`, the words name no difference.
+        With NOTHING for `required`, the words name no difference. Of many contributions, only their number or the first
+        few are named.
         """
         if number < _SPECIAL:
             return ("nothing", "uninitialised memory", f"more than {self.most} contributions")[number]
@@ -192,7 +203,10 @@ class ProgramContents:
         return f"contributions of ranks {','.join(map(str, ranks))} to chunk {pairs[0][1]}"
 
     def _difference(self, number: int, required: int) -> str:
-        """Describe in words which contributions a multiset has too often and which it lacks."""
+        """Describe in words which contributions a multiset has too often and which it lacks, by up to eight ranks each.
+
+        The text is empty if `required` is NOTHING, GARBAGE or TOO_MANY, or if there is no difference.
+        """
         if required < _SPECIAL:
             return ""
         actual, expected = Counter(self.contributions[number]), Counter(self.contributions[required])

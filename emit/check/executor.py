@@ -49,14 +49,17 @@ def report_deadlock(
 ) -> None:
     """Add the cycle of waits in which a run stopped, or the wait for something that no threadblock provides.
 
+    It is one finding of kind "deadlock". Of a cycle, it names up to eight waits, from the smallest threadblock on.
+
     Args:
         first: A threadblock that stopped before its end; the cycle that its waits lead to is reported.
         waits_for: Returns, for a stopped threadblock, the threadblock that it waits for (None: no threadblock) and the
             event that it waits for, in words.
-        place: Returns where a threadblock stopped.
-        op: Returns the operation at which a threadblock stopped.
+        place: Returns (rank, threadblock, step) where a threadblock stopped.
+        op: Returns the name of the operation at which a threadblock stopped.
         findings: Where the deadlock is added.
-        conditions: Conditions of the deadlock ("at 2 FIFO slots"); empty if it needs none.
+        conditions: Conditions of the deadlock ("at 2 FIFO slots"), which are stated with a cycle only; empty if it
+            needs none.
     """
     reasons: dict[int, str] = {}
     block: int | None = first

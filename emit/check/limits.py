@@ -14,7 +14,7 @@ _USES_DST = READS_DST | WRITES_DST
 
 
 def check_limits(program: Program, limits: Limits, findings: Findings) -> None:
-    """Add a finding for everything in the program that exceeds the limits."""
+    """Add a finding of kind "limit" for everything in the program, or in its steps, that exceeds the limits."""
     blocks = [[(tb.channel, tb.send, tb.recv, len(tb.steps)) for tb in gpu.threadblocks] for gpu in program.gpus]
     check_threadblocks(program.nranks, blocks, limits, findings)
     check_steps(program, limits, findings)
@@ -23,11 +23,12 @@ def check_limits(program: Program, limits: Limits, findings: Findings) -> None:
 def check_threadblocks(
     nranks: int, blocks: Sequence[Sequence[tuple[int, int, int, int]]], limits: Limits, findings: Findings
 ) -> None:
-    """Add a finding for each limit on ranks and threadblocks that is exceeded.
+    """Add a finding of kind "limit" for each limit on ranks and threadblocks that is exceeded.
 
     Args:
         nranks: Number of ranks.
-        blocks: For each rank and threadblock (channel, rank it sends to, rank it receives from, number of steps).
+        blocks: For each rank and threadblock (channel, rank it sends to, rank it receives from, number of steps); a
+            rank is -1 for none.
         limits: Limits of the target.
         findings: Where the findings are added.
     """
@@ -52,14 +53,17 @@ def check_threadblocks(
 
 
 def _over(limits: Limits, findings: Findings, quantity: str, number: int, most: int, *place: int) -> None:
-    """Add a finding if a number exceeds its limit; `place` is (), (rank,), (rank, tb) or (rank, tb, step)."""
+    """Add a finding of kind "limit" if a number exceeds its limit; `quantity` says what is counted.
+
+    `place` is (), (rank,), (rank, tb) or (rank, tb, step).
+    """
     if number > most:
         rank, tb, step = (*place, None, None, None)[:3]
         findings.add("limit", f"{quantity} {number}; {limits.name} takes at most {most}", rank, tb, step)
 
 
 def check_dependency(named: int, limits: Limits, findings: Findings, *place: int) -> None:
-    """Add a finding if a step depends on a threadblock whose number exceeds the limit.
+    """Add a finding of kind "limit" if a step depends on a threadblock whose number exceeds the limit.
 
     Args:
         named: Number of the threadblock that the step depends on.
@@ -71,7 +75,11 @@ def check_dependency(named: int, limits: Limits, findings: Findings, *place: int
 
 
 def check_steps(program: Program, limits: Limits, findings: Findings) -> None:
-    """Add a finding for each step that exceeds the limits, by itself or after the steps before it."""
+    """Add a finding of kind "limit" for each step that exceeds the limits, by itself or after the steps before it.
+
+    By itself, a step can exceed those on its instruction, offsets, count and dependency; after others, that on
+    consecutive reductions (re) with one source and destination buffer, unless `limits.reduce_chain` is 0.
+    """
     # Operands of the last step if the kernel would merge a further re of the same operands into its loop.
     chain_operands: tuple[str, int, str] | None = None
     chain, total = 0, 0  # number of re in the kernel's current loop, and in the threadblock

@@ -64,7 +64,7 @@ def run(c: Columns, depth: int | None, split: bool = True) -> OrderedRun:
 
     # This is a nested function because it changes local lists at each transmission.
     def advance(block: int) -> Iterable[int]:
-        """Run one threadblock until it ends or must wait; return the threadblocks that it released."""
+        """Run one threadblock until it ends or must wait; return the threadblocks that may proceed because of that."""
         released: list[int] = []
         end = start[block + 1]
         step = at[block]
@@ -108,7 +108,10 @@ def run(c: Columns, depth: int | None, split: bool = True) -> OrderedRun:
 
 
 def report_stopped(c: Columns, stopped: OrderedRun, depth: int | None, findings: Findings) -> None:
-    """Add the cycle of waits in which an incomplete run stopped with `depth` slots a connection."""
+    """Add the cycle of waits in which an incomplete run stopped with `depth` slots a connection (None: no limit).
+
+    The finding has kind "deadlock". The run must be one of the steps `c` that is not complete.
+    """
     slots = "at any FIFO depth" if depth is None else f"at {depth} FIFO slot{'s' if depth > 1 else ''}"
     report_deadlock(
         next(b for b, a in enumerate(stopped.at) if a < int(c.start[b + 1])),
@@ -121,7 +124,10 @@ def report_stopped(c: Columns, stopped: OrderedRun, depth: int | None, findings:
 
 
 def _waits_for(c: Columns, stopped: OrderedRun, block: int) -> tuple[int, str]:
-    """Return the threadblock that the stopped threadblock `block` waits for, and the event in words."""
+    """Return the threadblock that the stopped threadblock `block` waits for, and the event in words.
+
+    A wait for a step comes before one for data, and that before one for a free slot.
+    """
     step = stopped.at[block]
     awaited, out, into = int(c.dep[step]), int(c.sends[step]), int(c.receives[step])
     if awaited >= 0 and stopped.at[int(c.block[awaited])] <= awaited:

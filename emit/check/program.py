@@ -104,7 +104,9 @@ def check(
 def _ordered(c: Columns, depth: int, split: bool, findings: Findings) -> tuple[list[int] | None, bool]:
     """Return a topological order of all transmissions, and whether `depth` slots suffice with a slot for every chunk.
 
-    The order is None if there is none; then a deadlock has been added to the findings.
+    The order holds the step of each transmission, chunk by chunk. It is None if the program deadlocks at every depth. A
+    deadlock, also one at `depth` slots only, is added to the findings; with `split`, each chunk takes a slot for that,
+    else each step takes one.
     """
     # A run that ends with few slots also ends with more, and one that ends with single chunks also ends with whole
     # steps. Hence one run is mostly enough.
@@ -124,9 +126,10 @@ def _ordered(c: Columns, depth: int, split: bool, findings: Findings) -> tuple[l
 def _replay(
     c: Columns, order: list[int], cells: Cells, contents: ProgramContents, findings: Findings, prefix: str
 ) -> None:
-    """Check the contents of all cells against the goal, by a replay of the transmissions.
+    """Check the contents of all cells against the goal, by a replay of the transmissions, and add findings.
 
-    `order` must be complete and topological.
+    Findings are reads of uninitialised cells and wrong results at the end; their messages begin with `prefix`. `order`
+    must be complete and topological.
     """
     goal, images = contents.goal, contents.images
     # A message is an image of one that its receiver's representative receives.
@@ -140,7 +143,13 @@ def _replay(
     src, dst, add = cells.src, cells.dst, contents.add
 
     def uninitialised(step: int, chunk: int, is_dst: bool) -> int:
-        """Report a read of uninitialised memory; return GARBAGE, whose later uses are not reported."""
+        """Report a read of uninitialised memory; return GARBAGE, whose later uses are not reported.
+
+        Args:
+            step: Step that reads.
+            chunk: Chunk of the step.
+            is_dst: Whether it reads its destination.
+        """
         if findings.full("read before write"):
             findings.add("read before write", "")
             return GARBAGE
@@ -182,10 +191,11 @@ def _replay(
 
 
 def _goals(program: Program, findings: Findings) -> list[tuple[str, Goal | None, bool]]:
-    """Return (prefix of messages, goal, in place) for each form of call that the program serves.
+    """Return (prefix of messages, goal, in place) for each form of call that the program serves, in place first.
 
-    A goal is None if the collective's name implies none. If the collective cannot have the program's number of chunks,
-    the list is empty and a finding is added; findings are added too for buffers of wrong sizes.
+    A goal is None if the collective's name implies none. The prefix is empty if there is one form. If the collective
+    cannot have the program's number of chunks, the list is empty and a finding is added; findings are added too for
+    buffers of wrong sizes.
     """
     try:
         sizes_of(program, program.root)
@@ -201,7 +211,11 @@ def _goals(program: Program, findings: Findings) -> list[tuple[str, Goal | None,
 
 
 def _check_sizes(program: Program, inplace: bool, findings: Findings) -> None:
-    """Add a finding for each rank whose i_chunks or o_chunks is not what the collective implies."""
+    """Add a finding for each buffer i or o of a rank whose chunks are not what the collective implies.
+
+    A size of 0 is right too for the buffer that an in-place program leaves out, and, on ranks other
+    than the root, for one that only the root needs; the latter may also be as large as the root's.
+    """
     p, kind = program, find_kind(program.collective)
     # By buffer (0 for i, 1 for o): whether a rank other than the root may declare a buffer that nobody relies on, and
     # whether an in-place program may leave the buffer out because the other buffer is the same memory.

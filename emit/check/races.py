@@ -94,7 +94,7 @@ def find_races(
 
 
 def _overlaps(c: Columns, cells: Cells, findings: Findings, prefix: str) -> None:
-    """Add a finding for each step that writes chunks which it also reads as other chunks.
+    """Add a finding of kind "race" for each step that writes chunks which it also reads as other chunks.
 
     A kernel moves the chunks of a step in no fixed order.
     """
@@ -109,10 +109,10 @@ def _overlaps(c: Columns, cells: Cells, findings: Findings, prefix: str) -> None
 
 
 def _queries(c: Columns, order: list[int], cells: Cells) -> list[Query]:
-    """Return the pairs of accesses that must be ordered.
+    """Return the pairs of accesses that must be ordered, in the order of execution of the later access.
 
     Each access is paired with the last write of the cell by another threadblock, and each write also with the reads
-    since.
+    since, of which each threadblock's last one counts. `order` is the step of each transmission.
     """
     # In place, some copies copy a cell onto itself, which no other threadblock can observe.
     copies_onto_itself = (c.op == OPS.index("cpy")) & (np.array(cells.src) == np.array(cells.dst))
@@ -172,7 +172,10 @@ class _HappensBefore:
         self.nconnections = len(c.connections)
 
     def not_within_ranks(self, order: list[int], queries: list[Query]) -> list[Query]:
-        """Return the queries that waits between threadblocks of one rank do not order."""
+        """Return the queries that waits between threadblocks of one rank do not order.
+
+        Queries of a rank that would need too much memory are all returned. `order` is the step of each transmission.
+        """
         queries_of_rank: dict[int, list[Query]] = {}
         for query in queries:
             queries_of_rank.setdefault(self.rank[query.block], []).append(query)
@@ -232,6 +235,7 @@ class _HappensBefore:
 
 
 def _report(c: Columns, query: Query, findings: Findings, prefix: str) -> None:
+    """Add a finding of kind "race" for a query whose accesses nothing orders, at the later access."""
     step, earlier_step = query.step, query.earlier_step
     name, index = c.cell(step, query.chunk, bool(query.is_dst))
     _, tb, position = c.place(earlier_step)

@@ -77,16 +77,16 @@ class Assembled:
 
     @property
     def nchannels(self) -> int:
-        """Return the number of channels, as `Program.nchannels` does."""
+        """Return the largest channel number plus one; 1 if there are no threadblocks."""
         return max((channel for rank_blocks in self.blocks for channel, _, _ in rank_blocks), default=0) + 1
 
     @property
     def longest_threadblock(self) -> int:
-        """Return the number of steps of the longest threadblock."""
+        """Return the number of steps of the longest threadblock, nops included; 0 if there are no threadblocks."""
         return int(self.lengths.max(initial=0))
 
     def check_limits(self, limits: Limits, findings: Findings) -> None:
-        """Add a finding for everything that exceeds the limits, as `emit.check.limits.check_limits` does."""
+        """Add a finding to `findings` for every limit on ranks, threadblocks, steps and waits that is exceeded."""
         lengths = iter(self.lengths.tolist())
         shapes = [[(*block, next(lengths)) for block in rank_blocks] for rank_blocks in self.blocks]
         check_threadblocks(self.header.nranks, shapes, limits, findings)
@@ -103,7 +103,11 @@ class Assembled:
                 check_dependency(int(named[step]), limits, findings, *c.place(step))
 
     def columns(self) -> Columns:
-        """Return the columns of the program, as `columns_of` does; new ones at each call."""
+        """Return the program as new columns with one row for each step, as `emit.columns.columns_of` builds them.
+
+        An instruction that waits for n > 1 others has n - 1 nops before its own step, and each of these steps has one
+        wait.
+        """
         p, total = self.prepared, int(self.lengths.sum())
         columns = {name: np.full(total, value, dtype=np.int64) for name, value in _NOP.items()}
         for name, column in columns.items():
@@ -139,7 +143,7 @@ class Assembled:
         return c
 
     def program(self) -> Program:
-        """Return the program with all its steps."""
+        """Return a new Program with all its steps, and as much scratch on each rank as its instructions need."""
         check_deadline()
         c, p = self.columns(), self.prepared
         flags = np.zeros(len(c.op), dtype=bool)
@@ -204,8 +208,10 @@ def _awaited_first(
 ) -> list[int]:
     """Order the threadblocks (in place) with the awaited ones first, because executors' waits name only the first ones.
 
+    The awaited ones keep their order among themselves, and so do the others.
+
     Returns:
-        The new number of every instruction's threadblock.
+        The new number of every instruction's threadblock in its rank.
     """
     awaited = {(ir.rank[instruction], block_of[instruction]) for instructions in waits for instruction in instructions}
     new: list[list[int]] = []
@@ -217,9 +223,13 @@ def _awaited_first(
 
 
 def _channels(prepared: Prepared, limits: Limits, layout: BlockLayout) -> Ints:
-    """Return the channel of every instruction that sends or receives; a chain of fused instructions has one channel.
+    """Return the channel of every instruction, shape (instructions,); 0 for those that neither send nor receive.
 
-    The shape is (instructions,), with 0 for the others. The channels may exceed the limits.
+    A connection has spread · runs channels, which begin at its base number times spread · runs. Its messages are
+    divided evenly into runs in their order, and those of a run go cyclically over the `spread` channels of the run. The
+    base number is the requested channel. Without a request it grows with the distance of the two ranks' numbers, if a
+    rank has more peers than a channel has threadblocks, and is 0 otherwise. A chain of fused instructions has the
+    channel of its first message. The channels may exceed the limits.
     """
     p, nranks, spread, runs = prepared, prepared.ir.header.nranks, layout.spread, layout.runs
     received = np.flatnonzero(p.source != NONE)
@@ -254,7 +264,11 @@ def _channels(prepared: Prepared, limits: Limits, layout: BlockLayout) -> Ints:
 
 
 def _after_runs(prepared: Prepared, channel: Ints, layout: BlockLayout) -> list[list[int]]:
-    """Return `Prepared.after`, extended so that each run of a connection follows the last send of the run before it."""
+    """Return `Prepared.after`, extended so that each run of a connection follows the run before it.
+
+    The first send on each channel of a run also follows the last send on the corresponding channel of the run before.
+    The lists of `prepared.after` are not changed.
+    """
     after = prepared.after.copy()
     last_send: dict[tuple[int, int, int], int] = {}  # last send so far, by (rank, sends to, channel)
     for n in np.flatnonzero(prepared.out != NONE).tolist():
@@ -271,7 +285,10 @@ def _after_runs(prepared: Prepared, channel: Ints, layout: BlockLayout) -> list[
 
 
 def _after_turns(prepared: Prepared, after: list[list[int]]) -> list[list[int]]:
-    """Return `after`, extended so that each message follows the one before it on its lane."""
+    """Return a copy of `after` in which each send also follows the rank's send before it on the same lane.
+
+    Lanes are those of `Prepared.lanes`; a send without a lane gets nothing added. The lists of `after` are not changed.
+    """
     after = after.copy()
     last_send: dict[tuple[int, int], int] = {}  # last send so far, by (rank, lane)
     for n in np.flatnonzero(prepared.out != NONE).tolist():
@@ -289,11 +306,14 @@ def _threadblocks(
 ) -> tuple[list[list[Block]], list[int]]:
     """Return each rank's threadblocks as (channel, sends to, receives from), and each instruction's place in that list.
 
+    Requested threadblocks come first, by their numbers; the others are sorted. Local instructions have threadblocks of
+    their own only where a rank has no others, or where the layout is not paired.
+
     Args:
         prepared: Instructions.
         channel: Channel of every instruction.
         layout: Layout.
-        room: Largest number of steps of a threadblock.
+        room: Largest number of steps of a threadblock; it guides the layout, but may be exceeded.
 
     Raises:
         InputError: A rank forwards from one rank to two, or from two to one, on a channel, or as `assemble` raises it.
@@ -332,7 +352,7 @@ def _threadblocks(
 
 
 def _ends_of(prepared: Prepared, channel: Ints, peer: Ints, free: NDArray[np.bool_]) -> list[set[tuple[int, int]]]:
-    """Return the (channel, peer) of each rank's sends, or of its receives.
+    """Return for each rank the set of (channel, peer) of its sends, or of its receives.
 
     Args:
         prepared: Instructions.
@@ -352,7 +372,11 @@ def _ends_of(prepared: Prepared, channel: Ints, peer: Ints, free: NDArray[np.boo
 
 
 def _flows(prepared: Prepared, channel: list[int]) -> list[list[Block]]:
-    """Return the (channel, sends to, receives from) of forwarded messages for each rank, most frequent first."""
+    """Return for each rank the (channel, sends to, receives from) of what it forwards, the most frequent first.
+
+    A plain send (s) counts once for each instruction that it follows and that receives on the same channel. Equally
+    frequent ones ascend.
+    """
     ir, into, out = prepared.ir, prepared.into.tolist(), prepared.out.tolist()
     common: list[Counter[Block]] = [Counter() for _ in range(ir.header.nranks)]
     for n, earlier_list in enumerate(prepared.after):
@@ -367,8 +391,14 @@ def _flows(prepared: Prepared, channel: list[int]) -> list[list[Block]]:
 def _pair_threadblocks(outs: list[tuple[int, int]], ins: list[tuple[int, int]], flows: list[Block]) -> list[Block]:
     """Return threadblocks that send and receive: first as in `flows`, then with one peer, then with any two peers.
 
-    `outs` and `ins` hold (channel, peer). Each is in one threadblock, alone (with −1) if nothing is left to pair it
-    with.
+    Args:
+        outs: (channel, peer) of each direction that sends, each once; not changed.
+        ins: (channel, peer) of each direction that receives, each once; not changed.
+        flows: Threadblocks that are preferred, the best first.
+
+    Returns:
+        Threadblocks as (channel, sends to, receives from). Each direction is in one of them, with −1 for the other
+        direction if none is left on its channel.
     """
     outs, ins = outs.copy(), ins.copy()
     blocks = []
@@ -389,7 +419,10 @@ def _place_instructions(
 ) -> list[int]:
     """Return the threadblock of every instruction.
 
-    A local instruction is placed with an instruction that needs it, or else with one that it needs.
+    An instruction that requests a threadblock is in it. A message is in the threadblock of its connection, a fused
+    instruction in that of its send. Of the local instructions, a sum (re) follows the last receive that it needs. The
+    others are in the threadblocks without messages, if the rank has any; else with an instruction that needs them, or
+    else with one that they need, or in the threadblock with the fewest instructions.
 
     Args:
         prepared: Instructions.
@@ -451,12 +484,16 @@ def _place_instructions(
 
 
 def longest_threadblock(program: Program) -> int:
-    """Return the number of steps of a program's longest threadblock."""
+    """Return the number of steps of a program's longest threadblock, nops included; 0 if there are no threadblocks."""
     return max((len(tb.steps) for gpu in program.gpus for tb in gpu.threadblocks), default=0)
 
 
 def describe_size(program: Program) -> str:
-    """Describe a program's steps, threadblocks and channels in words."""
+    """Describe a program's steps, threadblocks and channels in words.
+
+    An example is `24 steps (2 nops), 3 threadblocks a rank, 1 channels, 8 steps in the longest`. The steps are those of
+    all ranks, the threadblocks those of the rank that has most.
+    """
     nops = sum(step.op == "nop" for *_, step in program.steps())
     blocks = max(len(gpu.threadblocks) for gpu in program.gpus)
     size = f"{program.nsteps} steps ({nops} nops), {blocks} threadblocks a rank, {program.nchannels} channels"

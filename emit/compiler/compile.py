@@ -109,14 +109,14 @@ def compile_instructions(
     timer: Timer | None = None,
     without: Collection[str] = (),
 ) -> Compiled:
-    """Lower instructions to a program.
+    """Lower instructions to a program, and record how.
 
     Args:
         ir: Instructions, with the number of their instances; they are not changed.
         limits: Limits that the program keeps.
         timer: Predicts the times of a program; of the programs with nearly the least time, the one with the fewest
             threadblocks is chosen. None: the first program without deadlock is chosen.
-        without: Names of PASSES that are not used.
+        without: Names of PASSES that are not used, or former names of these.
 
     Raises:
         InputError: The instructions do not fit the target's limits, every program deadlocks, or a pass is unknown.
@@ -128,7 +128,11 @@ def compile_instructions(
 
 
 def _compile_instances(ir: Instructions, limits: Limits, timer: Timer | None, without: Collection[str]) -> Compiled:
-    """Lower one instance for its share of the limits, and lay out all instances in one program."""
+    """Lower one instance for its share of the limits, and lay out all instances in one program.
+
+    Raises:
+        InputError: There are more instances than channels or SMs, or the instances do not fit the limits or deadlock.
+    """
     if ir.instances > limits.channels:
         subject = f"{ir.header.name}: {ir.instances} instances, each on channels of its own"
         raise InputError(f"{subject}; {limits.name} has {limits.channels} channels")
@@ -194,7 +198,11 @@ def optimize(
 
 
 def _fastest(candidates: list[Compiled], timer: Timer, program: Program) -> list[Compiled]:
-    """Return the candidates that `program` beats at no size if it is the first, else the fastest in the mean."""
+    """Return the candidates that may be chosen for their times, in the same order.
+
+    If the first candidate is `program` itself, they are those that are slower than it at no size of the timer, itself
+    included. Otherwise they are those with the least mean of times, relative to the first candidate's.
+    """
     times = [tuple(timer(compiled.program)) for compiled in candidates]
     if candidates[0].program is program:
         is_fast = [worst_ratio(own_times, times[0]) <= 1 + _ROUNDING for own_times in times]
@@ -214,5 +222,5 @@ def _current_names(names: Collection[str]) -> set[str]:
 
 
 def _size(program: Program) -> tuple[int, int, int]:
-    """Return the numbers of steps, threadblocks and channels."""
+    """Return the numbers of steps, of threadblocks on all ranks, and of channels."""
     return program.nsteps, sum(len(gpu.threadblocks) for gpu in program.gpus), program.nchannels

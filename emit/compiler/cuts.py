@@ -22,10 +22,9 @@ _DOUBLING = 1.005  # gain in time that twice as many cells must bring, because t
 def best_cut(algorithm: Algorithm, cells: Sequence[int], size_bytes: float = LARGEST) -> CommonChunk:
     """Return the best division of an algorithm's blocks into cells.
 
-    The best division has the least time at a message size, where each doubling of cells must gain enough (_DOUBLING).
-    Of a schedule of many sends only the smallest numbers of cells are compared, because each takes time.
-    It is that of `common_chunk`, without a search, if the number of chunks of a block is among `cells`, or the chunks
-    differ in size.
+    The best division has the least time at a message size, where each doubling of cells must gain 0.5 %. Of a schedule
+    of many sends only the smallest numbers of cells are compared, because each takes time. It is that of
+    `common_chunk`, without a search, if the number of chunks of a block is among `cells`, or the chunks differ in size.
 
     Args:
         algorithm: The algorithm.
@@ -46,7 +45,7 @@ def best_cut(algorithm: Algorithm, cells: Sequence[int], size_bytes: float = LAR
 
 
 def _widths(algorithm: Algorithm, cells: int) -> list[list[int]]:
-    """Return two lists of the cells of each chunk of a block.
+    """Return two lists of the number of cells of each chunk of a block, in the order of chunks; each sums to `cells`.
 
     In the first list, larger and smaller chunks alternate evenly; in the second, the chunks that are sent first are
     larger.
@@ -62,7 +61,7 @@ def _widths(algorithm: Algorithm, cells: int) -> list[list[int]]:
 def cut_time_us(algorithm: Algorithm, common: CommonChunk | None, size_bytes: float) -> float:
     """Return the schedule's time, in µs, for a message of `size_bytes`, with chunks as long as their cells.
 
-    With None for `common`, chunks are as long as the algorithm has them.
+    If `common` is None or gives all chunks as many cells, chunks are as long as the algorithm has them.
     """
     if common is None or np.ptp(common.count) == 0:
         return algorithm.time_us(size_bytes)

@@ -53,18 +53,20 @@ ONCE = Repetition(1, False)
 def repeated(
     lowering: Lowering, program: Program, repetition: Repetition, limits: Limits, low: int, high: int
 ) -> Program:
-    """Return a lowered program repeated as another program was.
+    """Return a lowered program that runs side by side as often as `repetition` says.
+
+    If `repetition` is ONCE, that is `program` itself.
 
     Args:
         lowering: The lowering that made the program.
         program: The program.
-        repetition: How often it is to run.
+        repetition: Number of instances, and whether each is the program on the fewest channels instead.
         limits: Limits of the target.
-        low: Smallest message, in bytes.
-        high: Largest message, in bytes.
+        low: Smallest message of the program on the fewest channels, in bytes.
+        high: Largest message of that program, in bytes.
 
     Raises:
-        InputError: If the limits do not allow that.
+        InputError: The limits do not allow that.
     """
     instance = _narrow(lowering, program, low, high) if repetition.is_narrow else program
     if repetition.instances == 1:
@@ -113,7 +115,7 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
     schedule_us = np.array([lowering.algorithm.time_us(size) for size in sizes_to_time])
 
     def score(candidate: Program) -> float:
-        """Return the mean of a program's times over the times of the schedule."""
+        """Return the mean, over the sizes that are timed, of a program's times over the times of the schedule."""
         predictor = Predictor(candidate, problem.topology, problem.ranks)
         return float((predictor.times_us(sizes_to_time) / schedule_us).mean())
 
@@ -154,18 +156,24 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
 
 
 def _narrow(lowering: Lowering, program: Program, low: int, high: int) -> Program:
-    """Return the program of a lowering on the fewest channels, with a program's protocol and sizes."""
+    """Return the lowering's program on the fewest channels for messages of low to high bytes.
+
+    It has the protocol of `program`, of which nothing else counts.
+
+    Raises:
+        InputError: As `Lowering.program` raises it.
+    """
     return lowering.program(program.protocol, min_bytes=low, max_bytes=high, narrow=True)
 
 
 def _side_by_side(instance: Program, goal: Goal | None, instances: int, limits: Limits) -> Program:
-    """Return several instances of a program side by side.
+    """Return a program of so many instances of a program, which run side by side with finer chunks.
 
-    `goal` is the program's if its collective does not name it; the instances are then interleaved, because blocks of a
-    custom goal are not known.
+    Instances are blocked if that divides no span, else interleaved. `goal` is the program's if its collective does not
+    name it; the instances are then interleaved, because blocks of a custom goal are not known.
 
     Raises:
-        InputError: If the limits do not allow that.
+        InputError: The limits do not allow that.
     """
     ir = replace(instructions_of(instance, goal, False), instances=instances, interleaved=None)
     return side_by_side(instance, ir, limits)
@@ -174,7 +182,16 @@ def _side_by_side(instance: Program, goal: Goal | None, instances: int, limits: 
 def _doublings(
     instance: Program, goal: Goal | None, limits: Limits, until: float, most_steps: float
 ) -> Iterator[tuple[int, Program]]:
-    """Yield (number, program) for 2, 4, 8, … instances of a program, as long as the limits and the time allow it."""
+    """Yield (number, program) for 2, 4, 8 and 16 instances of a program, as long as the limits and the time allow it.
+
+    Args:
+        instance: The program of one instance.
+        goal: As for `_side_by_side`.
+        limits: Limits of the target.
+        until: Time (of `synth.model.deadline.now`) after which nothing follows the number that was tried last; 2
+            instances are tried in any case.
+        most_steps: Steps of all instances up to which more than 2 are tried.
+    """
     instances = 2
     while instances <= _MOST and (instances == 2 or instances * instance.nsteps <= most_steps):
         try:
@@ -189,8 +206,9 @@ def _doublings(
 def least_bytes(net: Network, limits: Limits, slots: int) -> int:
     """Return the least bytes of a chunk with which FIFO slots suffice to keep all connections of a rank busy.
 
-    Each message occupies one of a channel's `slots` for its latency at least. There are as many channels as a rank has
-    threadblocks for: one to send to each of its peers and one to receive. Links that share a limit divide it evenly.
+    The result is rounded down. Each message occupies one of a channel's `slots` for 1.5 times its latency. There are as
+    many channels as a rank has threadblocks for: one to send to each of its peers and one to receive. Links that share
+    a limit divide it evenly.
 
     Args:
         net: The network.

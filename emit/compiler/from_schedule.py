@@ -78,14 +78,14 @@ class RankCells:
         self._next_scratch = SCRATCH
 
     def place(self, leaves: Mapping[int, int], messages: Sequence[tuple[int, ...]]) -> None:
-        """Assign scratch cells to every chunk of `leaves` that the rank only relays.
+        """Assign scratch cells (in `scratch`) to every chunk of `leaves` that the rank only relays.
 
         Chunks that leave in one message are adjacent, in its order. Of the others, those that go to the same rank are
-        adjacent, in the order of chunks, so that they can go as one message.
+        adjacent, in the order of chunks, so that they can go as one message. A chunk that has scratch cells keeps them.
 
         Args:
             leaves: The rank to which each chunk is first sent on, by chunk.
-            messages: Chunks of each message of several chunks that the rank sends.
+            messages: Chunks of each message of two or more chunks that the rank sends.
         """
         relayed = {
             c
@@ -101,9 +101,10 @@ class RankCells:
             self.scratch[c] = self._reserve(int(self.count[c]))
 
     def side_by_side(self, chunks: tuple[int, ...], message: int = NONE) -> list[int]:
-        """Return the first scratch cell of each of these chunks in a place where they are adjacent.
+        """Return the first scratch cell of each of these chunks in a place where they are adjacent, in this order.
 
-        It is always the same place for the same chunks, and a place of its own for a message that is given.
+        The place is reserved at the first call. It is always the same place for the same chunks, and a place of its own
+        for a message that is given.
         """
         if (chunks, message) not in self._adjacent:
             sizes = [int(self.count[c]) for c in chunks]
@@ -112,12 +113,15 @@ class RankCells:
         return self._adjacent[chunks, message]
 
     def _reserve(self, cells: int) -> int:
-        """Return the first of so many new scratch cells."""
+        """Reserve so many scratch cells after all earlier ones, and return the first of them."""
         self._next_scratch += cells
         return self._next_scratch - cells
 
     def target(self, chunk: int) -> int:
-        """Return the first cell in which an arriving chunk is put: its final cell, its in-place cell, or scratch."""
+        """Return the first cell in which an arriving chunk is put: its final cell, its in-place cell, or scratch.
+
+        Its scratch cells must have been assigned by `place`.
+        """
         if chunk in self.goal and not self.goal_is_input:
             return self.goal[chunk]
         home = self.home.get(chunk)
@@ -182,16 +186,17 @@ class RankSends:
 def add_sends(
     ir: Instructions, sends: RankSends, ranks: Mapping[int, RankCells], count: list[int]
 ) -> tuple[list[float], list[int]]:
-    """Add the instructions of a schedule step by step.
+    """Add the instructions of a schedule step by step, and then the copies of results to their final cells.
 
     Args:
         ir: Instructions, to which the new ones are added.
         sends: The sends of the schedule.
-        ranks: Memory cells of each rank for which instructions are built.
+        ranks: Memory cells of each rank for which instructions are built; their `home` and `scratch` are updated.
         count: Number of cells of each chunk.
 
     Returns:
-        For each instruction the time when it is due, in µs, and its row of the schedule (−1 for a local one).
+        For each instruction the time when it is due, in µs (infinite for copies at the end), and its row of the
+        schedule (−1 for a local one).
     """
     schedule, ends = sends.schedule, _Ends(ir, sends, ranks, count)
     ends.place_relayed()
@@ -256,7 +261,11 @@ class _Ends:
             rank.place(leaves[number], tuple(messages[number]))
 
     def leave(self, together: list[int]) -> None:
-        """Add the send of a message; chunks that are not adjacent are copied to where they are before."""
+        """Add the send of a message; before it, copy the chunks to adjacent cells if they are not adjacent.
+
+        Args:
+            together: Rows of the message, in its order.
+        """
         row = together[0]
         rank, chunks = self._ranks[self.src[row]], self._chunks(together)
         cells, out = [rank.home[c] for c in chunks], self.dst[row] if self._sends.translations else NONE
@@ -270,7 +279,14 @@ class _Ends:
             self._sent[other] = instruction
 
     def arrive(self, together: list[int]) -> None:
-        """Add the receive of a message, in a place where its chunks are adjacent; sums are added from there."""
+        """Add the receive of a message into adjacent cells, and record where its chunks are now.
+
+        Chunks of a reduction are added to what the rank has as they arrive, if all their cells are adjacent; else they
+        are received into scratch and added from there. A chunk of which the rank has nothing stays where it arrived.
+
+        Args:
+            together: Rows of the message, in its order, whose send was added before.
+        """
         row = together[0]
         rank, chunks = self._ranks[self.dst[row]], self._chunks(together)
         due_us, sent = self._arrival_us[row], self._sent[self._message[row]]
@@ -295,7 +311,7 @@ class _Ends:
             rank.home[c] = cell
 
     def finish(self) -> None:
-        """Add the copies of results to where they belong."""
+        """Add copies, due at an infinite time, of the results that are not in their final cells."""
         for rank in checking_deadline(self._ranks.values()):
             for c, cell in rank.goal.items():
                 home = rank.home.get(c)
@@ -303,11 +319,11 @@ class _Ends:
                     self._add(rank, "cpy", home, cell, (c,), np.inf)
 
     def _chunks(self, together: list[int]) -> tuple[int, ...]:
-        """Return the chunks of a message."""
+        """Return the chunks of a message's rows, in the same order."""
         return tuple(map(self._chunk.__getitem__, together))
 
     def _are_adjacent(self, chunks: tuple[int, ...], cells: list[int]) -> bool:
-        """Return True if the chunks at these cells, and their images on other ranks, are adjacent."""
+        """Return True if the chunks follow each other at these first cells, and so do their images on other ranks."""
         if len(chunks) == 1:
             return True
         sizes = [self._count[c] for c in chunks]
@@ -319,7 +335,10 @@ class _Ends:
         self, rank: RankCells, op: str, src: int, dst: int, chunks: tuple[int, ...], due_us: float, row: int = NONE,
         source: int = NONE, out: int = NONE,
     ) -> int:  # fmt: skip
-        """Add an instruction for adjacent chunks, an end of the message of `row`, or local; return its number."""
+        """Add an instruction for adjacent chunks, an end of the message of `row`, or local; return its number.
+
+        Its due time and the row of the representative message are added to `due_us` and `rows`.
+        """
         self.due_us.append(due_us)
         self.rows.append(NONE if row == NONE else self._message[row])
         size = sum(map(self._count.__getitem__, chunks))
@@ -329,7 +348,8 @@ class _Ends:
 def _last_steps(schedule: Schedule, src: list[int], dst: list[int]) -> Ints:
     """Return for every row of the schedule the last step in which it may arrive.
 
-    It is the row's own step; for a sum it is the step before the chunk next leaves the rank or is replaced there.
+    It is the row's own step; for a sum it is the step before the chunk next leaves the rank or is replaced there, or
+    `schedule.nsteps` if that never happens.
     """
     last = schedule.step.copy()
     chunk, step, adds = schedule.chunk.tolist(), schedule.step.tolist(), schedule.reduces.tolist()

@@ -66,7 +66,15 @@ def _message_pairs(ir: Instructions, messages: Ints) -> tuple[Ints, Ints]:
 
 
 def _topological(place: list[int], after: Ints, before: Ints) -> list[int]:
-    """Return a topological order of instructions, by `place` where the pairs allow it; cycles are left out."""
+    """Return a topological order of instructions, the smallest `place` first where the pairs allow it.
+
+    Instructions on a cycle, and those that must follow one, are left out.
+
+    Args:
+        place: Place of each instruction in the wanted order.
+        after: Later instruction of each pair.
+        before: Earlier instruction of each pair.
+    """
     followers: list[list[int]] = [[] for _ in place]
     for later, earlier in zip(after.tolist(), before.tolist(), strict=True):
         followers[earlier].append(later)

@@ -33,6 +33,9 @@ _LAYOUTS = (BlockLayout(), BlockLayout(few_nops=True), BlockLayout(paired=False)
 def share_of(limits: Limits, number: int, nranks: int) -> Limits:
     """Return the part of a target's limits that one of so many instances may use.
 
+    Numbers are divided and rounded down, but to no less than one threadblock. Limits of one threadblock and of one
+    instruction stay, except for the largest offset.
+
     Raises:
         InputError: There are more instances than threadblocks that can run simultaneously.
     """
@@ -55,6 +58,8 @@ def share_of(limits: Limits, number: int, nranks: int) -> Limits:
 
 def side_by_side(instance: Program, ir: Instructions, limits: Limits) -> Program:
     """Build the program that runs `ir.instances` instances of a program.
+
+    Of the layouts that fit the target, the one with the fewest steps is taken.
 
     Args:
         instance: The program of one instance, which was compiled from `ir`. Its channel c becomes the channels c ·
@@ -156,7 +161,11 @@ def cut_parts(ir: Instructions, parts: list[int], finer: int) -> Instructions:
 
 
 def _repeated(ir: Instructions, parts: list[int], finer: int, place: Place) -> Instructions:
-    """Return instructions with the n-th divided into `parts[n]` parts, whose cells `place` gives."""
+    """Return instructions with the n-th divided into `parts[n]` parts, whose cells `place` gives.
+
+    Chunks, buffers and the goal are `finer` times as fine. Part k of a message is on a channel of its own, and so is
+    its requested threadblock. `ir` is not changed.
+    """
     p = ir.header
     gpus = [Gpu(g.i_chunks * finer, g.o_chunks * finer, g.s_chunks * finer, ()) for g in p.gpus]
     header = replace(p, gpus=gpus, nchunks_per_loop=p.nchunks_per_loop * finer)

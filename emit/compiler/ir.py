@@ -30,7 +30,7 @@ NONE = -1
 
 
 def cell(buffer: str, offset: int) -> int:
-    """Return the number of a cell of one rank."""
+    """Return the number of the cell at an offset in chunks in a rank's buffer, which is "i", "o" or "s"."""
     return BUFFERS.index(buffer) * BUFFER + offset
 
 
@@ -161,7 +161,7 @@ class Instructions:
         )
 
     def stays_joined(self, first: int, count: int) -> bool:
-        """Return True if so many cells from a cell on are neighbours in all images."""
+        """Return True if the `count` cells from cell `first` on are adjacent in the images on all other ranks too."""
         header = self.header
         gpu = header.gpus[0]
         size = (gpu.i_chunks, gpu.o_chunks, 0)[first // BUFFER]
@@ -201,7 +201,7 @@ def predecessors(ir: Instructions) -> list[list[int]]:
 
 
 def predecessor_pairs(ir: Instructions) -> tuple[Ints, Ints]:
-    """Return the pairs of `predecessors` as two columns (instruction, earlier instruction), sorted."""
+    """Return the pairs of `predecessors` as two columns (instruction, earlier instruction), sorted, each pair once."""
     pairs = []
     for call in ir.calls():
         rank, place, n, is_write = accesses(ir, call)
@@ -298,9 +298,14 @@ def instructions_of(program: Program, goal: Goal | None = None, keep_threadblock
 
 
 def _by_level(c: Columns, order: list[int]) -> list[int]:
-    """Sort steps by the length of the longest chain of steps that must be over before them.
+    """Return steps sorted by the length of the longest chain of steps that must be over before them.
 
-    This order is more like the order in time than one threadblock after another.
+    This order is more like the order in time than one threadblock after another. Steps with equal chains keep their
+    order.
+
+    Args:
+        c: Columns of the program.
+        order: All steps, in an order in which they can be executed.
     """
     level = [0] * len(order)
     block_level: dict[int, int] = {}  # level of the latest step of each threadblock

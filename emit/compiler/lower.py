@@ -106,7 +106,7 @@ class Lowering:
         self.first = math.inf
 
     def is_of(self, algorithm: Algorithm, common: CommonChunk) -> bool:
-        """Return True if this lowering is of that algorithm with those cells."""
+        """Return True if this lowering is of the same Algorithm object, with as many cells for each chunk."""
         return self.algorithm is algorithm and np.array_equal(self.common.count, common.count)
 
     def program(
@@ -119,6 +119,8 @@ class Lowering:
         until: float = math.inf,
     ) -> Program:
         """Return the best program for messages of min_bytes to max_bytes.
+
+        Attribute `first` becomes the time of the first program that was made, if that is earlier.
 
         Args:
             protocol: Protocol of the program.
@@ -177,10 +179,11 @@ def lower(
 
 
 def _comparison_sizes(algorithm: Algorithm, min_bytes: int, max_bytes: int) -> list[float]:
-    """Return message sizes of a range at which programs are compared, the largest first.
+    """Return one to three message sizes in bytes of a range, at which programs are compared, the largest first.
 
-    They include the size at which bytes cost the algorithm as much as its latency, and an eighth of that size: below
-    it, an algorithm of fewer chunks or steps is faster, so that nobody uses this one.
+    They are the largest size (LARGEST if max_bytes is 0), the size at which bytes cost the algorithm as much as its
+    latency, and an eighth of that size: below it, an algorithm of fewer chunks or steps is faster, so that nobody uses
+    this one. The last two are clipped to the range, which begins at SMALLEST or above.
     """
     low, high = float(max(min_bytes, SMALLEST)), float(max_bytes or LARGEST)
     least_us = algorithm.time_us(SMALLEST)
@@ -192,18 +195,26 @@ def _comparison_sizes(algorithm: Algorithm, min_bytes: int, max_bytes: int) -> l
 def timer_for(topology: Topology, ranks: Sequence[int], min_bytes: int, max_bytes: int) -> Timer:
     """Return a timer of programs, in µs, at the smallest and then the largest of their message sizes.
 
+    There is one size if the two are equal.
+
     Args:
         topology: The topology.
         ranks: Ranks of the topology that the program uses.
-        min_bytes: Smallest message, in bytes.
-        max_bytes: Largest message, in bytes; 0 for no limit.
+        min_bytes: Smallest message, in bytes; SMALLEST if it is below that.
+        max_bytes: Largest message, in bytes; 0 for no limit, which is timed at LARGEST.
     """
     return _timer(topology, ranks, sorted({float(max(min_bytes, SMALLEST)), float(max_bytes or LARGEST)}))
 
 
 @lru_cache(maxsize=4)
 def lanes_of(net: Network) -> Lanes:
-    """Return for each two ranks that only links with a gap join the resource that most messages over such links use."""
+    """Return the lane of each pair of ranks that only links with a gap join: a resource that their messages share.
+
+    Of the resources that the pair's link uses, it is the one that most links of such pairs use, and of those the one
+    with the smallest number. Keys are (source, destination), local ranks; values are numbers of resources. Pairs whose
+    links use no resource are missing; without gaps the result is empty. The results for the last four networks are
+    kept.
+    """
     if not len(net.gap_us):
         return {}
     pair = net.src.astype(np.int64) * net.nranks + net.dst
@@ -217,10 +228,10 @@ def lanes_of(net: Network) -> Lanes:
 
 
 def _timer(topology: Topology, ranks: Sequence[int], sizes: Sequence[float]) -> Timer:
-    """Return a timer of programs, in µs, at these message sizes."""
+    """Return a timer of programs, in µs, at these message sizes in bytes, in this order."""
 
     def times_us(program: Program, columns: Columns | None = None) -> Iterator[float]:
-        """Return the program's times at all sizes, computed one after another."""
+        """Return an iterator over the program's times in µs at all sizes, each computed when it is asked for."""
         return map(Predictor(program, topology, ranks, columns=columns).time_us, sizes)
 
     return times_us
@@ -310,6 +321,9 @@ def lower_to_instructions(
 def named_chunks_per_loop(cells: Collective) -> int:
     """Return `Program.nchunks_per_loop` of a program whose collective's name says what it does.
 
+    It is the number of cells of a block for gather, scatter and a direct all-reduce, of a rank's whole buffer for
+    alltoall and its like, and of all blocks for the other collectives.
+
     Args:
         cells: The collective with one chunk for each cell of the program.
     """
@@ -319,7 +333,7 @@ def named_chunks_per_loop(cells: Collective) -> int:
 
 
 def _stated(collective: Collective) -> Collective:
-    """Return the collective that a goal is derived from: for a direct all-reduce, the named collective."""
+    """Return the collective that a goal is derived from: the named one for a direct all-reduce, else the argument."""
     if not collective.is_one_shot:
         return collective
     return named_collective(collective.name, collective.nranks, collective.chunks)
@@ -328,7 +342,8 @@ def _stated(collective: Collective) -> Collective:
 def goal_columns(collective: Collective) -> dict[str, Any]:
     """Return the arguments `initial` and `required` of `Goal.from_arrays` for any pattern, out of place.
 
-    Relays have no buffers.
+    The keys are these two names. Each value is a list of columns: rank, buffer, index, source and chunk. A contribution
+    to a sum has its holder as source, a plain value its first holder. Relays have no buffers.
     """
     (rank, chunk), (goal_rank, goal_chunk) = collective.pre.T, collective.post.T
     ptr, holders = collective.holders
@@ -344,17 +359,26 @@ def goal_columns(collective: Collective) -> dict[str, Any]:
 
 
 def _goal_rows(rank: Ints, buffer: str, index: Ints, source: Ints, chunk: Ints) -> list[list[Any]]:
-    """Return rows of a goal as `Goal.from_arrays` takes them."""
+    """Return rows of a goal as `Goal.from_arrays` takes them: the columns rank, buffer, index, source and chunk."""
     return [rank.tolist(), [buffer] * len(rank), index.tolist(), source.tolist(), chunk.tolist()]
 
 
 def may_have_images(problem: Problem) -> bool:
-    """Return whether programs of a problem are built for few ranks, where translations map these onto all others."""
+    """Return whether programs of a problem may be built for few ranks, whose images the others are.
+
+    That is so for a collective that programs name and at least 16 ranks; whether there are translations is not looked
+    at.
+    """
     return program_collective(problem) != CUSTOM and problem.nranks >= _IMAGES_FROM
 
 
 def translations_of(algorithm: Algorithm) -> Translations:
-    """Return the translations by which an algorithm's instructions are images of those of few ranks; () for none."""
+    """Return the translations by which an algorithm's instructions are images of those of few ranks; () for none.
+
+    They are () too if `may_have_images` is False, or if sends go through switches that multicast or reduce. A
+    translation by one rank is left out if neighbouring blocks go over a link in one step, because they could not become
+    one message.
+    """
     problem = algorithm.problem
     if not may_have_images(problem):
         return ()

@@ -36,7 +36,7 @@ def settle_threadblocks(ir: Instructions) -> list[int]:
 
 
 def _connections(ir: Instructions, n: int) -> list[tuple[int, int, int, bool]]:
-    """Return (rank, channel, peer, whether it sends) for each message of an instruction."""
+    """Return (rank, channel, peer, whether it sends) for each message of an instruction, the received message first."""
     into, out = peers(ir, n)
     receiving = [] if into == NONE else [(ir.rank[n], ir.channel[n], into, False)]
     return receiving if out == NONE else [*receiving, (ir.rank[n], ir.channel[ir.target[n]], out, True)]
@@ -45,7 +45,8 @@ def _connections(ir: Instructions, n: int) -> list[tuple[int, int, int, bool]]:
 def requested_blocks(ir: Instructions, channel: list[int]) -> list[dict[int, Block]]:
     """Return the requested threadblocks of each rank, by number in ascending order.
 
-    A threadblock without messages has channel 0.
+    A threadblock is (channel, rank it sends to, rank it receives from), with −1 for no rank. A threadblock without
+    messages has channel 0.
 
     Args:
         ir: Instructions.

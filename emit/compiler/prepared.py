@@ -66,7 +66,7 @@ class Prepared:
 
     @property
     def shares_lanes(self) -> bool:
-        """Return True if messages from a rank to several ranks share a lane."""
+        """Return True if messages from a rank to two or more other ranks share a lane."""
         ends = {end for end in zip(self.rank.tolist(), self.out.tolist(), strict=True) if end in self.lanes}
         return len(ends) > len({(rank, self.lanes[rank, out]) for rank, out in ends})
 
@@ -98,8 +98,10 @@ def _peers(ir: Instructions, rank: Ints, source: Ints, target: Ints) -> tuple[In
 
 
 def _column(values: list[int]) -> Ints:
+    """Return the values as an int64 array."""
     return np.array(values, dtype=np.int64)
 
 
 def _among(names: frozenset[str]) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Return a mask over `OPS` that is True for the operations in `names`."""
     return np.array([name in names for name in OPS])

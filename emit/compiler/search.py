@@ -88,11 +88,15 @@ class Variants:
         self._refused_level: dict[Key, int] = {}  # a level that the target cannot hold
 
     def usable(self) -> list[Variant]:
-        """Return the variants whose passes may all be used."""
+        """Return the variants none of whose passes is in `without`, in the order in which they are tried."""
         return [variant for variant in _VARIANTS if not any(name in self.without for name in variant)]
 
     def by(self, variant: Variant) -> tuple[Instructions, list[str]]:
-        """Return the instructions of a variant, and the log of its passes; both are kept, and must not be changed."""
+        """Return the instructions after a variant's passes, and the log of these passes, one line each.
+
+        Passes that are no choice are applied too, except those in `without`. Both results are kept, and must not be
+        changed.
+        """
         key = tuple(name for name in variant if PASSES[name].apply is not None)
         if key not in self._instructions:
             log: list[str] = []
@@ -112,13 +116,18 @@ class Variants:
         return self._instructions[key]
 
     def key(self, variant: Variant) -> Key:
-        """Return a key that is equal for variants of the same program, whose other passes have nothing to do."""
+        """Return a key that is equal for variants that have the same program on every level.
+
+        Their passes give the same instructions, and both or neither of them pair threadblocks, use the channels of a
+        connection one after another, and let messages leave in order on a lane.
+        """
         return id(self.by(variant)[0]), "pairing" in variant, "in-order" in variant, "in-turn" in variant
 
     def program(self, variant: Variant, level: int) -> Assembled | None:
         """Return a variant's program on `level` times the channels that it needs; None if the target cannot hold it.
 
-        The first such error is kept in `fault`. The program may deadlock.
+        The first such error is kept in `fault`. Programs and refusals are kept too, so each is made once. Without local
+        reductions, a level above a refused one is refused untried. The program may deadlock.
         """
         key = self.key(variant), level
         if level >= self._refused_level.get(key[0], math.inf):  # More channels take more threadblocks.
@@ -134,26 +143,29 @@ class Variants:
         return self._programs[key]
 
     def has_room(self, variant: Variant) -> bool:
-        """Return True if a file of the target can hold as many steps as a variant has, in any layout."""
+        """Return False if a variant needs more nodes than a file of the target can hold, in any layout; else True."""
         return self._prepare(variant).nodes <= self.limits.nodes
 
     @property
     def crowded(self) -> bool:
-        """Return True if a connection has more messages than a threadblock has steps."""
+        """Return True if, without optional passes, a rank sends another more messages than a threadblock has steps."""
         return self._prepare(_PLAIN).crowd > self.limits.steps_per_tb
 
     @property
     def shares_lanes(self) -> bool:
-        """Return True if messages from a rank to several ranks share a lane."""
+        """Return True if messages from a rank to two or more other ranks share a lane (see `Prepared`)."""
         return self._prepare(_PLAIN).shares_lanes
 
     def _prepare(self, variant: Variant) -> Prepared:
-        """Return the instructions of a variant, ready to be laid out."""
+        """Return the instructions of a variant, ready to be laid out; they are prepared once and kept."""
         ir = self.by(variant)[0]
         return self._prepared.get(id(ir)) or self._prepared.setdefault(id(ir), Prepared(ir, self.lanes))
 
     def _assembled(self, variant: Variant, level: int) -> Assembled:
         """Return a variant's program on `level` times the channels that it needs.
+
+        It needs so many channels a connection that no threadblock has more steps than the target takes. Their number is
+        kept for the variant's other levels, and rises if one of those needs more.
 
         Raises:
             InputError: The target cannot hold the program.
@@ -190,7 +202,10 @@ class Variants:
         return assembled
 
     def _apply(self, name: str, ir: Instructions, log: list[str]) -> Instructions:
-        """Apply a pass to instructions unless it is not to be used."""
+        """Return the instructions after a pass; the same ones if the pass is in `without` or only a choice of layout.
+
+        If the pass makes new instructions, a line about it is added to `log`.
+        """
         check_deadline()
         apply = PASSES[name].apply
         return ir if name in self.without or apply is None else logged(log, name, ir, apply(ir, self.limits))
@@ -247,6 +262,8 @@ class LoweringSearch:
     def best(self) -> ProgramCandidate:
         """Return the best program: few threadblocks and steps, and a time that is good enough or near the least.
 
+        It also sets `first`, and adds a line to `tried` for each program that was run.
+
         Raises:
             InputError: No program fits the target, or all deadlock.
         """
@@ -275,17 +292,21 @@ class LoweringSearch:
 
     @property
     def _most_channels(self) -> int:
-        """Return the highest level of channels."""
+        """Return the highest level to try: the target's channels, or the number of instructions if that is smaller.
+
+        It is 1 if the pass `more-channels` is not used.
+        """
         can_have_more = "more-channels" not in self.variants.without
         return min(self.variants.limits.channels, len(self.variants.ir)) if can_have_more else 1
 
     def _first(self) -> ProgramCandidate | None:
         """Return the variant without passes, on more channels until it is fast enough or more of them gain nothing.
 
-        It is None without a timer, or where the variant fits on no number of channels or deadlocks on all. It may be
-        the only program in time, and is seldom much slower than the others on the same channels. On few channels it may
-        deadlock, or wait for slots of FIFOs most of the time, so that it seems slower than variants of fewer messages
-        that need no more channels.
+        It is None without a timer, or where the variant fits on no number of channels or deadlocks on all. With a
+        timer, `first` is set to the present time, or to infinity if the result is None. The program may be the only one
+        in time, and is seldom much slower than the others on the same channels. On few channels it may deadlock, or
+        wait for slots of FIFOs most of the time, so that it seems slower than variants of fewer messages that need no
+        more channels.
         """
         if self.timer is None:
             return None
@@ -307,9 +328,14 @@ class LoweringSearch:
     ) -> ProgramCandidate | None:
         """Return the first program on a level of channels that is good enough, or else the fastest; None if none fits.
 
-        If there are many instructions, one probe is tried first: the variant that loses the least time, with a
-        threadblock for each direction of each connection. If it is not good enough, only the variants with messages in
-        their order are tried.
+        The fastest is the first whose excess (see `_excess`) is near the least. If there are many instructions, one
+        probe is tried first: the variant that loses the least time, with a threadblock for each direction of each
+        connection. If it is not good enough, only the variants with messages in their order are tried.
+
+        Args:
+            level: Factor of the channels.
+            before: Best program on fewer channels; None if there is none.
+            first: The result of `_first`, which competes if it has this level.
         """
         candidates: list[ProgramCandidate] = []
         for family in self._families(level, before):
@@ -331,11 +357,21 @@ class LoweringSearch:
         return next((c for c in candidates if self._excess(c.times) <= least * TUNING.as_fast), None)
 
     def _is_large(self) -> bool:
-        """Return True if there are so many instructions that few variants are tried."""
+        """Return True if good times are known and there are so many instructions that few variants are tried."""
         return self.enough is not None and len(self.variants.ir) >= TUNING.few_variants_from
 
     def _families(self, level: int, before: ProgramCandidate | None) -> list[list[Variant]]:
-        """Return the families of variants to try on a level; in large programs, aggregated variants are a family."""
+        """Return the families of variants to try on a level, in this order; a family lists its variants in order too.
+
+        The more instructions, the fewer variants; in large programs, aggregated variants are a family of their own, on
+        level 1 only. Only variants with `alternate` remain if time is over, a program has deadlocked and no program
+        exists.
+
+        Args:
+            level: Factor of the channels.
+            before: Best program on fewer channels; if good times are unknown, only its variant remains. None: there is
+                none.
+        """
         usable = self.variants.usable()
         # Without time, only what is made against deadlocks is tried after the plain variant deadlocked.
         if self._deadlocked and self.first == math.inf and now() >= self.until:
@@ -360,7 +396,10 @@ class LoweringSearch:
         return [usable]
 
     def _smallest_like(self, best: ProgramCandidate) -> ProgramCandidate:
-        """Return the first variant on the same channels that takes nearly as little time as the best program."""
+        """Return the first variant on the same channels that takes nearly as little time as the best program.
+
+        That is `best` itself if it is good enough, or if no other variant of its family is as fast.
+        """
         if self._is_enough(best):
             return best
         for family in self._families(best.level, None):
@@ -373,7 +412,9 @@ class LoweringSearch:
     def _candidate(self, variant: Variant, level: int, least: float = math.inf) -> ProgramCandidate | None:
         """Return a variant's program; None if it does not fit, deadlocks, is not to be tried, or is too slow.
 
-        It is too slow if its excess (see `_excess`) is over `least` times TUNING.as_fast.
+        Variants with `alternate` are tried only after a deadlock, `in-order` and `in-turn` only where they can matter,
+        and none once time is over and a program exists. A program is too slow if its excess (see `_excess`) is over
+        `least` times TUNING.as_fast.
         """
         if ("alternate" in variant and not self._deadlocked) or (variant == _IN_ORDER and not self.variants.crowded):
             return None
@@ -384,7 +425,10 @@ class LoweringSearch:
         return self._known(variant, level, least)
 
     def _known(self, variant: Variant, level: int, least: float = math.inf) -> ProgramCandidate | None:
-        """Return what `_candidate` does, for a variant that is to be tried."""
+        """Return what `_candidate` does, for a variant that is to be tried.
+
+        The answer of the first call for a program and level is kept, whatever `least` is later.
+        """
         key = self.variants.key(variant), level
         if key not in self._candidates:
             self._candidates[key] = self._timed(variant, level, least * TUNING.as_fast)
@@ -393,7 +437,8 @@ class LoweringSearch:
     def _timed(self, variant: Variant, level: int, most: float) -> ProgramCandidate | None:
         """Run a variant's program and time it; return None if it does not fit, deadlocks, or is too slow.
 
-        It is too slow if its excess (see `_excess`) is over `most`.
+        It is too slow if its excess (see `_excess`) is over `most`. A program that fits adds a line to `tried`, and a
+        deadlock or the time of the first program is recorded.
         """
         assembled = self.variants.program(variant, level)
         if assembled is None:
@@ -414,13 +459,16 @@ class LoweringSearch:
         return ProgramCandidate(variant, level, assembled, self.header, times) if self._excess(times) <= most else None
 
     def _is_enough(self, candidate: ProgramCandidate) -> bool:
-        """Return True if a candidate's times are good enough."""
+        """Return True if a candidate's times are good enough: always without a timer, never if these are unknown."""
         if self.timer is None:
             return True
         return self.enough is not None and worst_ratio(candidate.times, self.enough) <= TUNING.as_fast
 
     def _factor(self, candidate: ProgramCandidate) -> int:
-        """Return the factor for the number of channels: at most as much as waiting for slots can slow the program."""
+        """Return the factor for the number of channels: at most as much as waiting for slots can slow the program.
+
+        It is a power of two, and at least 2; it is 2 if good times are unknown.
+        """
         slow = worst_ratio(candidate.times, self.enough) if self.enough else 1.0
         return 1 << max(1, math.floor(math.log2(slow)))
 
@@ -436,7 +484,9 @@ class LoweringSearch:
     def _excess(self, times: Times) -> float:
         """Return the product over sizes of the times relative to good enough times, or of the µs if those are unknown.
 
-        The first size, which then is the largest, counts several times, because it stands for all large sizes.
+        A ratio below 1 counts as 1; the µs are in units of 1e-9 µs. The times may be those of the first sizes only;
+        without times the result is 1.0. If good times are known, the first size, which then is the largest, counts
+        TUNING.largest_counts times, because it stands for all large sizes.
         """
         reference = self.enough or (_LEAST_US,) * len(times)
         ratios = [max(1.0, _ratio(a, b)) for a, b in zip(times, reference, strict=False)]
@@ -446,7 +496,7 @@ class LoweringSearch:
 def mean_ratio(times: Times, reference: Times) -> float:
     """Return how much longer one program takes than another: the geometric mean of time / reference.
 
-    Times are in µs at the same sizes, and as many. The result is 1.0 for no sizes.
+    Times are in µs at the same sizes, and as many; below 1e-9 µs they count as 1e-9 µs. The result is 1.0 for no sizes.
     """
     ratios = [_ratio(a, b) for a, b in zip(times, reference, strict=True)]
     return math.exp(sum(map(math.log, ratios)) / max(1, len(ratios)))
@@ -455,17 +505,18 @@ def mean_ratio(times: Times, reference: Times) -> float:
 def worst_ratio(times: Times, reference: Times) -> float:
     """Return how much longer one program takes than another at the size where the ratio is largest: time / reference.
 
-    Times are in µs at the same sizes, and as many. The result is 1.0 for no sizes.
+    Times are in µs at the same sizes, and as many; below 1e-9 µs they count as 1e-9 µs. The result is 1.0 for no sizes.
     """
     return max((_ratio(a, b) for a, b in zip(times, reference, strict=True)), default=1.0)
 
 
 def _ratio(time_us: float, reference_us: float) -> float:
+    """Return time / reference, where a time below 1e-9 µs counts as 1e-9 µs."""
     return max(time_us, _LEAST_US) / max(reference_us, _LEAST_US)
 
 
 def logged(log: list[str], name: str, before: Instructions, after: Instructions) -> Instructions:
-    """Return `after`, and add a line to the log if the pass changed the instructions."""
+    """Return `after`; unless it is `before` itself, add a line about the pass `name` to `log` (in place)."""
     if after is not before:
         old_text, new_text = describe(before), describe(after)
         log.append(f"{name}: {new_text}" if old_text != new_text else f"{name}: unchanged")
@@ -473,7 +524,10 @@ def logged(log: list[str], name: str, before: Instructions, after: Instructions)
 
 
 def describe(ir: Instructions) -> str:
-    """Describe in words the number and the kinds of instructions."""
+    """Describe instructions in words, such as `12 instructions (6 r, 6 s), 4 scratch chunks a rank`.
+
+    The scratch is that of the rank that needs most.
+    """
     kinds = Counter(ir.op)
     ops = ", ".join(f"{kinds[op]} {op}" for op in sorted(kinds))
     return f"{len(ir)} instructions ({ops}), {max(scratch_chunks(ir), default=0)} scratch chunks a rank"

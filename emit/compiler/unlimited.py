@@ -20,13 +20,14 @@ UNLIMITED = Limits(
 
 
 def lower_unlimited(algorithm: Algorithm, name: str) -> tuple[Program, Goal | None]:
-    """Lower an algorithm to the first layout that does not deadlock, without timing it.
+    """Lower an algorithm, under LL, to the first layout that does not deadlock, without timing it.
 
     Returns:
         The program, and its goal if the collective's name does not define it, else None.
 
     Raises:
-        InputError: Too many ranks or sends, or every order deadlocks.
+        InputError: There are more than MOST_RANKS ranks or MOST_SENDS sends, every order deadlocks, or as
+            `emit.compiler.lower.lower_to_instructions` raises it.
     """
     ranks, sends = algorithm.problem.nranks, len(algorithm.schedule)
     for quantity, number, most in (("ranks", ranks, MOST_RANKS), ("sends", sends, MOST_SENDS)):
@@ -37,7 +38,7 @@ def lower_unlimited(algorithm: Algorithm, name: str) -> tuple[Program, Goal | No
 
 
 def lower_any(algorithm: Algorithm, name: str) -> tuple[Program, Goal | None]:
-    """Return the program that an executor would get, within the schedule's time, or else that of `lower_unlimited`.
+    """Lower an algorithm, under Simple, to the best program within usual limits, or else as `lower_unlimited` does.
 
     Returns:
         The program, and its goal if the collective's name does not define it, else None.

@@ -43,9 +43,10 @@ def waits_of(
 def _by_clocks_of_ranks(
     ir: Instructions, blocks: list[int], block_of: list[int], after: list[list[int]]
 ) -> list[list[int]]:
-    """Return the waits, without using what messages imply.
+    """Return the waits, without using what messages imply; arguments and result as those of `waits_of`.
 
-    Rows exist only for instructions that another one waits for, and for the latest instruction of each threadblock.
+    Rows exist only for instructions that another one waits for, and for the latest instruction of each threadblock. If
+    they would take too much memory, the result is that of `_last_of_each_block`.
     """
     earlier_in_other_blocks = [
         [predecessor for predecessor in earlier if block_of[predecessor] != block] if earlier else earlier
@@ -158,6 +159,8 @@ def _by_all_clocks(
 def _joint_waits(entry: dict[int, tuple[int, int]], waiting: list[int], clock: Clock, row: Clock) -> list[int]:
     """Choose greedily waiting instructions that each imply the end of two or more of the awaited instructions.
 
+    They are returned in the order of choice, those that imply most first, of equals the smallest number; maybe none.
+
     Args:
         entry: For each awaited instruction (column of its threadblock in `clock`, entry there once it is over).
         waiting: Instructions that wait for some of the awaited instructions.
@@ -177,7 +180,7 @@ def _joint_waits(entry: dict[int, tuple[int, int]], waiting: list[int], clock: C
 
 
 def _last_of_each_block(block_of: list[int], after: list[list[int]]) -> list[list[int]]:
-    """Return for every instruction the last instruction of each other threadblock that it must follow."""
+    """Return for every instruction the last instruction of each other threadblock that it must follow, ascending."""
     waits = []
     for own_block, earlier in zip(block_of, after, strict=True):
         last = {block_of[instruction]: instruction for instruction in sorted(earlier)}

@@ -26,7 +26,10 @@ def by_size(offers: Sequence[Offer]) -> list[Offer]:
 
 
 def _files(offer: Offer) -> list[Offer]:
-    """Return an offer as one file, or as several if the smallest or largest messages gain by their own."""
+    """Return an offer as one file, or as more of adjacent sizes if the smallest or largest messages gain by their own.
+
+    An offer that has no programs by size is returned as it is.
+    """
     programs = offer.execution
     if not isinstance(programs, LoweredBySize):
         return [offer]
@@ -46,7 +49,15 @@ def _files(offer: Offer) -> list[Offer]:
 
 
 def _larger(offer: Offer, programs: LoweredBySize) -> list[Offer]:
-    """Return an offer of the program for any size, or from some power of two on of a program that is faster."""
+    """Return an offer of its program for any size, cut at powers of two from which on another one is clearly faster.
+
+    Args:
+        offer: The offer.
+        programs: Its programs by size.
+
+    Returns:
+        Offers of one program each, in the order of their sizes.
+    """
     last = offer.high or LARGEST
     sizes = [1 << e for e in range(last.bit_length()) if offer.low <= 1 << e <= last] or [last]
     program, samples = programs.large, list[tuple[int, Lowered]]()
@@ -64,7 +75,11 @@ def _larger(offer: Offer, programs: LoweredBySize) -> list[Offer]:
 
 
 def _split_at_limit(offer: Offer) -> list[Offer]:
-    """Return the part of an offer that its file can serve, and the part up to LARGEST that no file serves."""
+    """Return the part of an offer that its file can serve, and the part up to LARGEST that no file serves.
+
+    The latter is refused, with the reason. A part without sizes is left out, and an offer without a limit is returned
+    unchanged.
+    """
     program = offer.execution
     if not isinstance(program, Lowered) or program.largest is None:
         return [offer]
@@ -83,7 +98,10 @@ def _split_at_limit(offer: Offer) -> list[Offer]:
 
 
 def _joined(offers: Sequence[Offer]) -> list[Offer]:
-    """Return the offers with each refused one joined to the next, if there is one."""
+    """Return the offers with each refused one joined to the next, whose range then begins with its.
+
+    The last offer is kept, refused or not, and takes the sizes of the refused ones just before it.
+    """
     joined: list[Offer] = []
     low = None
     for number, offer in enumerate(offers):
@@ -96,7 +114,10 @@ def _joined(offers: Sequence[Offer]) -> list[Offer]:
 
 
 def _divided(offer: Offer) -> Offer:
-    """Return the offer, as refused if no size of it is a multiple of what the file needs."""
+    """Return the offer, as refused if no size of it is a multiple of what the file needs.
+
+    An offer without a program, or without a largest size, is returned unchanged.
+    """
     program = offer.execution
     if not isinstance(program, Lowered) or offer.high is None:
         return offer
@@ -110,6 +131,6 @@ def _divided(offer: Offer) -> Offer:
 
 
 def _does_as_well(large: Lowered, small: Lowered, size: int) -> bool:
-    """Return True if the program for large messages also serves a size, and takes at most _WORTH times as long."""
+    """Return True if `large` takes at most _WORTH times as long as `small` at a size, and serves it if `small` does."""
     serves = large.serves(size) or not small.serves(size)
     return serves and large.time_us(size) <= _WORTH * small.time_us(size)

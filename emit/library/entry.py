@@ -85,7 +85,7 @@ class IndexEntry:
         return _entry(Fields(dict(row), "", origin or origin_of(folder / INDEX)), folder)
 
     def restated(self, **changes: object) -> IndexEntry:
-        """Return a copy with other values of some fields of its row; raise InputError as `of` does."""
+        """Return a copy with other values of some fields of its row; raise InputError if a field is then wrong."""
         return IndexEntry.of({**self.row, **changes}, self.folder)
 
     @property
@@ -100,7 +100,7 @@ class IndexEntry:
 
     @property
     def path(self) -> Path:
-        """Return the path of the executor's file.
+        """Return the path of the executor's file, which need not exist.
 
         Raises:
             InputError: If a link leads to it; none is followed inside a library.
@@ -114,12 +114,12 @@ class IndexEntry:
 
     @property
     def files(self) -> dict[str, str]:
-        """Return the names of the files that the entry names, by the field that names each."""
+        """Return the names of the entry's files by the field that states each: file, schedule, proof_file."""
         return {kind: name for kind in FILE_KINDS if (name := getattr(self, kind)) is not None}
 
     @property
     def communicator(self) -> tuple[int, ...]:
-        """Return the topology's rank of each rank of the file."""
+        """Return the topology's rank of each rank of the file: the group, then the relays."""
         return self.group + self.relays
 
     @property
@@ -140,9 +140,10 @@ class IndexEntry:
         return *self.question, self.inplace
 
     def for_group(self, group: tuple[int, ...]) -> IndexEntry:
-        """Return a copy for one of the `isomorphic_groups`: its ranks replace those of `group`, in the root too.
+        """Return a copy for one of the `isomorphic_groups`: its ranks replace those of `group`, also as the root.
 
-        The copy has no isomorphic groups of its own.
+        Ranks correspond by their places in the two groups. The copy has no isomorphic groups of its own, and names the
+        same file.
         """
         root = None if self.root is None else group[self.group.index(self.root)]
         stated = {"group": list(group), "communicator": list(group), "root": root}
@@ -150,18 +151,21 @@ class IndexEntry:
         return replace(self, group=group, root=root, row=row, isomorphic_groups=())
 
     def stated_digest(self, kind: str) -> str | None:
-        """Return the stated SHA-256 of a file, of FILE_KINDS; None if there is none."""
+        """Return the stated SHA-256 in hexadecimal digits of the file of one of FILE_KINDS; None if there is none."""
         digest: str | None = self.row.get("sha256", {}).get(kind)
         return digest
 
     @property
     def curve(self) -> list[tuple[float, float, float]]:
-        """Return (bytes, time in µs, bound in µs) at the sizes that the entry's curve states, ascending; maybe none."""
+        """Return (bytes, time in µs, bound in µs) of each point of the entry's curve, bytes ascending; maybe none."""
         return sorted((float(a), float(b), float(c)) for a, b, c in self.row.get("curve") or ())
 
     @property
     def counts_elements(self) -> bool:
-        """Return True if the executor counts elements of the call's type, not bytes."""
+        """Return True if the executor divides messages into whole elements of the call's type, False if into bytes.
+
+        `divides` is then a number of elements.
+        """
         return not TARGETS[self.target].cell_bytes
 
     @property
@@ -195,7 +199,7 @@ class IndexEntry:
 
 
 def vs_library(row: Mapping[str, Any], name: str, key: str = "vs") -> float | None:
-    """Return a vendor library's time divided by ours, as an entry's row states it; None if it does not.
+    """Return a vendor library's time divided by ours, as an entry's row states it; None if it states no number above 0.
 
     Args:
         row: The entry's row.
@@ -209,18 +213,29 @@ def vs_library(row: Mapping[str, Any], name: str, key: str = "vs") -> float | No
 
 
 def _is_comparison(row: Mapping[str, Any]) -> bool:
-    """Return whether an object states a ratio, and an interval of it that may be unknown."""
+    """Return whether a library's row states the ratio `vs`, and nothing wrong as its interval `vs_low` to `vs_high`.
+
+    Each of them must be a positive number; an end of the interval may be missing or null.
+    """
     ends = [row.get(name) for name in _RATIOS[1:]]
     return is_figure(row.get(_RATIOS[0])) and all(end is None or is_figure(end) for end in ends)
 
 
 def is_figure(value: object) -> TypeGuard[float]:
-    """Return True if a value is a positive number, as times and sizes in an entry must be."""
+    """Return True if a value is a number above 0 and at most 1e200, and no bool, as times and sizes must be."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _MOST_FIGURE
 
 
 def _entry(table: Fields, folder: Path) -> IndexEntry:
-    """Return a checked entry; raise InputError if a field is missing or wrong."""
+    """Return the entry of a row after checking its fields.
+
+    Args:
+        table: The row.
+        folder: Folder of the index.
+
+    Raises:
+        InputError: If a field is missing or wrong, fields contradict each other, or JSON cannot express a value.
+    """
     collective, topology, target_name, protocol = (
         _word(table, key) for key in ("collective", "topology", "target", "protocol")
     )
@@ -281,7 +296,11 @@ def _entry(table: Fields, folder: Path) -> IndexEntry:
 def check_types(table: Fields) -> None:
     """Raise InputError if a stated figure of an entry has the wrong type or is out of range.
 
-    A figure that is null states nothing. `padding`, `costs`, `groups` and `sha256` are left out if they do not apply.
+    A figure that is null or missing states nothing, except that `padding`, `costs`, `groups` and `sha256` must be
+    missing if they do not apply.
+
+    Args:
+        table: The entry's row.
     """
     stated_keys = {key for key, value in table.values.items() if value is not None}
     for key in stated_keys & {"shown_bytes"}:
@@ -313,7 +332,11 @@ def check_types(table: Fields) -> None:
 
 
 def _check_models(table: Fields) -> None:
-    """Raise InputError if `costs`, `groups` or `sha256` is present and not as the head of this module says."""
+    """Raise InputError if `costs`, `groups` or `sha256` is present and not of the form that an index has.
+
+    `costs` must be an object of protocols (texts) and source (a text), `groups` an array of objects of ranks,
+    collective, size_bytes and chunks, and `sha256` an object of texts. An empty `costs` passes.
+    """
     costs, groups, digests = (table.values.get(key, default) for key, default in _DEFAULTS.items())
     names = costs.get("protocols", []) if isinstance(costs, dict) else None
     is_named = isinstance(names, list) and all(isinstance(name, str) for name in names)
@@ -331,7 +354,10 @@ def _check_models(table: Fields) -> None:
 
 
 def _is_curve(value: object) -> bool:
-    """Return True if a value is null or a list of rows [bytes, time, bound]."""
+    """Return True if a value is null or a list of at most 10,000 rows [bytes, time, bound].
+
+    Bytes must be a whole number, and all three must be positive.
+    """
     rows = [] if value is None else value
     return (
         isinstance(rows, list)
@@ -341,17 +367,17 @@ def _is_curve(value: object) -> bool:
 
 
 def _is_point(values: Sequence[object]) -> bool:
-    """Return True if the first value is a whole number of bytes, and all values are figures."""
+    """Return True if the first value is a whole number of bytes, and all values are positive numbers."""
     return type(values[0]) is int and values[0] <= _MOST and all(map(is_figure, values))
 
 
 def as_json(value: object) -> str:
-    """Return a value as compact JSON; raise ValueError for a number that JSON does not have."""
+    """Return a value as JSON on one line, in Unicode; raise ValueError for a number that JSON does not have."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ": "))
 
 
 def _word(table: Fields, key: str) -> str:
-    """Return a field that is a printable text of at most 4000 characters; else raise InputError."""
+    """Return a field that is a text of 1 to 4000 printable characters; else raise InputError."""
     value = table.string(key)
     if not (0 < len(value) <= 4000 and value.isprintable()):
         table.fail(key, "must be 1 to 4000 printable characters")
@@ -366,7 +392,7 @@ def _absent(table: Fields, key: str) -> bool:
 
 
 def _ranks(table: Fields, key: str) -> tuple[int, ...]:
-    """Return a field that is an array of different ranks; else raise InputError."""
+    """Return a field that is an array of different ranks, maybe of none; else raise InputError."""
     value = table.values.get(key)
     if not isinstance(value, list) or not all(type(rank) is int and 0 <= rank <= _MOST for rank in value):
         table.fail(key, "must be an array of ranks, such as [0, 2, 4]")
@@ -376,7 +402,12 @@ def _ranks(table: Fields, key: str) -> tuple[int, ...]:
 
 
 def _groups(table: Fields, group: tuple[int, ...], relays: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the isomorphic groups of an entry; raise InputError unless they are different groups of equal size."""
+    """Return the isomorphic groups of an entry; none if the field is missing.
+
+    Raises:
+        InputError: Unless they are at most 100,000 groups, different from `group` and each other, of as many ranks as
+            `group`, and the entry has no relays.
+    """
     rows = table.values.get(ISOMORPHIC, [])
     if not isinstance(rows, list) or (rows and relays) or len(rows) > _MOST_ISOMORPHIC:
         table.fail(
@@ -389,7 +420,13 @@ def _groups(table: Fields, group: tuple[int, ...], relays: tuple[int, ...]) -> t
 
 
 def _file(table: Fields, key: str, folder: str, suffix: str) -> str:
-    """Return a field that is a path below the index and cannot lead out of its folder; else raise InputError."""
+    """Return a field that names a file FOLDER/NAME and its suffix, below the index.
+
+    NAME has up to 250 letters, digits, `_`, `.` and `-`, and begins with no `.` or `-`.
+
+    Raises:
+        InputError: If the field is missing or is any other text.
+    """
     value = table.string(key)
     if not re.fullmatch(f"{folder}/{_NAME}{re.escape(suffix)}", value):
         table.fail(key, f"{shown(value)} is elsewhere; it must be {folder}/NAME{suffix}")
@@ -397,5 +434,9 @@ def _file(table: Fields, key: str, folder: str, suffix: str) -> str:
 
 
 def _optional_file(table: Fields, key: str, suffix: str) -> str | None:
-    """Return the path of a schedule or a proof, or None if the field is null."""
+    """Return the path of a schedule or a proof in the library, or None if the field is null.
+
+    Raises:
+        InputError: If the field is missing, or names no file in the folder of schedules with the suffix.
+    """
     return None if _absent(table, key) else _file(table, key, SCHEDULES, suffix)

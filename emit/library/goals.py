@@ -15,7 +15,8 @@ from topologies.text.fields import Fields
 def state_goal(goal: Goal) -> dict[str, Any]:
     """Return a goal as the field `goal` of an entry states it (see `emit.library.index`), in plain values.
 
-    It does not state how buffers overlap: read again by `goal_stated`, they are apart.
+    It has nranks, and initial and required, each five columns: rank, buffer ("i", "o", "s"), index, source, chunk. It
+    does not state how buffers overlap: read again by `goal_stated`, they are apart.
     """
 
     def columns(rank: Column, buffer: Column, index: Column, source: Column, chunk: Column) -> list[list[Any]]:
@@ -39,7 +40,15 @@ def state_goal(goal: Goal) -> dict[str, Any]:
 
 
 def goal_stated(value: object, origin: str) -> Goal:
-    """Return the goal that an entry states; raise InputError, with a line that begins with `origin`, if it has none."""
+    """Return the goal that the field `goal` of an entry states (see `state_goal`); its buffers are apart.
+
+    Args:
+        value: Value of the field.
+        origin: Where it stands, with which errors begin.
+
+    Raises:
+        InputError: If the value is no goal, or a number in it is MAX_CELLS or more.
+    """
     if not isinstance(value, dict):
         raise InputError(f"{origin}: goal: must be an object")
     table = Fields(value, "", f"{origin}: goal")

@@ -89,7 +89,10 @@ class GroupPrograms:
             return None
 
     def rank_sends(self, union: UnionProblem) -> int | None:
-        """Return how many sends a rank may take part in for each of its groups, on average; None for any number."""
+        """Return how many sends a rank may take part in for each of its groups, on average; None for any number.
+
+        It is at least 1. None means that programs are not asked for, or that the target cannot express the union.
+        """
         if self.settings.name == NONE:
             return None
         programs = self.isolated(union)
@@ -97,11 +100,15 @@ class GroupPrograms:
         return None if programs is None else max(1, programs.rank_sends // most)
 
     def time_us(self, union: UnionProblem, algorithm: Algorithm) -> float:
-        """Return the time in µs of a plan's programs when they run concurrently; raise InputError as `lower` does."""
+        """Lower a plan if that is still to do, and return the time in µs of its programs when they run concurrently.
+
+        Raises:
+            InputError: If the target can hold no programs of the plan.
+        """
         return self.lower(union, algorithm).time_us
 
     def lower(self, union: UnionProblem, algorithm: Algorithm) -> ConcurrentPrograms:
-        """Lower a plan to programs that are checked and timed together.
+        """Lower a plan to programs that are checked and timed as one.
 
         The result, or the error, is remembered by the algorithm.
 
@@ -123,7 +130,11 @@ class GroupPrograms:
         return lowered
 
     def _lower(self, union: UnionProblem, algorithm: Algorithm) -> ConcurrentPrograms:
-        """Lower a plan to one program of all ranks if groups share ranks, else to one per group."""
+        """Lower a plan to one program of all ranks if groups share ranks, relays included, else to one per group.
+
+        Raises:
+            InputError: If the algorithm has more than MOST_SENDS sends, or the target can hold no programs of the plan.
+        """
         if len(algorithm.schedule) > MOST_SENDS:
             raise InputError(f"an executor's file of {len(algorithm.schedule)} sends would be too large")
         size = union.size_bytes
@@ -140,7 +151,18 @@ class GroupPrograms:
     def _lower_each(
         self, union: UnionProblem, algorithm: Algorithm, parts: Sequence[tuple[Problem, Schedule]]
     ) -> list[GroupProgram]:
-        """Lower each group's part of a plan; equal groups share a program."""
+        """Lower each group's part of a plan for the group's message size.
+
+        Groups with equal problems and schedules share a program.
+
+        Args:
+            union: The groups as one problem.
+            algorithm: Algorithm of the union.
+            parts: Per group, its problem and its schedule.
+
+        Returns:
+            The program of each group, in the order of the groups.
+        """
         lowered_parts: dict[tuple[bytes, ...], Lowered] = {}
         group_programs = []
         for group, (problem, schedule) in enumerate(parts):
@@ -156,24 +178,27 @@ class GroupPrograms:
 
 
 def _lower_at(programs: Programs, algorithm: Algorithm, size_bytes: float) -> Lowered:
-    """Lower an algorithm for one message size."""
+    """Lower an algorithm for one message size in bytes, rounded to a whole number and at least 1.
+
+    The protocol is that of the costs, or without costs the one that the size chooses.
+    """
     size = max(1, round(size_bytes))
     protocol = programs.problem.topology.protocol or programs.protocol(size)
     return programs.lower_once(algorithm, protocol, size, size, sizes=(size,))
 
 
 def _concurrent_us(union: UnionProblem, parts: Sequence[GroupProgram]) -> float:
-    """Return the time in µs of programs that run concurrently."""
+    """Return the time in µs of a plan's programs when they run concurrently."""
     return concurrent_us(union, parts, [part.by.predictor for part in parts])
 
 
 def concurrent_us(union: UnionProblem, parts: Sequence[GroupProgram], predictors: Sequence[TimedProgram]) -> float:
-    """Return the time in µs of programs that run concurrently in place of a plan's programs.
+    """Return the time in µs of programs that run concurrently in place of a plan's programs, each at its group's size.
 
     Args:
         union: The groups' problem.
         parts: The plan's programs.
-        predictors: Predictor of the program that stands in the place of each.
+        predictors: Predictor of the program that stands in the place of each, in the same order.
     """
     position_of = {rank: position for position, rank in enumerate(union.ranks)}
     rank_positions = [np.array([position_of[rank] for rank in part.algorithm.problem.ranks]) for part in parts]

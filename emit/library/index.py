@@ -68,10 +68,11 @@ MAX_INDEX_BYTES = 24 << 20  # Python may need thirty times as much memory for ho
 
 
 def load_index(path: str | Path) -> list[IndexEntry]:
-    """Read an index, given the file or its folder; do not look at the files that it names.
+    """Read an index, given the file or its folder, and return its entries in order; do not look at their files.
 
     Raises:
-        InputError: If the index is not as the head of this module says; the line names entry and field.
+        InputError: If the index cannot be read, or is not as the head of this module says; the message names entry and
+            field.
     """
     index_path = as_folder(path, "path")
     with suppress(OSError):  # A name that is too long is reported when the file is read.
@@ -80,10 +81,15 @@ def load_index(path: str | Path) -> list[IndexEntry]:
 
 
 def parse_index(data: bytes, origin: str, folder: Path) -> list[IndexEntry]:
-    """Return the entries of an index's bytes.
+    """Return the entries of an index's bytes, in order.
+
+    Args:
+        data: The bytes.
+        origin: Name of the index, with which errors begin.
+        folder: Folder of the index.
 
     Raises:
-        InputError: As `load_index` raises it; each line begins with `origin`.
+        InputError: If the index is not as the head of this module says.
     """
     if len(data) > MAX_INDEX_BYTES:
         raise InputError(f"{origin}: too large; it must be at most {MAX_INDEX_BYTES >> 20} MiB")
@@ -103,7 +109,11 @@ def parse_index(data: bytes, origin: str, folder: Path) -> list[IndexEntry]:
 
 
 def index_text(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Return an index as bytes, one field a line."""
+    """Return the bytes of an index with these rows as its entries, one field a line.
+
+    Raises:
+        ValueError: If a row has a number that JSON does not have.
+    """
     blocks = [
         "  {\n" + ",\n".join(f"   {as_json(key)}: {as_json(value)}" for key, value in row.items()) + "\n  }"
         for row in rows
@@ -116,13 +126,18 @@ def read_index(path: Path) -> bytes:
     """Return the bytes of a file that should be an index.
 
     Raises:
-        InputError: As `topologies.text.files.read_bytes` raises it.
+        InputError: If the file is missing, a link, no regular file, larger than MAX_INDEX_BYTES, or cannot be read.
     """
     return read_bytes(path, f"a library's {INDEX}", MAX_INDEX_BYTES, inside=path.parent)
 
 
 def _check_conflicts(entries: Sequence[IndexEntry], top: Fields) -> None:
-    """Raise InputError if two entries name one file, or serve one size of one question."""
+    """Raise InputError if two entries name one executor's file, or serve one size of one question and form of calls.
+
+    Args:
+        entries: Entries of an index.
+        top: The index, for errors.
+    """
     files: set[str] = set()
     entries_of_question: dict[object, list[IndexEntry]] = defaultdict(list)
     for entry in entries:

@@ -80,7 +80,10 @@ class LibraryFile:
 
     @property
     def scale(self) -> float:
-        """Return the message size that an executor sees, divided by the problem's message size."""
+        """Return the message size that an executor sees, divided by the problem's message size.
+
+        It is 1 for a file that is of no offer with a program, as an existing one.
+        """
         program = self.offer.execution if self.offer is not None else None
         return program.scale if isinstance(program, Lowered) else 1.0
 
@@ -111,7 +114,7 @@ class Requirement:
 
     @property
     def nodes(self) -> list[int]:
-        """Return the node of each rank."""
+        """Return the node of each rank of the program."""
         return [int(self.topology.nodes[rank]) for rank in self.ranks]
 
 
@@ -135,7 +138,8 @@ def requirement_of(programs: Programs) -> Requirement:
 def network_digest(problem: Problem) -> str:
     """Return a digest of what a question's names do not say: the network of its ranks, and what a pattern asks for.
 
-    It is 16 hexadecimal digits, which do not depend on the chunks of a collective that its name states.
+    It is 16 hexadecimal digits, which do not depend on the chunks of a collective that its name states. Limits and the
+    nodes of the ranks count as parts of the network.
     """
     net, collective = problem.network, problem.collective
     columns: list[NDArray[Any]] = [
@@ -158,10 +162,16 @@ def network_digest(problem: Problem) -> str:
 
 
 def read_again(entry: IndexEntry, requirement: Requirement) -> LibraryFile:
-    """Return an existing file after checking it.
+    """Return an existing file with its predictor, after checking it against a requirement.
+
+    A file beyond the target's present limits is returned too, with `within` False.
+
+    Args:
+        entry: The file's entry in its index.
+        requirement: What the file must be.
 
     Raises:
-        InputError: If it is not what it must be; the message begins with its name.
+        InputError: If it is not what the requirement and its entry say; the message begins with its name.
     """
     text, program = read_right(entry, requirement)
     predictor = FORMATS[TARGETS[entry.target].format].predictor(text, program, requirement.topology, requirement.ranks)
@@ -170,9 +180,17 @@ def read_again(entry: IndexEntry, requirement: Requirement) -> LibraryFile:
 
 
 def read_right(entry: IndexEntry, requirement: Requirement) -> tuple[str, Program]:
-    """Return the text and the program of an existing file after checking it; raise InputError as `read_again` does.
+    """Return the text and the program of an existing file after checking it.
 
     The program has no threadblocks if the file's format has a form of its own.
+
+    Args:
+        entry: The file's entry in its index.
+        requirement: What the file must be. Of its target, the limits do not count here.
+
+    Raises:
+        InputError: If the file is not right, or is not what the requirement and its entry say; the message begins with
+            its name.
     """
     target = TARGETS[entry.target]
     try:
@@ -197,8 +215,8 @@ def read_right(entry: IndexEntry, requirement: Requirement) -> tuple[str, Progra
 def schedule_again(path: Path, new: Algorithm, sizes: Collection[float]) -> tuple[Algorithm | None, bool]:
     """Return the replayed schedule of a file that no entry names, and whether it must stay next to the new schedule.
 
-    The schedule is None if it is slower at one of the sizes, equals the new one, or is no right answer. Both schedules
-    stay if one is faster at some sizes and the other at others.
+    The schedule is None if it is slower at one of the sizes, equals the new one, is for another network, or is missing
+    or no right answer. Both schedules stay if one is faster at some sizes and the other at others.
 
     Args:
         path: Schedule file, which may be missing.
@@ -223,7 +241,11 @@ def schedule_again(path: Path, new: Algorithm, sizes: Collection[float]) -> tupl
 
 
 def _right(verdict: Verdict, file: str) -> Program:
-    """Return the program of a verdict; raise InputError unless the file is right."""
+    """Return the program of a verdict on a file.
+
+    Raises:
+        InputError: Unless the file is right; the message begins with `file`, its name.
+    """
     if verdict.status != "right" or verdict.program is None:
         reason = first_of(verdict.findings) if verdict.findings else "; ".join(verdict.lines)
         raise InputError(f"{file}: {verdict.status}: {reason}")
@@ -231,7 +253,10 @@ def _right(verdict: Verdict, file: str) -> Program:
 
 
 def _mismatch(entry: IndexEntry, program: Program, requirement: Requirement) -> str:
-    """Return how a right program differs from what its entry says or what is required; empty if it does not."""
+    """Return in words the first difference of a right program from what its entry says or what is required; else "".
+
+    Collective, ranks and root are compared with the requirement; form of calls, protocol and divisor with the entry.
+    """
     target = TARGETS[entry.target]
     for subject, value, right in (
         ("it is", program.collective, requirement.collective),
@@ -247,7 +272,10 @@ def _mismatch(entry: IndexEntry, program: Program, requirement: Requirement) -> 
 
 
 def _other_sizes(entry: IndexEntry, text: str) -> str:
-    """Return what sizes a file states if they are not its entry's; else an empty text."""
+    """Return what sizes a file states if they are not its entry's; else an empty text.
+
+    If its text cannot be restated for the entry's sizes, the result is the reason.
+    """
     target = TARGETS[entry.target]
     try:
         rewritten = restate_program(text, entry.file, entry.min_bytes, entry.max_bytes, target)
@@ -258,7 +286,10 @@ def _other_sizes(entry: IndexEntry, text: str) -> str:
 
 
 def states_goal(entry: IndexEntry, problem: Problem) -> bool:
-    """Return True if an entry's goal, which it must state, is that of a problem without a named collective."""
+    """Return True if an entry's goal, which it must state, is that of a problem, for any chunks that its numbers allow.
+
+    The numbers of its initial cells and of its `chunks` tell how the problem's collective may be cut.
+    """
     stated, whole = entry.stated_goal, problem.collective
     assert stated is not None
     cells, remainder = divmod(len(stated["initial"][0]), len(whole.pre))
@@ -277,12 +308,16 @@ def states_goal(entry: IndexEntry, problem: Problem) -> bool:
 
 
 def _rows(columns: Sequence[Sequence[Any]]) -> set[tuple[Any, ...]]:
-    """Return the rows of columns as a set."""
+    """Return the rows of columns of equal length as a set of tuples."""
     return set(zip(*columns, strict=True))
 
 
 def _within(program: Program, text: str, entry: IndexEntry, requirement: Requirement) -> bool:
-    """Return True if a file keeps the target's present limits: threadblocks, scratch, packets, sends between nodes."""
+    """Return True if a file keeps the limits of the requirement's target.
+
+    They are threadblocks, scratch for the entry's largest message, the protocol, sends between nodes and limits of
+    readers. Of a file that does not hold the program itself, the last two are not checked.
+    """
     target, findings = requirement.target, Findings()
     form = FORMATS[target.format]
     check_resident(form.threadblocks(program, text), target.limits.sms, findings)

@@ -48,13 +48,13 @@ class Lowered:
     _times_us: dict[float, float] = field(default_factory=dict)
 
     def time_us(self, size_bytes: float) -> float:
-        """Return the time in µs for messages of `size_bytes`, as `simulate` predicts it."""
+        """Return the predicted time in µs for messages of `size_bytes` of the problem; it is remembered."""
         if size_bytes not in self._times_us:
             self._times_us[size_bytes] = self.predictor.time_us(size_bytes * self.scale)
         return self._times_us[size_bytes]
 
     def takes(self, size_bytes: float) -> bool:
-        """Return True if messages of `size_bytes` are no larger than its file's largest."""
+        """Return True if messages of `size_bytes` of the problem are no larger than its file's largest."""
         return self.largest is None or size_bytes * self.scale <= self.largest
 
     @property
@@ -63,10 +63,12 @@ class Lowered:
         return divisor(self.program, self.target)
 
     def serves(self, size_bytes: float) -> bool:
-        """Return True if the program is for messages of about a size.
+        """Return True if the program is for messages of about a size of the problem.
 
-        A size that is no power of two is taken exactly. A power of two stands for blocks of powers of two of elements
-        of the usual type.
+        Its file must take messages that large. Any such size will do for a program with padding, or whose message size
+        the executor sees otherwise. Else a size that is no power of two must be a multiple of `divides`. A power of two
+        stands for blocks of powers of two of elements of 4 bytes: it must be large enough for `divides` of these (or
+        bytes, if the target counts these), and the cells of a block must be a power of two.
         """
         if not self.takes(size_bytes):
             return False
@@ -77,8 +79,9 @@ class Lowered:
     def served(self, low: int, high: int | None) -> tuple[int, int | None]:
         """Return the sizes (smallest, largest) in bytes that an executor sees if the problem's are `low` to `high`.
 
-        Both ends are inclusive; `high` is None where there is no end, and so is the largest size then. One size that no
-        call has, because it does not divide into the collective's blocks, stands for the nearest sizes that are served.
+        Both ends are inclusive; `high` is None where there is no end, and so is the largest size then. One size (`low`
+        equals `high`) that no call has, because it does not divide into the collective's blocks, stands for the sizes
+        from the next multiple below to the next above that the file serves.
         """
         first, last = int((low - 1) * self.scale) + 1 if low else 0, None if high is None else int(high * self.scale)
         cell_bytes = self.target.cell_bytes or 1
@@ -91,19 +94,26 @@ class Lowered:
 
 
 def has_text(execution: object) -> bool:
-    """Return whether the text of an execution's file is written and checked already."""
+    """Return True if an execution is a `Lowered` whose file's text is written and checked already."""
     return isinstance(execution, Lowered) and bool(execution.text)
 
 
 def divides_usual(divides: int, cells: int, target: Target, size: int) -> bool:
-    """Return True if a file of `cells` cells a block takes messages of about a size (see `Lowered.serves`)."""
+    """Return True if a file takes messages of about a size (see `Lowered.serves`).
+
+    Args:
+        divides: Number of bytes, or of elements if the target counts these, of which a message must be a multiple.
+        cells: Cells of a block.
+        target: Executor.
+        size: Message size in bytes.
+    """
     if size & (size - 1):
         return size % divides == 0
     return divides * (1 if target.cell_bytes else ELEMENT_BYTES[0]) <= size and not cells & (cells - 1)
 
 
 def blocks_of(problem: Problem) -> int:
-    """Return the number of blocks of a message, each of which is cut into the cells of a file."""
+    """Return the number of blocks of a message, each of which is cut into the cells of a file; 1 in an allreduce."""
     return round(1 / (float(problem.collective.fraction[0]) * problem.collective.chunks))
 
 
@@ -123,18 +133,21 @@ class LoweredBySize:
     largest: Lowered | None = None
 
     def time_us(self, size_bytes: float) -> float:
-        """Return the time in µs of the program for messages of `size_bytes`; a very long time if none takes them."""
+        """Return the time in µs of the fastest program for messages of `size_bytes`.
+
+        If its file does not take them, it is a million times as long.
+        """
         program = self._for(size_bytes)
         return program.time_us(size_bytes) * (1 if program.takes(size_bytes) else _UNABLE)
 
     def serves(self, size_bytes: float) -> bool:
-        """Return True if the program for that size is for messages of about that size."""
+        """Return True if the fastest program for a size is for messages of about that size (see `Lowered.serves`)."""
         return self._for(size_bytes).serves(size_bytes)
 
     def able(self, size_bytes: float) -> list[Lowered]:
-        """Return the programs for messages of `size_bytes`.
+        """Return the programs that may run messages of `size_bytes`: up to LL_MOST_BYTES only `small`.
 
-        Beyond LL_MOST_BYTES they include `small` if all have its protocol.
+        Beyond that they are `large`, then `largest` if there is one, then `small` if it has the protocol of `large`.
         """
         if size_bytes <= LL_MOST_BYTES:
             return [self.small]
@@ -142,6 +155,6 @@ class LoweredBySize:
         return [self.large, *([self.largest] if self.largest else []), *([self.small] if has_one_protocol else [])]
 
     def _for(self, size_bytes: float) -> Lowered:
-        """Return the fastest program for messages of `size_bytes`."""
+        """Return the fastest of the programs that may run messages of `size_bytes`."""
         programs = self.able(size_bytes)
         return min(programs, key=lambda program: program.time_us(size_bytes)) if len(programs) > 1 else programs[0]

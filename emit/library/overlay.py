@@ -59,7 +59,7 @@ class LibraryFault:
     touched: frozenset[QuestionKey]
 
     def text(self) -> bytes:
-        """Return the contents of the file, the same for the same failure."""
+        """Return the contents of the file, a line of JSON with sorted questions, the same for the same failure."""
         groups: dict[tuple[str, int], list[list[int]]] = {}
         for name, place, ranks in sorted(
             self.touched, key=lambda question: (question[0], -1 if question[1] is None else question[1], question[2])
@@ -76,10 +76,11 @@ class LibraryFault:
 def load_library(path: str | Path) -> list[IndexEntry]:
     """Return the entries of a library, given its index or its folder; for a failure's folder, those that hold under it.
 
-    Files of the healthy library are named from the failure's folder.
+    Entries of the failure's own index come first; it need not have one. Files of the healthy library are named from the
+    failure's folder.
 
     Raises:
-        InputError: As `load_index` raises it, or if fault.json is malformed.
+        InputError: If an index cannot be read or is malformed, or fault.json is.
     """
     folder = _folder(path)
     fault = read_fault(folder)
@@ -99,7 +100,7 @@ def entries_left(fault: LibraryFault, folder: Path) -> list[IndexEntry]:
         folder: The failure's folder, two levels below the healthy library.
 
     Raises:
-        InputError: As `load_index` raises it.
+        InputError: If the healthy library's index cannot be read or is malformed.
     """
     return [replace(entry, folder=folder) for entry in _healthy_entries_left(fault, folder / _UP)]
 
@@ -131,7 +132,10 @@ def read_fault(folder: Path) -> LibraryFault | None:
 
 
 def _healthy_entries_left(fault: LibraryFault, healthy: Path) -> Iterator[IndexEntry]:
-    """Yield the healthy library's entries that hold under a failure, as seen from the failure's folder."""
+    """Yield the healthy library's entries that hold under a failure, with files named from the failure's folder.
+
+    `healthy` is the healthy library's folder, which stays the entries' `folder`.
+    """
     for entry in load_index(healthy) if (healthy / INDEX).exists() else ():
         if entry.topology != fault.topology or entry.answer not in fault.unchanged:
             continue
@@ -143,7 +147,10 @@ def _healthy_entries_left(fault: LibraryFault, healthy: Path) -> Iterator[IndexE
 
 
 def _named_from_failure(entry: IndexEntry, groups: Sequence[tuple[int, ...]]) -> IndexEntry:
-    """Return an entry restricted to some of its groups, with its files named from a failure's folder."""
+    """Return an entry restricted to some of its groups, with its files named from a failure's folder.
+
+    The first of `groups` becomes the entry's `group`.
+    """
     first_group, *other_groups = groups
     restated = entry if first_group == entry.group else entry.for_group(first_group)
     row = {key: value for key, value in restated.row.items() if key != ISOMORPHIC}
@@ -159,12 +166,14 @@ def _named_from_failure(entry: IndexEntry, groups: Sequence[tuple[int, ...]]) ->
 
 
 def _raised(name: str | None) -> str | None:
-    """Return a name relative to a failure's folder."""
+    """Return the name of a healthy library's file as seen from a failure's folder; None for None."""
     return None if name is None else _UP + name
 
 
 def failures_in(library: str | Path) -> dict[Path, LibraryFault]:
     """Return the failures that a library has answers for, by their folders, in the order of the folders' names.
+
+    Links, and folders without a fault.json, are left out.
 
     Args:
         library: The healthy library's folder or its index.
@@ -183,10 +192,10 @@ def folder_without(library: str | Path, without: Sequence[str]) -> Path:
 
     Args:
         library: The healthy library's folder or its index.
-        without: The dead parts, as --without takes them, in any order; a text may hold several with commas.
+        without: The dead parts, as --without takes them, in any order; a text may hold more than one, with commas.
 
     Raises:
-        InputError: If the library has no answers for them.
+        InputError: If the library has no answers for exactly these, or a fault.json of it is malformed.
     """
     failures, parts = failures_in(library), _parts(without)
     folder_of_parts = next((folder for folder, fault in failures.items() if _parts(fault.without) == parts), None)
@@ -200,7 +209,7 @@ def folder_without(library: str | Path, without: Sequence[str]) -> Path:
 
 
 def _parts(without: Sequence[str]) -> set[str]:
-    """Return the single parts in texts with commas."""
+    """Return the single parts in texts with commas, as a set, without spaces around them."""
     return {part.strip() for text in without for part in text.split(",")}
 
 
@@ -208,10 +217,11 @@ def load_as_one(path: str | Path) -> tuple[list[IndexEntry], bytes]:
     """Return a library's entries, and the bytes that they were read from; those of a failure with one topology's name.
 
     The entries of a failure's folder are named after the hurt topology, also those of the healthy library. The bytes
-    are those of the index; for a failure those of its index, its fault.json and the healthy index, joined.
+    are those of the index; for a failure those of its index, its fault.json and the healthy index, as far as they
+    exist, joined.
 
     Raises:
-        InputError: As `load_library` raises it.
+        InputError: If an index cannot be read or is malformed, or fault.json is.
     """
     folder, entries = _folder(path), load_library(path)
     fault = read_fault(folder)
@@ -224,6 +234,6 @@ def load_as_one(path: str | Path) -> tuple[list[IndexEntry], bytes]:
 
 
 def _folder(path: str | Path) -> Path:
-    """Return the folder of a library, given it or its index."""
+    """Return the folder of a library, given it or its index; raise InputError for what is no name of a file."""
     library_path = as_folder(path, "path")
     return library_path.parent if library_path.name == INDEX else library_path

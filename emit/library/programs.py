@@ -118,19 +118,29 @@ class Programs:
 
     @cached_property
     def linked(self) -> list[tuple[int, int]]:
-        """Return the pairs of ranks with a link, sorted."""
+        """Return (source, target) of every two ranks that a link joins, sorted, each once.
+
+        Ranks are numbered as in the problem's network, from 0. The list is made once.
+        """
         net = self.problem.network
         pairs = np.unique(net.src * net.nranks + net.dst)
         return list(zip((pairs // net.nranks).tolist(), (pairs % net.nranks).tolist(), strict=True))
 
     @property
     def is_usual(self) -> bool:
-        """Return True if the programs have the form that tables show."""
+        """Return True if the programs are for calls of the form, in or out of place, that tables show.
+
+        It is the first of `emit.compiler.lower.forms`.
+        """
         return self.inplace == forms(self.problem)[0]
 
     @property
     def question(self) -> tuple[object, ...]:
-        """Return the question that the programs answer, as `IndexEntry.question` does."""
+        """Return the question that the programs answer, as `IndexEntry.question` does.
+
+        It is (collective, topology, group, relays, root, target): names, tuples of the topology's ranks, and its rank
+        or None.
+        """
         fields = question(self.problem)
         ranks = (tuple(fields[key]) for key in ("group", "relays"))
         return fields["collective"], fields["topology"], *ranks, fields["root"], self.target.name
@@ -139,13 +149,16 @@ class Programs:
     def rank_sends(self) -> int:
         """Return how many sends a rank may take part in, on average.
 
-        It is up to twice as many for small schedules, as their sends are fused.
+        It is the target's limit, or up to twice as many for small schedules, as their sends are fused.
         """
         equal_share = self.target.limits.rank_sends(self.problem.nranks)
         return max(equal_share, min(2 * equal_share, TUNING.unfused_from // (2 * self.problem.nranks)))
 
     def sends(self, algorithm: Algorithm) -> int:
-        """Return the number of sends whose lowering and writing takes as long as that of an algorithm."""
+        """Return the number of sends whose lowering and writing takes as long as that of an algorithm.
+
+        It is remembered. It is below the number of the schedule's sends where most ranks are images of others.
+        """
         if algorithm not in self._sends:
             # Deadlines depend on this number, and they are looked at while it is computed.
             self._sends[algorithm] = len(algorithm.schedule)
@@ -153,7 +166,11 @@ class Programs:
         return self._sends[algorithm]
 
     def _sends_of(self, algorithm: Algorithm) -> int:
-        """Return `sends`: all sends where the file is checked with all ranks, else mostly those of representatives."""
+        """Return the number of sends whose lowering and writing takes as long as that of an algorithm.
+
+        It is that of all sends of the schedule if the file is checked with all ranks. Else it is that of the
+        representatives of the algorithm's translations, and a small share of all sends for writing the images.
+        """
         sends = len(algorithm.schedule)
         if algorithm.problem.quotient is not None or FORMATS[self.target.format].holds_program:
             return sends
@@ -161,7 +178,10 @@ class Programs:
         return sends if order == 1 else sends // order + sends // _WRITTEN_SENDS
 
     def least_bytes(self, problem: Problem) -> int:
-        """Return the smallest chunk of a problem in bytes under its protocol (see `synth.engines.request.Options`)."""
+        """Return the smallest chunk in bytes with which the protocol's FIFO slots keep all connections of a rank busy.
+
+        The network and the protocol are those of `problem`, the limits those of the target.
+        """
         return least_bytes(problem.network, self.target.limits, FIFO_DEPTH[problem.topology.protocol])
 
     def protocol(self, largest_bytes: int | None) -> str:
@@ -169,13 +189,19 @@ class Programs:
         return choose_protocol(largest_bytes, self.target, program_collective(self.problem), self.nodes)
 
     def able(self, protocols: Sequence[str]) -> list[str]:
-        """Return those of `protocols` that the target's programs can have, in the same order; maybe none."""
+        """Return those of `protocols` that the target's programs can have, in the same order; maybe none.
+
+        If the target needs LL at any size, as for some collectives between nodes, only LL can remain.
+        """
         if self.protocol(None) != "Simple":  # Then the target needs one protocol at any size.
             return [name for name in protocols if name == self.protocol(None)]
         return self.target.own_protocols(protocols)
 
     def refusal(self, algorithm: Algorithm) -> str:
-        """Return why lowering an algorithm is not even tried; empty if it is."""
+        """Return why lowering an algorithm is not even tried; empty if it is.
+
+        Reasons are too many sends, or sends through switches that the target's files cannot express.
+        """
         if not ordinary(algorithm.problem.network, algorithm.schedule.link):
             return FORMATS[self.target.format].refusal_in_switch(algorithm)
         quotient = algorithm.problem.quotient
@@ -189,12 +215,12 @@ class Programs:
         """Lower an algorithm to programs by size, or to one program for all sizes.
 
         It is one program if costs are on, which state the protocol, if one size is of interest, or if switches
-        multicast or reduce.
+        multicast or reduce. `first_s` is set.
 
         Args:
             algorithm: Algorithm to lower.
             until: Time of `synth.model.deadline.now` after which the best program so far is taken, or the first.
-            sizes: Message sizes in bytes for which the program is to be fast if costs are on; empty for any.
+            sizes: Message sizes in bytes for which one program is to be fast if costs are on; empty for any.
 
         Raises:
             InputError: If the target can hold no program of the algorithm.
@@ -225,6 +251,9 @@ class Programs:
     def _of_one_protocol(self, algorithm: Algorithm, protocol: str, until: float, sizes: Sequence[int]) -> Lowered:
         """Lower an algorithm to one program.
 
+        If costs are off and the target can hold no program of the protocol that the size chooses, it has the protocol
+        for any size.
+
         Args:
             algorithm: Algorithm to lower.
             protocol: Protocol of the costs; "" if costs are off, so that the size chooses it.
@@ -232,7 +261,7 @@ class Programs:
             sizes: As in `lower`.
 
         Raises:
-            InputError: As `lower` raises it.
+            InputError: If the target's files cannot have the protocol, or it can hold no program of the algorithm.
         """
         low, high, usual = SMALLEST, LARGEST, self.protocol(None)
         if protocol:
@@ -254,10 +283,10 @@ class Programs:
             return self.lower_once(algorithm, usual, low, high, until, sizes)
 
     def _in_switch(self, algorithm: Algorithm) -> Lowered:
-        """Lower an algorithm whose sends go through summing or multicasting switches.
+        """Lower an algorithm whose sends go through summing or multicasting switches; the program's text is written.
 
         Raises:
-            InputError: As `lower` raises it.
+            InputError: If the target's files cannot express it.
         """
         problem, form = algorithm.problem, FORMATS[self.target.format]
         common = best_cut(algorithm, self._cells(algorithm, SMALLEST, LARGEST))
@@ -268,7 +297,10 @@ class Programs:
         )
 
     def _largest(self, algorithm: Algorithm, large: Lowered, until: float) -> Lowered | None:
-        """Return a program for the largest messages only; None if `large` is fast enough there or no time is left."""
+        """Return a program for the largest messages only; None if it is not needed, not faster there, or not possible.
+
+        It is not needed if `large` is about as fast as the schedule there, or the time `until` is over.
+        """
         if large.time_us(LARGEST) <= TUNING.as_fast * cut_time_us(algorithm, large.common, LARGEST) or now() >= until:
             return None
         try:
@@ -278,7 +310,10 @@ class Programs:
         return candidate if candidate.time_us(LARGEST) * TUNING.as_fast < large.time_us(LARGEST) else None
 
     def _first_s(self, start_s: float) -> float:
-        """Return the seconds from `start_s` (of `now`) until the first program was ready."""
+        """Return the seconds from `start_s` until the first program of the last lowering was ready.
+
+        `start_s` is a reading of `now`. Without a lowering it is the seconds until now; they are never below 0.
+        """
         first_at = math.inf if self._lowering is None else self._lowering.first
         return max(0.0, min(now(), first_at) - start_s)
 
@@ -293,8 +328,18 @@ class Programs:
     ) -> Lowered:
         """Lower an algorithm to a program of one protocol for messages of `low` to `high` bytes.
 
-        Its cells divide what is sent; if that is refused, each chunk is one cell. `until`, `sizes` and the errors are
-        those of `lower`.
+        Its cells divide what is sent; if that is refused, each chunk is one cell.
+
+        Args:
+            algorithm: Algorithm to lower.
+            protocol: "Simple", "LL" or "LL128".
+            low: Smallest message in bytes.
+            high: Largest message in bytes.
+            until: As in `lower`.
+            sizes: As in `lower`; the cells are chosen for the largest, or for `high` if there are none.
+
+        Raises:
+            InputError: If the target can hold no program of the algorithm.
         """
         plain = common_chunk(algorithm.problem.collective)
         common = best_cut(algorithm, self._cells(algorithm, low, high), max(sizes, default=high))
@@ -306,10 +351,12 @@ class Programs:
             return self._lower_in_cells(algorithm, protocol, low, high, plain, until, sizes)
 
     def _cells(self, algorithm: Algorithm, low: int, high: int) -> list[int]:
-        """Return the candidate numbers of cells of a block, none less than its chunks.
+        """Return the candidate numbers of cells of a block, ascending, none less than its chunks.
 
-        If one size is of interest, they are all that divide it. Else they are powers of two that divide messages of
-        `low` bytes and all larger powers of two.
+        If one size is of interest (`low` equals `high`, or `size` is set), they are all that divide a block of that
+        size; none if the size is not whole elements a block. Else they are powers of two that divide messages of `low`
+        bytes and all larger powers of two, at least one unless the goal would be too large. Their number is limited so
+        that a program can be checked.
         """
         unit, blocks = self.target.cell_bytes, blocks_of(algorithm.problem)
         chunks = algorithm.problem.collective.chunks
@@ -339,7 +386,14 @@ class Programs:
         until: float,
         sizes: Sequence[int],
     ) -> Lowered:
-        """Lower an algorithm to a program of one protocol in given cells."""
+        """Lower an algorithm to a program of one protocol in given cells, for messages of `low` to `high` bytes.
+
+        If the program of a few ranks whose images are the others is refused, all ranks are lowered. `until` and `sizes`
+        are those of `lower`.
+
+        Raises:
+            InputError: If the target can hold no program of the algorithm in these cells.
+        """
         try:
             return self._lowered_by(self._lowering_of(algorithm, common), protocol, low, high, until, sizes)
         except InputError:
@@ -352,7 +406,10 @@ class Programs:
         return self._lowered_by(self._lowering, protocol, low, high, until, sizes)
 
     def _lowering_of(self, algorithm: Algorithm, common: CommonChunk) -> Lowering:
-        """Return the lowering of an algorithm in given cells: the last one if it is that, else a new one."""
+        """Return the lowering of an algorithm in given cells: the last one if it is of these, else a new one.
+
+        A new one is kept as the last.
+        """
         if self._lowering is None or not self._lowering.is_of(algorithm, common):
             self._lowering = None
             name = algorithm.problem.collective.name
@@ -364,7 +421,22 @@ class Programs:
     def _lowered_by(
         self, lowering: Lowering, protocol: str, low: int, high: int, until: float, sizes: Sequence[int]
     ) -> Lowered:
-        """Return the program of one protocol that a lowering makes."""
+        """Return the program of one protocol that a lowering makes, the fastest of up to four numbers of instances.
+
+        Their times at `sizes` count, or at `high` if there are none. If files hold the program itself, the first number
+        that `rank_instances` gives is taken.
+
+        Args:
+            lowering: The lowering.
+            protocol: "Simple", "LL" or "LL128".
+            low: Smallest message in bytes.
+            high: Largest message in bytes.
+            until: Time of `now` after which the best program so far is taken.
+            sizes: Message sizes in bytes; the only size of interest, if there is one, takes their place.
+
+        Raises:
+            InputError: If the lowering fails, or the format refuses all candidates; then it is the first refusal.
+        """
         begun = now()
         program = lowering.program(protocol, min_bytes=low, max_bytes=high, until=until)
         sizes_to_time = sizes if self.size is None else (self.size,)
@@ -397,9 +469,10 @@ class Programs:
         until: float,
         most_steps: float,
     ) -> list[tuple[Repetition, Program]]:
-        """Return a program with those repetitions that may be the fastest; the arguments are those of `rank_instances`.
+        """Return (repetition, repeated program) for those repetitions of a program that may be the fastest, best first.
 
-        If `of_other_form` has the algorithm, the repetition of its program is the only one.
+        Without costs it is the program itself, once. If `of_other_form` has the algorithm, the repetition of its
+        program is the only one, unless the limits do not allow it. The arguments are those of `rank_instances`.
         """
         limits = self.target.limits
         if not lowering.algorithm.problem.topology.protocol:
@@ -411,10 +484,12 @@ class Programs:
         return rank_instances(lowering, program, limits, low, high, sizes, until, most_steps)
 
     def _as_lowered(self, lowering: Lowering, program: Program, repetition: Repetition) -> Lowered:
-        """Return a repeated program with its predictor, and with the draft of its file if it is a plan.
+        """Return a repeated program with its predictor, and with what its file says if that is not the program itself.
+
+        If files hold the program itself, the images of its ranks are written out, unless the problem is a quotient.
 
         Raises:
-            InputError: The format refuses the program.
+            InputError: If the format refuses the program.
         """
         algorithm, common, goal = lowering.algorithm, lowering.common, lowering.goal
         instances = repetition.instances
@@ -436,11 +511,13 @@ class Programs:
         )
 
     def _most_steps(self, begun: float, until: float) -> float:
-        """Return the most steps of a program that takes no longer to be written with its lowering than to be improved.
+        """Return the most steps of a program that takes no longer to be lowered and written than to be improved.
+
+        It is infinite if the file holds the program itself.
 
         Args:
             begun: When the lowering began, a reading of `now`.
-            until: When its improvement ends.
+            until: When its improvement ends, a reading of `now`; infinity if no clock ends it.
         """
         if self._holds_program:
             return math.inf
@@ -451,13 +528,18 @@ class Programs:
     def can_improve(self, algorithm: Algorithm, size_bytes: float, time_us: float) -> bool:
         """Return whether a second lowering of an algorithm may give a faster program than the first.
 
-        A program that is as fast as that for the other form of calls stays.
+        That is not so if the first is at most 5 % slower than the program of `of_other_form`.
+
+        Args:
+            algorithm: The algorithm.
+            size_bytes: Message size in bytes at which the programs are compared.
+            time_us: Time of the first program there, in µs.
         """
         other = self.of_other_form.get(algorithm)
         return other is None or time_us > _AS_FAST_AS_OTHER * other.time_us(size_bytes)
 
     def other_form(self) -> Programs | None:
-        """Return a new lowering for the other form of calls, in or out of place; None if there is one form only."""
+        """Return a new lowering for calls of the other form, in or out of place; None if there is no other."""
         if len(forms(self.problem)) < 2 or program_collective(self.problem) in self.target.only_outofplace:
             return None
         other_programs = copy(self)
@@ -465,11 +547,19 @@ class Programs:
         return other_programs
 
     def text(self, program: Program, goal: Goal | None) -> str:
-        """Return the text of a program's file; raise InputError if the target cannot hold it."""
+        """Return the text of a program's file for this target, checked.
+
+        `goal` is what the program must achieve; None for the goal of its collective.
+
+        Raises:
+            InputError: If a check has a finding, or the target cannot hold the program.
+        """
         return write_program(program, goal, self.target, nodes=self.nodes, linked=self.linked)
 
     def complete(self, execution: Execution) -> None:
-        """Write and check the text of a program, if that is not done; `Lowered.text` then keeps it.
+        """Write and check the text of a program, if that is not done, and keep it as `execution.text`.
+
+        An execution that is no `Lowered`, or has a text, is left as it is.
 
         Raises:
             InputError: If the target cannot hold it.
@@ -483,12 +573,12 @@ class Programs:
             execution.draft = None
 
     def files(self, offers: Sequence[Offer]) -> list[Offer]:
-        """Return the offers split so that each has one program."""
+        """Return the offers split so that each has one program and sizes that its file can serve (see `by_size`)."""
         return by_size(offers)
 
 
 def _is_faster(lowered: Lowered, other: Lowered, sizes: Sequence[int]) -> bool:
-    """Return whether a program is faster than another one in the mean over message sizes in bytes."""
+    """Return whether the mean of a program's times over another one's, at message sizes in bytes, is below 1."""
     return sum(lowered.time_us(size) / other.time_us(size) for size in sizes) < len(sizes)
 
 
@@ -501,7 +591,8 @@ def executor_for(problem: Problem, settings: TargetSettings, size: int | None = 
         size: The only message size of interest in bytes; None for all sizes.
 
     Raises:
-        InputError: The target cannot express the problem, or cannot have the settings.
+        InputError: If the target cannot express the problem, or cannot have the settings; NONE takes no number of SMs
+            and no scratch limit.
     """
     if settings.groups_overlap:
         check_overlap(settings.name)
@@ -521,10 +612,12 @@ def executor_for(problem: Problem, settings: TargetSettings, size: int | None = 
 def run_by(result: SearchResult, programs: Programs, until: float = math.inf) -> SearchResult:
     """Return a search's answers with the times, ranges and gaps of a target's programs, unless they have them already.
 
-    `result` itself is returned if they have, or if its search had no time for programs; otherwise it is copied.
+    `result` itself is returned if they have, or if its search had no time for programs; otherwise it is copied, and
+    `programs.of_other_form` is set to the programs that it has for the other form of calls.
 
     Args:
-        result: The search. After Ctrl-C only one of its small algorithms is lowered.
+        result: The search. After Ctrl-C only one of its small algorithms is lowered; if it has none, all ranges are
+            marked as refused.
         programs: Lowering of its algorithms.
         until: Time of `synth.model.deadline.now`; algorithms that are not lowered and written by then are left out of
             the ranges and stand in `refused` with the reason, unless none has a program.

@@ -29,9 +29,11 @@ _MOST_CELLS = 1 << 16  # cells of a block that a file may have
 def restored_program(entry: IndexEntry, algorithm: Algorithm, programs: Programs) -> Lowered:
     """Return the program in a library's file as the lowering of an algorithm, replayed and timed on the network.
 
+    The result keeps the file's text.
+
     Args:
         entry: The file's entry in an index. It only tells what the file is for.
-        algorithm: Algorithm that the file is said to be lowered from.
+        algorithm: Algorithm from which the file should have been lowered.
         programs: Lowers algorithms of this problem, for the same target and form of calls.
 
     Raises:
@@ -55,7 +57,11 @@ def restored_program(entry: IndexEntry, algorithm: Algorithm, programs: Programs
 
 
 def _cells(entry: IndexEntry, program: Program, algorithm: Algorithm) -> tuple[CommonChunk, int]:
-    """Return the cells of a program, and the number of parts into which the compiler cut each of them."""
+    """Return the cells of a program, and the number of parts into which the compiler cut each of them.
+
+    Raises:
+        InputError: If the program's chunks are not the schedule's, cut into equal parts.
+    """
     collective, goal = algorithm.problem.collective, entry.stated_goal
     plain = common_chunk(collective)
     if goal is None:

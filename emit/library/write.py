@@ -80,10 +80,13 @@ class Library:
     moving: bool = False
 
     def place(self, name: str) -> Path:
-        """Return the path at which to write a new file for now; `name` is its path in the library, once.
+        """Return the path in `staging` at which to write a new file, whose folder is made, and list it in `placed`.
+
+        `name` is the file's path in the library; it must be placed only once.
 
         Raises:
-            InputError: If the name leads out of the library, or a link stands in the path to its place.
+            InputError: If the name leads out of the library or more than one folder down, or a link stands in the path
+                to its place.
         """
         if not _is_inside(name):
             raise InputError(
@@ -102,10 +105,16 @@ class Library:
         return self.folder / name
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a whole new file into `staging`; `name` and InputError are those of `place`.
+        """Write a whole new file into `staging`, to the disk, and list it in `placed`.
+
+        Args:
+            name: The file's path in the library, once.
+            data: Its bytes.
 
         Raises:
-            OSError: If that fails.
+            InputError: If the name leads out of the library or more than one folder down, or a link stands in the path
+                to its place.
+            OSError: If the file cannot be written.
         """
         with self.place(name).open("wb") as file:
             file.write(data)
@@ -115,7 +124,9 @@ class Library:
     def commit(self, entries: Sequence[IndexEntry] = (), *, indexed: bool = False) -> list[Path]:
         """Place the new files in the library, and replace all of the index's entries for the questions of `entries`.
 
-        Files that only replaced entries name are removed.
+        New files replace existing ones of the same names. Files that only replaced entries name are removed, and so are
+        the proofs of schedules that are written anew without one; entries then state no proof. The index has digests of
+        the new files.
 
         Args:
             entries: New entries, and those old ones of the same questions and targets that are to stay.
@@ -170,7 +181,7 @@ class Library:
         return [self.folder / name for name in self.placed]
 
     def _with_digests(self, entry: IndexEntry) -> Mapping[str, Any]:
-        """Return the row of an entry with the digests of those of its files that are new."""
+        """Return the row of an entry, its `sha256` extended by the digests of those of its files that are new."""
         new_digests = {}
         for kind, name in entry.files.items():
             if name in self.placed:
@@ -183,7 +194,10 @@ _open: list[Library] = []  # being written by this process
 
 
 def abandon() -> bool:
-    """Remove the staging folders before the process ends at once; return False while new files are being moved."""
+    """Remove the staging folders of this process before it ends at once, and return True.
+
+    While new files are being moved to their places, nothing is removed and False is returned.
+    """
     if any(library.moving for library in _open):
         return False
     for library in _open:
@@ -209,17 +223,19 @@ def writing(
 ) -> Iterator[Library]:
     """Open a library for writing, and make it if it is missing; one process at a time writes to a folder.
 
-    What is not committed in the block is dropped at its end.
+    What is not committed in the block is dropped at its end, and a folder that was made and stays empty is removed.
+    What killed writers left in the folder is removed first.
 
     Args:
         folder: Folder of the library.
         option: Option by which the user named it, for messages.
-        until: Time of `synth.model.deadline.now` when a wait for another writer ends.
-        elsewhere: True to open a new library beside this one if the wait ends in vain; `Library.folder` names it.
+        until: Time of `synth.model.deadline.now` when a wait for another writer ends; no wait is longer than 60 s.
+        elsewhere: True to open a new library next to this one if the wait ends in vain; `Library.folder` names it, and
+            a line on standard error says so.
 
     Raises:
         LibraryHeldError: If another process holds the library, and `elsewhere` is False. It is an InputError.
-        InputError: If the folder cannot be written, or has a foreign index.
+        InputError: If the folder cannot be written, or has a foreign index; also for an OSError in the block.
     """
     path = Path(folder)
     try:
@@ -240,8 +256,14 @@ def writing(
 def _locked(folder: Path, option: str, until: float, elsewhere: bool) -> Iterator[Path]:
     """Make a folder and yield it while it is locked against other writers, which would lose each other's entries.
 
-    It is a new folder beside this one if the wait ends in vain and `elsewhere` is True. What was made is removed at the
-    end if nothing is in it.
+    It is a new folder next to this one if the wait ends in vain and `elsewhere` is True. What was made is removed at
+    the end if nothing is in it.
+
+    Args:
+        folder: The folder.
+        option: Option by which the user named it, for messages.
+        until: Time of `now` when the wait ends.
+        elsewhere: True to make and lock a new folder if the wait ends in vain.
 
     Raises:
         LibraryHeldError: If the wait ends in vain and `elsewhere` is False.
@@ -277,9 +299,9 @@ def _locked(folder: Path, option: str, until: float, elsewhere: bool) -> Iterato
 
 
 def _open_folder(folder: Path) -> int:
-    """Make a folder if it is missing, and return a descriptor of it; raise OSError if that fails.
+    """Make a folder if it is missing, and return a descriptor of it, to be closed; raise OSError if that fails.
 
-    Another writer that had nothing to write may remove it in between.
+    Another writer that had nothing to write may remove it in between, so it is tried again up to 20 times.
     """
     for _ in range(_ATTEMPTS):
         with suppress(FileNotFoundError):
@@ -289,7 +311,7 @@ def _open_folder(folder: Path) -> int:
 
 
 def _is_at(handle: int, folder: Path) -> bool:
-    """Return whether an open folder is still the one at its path."""
+    """Return whether an open folder, given its descriptor, is still the one at its path."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(folder))
     except FileNotFoundError:
@@ -297,7 +319,19 @@ def _is_at(handle: int, folder: Path) -> bool:
 
 
 def _takes_lock(handle: int, folder: Path, until: float, elsewhere: bool) -> bool:
-    """Wait for a folder's lock as long as there is time, and say so; return True if it is held, or none is needed."""
+    """Wait for a folder's lock; return False if the wait ended in vain.
+
+    True means that the lock is held, or that the file system has no locks.
+
+    The wait ends at `until`, though not within 0.3 s, after 60 s, or once `stop_waiting` is called. A line on standard
+    error announces it when it takes longer than 0.3 s.
+
+    Args:
+        handle: Descriptor of the folder.
+        folder: The folder, for the line.
+        until: Time of `now` when the wait ends.
+        elsewhere: True if the line is to say that the answer then goes to another folder.
+    """
     start_s, is_announced = time.monotonic(), False
     while True:
         try:
@@ -320,7 +354,11 @@ def _takes_lock(handle: int, folder: Path, until: float, elsewhere: bool) -> boo
 
 
 def _new_folder_beside(folder: Path) -> Path:
-    """Make a new folder NAME-2, NAME-3, … beside a folder, or a temporary one if that fails, and return it."""
+    """Make a new folder NAME-2, NAME-3, … next to a folder, and return it; if that fails, make a temporary folder.
+
+    Raises:
+        OSError: If no temporary folder can be made either.
+    """
     absolute = Path(os.path.abspath(folder))
     for number in range(2, _MOST_BESIDE):
         beside = (folder if folder.name and folder.name != ".." else absolute).with_name(f"{absolute.name}-{number}")
@@ -335,7 +373,7 @@ def _new_folder_beside(folder: Path) -> Path:
 
 
 def _is_inside(name: str) -> bool:
-    """Return True if a name is that of a file in the library's folder or in a folder of it."""
+    """Return True if a name is NAME or FOLDER/NAME, so that the file is at most one folder below the library's."""
     parts = name.split("/")
     return len(parts) <= 2 and "\0" not in name and all(part not in ("", ".", "..") for part in parts)
 

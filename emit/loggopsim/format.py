@@ -36,10 +36,10 @@ _TAG = re.compile(r"tag\s+([0-9]+)")
 
 
 def write(program: Program, size_bytes: int) -> Iterator[tuple[str, bytes]]:
-    """Yield (end of the file's name, content) for a message of `size_bytes`; the program must be checked.
+    """Yield one pair (".goal", content of the file) for a message of `size_bytes`; the program must be checked.
 
     Raises:
-        InputError: As `operations_of` raises it.
+        InputError: As `operations_of` or `text_of` raises it.
     """
     yield ".goal", encode(operations_of(program, size_bytes), text_of(program))
 
@@ -66,7 +66,7 @@ def encode(ranks: Operations, text: str = "") -> bytes:
 
 
 def _statement_of(operation: Operation) -> str:
-    """Return an operation as GOAL writes it."""
+    """Return an operation as GOAL writes it, without a label; a calculation takes no time."""
     if operation.kind == CALC:
         return "calc 0"
     return (
@@ -78,7 +78,14 @@ def _statement_of(operation: Operation) -> str:
 def verify(path: Path, goal: Goal | None = None, fifo_depth: int | None = None, _: str | None = None) -> Verdict:
     """Read and check a file; never raise for bad input.
 
-    Its operations must be those of the program in its comments, which is replayed as any other program.
+    Its operations must be those of the program in its comments, which is replayed as any other program. A file without
+    a program is never "right".
+
+    Args:
+        path: The file.
+        goal: What the program must achieve; None for the goal of its collective.
+        fifo_depth: Slots of a FIFO; None for those of the program's protocol.
+        _: Ignored.
     """
     return judge(partial(read, path), _NAMES, goal, fifo_depth)
 
@@ -86,10 +93,10 @@ def verify(path: Path, goal: Goal | None = None, fifo_depth: int | None = None, 
 def read(path: Path) -> tuple[list[list[Operation]], str | None]:
     """Return the operations of each rank, and the MSCCL XML in the comments or None.
 
-    Each line holds one statement, as all generators write it.
+    Each line holds one statement, as all generators write it. The time of a calculation, and CPU and NIC, are not kept.
 
     Raises:
-        InputError: If the file is malformed; the message names file and line.
+        InputError: If the file is too large or malformed; the message names the file, and the line if one is at fault.
     """
     text = read_text(path, "a GOAL file", MAX_BYTES, most_lines=None)
     reader = _GoalReader()
@@ -127,7 +134,10 @@ class _GoalReader:
         self.waits: list[tuple[str, str]] = []
 
     def take(self, line: str) -> None:
-        """Read a line; raise InputError if it is no statement, or one that does not fit here."""
+        """Read a line, with its comment; raise InputError if it is no statement, or one that does not fit here.
+
+        An empty line or a lone comment is right everywhere.
+        """
         line, _, comment = line.partition("//")
         if comment:
             self.comments.append(comment.strip())
@@ -150,7 +160,11 @@ class _GoalReader:
             self._statement(line)
 
     def _statement(self, line: str) -> None:
-        """Read a statement of the open rank: an operation, or what one requires."""
+        """Read a statement of the open rank: an operation, or what one requires.
+
+        Raises:
+            InputError: It is neither, or its label is there already.
+        """
         if match := _REQUIRES.fullmatch(line):
             self.waits.append((match[1], match[2]))
             return
@@ -171,7 +185,11 @@ class _GoalReader:
         self.operations.append(Operation(kind, (), peer, int(tag[1]) if tag and kind != CALC else 0, size))
 
     def _close(self) -> None:
-        """Close the open rank, and resolve the labels that its operations require."""
+        """Close the open rank, and resolve the labels that its operations require.
+
+        Raises:
+            InputError: The rank has no operation of such a label.
+        """
         after: list[dict[int, None]] = [{} for _ in self.operations]
         for waiting, required in self.waits:
             for label in (waiting, required):
@@ -186,7 +204,11 @@ class _GoalReader:
         self.rank = -1
 
     def ranks(self) -> list[list[Operation]]:
-        """Return the operations of all ranks in order; raise InputError if a rank is missing or open."""
+        """Return the operations of all ranks in order.
+
+        Raises:
+            InputError: The text was empty, or a rank is missing or open.
+        """
         if self.count < 0:
             raise InputError("is empty; it must begin with num_ranks N")
         if self.rank >= 0:

@@ -44,7 +44,7 @@ def verify(
     A step counts as one transmission here: the verdict is on the schedule. A caution says if the program would deadlock
     with messages so large that each chunk takes a slot of its own, which write_msccl must assume. A rooted collective
     is right if it is right for one root, which is then named. A file whose collective has no known goal (custom, send,
-    recv, alltoallv) is "not judged" without `goal`, unless it is found wrong.
+    recv, alltoallv) is "not judged" without `goal`, unless it is proved wrong.
 
     Args:
         path: File, or text that holds a `<`.
@@ -91,7 +91,8 @@ def best_root(program: Program, goal: Goal | None, fifo_depth: int | None) -> tu
     """Return the report and the program for the first root for which it is not wrong, else for the program's own root.
 
     Files do not name a root. Other roots are tried only without `goal`, only if another root could make a difference,
-    and only so many as are checked in reasonable time.
+    and only so many as are checked in reasonable time. No target's limits are checked. A step counts as one
+    transmission.
 
     Args:
         program: The program.
@@ -119,7 +120,7 @@ def best_root(program: Program, goal: Goal | None, fifo_depth: int | None) -> tu
 
 
 def _likely_roots(program: Program) -> list[int]:
-    """Return all roots but 0, likely ones first.
+    """Return all roots but 0, likely ones first, else in ascending order; none if the collective has no root.
 
     A likely root receives from nobody if the data starts at the root; else it sends to nobody.
     """
@@ -143,7 +144,11 @@ def refusals(reading: Reading, program: Program) -> dict[str, tuple[Finding, ...
 
 
 def check_custom(program: Program, target: Target, findings: Findings) -> None:
-    """Add a finding for each rank whose buffer sizes a target's reader does not take for a custom collective."""
+    """Add a finding for each buffer whose size a target's reader does not take for a custom collective.
+
+    Such a target takes inputs and outputs of 0 or nchunks_per_loop chunks. Nothing is added for other collectives or
+    targets.
+    """
     if program.collective != "custom" or not target.whole_custom:
         return
     loop_chunks = program.nchunks_per_loop
@@ -156,6 +161,13 @@ def check_custom(program: Program, target: Target, findings: Findings) -> None:
 
 def write(program: Program, goal: Goal | None, target: Target, nodes: Sequence[int] | None, *_: object) -> str:
     """Return the text of a program for a target; it does not depend on the ranks' nodes or the calls to serve.
+
+    Args:
+        program: The program.
+        goal: What it must achieve; None for the goal of its collective.
+        target: The target.
+        nodes: Node of each rank, by which it is checked whether the program would hang; None to skip that.
+        *_: Ignored.
 
     Raises:
         InputError: As `write_msccl` raises it, or if the program would hang between the nodes.
@@ -171,6 +183,13 @@ def write_msccl(program: Program, goal: Goal | None = None, target: str | Target
     """Return the program as text that the target's reader takes; nothing unverified is written.
 
     It is checked against `goal`, or the goal of its collective, at its protocol's FIFO depth and the target's limits.
+    If the reader allocates scratch in advance, the text serves only sizes whose scratch it may allocate. Where the
+    reader requires that of a custom collective, buffers are padded to nchunks_per_loop chunks.
+
+    Args:
+        program: The program.
+        goal: What it must achieve; None for the goal of its collective.
+        target: The target or its name.
 
     Raises:
         InputError: If the check has a finding, no goal is known, or the target has no name for the collective, its
@@ -205,7 +224,7 @@ def write_msccl(program: Program, goal: Goal | None = None, target: str | Target
 def padded(program: Program) -> Program:
     """Return the program with every rank's input and output as long as a loop, nchunks_per_loop chunks.
 
-    Nobody uses the added chunks.
+    Nobody uses the added chunks, which follow the others.
 
     Raises:
         InputError: If a buffer is longer than a loop.
@@ -223,6 +242,8 @@ def padded(program: Program) -> Program:
 def restate(text: str, name: str, least: int, most: int | None, target: Target) -> str:
     """Return a program's text with another name, for messages of `least` to `most` bytes (None: no limit), unchecked.
 
+    Sizes are those of nccl-tests. A text that was not written here is read, and written in the target's dialect.
+
     Raises:
         InputError: If no message has such a size, or the text cannot be read.
     """
@@ -235,16 +256,19 @@ def restate(text: str, name: str, least: int, most: int | None, target: Target) 
 
 
 def xml_text(program: Program, target: Target) -> str:
-    """Return the program in the target's dialect, unchecked; the target must have a name for its collective.
+    """Return the program in the target's dialect, ended by a newline, unchecked; a program's images are written out.
+
+    The target must have a name for its collective.
 
     Raises:
-        InputError: If no gather or scatter of equal blocks has the sizes that the program serves.
+        InputError: If no gather or scatter of equal blocks has the sizes that the program serves, or an instruction has
+            no image on other ranks.
     """
     return "\n".join(_lines(program, target)) + "\n"
 
 
 def threadblocks(program: Program | None, _: str | Path) -> list[int]:
-    """Return the number of threadblocks of each rank; none for a file that gave no program."""
+    """Return the number of threadblocks of each rank; an empty list for a file that gave no program (None)."""
     return [] if program is None else [len(gpu.threadblocks) for gpu in program.gpus]
 
 
@@ -253,7 +277,7 @@ def largest_message(_: str) -> None:
 
 
 def describe(program: Program, target: Target, _: str) -> str:
-    """Return a line for the user that describes a written file."""
+    """Return a line that describes a written file: collective, ranks, target, steps of all ranks and protocol."""
     return (
         f"{program.collective} on {program.nranks} ranks for {target.name}, checked: {program.nsteps} steps of "
         f"protocol {program.protocol}"
@@ -261,10 +285,13 @@ def describe(program: Program, target: Target, _: str) -> str:
 
 
 def _limits(name: str, collective: str, nranks: int, least: int, most: int, target: Target) -> str:
-    """Return the attributes for messages of `least` to `most` bytes; `most` is 0 for no limit.
+    """Return the attributes minBytes and maxBytes for messages of `least` to `most` bytes; `most` is 0 for no limit.
 
-    Sizes are those of nccl-tests. Readers count the bytes of one block in collectives that have blocks of equal
-    size. An InputError says that no call has such a size.
+    Sizes are those of nccl-tests. Readers count the bytes of one block in collectives that have blocks of equal size.
+    maxBytes is one more where the target takes it as exclusive.
+
+    Raises:
+        InputError: No call of a collective with blocks has such a size; the message begins with `name`.
     """
     if collective in BLOCK_SIZES:
         least, most_of_block = -(-least // nranks), most // nranks
@@ -277,7 +304,11 @@ def _limits(name: str, collective: str, nranks: int, least: int, most: int, targ
 
 
 def _lines(program: Program, target: Target) -> Iterator[str]:
-    """Yield the lines of a program in the target's dialect; raise InputError if no call has its sizes."""
+    """Yield the lines of a program in the target's dialect, without newlines, with the threadblocks of all ranks.
+
+    Raises:
+        InputError: No call has the program's sizes, or an instruction has no image on other ranks.
+    """
     p = program
     coll = target.collectives[p.collective]
     redop = f' redop="{p.redop}"' if target.states_redop else ""

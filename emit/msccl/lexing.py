@@ -48,10 +48,10 @@ class Tag(NamedTuple):
 
 
 def tags(data: bytes, source: str) -> Iterator[Tag]:
-    """Yield the tags of a text in order.
+    """Yield the tags of a text in order, without comments; whether they are nested rightly is not checked.
 
     Raises:
-        InputError: At what no reader takes; the message begins with `source` and the line.
+        InputError: At what no reader takes; the message begins with `source` and mostly the line.
     """
     at, line = 0, 1
     while True:
@@ -76,7 +76,10 @@ def tags(data: bytes, source: str) -> Iterator[Tag]:
 
 
 def _opening_tag(match: re.Match[bytes], line: int) -> Tag:
-    """Return the tag of a match of `<name …>`."""
+    """Return the tag of a match of `<name …>` at a line.
+
+    The first value of a name counts. Attributes beyond MAX_ATTRIBUTES, and repeated ones, are listed as ignored.
+    """
     attributes: dict[str, str] = {}
     ignored = []
     for position, (name, value) in enumerate(_ATTRIBUTE.findall(match[2])):
@@ -118,7 +121,7 @@ _REFUSED = [
 
 
 def _why(data: bytes, at: int) -> str:
-    """Return what MSCCL's readers do not take at a place, and what is right."""
+    """Return what MSCCL's readers do not take at offset `at`, and what is right, in words."""
     start = data[at : at + 8192]
     shown = ascii(start[:_SHOWN].decode("latin-1"))
     for name, value in _ATTRIBUTE.findall(start[: start.find(b">") + 1]):

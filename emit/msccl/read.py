@@ -71,7 +71,13 @@ class Reading:
 
 
 def read_msccl(text_or_path: str | os.PathLike[str]) -> Program:
-    """Return the program in a file, or in a text that holds a `<`, unchecked; raise InputError as `read` does."""
+    """Return the program in a file, or in a text, unchecked.
+
+    A string that is empty or holds a `<` or a newline is a text; anything else is a path.
+
+    Raises:
+        InputError: As `read` raises it.
+    """
     return read(text_or_path).program
 
 
@@ -126,7 +132,10 @@ class _MscclReader:
     cautions: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in _readers()})
 
     def read(self, data: bytes) -> Reading:
-        """Read a document; raise InputError at the first thing that no reader takes."""
+        """Read a document; raise InputError at the first thing that no executor's reader takes.
+
+        It is to be called once for each object, because what was read stays in the lists.
+        """
         if len(data) > MAX_BYTES:
             raise InputError(f"{self.source}: more than {MAX_BYTES} bytes; it must be at most that")
         skipped = 0  # depth of open elements from an ignored one on
@@ -156,16 +165,22 @@ class _MscclReader:
         return self.reading(self.algo)
 
     def fail(self, tag: Tag, message: str) -> None:
-        """Raise InputError that names the line of a tag."""
+        """Raise InputError with the message, which begins with the source and the line of a tag."""
         raise InputError(f"{self.source} line {tag.line}: {message}")
 
     def remark(self, tag: Tag, message: str) -> None:
-        """Add a remark on what readers ignore, once, with its first line."""
+        """Add a remark on what readers ignore, with its line; a message that is there already is not repeated."""
         if not any(text.endswith(f": {message}") for text in self.remarks):
             self.remarks[f"line {tag.line}: {message}"] = None
 
     def is_ignored(self, tag: Tag) -> bool:
-        """Return True if readers skip an element with everything inside it."""
+        """Return True if readers skip an element with everything inside it, and add the remark that says so.
+
+        If such an element comes before <algo>, targets whose readers refuse that get a finding.
+
+        Raises:
+            InputError: The element is inside <step>.
+        """
         parent = self.stack[-1].name if self.stack else None
         if parent == "step":
             self.fail(tag, f"<{tag.name}> inside <step> crashes the readers; a step must be <step …/>")
@@ -183,7 +198,13 @@ class _MscclReader:
         return True
 
     def integer(self, tag: Tag, name: str, low: int = -_INT, high: int = _INT - 1) -> int:
-        """Return an attribute's number, as C's strtol with base 0 reads it; raise InputError if not in low..high."""
+        """Return an attribute's number, as C's strtol with base 0 reads it; the tag must have the attribute.
+
+        Another spelling than plain decimal digits adds a remark.
+
+        Raises:
+            InputError: The number is not in low..high, both included.
+        """
         text = tag.attributes[name]
         value = self.numbers.get(text)
         if value is None:
@@ -195,14 +216,22 @@ class _MscclReader:
         return value
 
     def choice(self, tag: Tag, name: str, choices: tuple[str, ...]) -> str:
-        """Return an attribute that must be one of some words; else raise InputError."""
+        """Return an attribute that must be one of some words; the tag must have the attribute.
+
+        Raises:
+            InputError: It is none of them.
+        """
         text = tag.attributes[name]
         if text not in choices:
             self.fail(tag, f"{tag.name} {name} {text!a}; it must be one of {', '.join(choices)}")
         return text
 
     def open(self, tag: Tag) -> None:
-        """Open an element: check its attributes, and read them."""
+        """Open an element: check that its attributes are there, remark on ignored ones, and read them; store a step.
+
+        Raises:
+            InputError: A required attribute is missing or out of range.
+        """
         required, optional = _ATTRIBUTES[tag.name]
         for name in required:
             if name not in tag.attributes:
@@ -224,7 +253,11 @@ class _MscclReader:
             self.open_algo(tag)
 
     def open_algo(self, tag: Tag) -> None:
-        """Read the attributes of <algo> that later elements need."""
+        """Store the tag <algo> and its numbers of ranks and channels; check its protocol, collective and chunks.
+
+        Raises:
+            InputError: An attribute is out of range.
+        """
         self.algo = tag
         self.nranks = self.integer(tag, "ngpus", 1, MAX_RANKS)
         self.nchannels = self.integer(tag, "nchannels", 0, _INT - 1)
@@ -233,7 +266,11 @@ class _MscclReader:
         self.integer(tag, "nchunksperloop", 1, MAX_CHUNKS)
 
     def step(self, tag: Tag) -> Step:
-        """Return the step of a <step> tag; raise InputError if an attribute is out of range."""
+        """Return the step of a <step> tag; raise InputError if an attribute is out of range.
+
+        Offsets that the instruction does not use become -1 if they are out of range. A nop has count 0 and reports
+        nothing. A negative dependency becomes (-1, -1). A number that is not the step's position adds a remark.
+        """
         a, numbers = tag.attributes, self.numbers
         values = []
         for name in _STEP_NUMBERS:
@@ -266,14 +303,22 @@ class _MscclReader:
         return Step(op, a["srcbuf"], src_off, a["dstbuf"], dst_off, count, dep_tb, dep_step, has_dep == 1)
 
     def step_number(self, tag: Tag, s: int) -> None:
-        """Add a finding for each target whose reader refuses a step's number, even if that is not the position."""
+        """Add a finding of kind "limit" for each target whose reader refuses the number `s` of a step.
+
+        A reader refuses numbers that are negative, or too large for its steps, even if they are not the position.
+        """
         for target, findings in self.refused.items():
             most = TARGETS[target].limits.steps_per_tb
             if not 0 <= s < most:
                 findings.add("limit", f"line {tag.line}: step s {s}; {target}'s reader takes 0..{most - 1}")
 
     def close(self, tag: Tag) -> None:
-        """Close an element: store its threadblock or its rank."""
+        """Close an element: store its threadblock or its rank; <step> and <algo> need nothing.
+
+        Raises:
+            InputError: The threadblock or the rank is wrong: an id that occurs twice, a peer or a channel that does not
+                exist.
+        """
         if tag.name == "tb":
             number = self.integer(tag, "id", 0, 1 << 20)
             if number in self.blocks:
@@ -289,7 +334,10 @@ class _MscclReader:
             self.close_gpu(tag)
 
     def counted_steps(self, tag: Tag) -> list[Step]:
-        """Return the steps of a threadblock without the nops that readers drop; these do not count as positions."""
+        """Return the steps of the open threadblock without the nops that readers drop; these do not count as positions.
+
+        Readers drop nops without a dependency, and all nops at the end. Each of these two adds a remark.
+        """
         steps = [step for step in self.steps if step.op != "nop" or step.dep_tb >= 0]
         if len(steps) < len(self.steps):
             self.remark(tag, "a nop without a dependency is ignored, and not counted")
@@ -301,7 +349,14 @@ class _MscclReader:
         return steps
 
     def close_gpu(self, tag: Tag) -> None:
-        """Store the open rank; raise InputError if its threadblocks are wrong."""
+        """Store the open rank, with each wait moved to the step that ends it.
+
+        A rank beyond the last is left out, and adds a remark; so does a wait that is moved.
+
+        Raises:
+            InputError: The rank occurs twice, its threadblocks are not numbered from 0 on, or one has its own rank as a
+                peer.
+        """
         rank = self.integer(tag, "id")
         if not 0 <= rank < self.nranks:
             self.remark(tag, f"gpu id {rank} is ignored: there are {self.nranks} ranks")
@@ -321,7 +376,13 @@ class _MscclReader:
         self.gpus[rank] = Gpu(*self.sizes, ended)
 
     def reading(self, tag: Tag) -> Reading:
-        """Return the result of the whole document; raise InputError if a rank is missing."""
+        """Return the result of the whole document, given the tag <algo>.
+
+        A missing name becomes UNNAMED, an unknown reduction sum, and a file that serves no form one out of place.
+
+        Raises:
+            InputError: A rank is missing, or an attribute of <algo> is wrong.
+        """
         a = tag.attributes
         for rank in sorted(set(range(self.nranks)) - set(self.gpus)):
             hint = f" ({next(iter(self.remarks))})" if self.remarks else ""
@@ -358,9 +419,12 @@ class _MscclReader:
         return Reading(program, tuple(self.remarks), refused, self.cautions)
 
     def sizes_served(self, tag: Tag, inplace: bool, outofplace: bool) -> tuple[int, int]:
-        """Return (smallest, largest) message in bytes, both inclusive, largest 0 for no limit.
+        """Return (smallest, largest) message in bytes as the file counts them, both inclusive, largest 0 for no limit.
 
         Add what each reader refuses in the tag, and cautions.
+
+        Raises:
+            InputError: The sizes exceed 64 bits, or the largest is negative, or below the smallest and not 0.
         """
         a = tag.attributes
         low, high = (self.integer(tag, x, -_MOST - 1, _MOST) if x in a else 0 for x in ("minBytes", "maxBytes"))
@@ -398,7 +462,15 @@ class _MscclReader:
         return max(low, 0), high if not 0 < high < low else low
 
     def report_scratch(self, tag: Tag, target: str, most: int) -> None:
-        """Add a caution or a finding on the scratch that a reader allocates in advance for the largest message."""
+        """Add a caution or a finding on the scratch that a reader allocates in advance for the largest message.
+
+        It is a finding if no device has so much memory, and nothing if it is none.
+
+        Args:
+            tag: Tag <algo>.
+            target: The reader's target.
+            most: Largest message in bytes, as the file counts it.
+        """
         chunks = max(gpu.s_chunks for gpu in self.gpus.values())
         scratch_bytes = max(most, 0) * chunks // self.integer(tag, "nchunksperloop")
         if scratch_bytes > DEVICE_BYTES:
@@ -421,7 +493,7 @@ def _readers() -> list[str]:
 
 
 def _number(text: str) -> int:
-    """Return a text as C's strtol with base 0 reads it."""
+    """Return a text as C's strtol with base 0 reads it: the number it begins with, or 0 if it begins with none."""
     sign, digits = _LENIENT.match(text).groups()  # type: ignore[union-attr]  # The pattern matches the empty text.
     if not digits:
         return 0

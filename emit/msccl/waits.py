@@ -12,7 +12,7 @@ def ended_waits(blocks: Sequence[ThreadBlock]) -> list[ThreadBlock]:
     """Return the threadblocks of one rank with each dependency on the step that ends the wait.
 
     That is the first step from the named one on that reports its completion; if there is none, it is the named one.
-    Dependencies on steps that do not exist stay as they are.
+    Dependencies on steps that do not exist stay as they are. A threadblock that does not change is the same object.
     """
     reporting: list[list[int]] = []  # per block and position, the first reporting step from there on, or -1
     for block in blocks:

@@ -19,6 +19,8 @@ from topologies.errors import InputError
 def acts_of(memory: Memory) -> Acts:
     """Return the acts of a plan, which must have passed `check_structure`, as its first launch does them.
 
+    Threadblocks are numbered through all ranks. Pipelines are unrolled. A flush has no act, because it does nothing.
+
     Raises:
         InputError: The plan moves too much to be checked.
     """
@@ -64,8 +66,9 @@ def acts_of(memory: Memory) -> Acts:
 def _with_channels(gpus: list[PlanGpu], images: Images | None = None) -> tuple[Acts, dict[tuple[int, str, int], int]]:
     """Return acts with the channel ends of all ranks, and the number of each end by (rank, type, number in its list).
 
-    The k-th channel of a rank to a peer is connected to the peer's k-th channel to that rank. With images, the other
-    end is that of the peer's representative; if that is the same list, the ends of a channel are adjacent in it.
+    The k-th channel of a rank to a peer is connected to the peer's k-th channel of that type to that rank; an end
+    without such a channel has −1 in `across`. With images, the other end is that of the peer's representative; if that
+    is the same list, the ends of a channel are adjacent in it.
     """
     plan_acts = Acts()
     end_of: dict[tuple[int, str, int], int] = {}
@@ -114,13 +117,13 @@ def _unrolled(memory: Memory, ops: list[Op]) -> Iterator[tuple[int, Op, int, int
 
 
 def _moves_of(memory: Memory, rank: int, tb: int, op: Op, low: int, most: int | None) -> tuple[Move, ...]:
-    """Return the moves of a data operation, in the order in which it makes them.
+    """Return the moves of a data operation, in the order in which it makes them; their lengths and `low` are in cells.
 
     Args:
         memory: Memory of the plan.
         rank: Rank of the operation.
         tb: Its threadblock.
-        op: The operation.
+        op: The operation, of which a threadblock group's member makes its own share.
         low: First cell of its share in this iteration of a pipeline.
         most: Largest number of cells in this iteration; None outside of pipelines.
     """
@@ -157,7 +160,7 @@ def in_upper_half(plan_acts: Acts, memory: Memory) -> list[list[Act]]:
     """
 
     def moved(move: Move, half: int) -> Move:
-        """Return a move in the upper half of scratch."""
+        """Return a move in which the runs that change between launches are `half` cells further."""
         sources, targets = (
             tuple(run._replace(cell=run.cell + half) if run.turns else run for run in runs)
             for runs in (move.sources, move.targets)

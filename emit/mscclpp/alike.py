@@ -23,12 +23,16 @@ _MOST_PASSES = 32  # over all moves; a plan that needs more is made to need very
 
 
 def first_of_alike(memory: Memory, goal: Goal, launches: Sequence[Sequence[Sequence[Act]]]) -> Bools | None:
-    """Return which cells are the first of cells that are alike, bool (cells,); None if each is to be looked at.
+    """Return which cells are the first of cells that are treated equally; None if each cell is to be looked at.
+
+    The mask is bool, of shape (cells + 1,), because its last entry stands for the end. The result is None if a chunk
+    has more than one cell, the plan has translations, packets are also moved as other data, or too many passes over the
+    moves would be needed.
 
     Args:
         memory: Memory of the plan.
         goal: What cells hold at first and must hold at the end.
-        launches: Acts of each threadblock in each kind of launch.
+        launches: For each kind of launch, the acts of each threadblock.
     """
     if memory.units > 1 or memory.images is not None:
         return None
@@ -59,17 +63,17 @@ def first_of_alike(memory: Memory, goal: Goal, launches: Sequence[Sequence[Seque
 
 
 def cells_of(run: ActRun, length: int) -> slice:
-    """Return the first cell of each element of a run."""
+    """Return the first cell of each of the `length` elements of a run, as a slice of all cells."""
     return slice(run.cell, run.cell + _width(run) * length, _width(run))
 
 
 def _width(run: ActRun) -> int:
-    """Return the number of cells of an element."""
+    """Return the number of cells of an element of a run: 2 for packets, else 1."""
     return 2 if run.packet else 1
 
 
 def _has_packets_as_data(moves: Sequence[Move], ncells: int) -> bool:
-    """Return True if cells of packets are also moved as plain data, or as other packets."""
+    """Return True if cells of packets are also moved as plain data, or as parts of packets that begin elsewhere."""
     kinds = np.zeros((3, ncells), dtype=bool)  # first cells of packets, second ones, and plain data
     for move in moves:
         for run in (*move.sources, *move.targets):
@@ -81,7 +85,7 @@ def _has_packets_as_data(moves: Sequence[Move], ncells: int) -> bool:
 
 
 def _begin_by_goal(begins: Bools, memory: Memory, goal: Goal) -> None:
-    """Mark the cells whose contents at first or at the end are not those of the next chunk after the cell before."""
+    """Set `begins` for the cells whose contents at first or at the end are not the next chunk after the cell before."""
     base = np.array([[memory.base[rank][buffer] for buffer in _BUFFERS] for rank in range(goal.nranks)])
     rank, buffer, index, source, chunk = goal.initial
     holds = np.full((2, len(begins)), -1, dtype=np.int64)  # source and chunk
@@ -97,7 +101,10 @@ def _begin_by_goal(begins: Bools, memory: Memory, goal: Goal) -> None:
 
 
 def _next_follows(sets: Sets) -> Bools:
-    """Return for each set but the last whether the next one has the next chunk of each of its sources, in order."""
+    """Return for each set but the last whether the next one has the next chunk of each of its sources, in order.
+
+    The result is bool, shape (sets − 1,).
+    """
     sizes = np.diff(sets.start)
     same_size = sizes[1:] == sizes[:-1]
     rows = np.arange(sets.start[1], sets.start[-1]) if len(sizes) > 1 else np.zeros(0, dtype=np.int64)

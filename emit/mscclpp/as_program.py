@@ -63,7 +63,11 @@ def verify_program(path: Path, goal: Goal | None) -> Verdict:
 
 
 def verify_header(path: Path, goal: Goal | None) -> Verdict:
-    """Return the verdict of `emit.mscclpp.format.verify`, with the plan's header as a program without threadblocks."""
+    """Return the verdict of `emit.mscclpp.format.verify`; for a right or unjudged plan, with its header.
+
+    The header is the plan as a program without threadblocks. `goal` is as for `check_plan`. This never raises for bad
+    input.
+    """
     verdict, plan, report = read_and_check(path, goal)
     if plan is None or report is None or not report.ok:
         return verdict
@@ -85,7 +89,7 @@ def predictor(file: str | Path, topology: Topology, group: Sequence[int] | None)
 
 
 def program_of(plan: ExecutionPlan, goal: Goal | None = None, root: int = 0) -> Program:
-    """Convert a plan to a program.
+    """Convert a plan to a program, which is not checked here.
 
     If groups or pipelines of the plan divide chunks, the program has smaller chunks.
 
@@ -95,7 +99,8 @@ def program_of(plan: ExecutionPlan, goal: Goal | None = None, root: int = 0) -> 
         root: Root of a rooted collective; others do not use it.
 
     Raises:
-        InputError: The plan names objects that do not exist, stops before its end, or is too large to be checked.
+        InputError: The plan names objects that do not exist, stops before its end, stores a sum in no local buffer, or
+            is too large to be checked.
     """
     plan = whole_plan(plan)
     ensure_executable(plan, goal, "plan cannot become a program")
@@ -147,7 +152,10 @@ def header(plan: ExecutionPlan, root: int = 0, units: int = 1) -> Program:
 
 
 def _only_buffer(plan: ExecutionPlan) -> str:
-    """Return the single buffer of in-place programs of the collective; "" if they have two buffers."""
+    """Return the single buffer ("i" or "o") of in-place programs of the plan's collective; "" if programs have two.
+
+    Out of place, programs always have two.
+    """
     return find_kind(collective_of(plan)).inplace if plan.inplace else ""
 
 
@@ -160,7 +168,7 @@ class _PlanCells:
         self._plain = [2 * gpu.scratch_chunks * memory.units for gpu in memory.plan.gpus]
 
     def first(self, run: ActRun) -> int:
-        """Return the program's first cell of a run."""
+        """Return the program's first cell, as `emit.compiler.ir.cell` numbers cells, of a run of the plan's cells."""
         base, gpu = self._memory.base[run.rank], self._memory.plan.gpus[run.rank]
         if run.cell >= base["s"]:
             at = run.cell - base["s"]
@@ -171,7 +179,19 @@ class _PlanCells:
 
 
 def _add(ir: Instructions, rank: int, move: Move, cells: _PlanCells) -> None:
-    """Add the instructions of a move, which sum its sources in one local place and send the sum to all others."""
+    """Append the instructions of a move, which sum its sources in one local place and send the sum to all others.
+
+    Without a local target, the move is a put of its only source, which is local. A move of no elements adds nothing.
+
+    Args:
+        ir: The instructions so far.
+        rank: Rank that executes the move.
+        move: The move.
+        cells: Conversion of the plan's cells.
+
+    Raises:
+        InputError: The move sums, or reads another rank, without a local target.
+    """
     n = move.length
     if not n:
         return
@@ -194,7 +214,16 @@ def _add(ir: Instructions, rank: int, move: Move, cells: _PlanCells) -> None:
 
 
 def _sum(ir: Instructions, rank: int, n: int, into: int, own: Sequence[int], remote: Sequence[tuple[int, int]]) -> None:
-    """Add the instructions that sum local and remote cells in `into`, which may be one of the local cells."""
+    """Append the instructions of a rank that sum local and remote cells in `into`, which may be one of the local cells.
+
+    Args:
+        ir: The instructions so far.
+        rank: The rank.
+        n: Number of cells of each operand.
+        into: First cell of the sum.
+        own: First cell of each local operand.
+        remote: (rank, first cell) of each remote operand, which its rank sends.
+    """
     has_value = into in own
     if not has_value and own:
         ir.add(rank, "cpy", own[0], into, n)

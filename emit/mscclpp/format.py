@@ -74,14 +74,18 @@ class PlanReport(Judgement):
 
 
 def check_plan(text_or_plan: str | ExecutionPlan, goal: Goal | None = None, root: int | None = None) -> PlanReport:
-    """Check a plan, or the text of one, with the executor's semantics.
+    """Check a plan with the executor's semantics, for every interleaving, and return the report.
+
+    The report has no finding if the plan is right. It is not judged (`judged` is False) if the plan cannot be executed,
+    or if no goal is given and the collective has no known goal.
 
     Args:
-        text_or_plan: The plan, or its text.
+        text_or_plan: The plan; or, as for `read_plan`, a text that begins with `{`, or the path of a file.
         goal: The goal (out of place, inputs must also stay as they were); None for the goal of the plan's collective,
             in place or out of place as the plan says.
         root: Root of a rooted collective; None for the first root for which the plan is right, or 0 if there is none
-            among as many as can be tried. With `goal`, no root is tried.
+            among as many as can be tried. With `goal`, no root is tried. In a plan of pairs (`has_pairs`), rank r sends
+            to rank r + root + 1.
 
     Raises:
         InputError: The text cannot be read as a plan, the goal is for another number of ranks, or the plan is too large
@@ -101,9 +105,10 @@ def check_plan(text_or_plan: str | ExecutionPlan, goal: Goal | None = None, root
 
 
 def verify(path: str | os.PathLike[str], goal: Goal | None = None, *_: object) -> Verdict:
-    """Read and check a plan file, which has no FIFO; this never raises for bad input.
+    """Read and check a plan file; this never raises for bad input.
 
-    Without `goal`, a plan of a collective without a known goal is "not judged", unless it is proved wrong.
+    Without `goal`, a plan of a collective without a known goal is "not judged", unless it is proved wrong. The
+    arguments after `goal` are ignored, because plans have no FIFO. The verdict holds no program.
     """
     return read_and_check(Path(path), goal)[0]
 
@@ -111,7 +116,8 @@ def verify(path: str | os.PathLike[str], goal: Goal | None = None, *_: object) -
 def read_and_check(path: Path, goal: Goal | None) -> tuple[Verdict, ExecutionPlan | None, PlanReport | None]:
     """Return the verdict on a plan file in words, the plan, and its report; both are None for an unreadable file.
 
-    A plan that is too large to be checked counts as unreadable. The verdict holds no program.
+    A plan that is too large to be checked counts as unreadable. The verdict holds no program. If a plan with
+    translations is not right, the plan of all its ranks is checked and returned instead. `goal` is as for `check_plan`.
     """
     try:
         plan = shared_plan(path)
@@ -135,7 +141,19 @@ def read_and_check(path: Path, goal: Goal | None) -> tuple[Verdict, ExecutionPla
 
 
 def _checked(plan: ExecutionPlan, goal: Goal | None, root: int) -> PlanReport:
-    """Check a plan for one root."""
+    """Check a plan for one root, and return the report.
+
+    A plan with a structural fault other than an exceeded limit is not replayed.
+
+    Args:
+        plan: The plan.
+        goal: The goal; out of place, inputs must also stay as they were. None for the goal of the plan's collective,
+            which is used only if the structure has no finding.
+        root: Root of a rooted collective, or, in a plan of pairs, as in `PlanReport`.
+
+    Raises:
+        InputError: The goal is for another number of ranks, or the plan is too large to be checked.
+    """
     if goal is not None and goal.nranks != len(plan.gpus):
         raise InputError(f"goal for {goal.nranks} ranks, plan of {len(plan.gpus)}; it must be equal")
     full_goal = goal if goal is None or plan.inplace else goal.keeping_input()
@@ -156,12 +174,16 @@ def _checked(plan: ExecutionPlan, goal: Goal | None, root: int) -> PlanReport:
 
 
 def _is_of_calls(finding: Finding) -> bool:
-    """Return True if a finding is a race for scratch, which may depend on what the caller does between calls."""
+    """Return True if a finding is a race for scratch, or one without a cell: it may depend on the calls."""
     return finding.kind == "race" and (finding.cell is None or finding.cell[0] == "s")
 
 
 def _say_what_calls_need(plan_acts: Acts, memory: Memory, goal: Goal | None, findings: Findings) -> None:
-    """Replace races for scratch by one finding, where the plan is right if its caller keeps to some rule."""
+    """Replace all findings by one of kind "calls", if the plan is right when its caller keeps to some rule.
+
+    The plan is replayed first for calls of one size, then for calls that no rank begins before all ranks have ended the
+    last one. The first rule under which no finding remains counts. If there is none, `findings` stays as it is.
+    """
     for calls in (CallAssumption.OF_ONE_SIZE, CallAssumption.APART):
         further = Findings()
         _replay(plan_acts, memory, goal, further, [], calls)
@@ -175,8 +197,8 @@ def _say_what_calls_need(plan_acts: Acts, memory: Memory, goal: Goal | None, fin
 def _nothing_asked(plan: ExecutionPlan) -> Goal:
     """Return a goal where every input chunk is a contribution of its own, and nothing is required.
 
-    For an unknown collective in place, it is unknown where output and input share memory; so the output may hold
-    initial contents too.
+    For an unknown collective in place, it is unknown where output and input share memory; so each output chunk holds an
+    initial contribution of its own too, as a chunk of its rank that is counted after the input's chunks.
     """
     rows = []
     for rank, gpu in enumerate(plan.gpus):
@@ -194,7 +216,19 @@ def _replay(
     notes: list[str],
     calls: CallAssumption = CallAssumption.ANY,
 ) -> None:
-    """Run several launches of a plan on contents, whose caller promises `calls`, and add findings and notes."""
+    """Replay up to three launches of a plan on contents, and add findings and notes.
+
+    The replay ends after the first launch that stops before its end, or after which `findings` is not empty. From the
+    second launch on, the message of a finding begins with the launch.
+
+    Args:
+        plan_acts: Acts of the plan.
+        memory: Memory of the plan.
+        required_goal: What the cells must hold at the end of each launch; None to judge no result.
+        findings: Where findings are added.
+        notes: Where cautions are added.
+        calls: What the caller of the plan promises about its calls.
+    """
     goal = required_goal or _nothing_asked(memory.plan)
     images = memory.images
     contents = (
@@ -202,7 +236,7 @@ def _replay(
     )
 
     def first_cells(columns: tuple[Column, ...]) -> list[int]:
-        """Return the first cell of each (rank, buffer, index)."""
+        """Return the first cell of the chunk in each row of the columns (rank, buffer code, index)."""
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return [memory.cell(rank, BUFFERS[code], index, False) for rank, code, index in rows]
 
@@ -242,14 +276,14 @@ def write(
     inplace: bool | None,
     linked: Sequence[tuple[int, int]],
 ) -> str:
-    """Return the text of a program as a plan.
+    """Return the text of a program as a plan, checked.
 
     Args:
         program: The program.
-        goal: Its goal, if the collective's name does not define it.
-        target: The target, whose limits the plan keeps.
+        goal: Its goal, if the collective's name does not define it; else None.
+        target: The target, of which only the number of threadblocks that a rank may have (`limits.sms`) matters.
         nodes: Node of each rank; None if all ranks are in one node.
-        inplace: Whether the plan is for in-place calls; None for the program's own form.
+        inplace: Whether the plan is for in-place calls; None for the program's own form, in place if it has both.
         linked: Pairs of ranks that the network links.
 
     Raises:
@@ -274,15 +308,28 @@ class PlanDraft:
 
     @property
     def largest_message(self) -> int:
-        """Return the largest message in bytes, as `largest_message` does."""
+        """Return the largest message that the plan takes, in bytes of the larger of input and output."""
         return _largest(self.plan)
 
     def predictor(self, topology: Topology, group: Sequence[int]) -> PlanPredictor:
-        """Return the predictor of the plan's times; arguments and errors are those of `PlanPredictor`."""
+        """Return the predictor of the plan's times on a topology, without checking the plan's structure.
+
+        `group` is the topology's rank of each rank of the plan.
+
+        Raises:
+            InputError: The group does not fit the topology, two ranks that communicate have no link, or the plan is too
+                large to be timed.
+        """
         return PlanPredictor(self.plan, topology, group, made_here=True)
 
     def text(self) -> str:
-        """Return the plan's text; raise InputError if its check finds a fault."""
+        """Return the plan's text, with all ranks if the plan has translations, after checking it.
+
+        A plan with translations is kept for `shared_plan` as what its text says.
+
+        Raises:
+            InputError: The check finds a fault, or the text would be too large.
+        """
         plan, text = self.plan, text_of_images(self.plan)
         checked = plan if plan.translations else text
         check_plan(checked, self.goal, self.root).raise_if_wrong(f"execution plan of {plan.name}")
@@ -298,10 +345,19 @@ def draft(
     nodes: Sequence[int] | None,
     linked: Sequence[tuple[int, int]],
 ) -> PlanDraft:
-    """Return the draft of a plan of a right program, in the program's own form; arguments are those of `write`.
+    """Build the plan of a right program, in place if the program serves that, else out of place; its text is unchecked.
+
+    The result can be timed at once; its `text` checks the plan.
+
+    Args:
+        program: The program, which must have passed its check.
+        goal: Its goal, if the collective's name does not define it; else None.
+        target: The target, of which only the number of threadblocks that a rank may have (`limits.sms`) matters.
+        nodes: Node of each rank; None if all ranks are in one node.
+        linked: Pairs of ranks that the network links.
 
     Raises:
-        InputError: Plans cannot express the program, as `write_plan` says it.
+        InputError: Plans cannot express the program, or it exceeds the executor's limits.
     """
     _sayable(program)
     return _draft(program, goal, nodes, program.inplace, linked, target.limits.sms)
@@ -310,7 +366,7 @@ def draft(
 def threadblocks(_: Program | None, text: str | Path) -> list[int]:
     """Return the number of threadblocks of each rank in a plan or its file, which may exceed that of its program.
 
-    `text` is the text or the path.
+    `text` is the text or the path; the program is ignored.
 
     Raises:
         InputError: As `read_plan` raises it.
@@ -319,17 +375,27 @@ def threadblocks(_: Program | None, text: str | Path) -> list[int]:
 
 
 def largest_message(text: str) -> int:
-    """Return the largest message that a plan takes, in bytes of the larger of input and output."""
+    """Return the largest message that the plan in a text takes, in bytes of the larger of input and output.
+
+    A plan that states no largest size counts as one with 2⁶⁴ − 1 bytes of the buffer that its reader measures.
+
+    Raises:
+        InputError: As `read_plan` raises it.
+    """
     return _largest(shared_plan(text))
 
 
 def _largest(plan: ExecutionPlan) -> int:
-    """Return what `largest_message` says of a plan."""
+    """Return the largest message that a plan takes, in bytes of the larger of input and output, rounded down."""
     return plan.max_bytes * both_chunks(plan) // counted_chunks(plan)
 
 
 def describe(program: Program, _: Target, text: str) -> str:
-    """Describe in one line the plan that was written."""
+    """Return one line that describes a written plan, given its program and its text.
+
+    It states collective, ranks, form, protocol, operations of all ranks, the largest number of threadblocks and of
+    scratch chunks of a rank, and the types of channels.
+    """
     plan = shared_plan(text)
     blocks = max(len(gpu.blocks) for gpu in plan.gpus)
     scratch = max(gpu.scratch_chunks for gpu in plan.gpus)
@@ -360,14 +426,15 @@ def write_plan(
         program: The program.
         goal: Its goal; None for the goal of its collective.
         nodes: Node of each rank; None if all ranks are in one node.
-        inplace: Whether the plan is in place, which may differ from the program; None for the program's form, in place
-            if it has both.
+        inplace: Whether the plan is in place, which may differ from the program unless it has a goal of its own; None
+            for the program's form, in place if it has both.
         linked: Pairs of ranks that can hear of each other, besides the pairs that the program connects.
         sms: Number of threadblocks that a rank may have; 0 for any number.
 
     Raises:
-        InputError: A check finds a fault, or plans cannot express the program: a collective that gives a rank an empty
-            buffer, a reduction other than the sum, or more than the executor's limits allow.
+        InputError: A check finds a fault, no goal is given or known, the form differs from that of a program with a
+            given goal, or plans cannot express the program: a collective that gives a rank an empty buffer, a reduction
+            other than the sum, or more than the executor's limits allow.
     """
     _sayable(program)
     form = program.inplace if inplace is None else inplace
@@ -397,7 +464,19 @@ def _draft(
     linked: Sequence[tuple[int, int]],
     sms: int,
 ) -> PlanDraft:
-    """Return the draft of a plan; arguments and errors are those of `_plan`, and for `sms` those of `write_plan`."""
+    """Build the plan of a program that has one form, unchecked, with the goal and the root for its check.
+
+    Args:
+        program: The program.
+        goal: Its goal; None for the goal of its collective.
+        nodes: Node of each rank; None if all ranks are in one node.
+        form: Whether the plan is in place.
+        linked: Pairs of ranks that can hear of each other, besides the pairs that the program connects.
+        sms: Number of threadblocks that a rank may have; 0 for any number.
+
+    Raises:
+        InputError: As `_plan` raises it, or a rank has more threadblocks than `sms`.
+    """
     plan = _plan(program, goal, nodes, form, linked)
     findings = Findings()
     check_resident([len(gpu.blocks) for gpu in plan.gpus], sms, findings)
@@ -409,7 +488,10 @@ def _draft(
 
 
 def _sayable(program: Program) -> None:
-    """Raise InputError if execution plans cannot express a program's collective or reduction."""
+    """Raise InputError if execution plans cannot express a program's collective, or its reduction.
+
+    They express the sum only; the reduction of a program without reducing steps does not matter.
+    """
     if program.collective not in _FORMS:
         raise InputError(
             f"an execution plan cannot do {program.collective}; it must be one of {', '.join(_FORMS)}, whose ranks all "
@@ -428,11 +510,12 @@ def _plan(
 ) -> ExecutionPlan:
     """Return the plan of a program that has one form; `form` is the plan's form, in place or not.
 
-    The plan is not checked. The other arguments are those of `write_plan`.
+    The plan is not checked. Its steps are divided among threadblocks so that none exceeds MAX_OPS operations, if any of
+    the divisions that are tried achieves that. The other arguments are those of `write_plan`.
 
     Raises:
-        InputError: If `nodes` are of another number of ranks, the program is too large to be followed, or the plan
-            takes none of its message sizes.
+        InputError: If `nodes` are of another number of ranks, the program is too large to be followed, its translations
+            do not fit the nodes or need signals of all ranks, or the plan takes none of its message sizes.
     """
     n = program.nranks
     if nodes is not None and len(nodes) != n:
@@ -495,7 +578,10 @@ def _images_between(program: Program, node_of_rank: Sequence[int]) -> Images | N
 
 
 def _buffers_of(program: Program, sizes: Sequence[tuple[int, int]]) -> BufferImages | None:
-    """Return the images of the buffers of a program's plan; None if it has no translations."""
+    """Return the images of the buffers of a program's plan; None if it has no translations.
+
+    `sizes` is (input chunks, output chunks) of each rank; those of rank 0 count for all.
+    """
     if not program.translations:
         return None
     blocks = {buffer: block_of_buffer(program, size) for buffer, size in zip("io", sizes[0], strict=True)}
@@ -503,7 +589,15 @@ def _buffers_of(program: Program, sizes: Sequence[tuple[int, int]]) -> BufferIma
 
 
 def restate(text: str, name: str, least: int, most: int | None, _: Target) -> str:
-    """Return a plan's text with another name, for messages of `least` to `most` bytes (None: no limit), unchecked.
+    """Return a plan's text with another name and other message sizes, unchecked; the target is ignored.
+
+    A plan with translations is kept for `shared_plan` as what the new text says.
+
+    Args:
+        text: The text of the plan.
+        name: The new name.
+        least: Smallest message, in bytes of the larger of input and output.
+        most: Largest message, in bytes of the same buffer; None for no limit but that of the plan's offsets.
 
     Raises:
         InputError: The plan takes no message of such a size, or the text cannot be read.
@@ -519,8 +613,8 @@ def restate(text: str, name: str, least: int, most: int | None, _: Target) -> st
 def _gpu_in_place(gpu: Gpu, group: int) -> Gpu:
     """Return a rank of a right out-of-place program, changed to serve in-place calls.
 
-    Its results go to scratch instead of the output, and are copied to the output after everything else. No copy crosses
-    a multiple of `group` chunks, unless that is 0.
+    Its results go to scratch, which grows by the size of the output, instead of the output. A new last threadblock
+    copies them to the output after everything else. No copy crosses a multiple of `group` chunks, unless that is 0.
     """
     blocks = []
     waits: list[Step] = []
@@ -538,7 +632,10 @@ def _gpu_in_place(gpu: Gpu, group: int) -> Gpu:
 
 
 def _output_runs(gpu: Gpu, group: int) -> list[tuple[int, int]]:
-    """Return (first chunk, number of chunks) of the parts of the output that are written, cut as in `_gpu_in_place`."""
+    """Return (first chunk, number of chunks) of each contiguous part of the output that is written, in ascending order.
+
+    Parts are cut at multiples of `group` chunks, unless that is 0.
+    """
     written = np.zeros(gpu.o_chunks + 2, dtype=bool)  # with an extra chunk at both ends
     for block in gpu.threadblocks:
         for step in block.steps:
@@ -552,7 +649,7 @@ def _output_runs(gpu: Gpu, group: int) -> list[tuple[int, int]]:
 
 
 def _output_in_scratch(step: Step, first: int) -> Step:
-    """Return the step with scratch from chunk `first` instead of the output."""
+    """Return the step with chunk `first` + x of scratch in place of each chunk x of the output."""
     if step.src_buf == "o":
         step = replace(step, src_buf="s", src_off=step.src_off + first)
     if step.dst_buf == "o":

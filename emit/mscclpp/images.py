@@ -23,19 +23,23 @@ _MOST_TEXT = 1 << 29  # characters of a plan, which are in memory a few times
 
 
 def whole_plan(plan: ExecutionPlan) -> ExecutionPlan:
-    """Return a plan with the threadblocks of all ranks; itself if it has no translations."""
+    """Return a plan with the threadblocks of all ranks and no translations; the same object if it has none."""
     if not plan.translations:
         return plan
     return replace(plan, gpus=list(image_gpus(plan)), translations=())
 
 
 def text_of_images(plan: ExecutionPlan) -> str:
-    """Return the text of `whole_plan`, which is written by filling the numbers of each image into one text."""
+    """Return the text of `whole_plan`, which is written by filling the numbers of each image into one text.
+
+    Raises:
+        InputError: The text of all images would be too large.
+    """
     return plan_text(plan, _texts_of_ranks(plan) if plan.translations else None)
 
 
 def is_text_of_images(plan: ExecutionPlan, text: str) -> bool:
-    """Return True if `text_of_images` of a plan with translations is the text, as far as the first rank that differs.
+    """Return True if `text_of_images` of a plan with translations is the text; stop at the first rank that differs.
 
     Raises:
         InputError: The text of all images would be too large.
@@ -51,7 +55,11 @@ def is_text_of_images(plan: ExecutionPlan, text: str) -> bool:
 
 
 def _texts_of_ranks(plan: ExecutionPlan) -> Iterator[str]:
-    """Yield the text of each rank of a plan with translations."""
+    """Yield the text of each rank of a plan with translations, as `gpu_text` writes it, in order.
+
+    Raises:
+        InputError: The text of all images would be too large.
+    """
     buffers = images_of_buffers(plan)
     assert buffers is not None
     templates = {rank: _Template(plan.gpus[rank]) for rank in buffers.images.representatives.tolist()}
@@ -106,21 +114,27 @@ _MARK = re.compile(r'"@(\w+) (\d+)"')
 
 
 def _mark(kind: str, number: int) -> Any:
-    """Return a mark that stands for a number that differs between images."""
+    """Return the text "@kind number", which stands for a number that differs between images."""
     return f"@{kind} {number}"
 
 
 def _marked(gpu: PlanGpu) -> PlanGpu:
-    """Return a representative with marks for the numbers that differ between its images."""
+    """Return a copy of a representative with marks for the numbers that differ between its images, except for its own.
+
+    These are chunks of spans, numbers of channels, and peers.
+    """
     kind_of_buffer = [buffer.kind for buffer in gpu.buffers]
 
     def parts_of(parts: Sequence[PlanPart], remote: list[int]) -> list[PlanPart]:
-        """Return spans with marks for their first chunks."""
+        """Return spans with marks, which name the buffer, for their first chunks.
+
+        `remote` is the threadblock's list of remote buffers, in which remote spans count.
+        """
         kinds = [part.at if part.side == "L" else kind_of_buffer[remote[int(part.at)]] for part in parts]
         return [part._replace(first=_mark(str(kind), part.first)) for kind, part in zip(kinds, parts, strict=True)]
 
     def op_of(op: Op, block: PlanBlock) -> Op:
-        """Return an operation with marks."""
+        """Return an operation of a threadblock with marks for the first chunks of its spans."""
         remote = block.buffers.get(op.channel_type, [])
         return op._replace(src=parts_of(op.src, remote), dst=parts_of(op.dst, remote)) if op.src else op
 
@@ -141,7 +155,7 @@ def _marked(gpu: PlanGpu) -> PlanGpu:
 
 
 def image_gpus(plan: ExecutionPlan) -> Iterator[PlanGpu]:
-    """Yield every rank of a plan with translations, in order."""
+    """Yield every rank of a plan with translations, in order, with its own peers and places."""
     buffers = images_of_buffers(plan)
     assert buffers is not None
     representative = buffers.images.representative.tolist()
@@ -150,7 +164,7 @@ def image_gpus(plan: ExecutionPlan) -> Iterator[PlanGpu]:
 
 
 def _image(gpu: PlanGpu, buffers: BufferImages, representative: int, rank: int) -> PlanGpu:
-    """Return a rank as the image of its representative."""
+    """Return the rank `rank` as the image of `gpu`, which is the part of the rank `representative`."""
     images = buffers.images
     element = int(images.element[rank])
     moved = images.moved(element).tolist()
@@ -163,7 +177,10 @@ def _image(gpu: PlanGpu, buffers: BufferImages, representative: int, rank: int) 
     kind_of_buffer = [buffer.kind for buffer in gpu.buffers]
 
     def part_of(part: PlanPart, remote: list[int]) -> PlanPart:
-        """Return the image of a span of an operation."""
+        """Return the image of a span of an operation.
+
+        `remote` is the threadblock's list of remote buffers, in which remote spans count.
+        """
         kind = part.at if part.side == "L" else kind_of_buffer[remote[int(part.at)]]
         return part._replace(first=buffers.place(rank, str(kind), part.first))
 
@@ -195,9 +212,11 @@ def _image(gpu: PlanGpu, buffers: BufferImages, representative: int, rank: int) 
 def _order_of_channels(peers: list[int], exchanged: list[bool], moved: list[int], rank: int) -> list[int]:
     """Return the place of each channel of a representative in the list of its image.
 
+    Two adjacent ends of one channel change places if the image of the peer has a smaller number than the image.
+
     Args:
         peers: Rank at the other end of each channel, as the representative sees it.
-        exchanged: Whether an element exchanges the representative with each of these ranks.
+        exchanged: For each channel, whether an element exchanges the representative with the rank at its other end.
         moved: Image of every rank.
         rank: The image of the representative.
     """

@@ -42,7 +42,7 @@ def is_in_switch(algorithm: Algorithm) -> bool:
 
 
 def refusal(algorithm: Algorithm) -> str:
-    """Return why plans cannot express an algorithm whose sends go through switches, as far as is seen at once."""
+    """Return why plans cannot express an algorithm through switches, as far as is seen at once; else ""."""
     try:
         _senders(algorithm)
     except InputError as error:
@@ -53,14 +53,15 @@ def refusal(algorithm: Algorithm) -> str:
 def write_in_switch(
     algorithm: Algorithm, name: str, *, inplace: bool = True, common: CommonChunk | None = None, sms: int = 0
 ) -> str:
-    """Return the text of an algorithm's plan, checked.
+    """Return the text of an algorithm's plan, of protocol Simple, checked.
 
     Args:
         algorithm: The algorithm, whose sends all go through a switch.
         name: Name of the plan.
         inplace: Whether the plan is in place.
         common: Cells of the chunks; None for those of `common_chunk`: one cell each if the chunks have one size.
-        sms: Number of threadblocks that a rank may have; 0 for any number.
+        sms: Number of threadblocks that a rank may have, at most 16; 0 for 16. A rank has more if it has more than
+            MAX_CHANNELS peers for each of them.
 
     Raises:
         InputError: Plans cannot express the algorithm, or it exceeds the executor's limits.
@@ -106,7 +107,7 @@ def write_in_switch(
 def write_program(algorithm: Algorithm, common: CommonChunk, inplace: bool, sms: int) -> tuple[str, Program]:
     """Return the text of an algorithm's plan, and its header as a Program without threadblocks.
 
-    Arguments and errors are those of `write_in_switch`.
+    The plan has the collective's name. The other arguments and the errors are those of `write_in_switch`.
     """
     collective = algorithm.problem.collective
     text = write_in_switch(algorithm, collective.name, inplace=inplace, common=common, sms=sms)
@@ -145,7 +146,11 @@ def _senders(algorithm: Algorithm) -> np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def _op(first: int, at: int, count: int, *, sums: bool) -> Op:
-    """Return the operation that sends `count` cells to all ranks; `at` is the first cell in the sender's input."""
+    """Return the operation that sends `count` cells to all ranks, whose outputs receive them from cell `first` on.
+
+    With `sums`, the switch first sums the cells of all inputs, also from `first` on. Else they are the sender's own,
+    from cell `at` of its input on.
+    """
     source = PlanPart("W", 0, first, count) if sums else PlanPart("L", "i", at, count)
     return Op("glres" if sums else "gstore", (source,), (PlanPart("W", 1, first, count),), channel_type="switch")
 

@@ -50,12 +50,12 @@ def add_meeting(
     """Add to the ranks of a plan threadblocks with their own channels that end when all ranks have started.
 
     Args:
-        gpus: Ranks of the plan, which are changed.
+        gpus: Ranks of the plan, which are changed: the new channels follow those in `peers`.
         pairs: Pairs of ranks that the program connects, in either direction. Ranks that no pairs connect, not even
             through further ranks, do not hear of each other.
-        nodes: Node of each rank.
-        linked: Pairs that the network links. If a threadblock has channels to all ranks, all of these pairs are used;
-            if there are more ranks, only pairs that connect ranks which the program does not.
+        nodes: Node of each rank; channels between nodes are port channels, others memory channels.
+        linked: Pairs that the network links. All of them are used if there are at most MAX_CHANNELS + 1 ranks; if there
+            are more, only pairs that connect ranks which the program does not.
     """
     pairs = [*pairs, *(linked if len(gpus) <= MAX_CHANNELS + 1 else _joining(pairs, linked, len(gpus)))]
     hops = {(u, v): 1 if nodes[u] == nodes[v] else _PORT_HOPS for pair in pairs for u, v in (pair, pair[::-1])}
@@ -82,7 +82,7 @@ def _joining(pairs: Sequence[_Pair], linked: Sequence[_Pair], nranks: int) -> li
 
 
 def _distances(hops: dict[_Pair, int], nranks: int) -> Floats:
-    """Return the distance of every two ranks in hops, shape (nranks, nranks)."""
+    """Return the distance of every two ranks in hops, shape (nranks, nranks); infinity if they are not connected."""
     rows, columns = np.array(sorted(hops), dtype=np.int64).reshape(-1, 2).T
     lengths = [hops[pair] for pair in sorted(hops)]
     distances: Floats = dijkstra(csr_matrix((lengths, (rows, columns)), shape=(nranks, nranks)))
@@ -92,7 +92,7 @@ def _distances(hops: dict[_Pair, int], nranks: int) -> Floats:
 def _tree(hops: dict[_Pair, int], nranks: int) -> dict[_Pair, int]:
     """Return the pairs of a tree of shortest paths to one rank, for each connected set of ranks.
 
-    On each pair, a signal in each direction suffices.
+    The result has both directions of each pair, with its hops. On each pair, a signal in each direction suffices.
     """
     distances = _distances(hops, nranks)
     unvisited: set[int] = set(range(nranks))
@@ -112,8 +112,8 @@ def _tree(hops: dict[_Pair, int], nranks: int) -> dict[_Pair, int]:
 def _events(hops: dict[_Pair, int], nranks: int) -> list[list[_Event]]:
     """Return the events of each rank until all have heard of all as early as possible, with few signals, sent late.
 
-    The method goes backwards in time: its neighbours tell a rank what it must know at a time and can know only then;
-    other knowledge may come before.
+    The events of a rank are sorted. The method goes backwards in time: its neighbours tell a rank what it must know at
+    a time and can know only then; other knowledge may come before. `hops` holds each pair in both directions.
     """
     distances = _distances(hops, nranks)
     finite = np.isfinite(distances)
@@ -164,11 +164,11 @@ def _blocks(events: list[list[_Event]], nodes: Sequence[int]) -> list[list[PlanB
 
 
 def _block(ends: list[int], events: list[_Event], nblocks: int, near: list[bool]) -> PlanBlock:
-    """Return one of a rank's `nblocks` threadblocks, with channels to the ranks `ends`.
+    """Return one of a rank's `nblocks` threadblocks, whose `channels` still name the ranks at the other ends.
 
     Args:
         ends: Ranks at the other ends of its channels.
-        events: Events of its rank.
+        events: Events of its rank; those with other peers only synchronize the threadblock.
         nblocks: Number of the rank's threadblocks.
         near: For each rank, whether memory channels reach it.
     """

@@ -20,7 +20,7 @@ ALIGNMENT = 16  # Bytes that a thread moves; the executor refuses chunks that ar
 
 
 def collective_of(plan: ExecutionPlan) -> str:
-    """Return the collective's name in programs; "custom" if programs have no name for it."""
+    """Return the collective's name in programs, without capitals and underscores; "custom" if they have none."""
     name = plan.collective.lower().replace("_", "")
     return name if name in COLLECTIVES else "custom"
 
@@ -35,13 +35,16 @@ def chunks_of(plan: ExecutionPlan) -> int:
 
 
 def counted_chunks(plan: ExecutionPlan) -> int:
-    """Return the chunks of the buffer that min_message_size and max_message_size refer to."""
+    """Return the chunks of the buffer that min_message_size and max_message_size refer to, on rank 0.
+
+    It is the output for allgather, else the input.
+    """
     gpu = plan.gpus[0]
     return gpu.output_chunks if plan.collective == "allgather" else gpu.input_chunks
 
 
 def both_chunks(plan: ExecutionPlan) -> int:
-    """Return the chunks of the larger buffer."""
+    """Return the chunks of the larger of input and output, on rank 0."""
     return max(plan.gpus[0].input_chunks, plan.gpus[0].output_chunks)
 
 
@@ -70,7 +73,7 @@ def most_bytes(plan: ExecutionPlan) -> int:
 
 
 def limit_sizes(plan: ExecutionPlan, least_bytes: int, largest: int) -> None:
-    """Set the message sizes that a plan takes: the given ones, as far as its offsets allow.
+    """Set the plan's `min_bytes` and `max_bytes`: the given sizes, as far as its offsets and alignment allow.
 
     Args:
         plan: The plan, which is changed.
@@ -101,7 +104,8 @@ def limit_sizes(plan: ExecutionPlan, least_bytes: int, largest: int) -> None:
 def goal_of(plan: ExecutionPlan, root: int = 0) -> Goal | None:
     """Return the goal of the plan's collective, in place or out of place as the plan says; None if its name is unknown.
 
-    In a plan of pairs (see `has_pairs`), rank r sends to rank r + root + 1.
+    In a plan of pairs (see `has_pairs`), rank r sends to rank r + root + 1. In a plan with translations, the goal has
+    the cells of the representatives only.
 
     Raises:
         InputError: The chunks cannot be divided into as many blocks as ranks, or the goal has too many cells.
@@ -114,13 +118,20 @@ def goal_of(plan: ExecutionPlan, root: int = 0) -> Goal | None:
 
 
 def has_pairs(plan: ExecutionPlan) -> bool:
-    """Return True for a plan that sends each rank's input to one other rank; the plan does not say to which."""
+    """Return True for a plan that sends each rank's input to one other rank; the plan does not say to which.
+
+    It is a plan of sendrecv, out of place, whose inputs and outputs all have one size.
+    """
     sizes = {(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus}
     return plan.collective == "sendrecv" and not plan.inplace and len(sizes) == 1 and len(set(*sizes)) == 1
 
 
 def _sent_on(plan: ExecutionPlan, distance: int) -> Goal:
-    """Return the goal that each rank receives the input of the rank `distance` before it."""
+    """Return the goal that each rank receives, in its output, the input of the rank `distance` before it, cyclically.
+
+    Raises:
+        InputError: The goal has too many cells.
+    """
     n, chunks = len(plan.gpus), plan.gpus[0].input_chunks
     if n * chunks > CAPACITY.plan_cells:
         raise InputError(f"plan of more than {CAPACITY.plan_cells} cells; it must be at most that to be checked")
@@ -172,11 +183,11 @@ class Memory:
         return self.base[rank][kind] + index * self.units * (2 if packet else 1)
 
     def half(self, rank: int) -> int:
-        """Return the number of scratch cells that a rank uses in one launch."""
+        """Return the number of scratch cells that a rank uses in one launch: with double scratch, one part of two."""
         return self.plan.gpus[rank].scratch_chunks * self.units * (2 if self.plan.packets else 1)
 
     def rank(self, cell: int) -> int:
-        """Return the rank to which a cell belongs."""
+        """Return the rank to which a cell belongs; with images, that is a representative."""
         return self.owners[bisect_right(self.first, cell) - 1]
 
     def in_scratch(self, cell: int) -> bool:
@@ -199,6 +210,8 @@ class Memory:
 
 def memory_of(plan: ExecutionPlan, goal: Goal | None) -> Memory:
     """Build the memory of a plan; input and output are separate unless the goal says how they share memory.
+
+    With translations, only representatives have cells of their own.
 
     Raises:
         InputError: The plan has too many cells.
@@ -227,7 +240,7 @@ def memory_of(plan: ExecutionPlan, goal: Goal | None) -> Memory:
 
 
 def images_of_buffers(plan: ExecutionPlan) -> BufferImages | None:
-    """Return the images of a plan's buffers; None if it has no translations."""
+    """Return the images of a plan's buffers, whose sizes are those of rank 0; None if it has no translations."""
     if not plan.translations:
         return None
     gpu, chunks, nranks = plan.gpus[0], chunks_of(plan), len(plan.gpus)
@@ -237,7 +250,10 @@ def images_of_buffers(plan: ExecutionPlan) -> BufferImages | None:
 
 
 def input_block(plan: ExecutionPlan) -> int:
-    """Return the chunks of a block of the input that a call out of place has; 0 if translations keep its order."""
+    """Return the chunks of a block of the input that a call out of place has; 0 if translations keep its order.
+
+    Else the input has one block for each rank, which translations map like the ranks.
+    """
     kind, chunks = find_kind(collective_of(plan)), chunks_of(plan)
     return chunks // len(plan.gpus) if kind.before == EVERY or kind.unit == PAIR else 0
 
@@ -248,7 +264,7 @@ def width(plan: ExecutionPlan, op: Op) -> int:
 
 
 def _unit_bytes(plan: ExecutionPlan) -> list[int]:
-    """Return the bytes of an iteration of every pipeline."""
+    """Return the bytes of an iteration of every pipeline, in the order of the plan."""
     return [op.unit_bytes for *_, op in plan.ops() if op.name == "pipeline"]
 
 
@@ -258,7 +274,11 @@ def _groups(plan: ExecutionPlan) -> int:
 
 
 def _units(plan: ExecutionPlan) -> int:
-    """Return the cells of a chunk: threadblock groups divide them evenly, and pipelines run twice or more."""
+    """Return the cells of a chunk: threadblock groups divide them evenly, and pipelines run twice or more.
+
+    Raises:
+        InputError: They are more than CAPACITY.plan_cells.
+    """
     units = _groups(plan)
     sizes = _unit_bytes(plan)
     if sizes:
@@ -271,7 +291,7 @@ def _units(plan: ExecutionPlan) -> int:
 
 
 def buffer_of(plan: ExecutionPlan, rank: int, tb: int, part: PlanPart, channel_type: str) -> list[tuple[int, str]]:
-    """Return the (rank, buffer) pairs of a part of an operation: several for a switch channel.
+    """Return the (rank, buffer) pairs of a part of an operation; a switch channel has one for each of its ranks.
 
     Args:
         plan: The plan.

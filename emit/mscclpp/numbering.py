@@ -70,7 +70,7 @@ class Numbering:
         self.needed: dict[Step, list[int]] = defaultdict(list)
 
     def _type(self, u: int, v: int) -> str:
-        """Return the type of channels between two ranks."""
+        """Return the type of channels between two ranks: memory within a node, else port."""
         return "memory" if self.nodes[u] == self.nodes[v] else "port"
 
     def gpus(self) -> list[PlanGpu]:
@@ -96,10 +96,10 @@ class Numbering:
         return gpus
 
     def _other_ends(self) -> None:
-        """Add the signals of receivers to their senders.
+        """Add to the symbolic threadblocks the signals of receivers to their senders, and the senders' last waits.
 
         At its start a receiver signals that it has started, if a sender waits for that; at its end it signals that
-        everything has arrived.
+        everything has arrived, on port channels whose sender would not hear of that otherwise.
         """
         waiting_sends: dict[int, list[Step]] = defaultdict(list)
         for send, placed in enumerate(self.places.steps):
@@ -124,7 +124,11 @@ class Numbering:
             self.blocks[channel[0]].ops.append(SymbolicOp("wait", sends=[send], kind=self.kind[channel], back=True))
 
     def _edges(self) -> dict[tuple[int, int], list[int]]:
-        """Return the semaphores that each (threadblock, operation) acquires, without implied waits."""
+        """Return the semaphores that each (threadblock, position of operation) acquires, without implied waits.
+
+        A wait is implied by an earlier wait of the threadblock for the same step or a later one of the same
+        threadblock. New semaphores are numbered, and recorded with the steps that release them.
+        """
         acquired: dict[tuple[int, int], list[int]] = {}
         for number, block in checking_deadline(enumerate(self.blocks)):
             known_place: dict[int, int] = {}
@@ -147,10 +151,11 @@ class Numbering:
         return acquired
 
     def _channels(self, gpus: list[PlanGpu]) -> dict[tuple[_Channel, bool], int]:
-        """Return the number of each channel end (channel, whether it is the receiver's).
+        """Return the number, in its rank's list, of each channel end, by (channel, whether it is the receiver's end).
 
-        The k-th channel of a rank to a peer is connected to the peer's k-th channel to that rank. If an image of a
-        channel is the same channel in the other direction, its two ends are adjacent (see `emit.mscclpp.images`).
+        The lists `peers` of `gpus` are set. The k-th channel of a rank to a peer is connected to the peer's k-th
+        channel to that rank. If an image of a channel is the same channel in the other direction, its two ends are
+        adjacent (see `emit.mscclpp.images`).
         """
         ends: dict[tuple[_Channel, bool], int] = {}
         of_rank: dict[tuple[int, str], list[tuple[int, int, bool, _Channel]]] = defaultdict(list)
@@ -176,18 +181,26 @@ class Numbering:
         ends: dict[tuple[_Channel, bool], int],
         buffers: dict[tuple[int, str], int],
     ) -> PlanBlock:
-        """Return a threadblock with its numbers."""
+        """Return a threadblock of the plan, without nops that follow nops, or stand first or last.
+
+        Args:
+            number: Number of the symbolic threadblock.
+            block: The symbolic threadblock.
+            acquired: Semaphores of each acquire, as `_edges` returns them.
+            ends: Numbers of channel ends, as `_channels` returns them.
+            buffers: Number of each remote buffer (rank, buffer) of the threadblock's rank; new ones are added.
+        """
         plan_block = PlanBlock()
         channels: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
         remote: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
 
         def channel(send: Step, op: SymbolicOp) -> int:
-            """Return the channel of a send on which an operation works as a number in the threadblock's list."""
+            """Return the place of a send's channel in the threadblock's list; a new one is appended."""
             end = ends[self.channel_of[send], (op.name == "wait") != op.back]
             return channels[op.kind].setdefault(end, len(channels[op.kind]))
 
         def part(span: Span, kind: str) -> PlanPart:
-            """Return a span as part of an operation on channels of type `kind`."""
+            """Return a span as part of an operation on channels of type `kind`; a new remote buffer is appended."""
             name, index = span.kind, span.first
             if name == "p":
                 name, index = "s", index + self.first_packet[span.rank if span.rank >= 0 else block.rank]

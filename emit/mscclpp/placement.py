@@ -190,7 +190,7 @@ class Placer:
         return self._finished()
 
     def _seen_ranks(self, ranks: int, connection: int) -> int:
-        """Return a set of ranks, as bits, as the receiver on a connection sees them."""
+        """Return a set of ranks, as bits, as the receiver on a connection sees them; without images, the set itself."""
         if self.images is None:
             return ranks
         key = ranks, self.sender_entry[connection]
@@ -213,7 +213,15 @@ class Placer:
         self.started[block] |= message.started
 
     def _place(self, step: Step, message: _PlacedMessage | None) -> None:
-        """Decide where a step reads and writes, and which waits and copies that needs."""
+        """Decide where a step reads and writes, and which waits and copies that needs, in the step's placement.
+
+        A step that moves nothing is only marked as idle. A send through a port channel whose source this step
+        overwrites may get a copy.
+
+        Args:
+            step: The step, no nop.
+            message: The message that it receives; None if it does not receive.
+        """
         c, placed, name = self.c, self.steps[step], self.names[step]
         reads = name in READS_SRC
         rank = self.rank_of[self.block_of[step]]
@@ -271,7 +279,7 @@ class Placer:
                 self.flights.setdefault(key, []).append(step)
 
     def _packets(self, step: Step, rank: int) -> None:
-        """Add the scratch that packet operations need: every sum is stored, and ports send from packets."""
+        """Give a step new scratch that packet operations need: every sum is stored, and ports send from packets."""
         name, count, placed = self.names[step], self.count[step], self.steps[step]
         if name == "rrs":
             placed.temp = self._scratch("s", rank, count)
@@ -279,12 +287,15 @@ class Placer:
             placed.copy = self._scratch("p", rank, count)
 
     def _copied(self, send: Step) -> None:
-        """Mark that a send copies its source first, because the source may change while a port channel reads it."""
+        """Mark that a send copies its source first, because the source may change while a port channel reads it.
+
+        The copy gets new scratch, unless the send has it already.
+        """
         if self.steps[send].copy is None:
             self.steps[send].copy = self._scratch("s", self.rank_of[self.block_of[send]], self.count[send])
 
     def _scratch(self, kind: str, rank: int, count: int) -> Span:
-        """Return new scratch of a rank: plain (s) or for packets (p)."""
+        """Return `count` chunks of new scratch of a rank: plain (kind "s") or for packets (kind "p")."""
         used = self.packet_slots if kind == "p" else self.scratch
         used[rank] += count
         return Span(0, kind, used[rank] - count, count)
@@ -300,9 +311,10 @@ class Placer:
         return bool(row[entry] > self.position[receive])
 
     def _order(self, step: Step, earlier: Step, clocks: VectorClocks) -> None:
-        """Add a wait for an earlier step unless it is known to be over.
+        """Add a wait for an earlier step of the rank, unless that is known to be over.
 
-        Messages do not order these steps: flags of packets tell nothing about other writes.
+        It is known if the same threadblock has both steps, or if `clocks` say so. Messages do not order these steps:
+        flags of packets tell nothing about other writes.
         """
         block = self.block_of[step]
         if self.block_of[earlier] != block and not self._passed(clocks.row(block), earlier):
@@ -323,7 +335,7 @@ class Placer:
             self.started[block] |= started
 
     def _packed(self, origins: list[Origin]) -> list[Span]:
-        """Return the packets that hold these chunks."""
+        """Return the packets that hold the chunks of these origins, in order, neighbours merged."""
         spans: list[Span] = []
         for offset, (receive, n) in enumerate(origins):
             slot = self.steps[receive].slot
@@ -334,7 +346,15 @@ class Placer:
     def _arrive(self, step: Step, rank: int, reduces: bool, message: _PlacedMessage, keys: list[int]) -> None:
         """Decide where the data that this step receives is put.
 
-        With packets it is new scratch; without, it is the destination, if that is free, or else free or new scratch.
+        With packets it is new scratch; without, it is the destination, if that is free, or else free or new scratch. In
+        scratch, the step's placement has it as `slot`.
+
+        Args:
+            step: The step that receives.
+            rank: Its rank.
+            reduces: Whether it reads a source too, so that the data cannot go to the destination.
+            message: The message, whose sender must know that the place is free.
+            keys: Cells of the destination.
         """
         row = message.known_over
         count, placed = self.count[step], self.steps[step]
@@ -372,7 +392,18 @@ class Placer:
         return range(first, first + span.size)
 
     def _spans(self, rank: int, kind: str, at: int, cells: range, writes: bool) -> list[Span]:
-        """Return the spans in which the plan keeps these cells of the program."""
+        """Return the spans in which the plan keeps these cells of the program.
+
+        If an in-place program becomes an out-of-place plan, each written cell counts as touched from now on, and a
+        place of its own is chosen for each cell.
+
+        Args:
+            rank: Rank of the cells.
+            kind: Buffer of the program: i, o or s.
+            at: First chunk in that buffer.
+            cells: The cells.
+            writes: Whether the step writes them.
+        """
         if self.separate is None or kind == "s":
             return [Span(0, kind, at, len(cells))]
         spans: list[Span] = []
@@ -384,9 +415,10 @@ class Placer:
         return spans
 
     def _where(self, rank: int, cell: int, written: bool) -> tuple[str, int]:
-        """Return where the plan keeps an in-place cell.
+        """Return the buffer (i, o or s) and the chunk where an out-of-place plan keeps an in-place cell.
 
-        It is in the input until it is written, then in the output, or in scratch if the output does not have it.
+        It is in the input until it is written, then in the output, or in scratch of its own, which is taken at the
+        first need, if the output does not have it. `written` is whether the cell has been written.
         """
         assert self.separate is not None
         base, sizes = self.base[rank], sizes_of(self.program, rank)
@@ -401,9 +433,10 @@ class Placer:
         return "s", self.home[cell].first
 
     def _copies(self) -> list[tuple[int, Span, Span]]:
-        """Return the initial copies (rank, from, to) of an out-of-place plan.
+        """Return the initial copies (rank, from, to) of an out-of-place plan of an in-place program.
 
-        They copy the results that the in-place program never writes.
+        Other plans have none. The copies move the results that the program never writes. Neighbouring chunks are one
+        copy, unless an image would part them.
         """
         if self.separate is None:
             return []

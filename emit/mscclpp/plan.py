@@ -194,7 +194,10 @@ class ExecutionPlan:
 
     @property
     def nops(self) -> int:
-        """Return the number of operations of all ranks, those inside pipelines included."""
+        """Return the number of operations of all ranks, images included.
+
+        A pipeline counts once, and so does each operation inside it.
+        """
         return sum(1 for _ in self.ops()) * images_of(self.translations, len(self.gpus)).order
 
     def connects(self, rank: int, target: int) -> bool:
@@ -210,7 +213,11 @@ class ExecutionPlan:
         return target in reached
 
     def ops(self) -> Iterator[tuple[int, int, int, Op, Op]]:
-        """Yield (rank, threadblock, position, operation there, and that operation or one that it repeats)."""
+        """Yield (rank, threadblock, position, operation there, and that operation or one that it repeats).
+
+        Each operation of a pipeline follows the pipeline, once, with its position. Ranks that are images have no
+        operations here.
+        """
         for rank, gpu in enumerate(self.gpus):
             for tb, block in enumerate(gpu.blocks):
                 for at, op in checking_deadline(enumerate(block.ops), every=256):
@@ -246,7 +253,14 @@ def plan_text(plan: ExecutionPlan, gpu_texts: Iterable[str] | None = None) -> st
 
 
 def _object(indent: int, head: dict[str, Any], name: str, items: list[str]) -> str:
-    """Return a JSON object with one key of `head` a line, then the list `name` with one item a line."""
+    """Return a JSON object, indented, with one key of `head` a line, then the list `name` with one item a line.
+
+    Args:
+        indent: Number of blanks before its first and its last line.
+        head: Keys and values before the list; the values are written as JSON.
+        name: Key of the list.
+        items: Items of the list as they are written, with their own indent.
+    """
     pad = " " * indent
     lines = "".join(f"{pad} {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
     inside = "\n" + ",\n".join(items) + f"\n{pad} " if items else ""
@@ -254,7 +268,10 @@ def _object(indent: int, head: dict[str, Any], name: str, items: list[str]) -> s
 
 
 def gpu_text(rank: Any, gpu: PlanGpu) -> str:
-    """Return the text of a rank; `rank` and the numbers in `gpu` may be anything that JSON can hold."""
+    """Return the text of a rank as an item of the plan's list.
+
+    `rank` and the numbers in `gpu` may be anything that JSON can hold.
+    """
     channels: list[dict[str, Any]] = [
         {"channel_type": kind, "connected_to": peers} for kind, peers in gpu.peers.items() if peers
     ]
@@ -278,6 +295,7 @@ def gpu_text(rank: Any, gpu: PlanGpu) -> str:
 
 
 def _block(number: int, block: PlanBlock) -> str:
+    """Return the text of a threadblock as an item of its rank's list; empty lists of ids are left out."""
     head = {
         "id": number,
         "channels": [{"channel_type": k, "channel_ids": ids} for k, ids in block.channels.items() if ids],
@@ -290,6 +308,7 @@ def _block(number: int, block: PlanBlock) -> str:
 
 
 def _op(op: Op) -> dict[str, Any]:
+    """Return an operation as the JSON object that the executor reads; fields that it does not need are left out."""
     fields: dict[str, Any] = {"name": op.name}
     for key, value in (
         ("src_buff", _parts(op.src)),
@@ -314,4 +333,5 @@ def _op(op: Op) -> dict[str, Any]:
 
 
 def _parts(parts: Sequence[PlanPart]) -> list[dict[str, Any]]:
+    """Return spans as the JSON objects that the executor reads."""
     return [{_KEY[part.side]: part.at, "index": part.first, "size": part.size} for part in parts]

@@ -47,12 +47,14 @@ _SIDE = {"type": "L", "buffer_id": "R", "switch_channel_id": "W"}
 
 
 def read_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
-    """Read a file, or a text that starts with `{`.
+    """Read a file, or a text that starts with `{` after blanks; a Path is always a file.
 
-    Keys that the executor does not know are ignored, as the executor does. The plan is not checked here.
+    Keys that the executor does not know are ignored, as the executor does. The plan is not checked here, and has no
+    translations.
 
     Raises:
-        InputError: The executor would not take the plan; the message names the place of the first fault.
+        InputError: The executor would not take the plan, or the file cannot be read or has more than MAX_BYTES; the
+            message names the place of the first fault.
     """
     text, source = _text_and_source(text_or_path)
     return _PlanReader(source).plan(parse_json(text, source, _EXPECTED))
@@ -62,7 +64,7 @@ def shared_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
     """Read a plan as `read_plan` does, with translations where its ranks are images of representatives.
 
     A text that was read a short time ago, or that this process wrote from a plan with translations (see `remember`), is
-    not read again, so nobody may change the plan.
+    not read again, so nobody may change the plan. Errors are those of `read_plan`.
     """
     text, source = _text_and_source(text_or_path)
     plan, name = _written.get(_digest(text)), _NAME.match(text)
@@ -72,7 +74,13 @@ def shared_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
 
 
 def _text_and_source(text_or_path: str | os.PathLike[str]) -> tuple[str, str]:
-    """Return the text of a plan, and what messages call it."""
+    """Return the text of a plan, and what messages call it: "text", or the name of the file.
+
+    A string that starts with `{` after blanks is the text itself; anything else is a path.
+
+    Raises:
+        InputError: The text or the file is too large, or the file cannot be read.
+    """
     if isinstance(text_or_path, str) and text_or_path.lstrip()[:1] == "{":
         if len(text_or_path) > MAX_BYTES:
             raise InputError(f"text: too large; it must be {_EXPECTED} of at most {MAX_BYTES >> 20} MiB")
@@ -82,7 +90,13 @@ def _text_and_source(text_or_path: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def _recent_plan(text: str, source: str) -> ExecutionPlan:
-    """Return the plan of a text as `shared_plan` does; errors as those of `read_plan`, which name the source."""
+    """Return the plan of a text as `shared_plan` does, and keep it for the next call.
+
+    If the texts that are kept exceed _RECENT characters, those used longest ago are dropped.
+
+    Raises:
+        InputError: As `read_plan` raises it; the message begins with `source`.
+    """
     plan = _recent.pop(text, None)
     if plan is None:
         document, reader = parse_json(text, source, _EXPECTED), _PlanReader(source)
@@ -97,9 +111,15 @@ def _recent_plan(text: str, source: str) -> ExecutionPlan:
 
 
 def _plan_of_representatives(document: Any, text: str, reader: _PlanReader) -> ExecutionPlan | None:
-    """Return the plan with translations whose images are exactly the text; None if no translations are found.
+    """Return the plan with translations whose images are exactly the text; None if there is none.
 
-    Translations are guessed from the threadblocks and peers of a few ranks, and proved by writing the images.
+    Translations are guessed from the threadblocks and peers of a few ranks, and proved by writing the images. None are
+    looked for if the collective has no images, or a rank has switch channels.
+
+    Args:
+        document: The parsed text.
+        text: The text.
+        reader: Reader of the document.
     """
     # A plan that is wrong may name ranks, channels or buffers that do not exist; it is read and checked whole.
     with suppress(InputError, LookupError):
@@ -111,7 +131,7 @@ def _plan_of_representatives(document: Any, text: str, reader: _PlanReader) -> E
         whole_gpus: dict[int, PlanGpu] = {}
 
         def looks_right(edge: tuple[int, int]) -> bool:
-            """Return whether a translation maps threadblocks and peers of a few ranks onto equal ones."""
+            """Return True if a translation maps the threadblocks and peers of a few ranks onto equal ones."""
             return all(
                 shapes[rank] == shapes[image]
                 and np.array_equal(np.sort(translate((edge,), peers[rank], (1,))), np.sort(peers[image]))
@@ -133,7 +153,10 @@ def _plan_of_representatives(document: Any, text: str, reader: _PlanReader) -> E
 
 
 def _shape_of(gpu: dict[str, Any]) -> list[int]:
-    """Return the number of operations of each threadblock in the JSON of a rank; -1 where they are no list."""
+    """Return the number of operations of each threadblock in the JSON of a rank; -1 where they are no list.
+
+    The result is empty if the threadblocks are no list.
+    """
     blocks = gpu.get("threadblocks")
     blocks = blocks if isinstance(blocks, list) else []
     ops = [block.get("ops") if isinstance(block, dict) else None for block in blocks]
@@ -141,7 +164,10 @@ def _shape_of(gpu: dict[str, Any]) -> list[int]:
 
 
 def _peers_of(gpu: dict[str, Any]) -> Ints:
-    """Return the ranks at the other ends of the channels in the JSON of a rank, int64, shape (channels,)."""
+    """Return the ranks at the other ends of the channels in the JSON of a rank, int64, shape (channels,).
+
+    Whatever is no list, or no number that can be a rank, is left out.
+    """
     channels = gpu.get("channels")
     channels = channels if isinstance(channels, list) else []
     lists = [channel.get("connected_to") for channel in channels if isinstance(channel, dict)]
@@ -150,7 +176,10 @@ def _peers_of(gpu: dict[str, Any]) -> Ints:
 
 
 def remember(text: str, plan: ExecutionPlan) -> None:
-    """Keep a plan with translations as what its text says, for `shared_plan`; only the last few are kept."""
+    """Keep a plan with translations as what its text says, for `shared_plan`; only the last _KEPT are kept.
+
+    The name, which is the text's second line, does not matter: the plan serves texts that differ in it only.
+    """
     _written[_digest(text)] = plan
     while len(_written) > _KEPT:
         del _written[next(iter(_written))]
@@ -182,57 +211,87 @@ class _PlanReader:
         self.source = source
 
     def fail(self, where: str, message: str) -> InputError:
-        """Return, without raising it, the error for a place in the document."""
+        """Return, without raising it, the error for a place in the document, "" for the whole."""
         return InputError(f"{self.source}: {where}: {message}" if where else f"{self.source}: {message}")
 
     def object(self, value: Any, where: str) -> dict[str, Any]:
-        """Return a value that must be an object."""
+        """Return a value that must be an object; raise InputError, which names the place `where`, if it is none."""
         if not isinstance(value, dict):
             raise self.fail(where, f"{_shown(value)}; it must be an object")
         return value
 
     def items(self, value: Any, where: str) -> list[Any]:
-        """Return a value that must be a list."""
+        """Return a value that must be a list; raise InputError, which names the place `where`, if it is none."""
         if not isinstance(value, list):
             raise self.fail(where, f"{_shown(value)}; it must be a list")
         return value
 
     def integer(self, value: Any, where: str, low: int = 0, high: int = MAX_NUMBER) -> int:
-        """Return a value that must be a whole number in low..high."""
+        """Return a value that must be a whole number in low..high, both included.
+
+        Raises:
+            InputError: It is none (true and false are none); the message names the place `where`.
+        """
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self.fail(where, f"{_shown(value)}; it must be a whole number in {low}..{high}")
         return value
 
     def word(self, value: Any, where: str, choices: tuple[str, ...] = ()) -> str:
-        """Return a value that must be text, and one of the choices if there are any."""
+        """Return a value that must be text, and one of the choices if there are any; else raise InputError."""
         if not isinstance(value, str) or (choices and value not in choices):
             requirement = f"one of {', '.join(choices)}" if choices else "text"
             raise self.fail(where, f"{_shown(value)}; it must be {requirement}")
         return value
 
     def truth(self, value: Any, where: str) -> bool:
-        """Return a value that must be true or false."""
+        """Return a value that must be true or false; raise InputError, which names `where`, if it is neither."""
         if not isinstance(value, bool):
             raise self.fail(where, f"{_shown(value)}; it must be true or false")
         return value
 
     def get(self, holder: dict[str, Any], name: str, where: str, take: Callable[..., Any], *bounds: Any) -> Any:
-        """Apply `take` to the value of a required key, its place and `bounds`, and return what that returns."""
+        """Call `take` with the value of a required key, its place and `bounds`, and return the result.
+
+        Args:
+            holder: Object that must have the key.
+            name: The key.
+            where: Place of the object in the document, "" for the whole.
+            take: Reads the value.
+            *bounds: Further arguments of `take`.
+
+        Raises:
+            InputError: The key is missing, or as `take` raises it.
+        """
         if name not in holder:
             raise self.fail(where, f"no {name}; it must have it")
         return take(holder[name], f"{where}.{name}" if where else name, *bounds)
 
     def each(self, holder: dict[str, Any], name: str, where: str, take: Callable[[Any, str], Any]) -> list[Any]:
-        """Apply `take` to each element of a required list and its place, and return the results in order."""
+        """Call `take` with each element of a required list and its place, and return the results in order.
+
+        Args:
+            holder: Object that must have the list.
+            name: Key of the list.
+            where: Place of the object in the document, "" for the whole.
+            take: Reads an element.
+
+        Raises:
+            InputError: The list is missing or no list, or as `take` raises it.
+        """
         place = f"{where}.{name}" if where else name
         return [take(value, f"{place}[{n}]") for n, value in enumerate(self.get(holder, name, where, self.items))]
 
     def plan(self, value: Any, ranks: Collection[int] | None = None) -> ExecutionPlan:
         """Read a plan: of all ranks the buffers' sizes, and of some or all ranks their threadblocks and channels.
 
+        Keys that are missing and have a default in `ExecutionPlan` get it.
+
         Args:
             value: The parsed document.
             ranks: Ranks whose threadblocks and channels are read; None for all.
+
+        Raises:
+            InputError: The executor would not take a value; the message names its place and what would be right.
         """
         top = self.object(value, "")
         if "gpus" not in top:
@@ -262,7 +321,11 @@ class _PlanReader:
         )
 
     def gpu(self, value: Any, number: int, *, is_whole: bool = True) -> PlanGpu:
-        """Read a rank, without its threadblocks and channels unless `is_whole`."""
+        """Read the rank `number`, with its sizes only unless `is_whole`.
+
+        Raises:
+            InputError: The executor would not take a value, or an id is not the place in its list.
+        """
         where = f"gpus[{number}]"
         gpu = self.object(value, where)
         if self.get(gpu, "id", where, self.integer) != number:
@@ -285,7 +348,11 @@ class _PlanReader:
         return result
 
     def channel(self, value: Any, where: str, gpu: PlanGpu) -> None:
-        """Read a list of channels of one type into a rank."""
+        """Read one entry of a rank's channels, which holds channels of one type, and append them to the lists of `gpu`.
+
+        Raises:
+            InputError: The executor would not take the entry.
+        """
         channel = self.object(value, where)
         kind = self.get(channel, "channel_type", where, self.word, CHANNEL_TYPES)
         if kind == "switch":
@@ -295,34 +362,49 @@ class _PlanReader:
         gpu.peers[kind] += self.each(channel, "connected_to", where, self.integer)
 
     def rank_group(self, value: Any, where: str) -> tuple[int, ...]:
-        """Read the ranks of a switch channel."""
+        """Return the ranks of a switch channel; the size that is stated with them must be a number, and is not used."""
         group = self.object(value, where)
         self.get(group, "size", where, self.integer)
         return tuple(self.each(group, "ranks", where, self.integer))
 
     def remote(self, value: Any, where: str) -> RemoteBuffer:
-        """Read a remote buffer."""
+        """Return a remote buffer from its JSON; raise InputError if the executor would not take it."""
         buffer = self.object(value, where)
         types = self.each(buffer, "access_channel_types", where, lambda v, w: self.word(v, w, ("memory", "port")))
         rank = self.get(buffer, "rank", where, self.integer)
         return RemoteBuffer(rank, self.get(buffer, "type", where, self.word, BUFFERS), tuple(types))
 
     def semaphore(self, value: Any, where: str) -> int:
-        """Read the initial value of a semaphore."""
+        """Return the initial value in the JSON of a semaphore, which may be negative.
+
+        Raises:
+            InputError: It has none within ±MAX_NUMBER.
+        """
         initial_value: int = self.get(self.object(value, where), "init_value", where, self.integer, -MAX_NUMBER)
         return initial_value
 
     def block(self, value: Any, where: str) -> tuple[int, PlanBlock]:
-        """Read a threadblock, and return it with its number."""
+        """Return the number that a threadblock states as its id, and the threadblock.
+
+        Raises:
+            InputError: The executor would not take the threadblock.
+        """
         check_deadline()
         block = self.object(value, where)
         result = PlanBlock()
 
         def read_ids(name: str, kind: str, ids: str, into: dict[str, list[int]]) -> None:
-            """Read the lists of ids by channel type."""
+            """Append the ids in the list `name` of the threadblock to `into`, by channel type.
+
+            Args:
+                name: Key of the list.
+                kind: Key of an entry's channel type.
+                ids: Key of an entry's ids.
+                into: Where the ids are added.
+            """
 
             def take(value: Any, at: str) -> None:
-                """Read one list of ids."""
+                """Append the ids of one entry."""
                 entry = self.object(value, at)
                 word = self.get(entry, kind, at, self.word, CHANNEL_TYPES)
                 into.setdefault(word, []).extend(self.each(entry, ids, at, self.integer))
@@ -336,7 +418,10 @@ class _PlanReader:
         return self.get(block, "id", where, self.integer), result
 
     def op(self, value: Any, where: str) -> Op:
-        """Read an operation."""
+        """Return an operation; raise InputError at a name, or another value, that the executor would not take.
+
+        Of a nop, nothing but its name is read. A pipeline must not stand in a pipeline.
+        """
         op = self.object(value, where)
         name = self.get(op, "name", where, self.word)
         if name not in SHAPES:
@@ -345,14 +430,14 @@ class _PlanReader:
             return _NOP
 
         def numbers(field: str) -> list[int]:
-            """Read a list of ids, which may be missing."""
+            """Return the ids in the list `field`; an empty list if it is missing."""
             ids = op.get(field, [])
             if isinstance(ids, list) and all(type(x) is int and 0 <= x <= MAX_NUMBER for x in ids):
                 return ids
             return self.each(op, field, where, self.integer)
 
         def parts(field: str) -> list[PlanPart]:
-            """Read a list of spans, which may be missing."""
+            """Return the spans in the list `field`; an empty list if it is missing."""
             return self.each(op, field, where, self.part) if field in op else []
 
         optional: dict[str, Any] = {}
@@ -384,7 +469,11 @@ class _PlanReader:
         )
 
     def part(self, value: Any, where: str) -> PlanPart:
-        """Read a span."""
+        """Return a span, which must name exactly one of a buffer type, a remote buffer and a switch channel.
+
+        Raises:
+            InputError: The executor would not take the span.
+        """
         part = self.object(value, where)
         if len(part) == 3 and type(part.get("index")) is type(part.get("size")) is int:  # the most common form
             index, size, kind = part["index"], part["size"], part.get("type")
@@ -403,7 +492,7 @@ _NOP = Op("nop")
 
 
 def _shown(value: Any) -> str:
-    """Return any value in few characters."""
+    """Return any value in at most 60 characters: an object or a list by that word, longer text cut."""
     if isinstance(value, (dict, list)):
         return "an object" if isinstance(value, dict) else "a list"
     text = ascii(value) if isinstance(value, str) else json.dumps(value)

@@ -104,7 +104,8 @@ class Replay:
     def run(self) -> list[int]:
         """Run the plan once on all ranks, and add findings; return the threadblocks that stopped before their end.
 
-        After a launch that stopped, no further one may be run.
+        The result is empty if the launch completed. Every second launch uses the upper half of double scratch. After a
+        launch that stopped, no further one may be run.
         """
         if self.launch:
             self._end_launch()
@@ -112,7 +113,11 @@ class Replay:
         return self.execution.launch(self.halves[(self.launch - 1) % 2], self._do)
 
     def _end_launch(self) -> None:
-        """Join the threadblocks of each rank at the end of a launch; the next launch knows what they know."""
+        """Join the threadblocks of each rank at the end of a launch; the next launch knows what they know.
+
+        With Calls.APART, the threadblocks of all ranks are joined. Cells get their initial contents again, and
+        everything that is recorded of the launch is forgotten, except for accesses of scratch.
+        """
         blocks_of_ranks = [blocks for blocks in self.plan_acts.blocks_of_ranks(len(self.begun)) if blocks]
         for blocks in blocks_of_ranks:
             self.clocks.join(blocks)
@@ -130,7 +135,10 @@ class Replay:
         self.released = [[] for _ in self.released]  # As many were acquired, so each semaphore has its old value.
 
     def _do(self, blocks: Sequence[int], act: Act) -> None:
-        """Run an act of a threadblock, or the barrier at which several meet."""
+        """Run one act: update knowledge, signals and cells, and add findings.
+
+        `blocks` holds the act's threadblock; for a barrier, all threadblocks that meet there.
+        """
         clocks, block = self.clocks, blocks[0]
         if act.kind == "barrier":
             clocks.join(blocks)
@@ -150,7 +158,17 @@ class Replay:
                 self.released[number].append(clocks.message(block))
 
     def _signal(self, block: int, end: int, act: Act, thread: int = 0) -> None:
-        """Add a signal at the other end of a channel end."""
+        """Add a signal at the other end of the channel end `end`, if it has one, for an act of a threadblock.
+
+        A port channel signals itself, after it has learned what the threadblock knows. A race is added if nothing
+        orders this signal after the last one on the same end.
+
+        Args:
+            block: Threadblock that signals.
+            end: Channel end on which it signals.
+            act: Its act.
+            thread: Thread of the threadblock that signals; a port channel ignores it.
+        """
         actor = self._handed_over(block, end) if end in self.port else block
         # A port channel counts its own signals.
         self._in_order("signal", end, block, act, 0 if actor != block else thread)
@@ -160,7 +178,10 @@ class Replay:
             self.signals[other_end].append(self.clocks.seen_from(message, self.plan_acts.ends[end].peer))
 
     def _handed_over(self, block: int, end: int) -> int:
-        """Return the actor of a port channel, which works asynchronously, with the knowledge of the threadblock."""
+        """Return the actor of the port channel at a channel end, which works asynchronously, for its next task.
+
+        Before, the actor learns what the threadblock knew at its last nop, and begins a new tick.
+        """
         actor = self.port[end]
         self.clocks.hear(actor, self.clocks.message(block))
         self.clocks.nop(actor)
@@ -169,7 +190,9 @@ class Replay:
     def _acquire(self, block: int, number: int) -> None:
         """Record an acquire of a semaphore, and learn the releases that are surely over.
 
-        These are the release of the same number, all releases, or none.
+        With one threadblock that releases and one that acquires, that is the release that this acquire needs. Else it
+        is all releases of the launch, if this acquire needs all of them, or none. The threadblock knows them from its
+        next nop on.
         """
         self.acquired[block, number] += 1
         releases_needed = self.acquired[block, number] - self.plan_acts.semaphores[number][2]
@@ -181,7 +204,17 @@ class Replay:
                 self.clocks.hear(block, message)
 
     def _in_order(self, kind: str, end: int, block: int, act: Act, thread: int) -> None:
-        """Check that threads and threadblocks use a channel end one after the other, because it counts."""
+        """Check that threads and threadblocks use a channel end, which counts, one after the other; record this use.
+
+        If nothing orders this use after the last one of the same kind, a race is added.
+
+        Args:
+            kind: "signal" or "wait".
+            end: The channel end.
+            block: Threadblock that uses it.
+            act: Its act.
+            thread: Its thread that uses it.
+        """
         last_use = self.last_use.get((kind, end))
         nops = self.clocks.nops[block]
         if last_use is not None:
@@ -197,7 +230,11 @@ class Replay:
         self.last_use[kind, end] = (block, self.clocks.tick[block], act.op, nops, thread)
 
     def _data(self, block: int, act: Act) -> None:
-        """Run the moves of a data operation."""
+        """Run the moves of a data operation of a threadblock, and send the signals that are part of it.
+
+        Moves on port channels are run by the channels' own actors, one for each target. After a pwsf, the threadblock
+        also learns what the channel knows.
+        """
         if act.name == "rppkt" and act.ports:  # All threads read and synchronize before one sends.
             self._hear_packets(block, act.moves[0])
             self.clocks.nop(block)
@@ -215,7 +252,10 @@ class Replay:
                     self.clocks.hear(block, self.clocks.message(self.port[end], relaxed=True))
 
     def _hear_packets(self, actor: int, move: Move) -> None:
-        """Add what the writers of the packets that a move reads had seen to what `actor` has seen."""
+        """Add what the writers of the packets that a move reads had seen to what `actor` has seen.
+
+        This orders execution, but does not show it their other writes to memory.
+        """
         seen_messages: set[tuple[int, int]] = set()
         for run in move.sources:
             for cell in run.cells(move.length) if run.packet else ():
@@ -226,7 +266,14 @@ class Replay:
                     self.clocks.seen.learn(actor, own.seen)  # Each thread reads the packets of its own elements.
 
     def _move(self, actor: int, block: int, act: Act, move: Move) -> None:
-        """Run one move, which `actor` executes for an operation of threadblock `block`."""
+        """Run one move: check its accesses, and store its sums and the flags of its packets in the cells.
+
+        Args:
+            actor: Actor that executes it: the threadblock, or a port channel.
+            block: Threadblock of the operation, which findings name.
+            act: The data operation.
+            move: The move.
+        """
         clocks = self.clocks
         if act.packets and actor == block:
             self._hear_packets(actor, move)
@@ -272,7 +319,7 @@ class Replay:
             clocks.tick[actor] += 1  # The packet says nothing about later events.
 
     def _elements(self, move: Move) -> Iterable[int]:
-        """Return the elements of a move that are looked at."""
+        """Return the elements of a move that are looked at: all, or with `begins` the first of equal elements."""
         if self.begins is None or not move.length:
             return range(move.length)
         elements: list[int] = np.flatnonzero(
@@ -281,7 +328,10 @@ class Replay:
         return elements
 
     def _reads(self, cell: int, access: Access, run: ActRun, act: Act) -> None:
-        """Check that a read of a cell is ordered after its last write, and record it."""
+        """Check that a read of a cell is ordered after its last write, add a race if not, and record the read.
+
+        A packet whose flag the operation waits for needs no other order, if it was written just once in this launch.
+        """
         last_write = self.written.get(cell)
         flagged = run.packet and act.flagged
         access = self._at_owner(access, run)
@@ -294,7 +344,10 @@ class Replay:
         readers[access[0]] = access
 
     def _writes(self, cell: int, access: Access, run: ActRun, act: Act) -> None:
-        """Check that a write of a cell is ordered after its last write and the reads since, and record it."""
+        """Check that a write of a cell is ordered after its last write and the reads since, and record it.
+
+        Each earlier access that nothing orders before it adds a race. The reads before it are forgotten.
+        """
         last_write = self.written.get(cell)
         access = self._at_owner(access, run)
         if last_write is not None:
@@ -304,14 +357,25 @@ class Replay:
         self.written[cell] = access
 
     def _at_owner(self, access: Access, run: ActRun) -> Access:
-        """Return an access whose actor is the image that the representative of the cell's owner sees."""
+        """Return an access whose actor is the entry by which the representative of the run's rank knows that actor."""
         element = self.group.inverse(self.group.element(run.rank))
         return (self.clocks.entry(access[0], element), *access[1:])
 
     def _ordered(
         self, earlier: Access, access: Access, clocks: VectorClocks, cell: int, act: Act, packet: bool = False
     ) -> None:
-        """Check that `access` follows `earlier`, by clocks or because one thread does both; if not, add a race."""
+        """Check that `access` follows `earlier`, by clocks or because one thread does both; if not, add a race.
+
+        Each pair of operations is reported only once.
+
+        Args:
+            earlier: The access that must be over.
+            access: The later access; its actor is an entry of the same rank's rows.
+            clocks: The clocks that must know of the earlier access: of memory after a write, of execution after a read.
+            cell: The cell that the two accesses share.
+            act: The operation of the later access.
+            packet: Whether the race names the cell as part of a packet.
+        """
         if earlier[0] == access[0]:
             if earlier[4] < access[4] or (earlier[5:] == access[5:] and earlier[6] != _MIXED):
                 return
@@ -332,13 +396,20 @@ class Replay:
         self.findings.add_race(act.name, f"the {earlier_name} of {step}", where, remedy, own_place, name)
 
     def _name(self, cell: int, packet: bool, rank: int) -> tuple[str, tuple[str, int]]:
-        """Return a cell as a message of `rank` names it, and as (buffer, index)."""
+        """Return a cell as a message of `rank` names it, and as (buffer, index).
+
+        With `packet`, a cell of scratch is named as part of a packet, and the index counts packets.
+        """
         name, index = self.memory.name(cell, packet)
         owner = self.memory.rank(cell)
         return f"{name}[{index}]{'' if owner == rank else f' of rank {owner}'}", (name, index)
 
     def _too_early(self, block: int, act: Act, run: ActRun) -> None:
-        """Add a race, once for each operation and rank: the rank may not have started when its memory is used."""
+        """Add a race, once for each operation and rank: the rank may not have started when its memory is used.
+
+        Nothing is added for packets in double scratch; nor for scratch, if the caller promises anything about its
+        calls.
+        """
         # Packets in double scratch may arrive before the start, because the last launch uses the other half.
         may_come_early = run.packet and self.memory.plan.double
         if may_come_early or (self.calls != CallAssumption.ANY and self.memory.in_scratch(run.cell)):
@@ -364,10 +435,13 @@ class Replay:
         return GARBAGE
 
     def report_stopped(self, stopped: list[int]) -> None:
-        """Add the cycle of waits in which the launch stopped, or the wait for something that nothing provides."""
+        """Add the cycle of waits in which the launch stopped, or the wait for something that nothing provides.
+
+        `stopped` is the result of `run`, which must not be empty.
+        """
 
         def cell_name(cell: int) -> str:
-            """Return the name of a cell with packets."""
+            """Return the name of a cell with packets, whose index counts packets: "s[3]"."""
             name, index = self.memory.name(cell, True)
             return f"{name}[{index}]"
 
@@ -417,9 +491,9 @@ class Replay:
     def check_hearing(self, notes: list[str]) -> None:
         """Add a finding or a caution if a rank hears nothing of another rank, and so can be two launches ahead of it.
 
-        Such launches use the same half of scratch. Only the first such pair of ranks is reported; a caution is added to
-        `notes`. A plan of packets whose channels connect the two ranks must prevent it, because its launches mix with
-        those of other packet plans.
+        Such launches use the same half of scratch. Only the first such pair of ranks is reported, as a caution in
+        `notes`. It is a race if the plan has packets in double scratch and channels that connect the two ranks, because
+        its launches mix with those of other packet plans. Nothing is added for calls that are apart.
         """
         plan, clocks = self.memory.plan, self.clocks
         known_at_end = self._known_at_end()
@@ -442,9 +516,9 @@ class Replay:
             notes.append(f"caution: rank {pair[0]} {subject}, which breaks plans of packets (LL) before and after it")
 
     def _known_at_end(self) -> list[tuple[Row, Row]]:
-        """Return for each rank what it has seen, and what memory it was shown, when its launch ends.
+        """Return for each rank the row of what it has seen, and that of what memory it was shown, when its launch ends.
 
-        Both are empty for a rank without threadblocks.
+        Both rows are empty for a rank without threadblocks. The threadblocks' knowledge is brought up to date by a nop.
         """
         nothing = np.zeros(0, dtype=np.int32)
         of_rank = self.plan_acts.blocks_of_ranks(len(self.begun))

@@ -49,14 +49,14 @@ with CollectiveProgram(
 
 
 def script_of(plan: ExecutionPlan) -> str:
-    """Return the text of a program in MSCCL++'s language that prints a right plan.
+    """Return the text of a Python program in MSCCL++'s language that prints a right plan.
 
     In the printed plan, the threadblocks' lists of channels and buffers may be in another order, and some nops are new.
 
     Raises:
-        InputError: The language cannot say the plan: buffers of different sizes, groups of threadblocks, sums in
-            switches from one buffer into another, switch channels that differ between ranks, or barriers that the
-            threadblocks do not meet in one order.
+        InputError: The language cannot say the plan: buffers of different sizes, groups of threadblocks, sums of a
+            single buffer, sums in switches from one buffer into another, switch channels that differ between ranks,
+            barriers that the threadblocks do not meet in one order, or barriers in pipelines.
     """
     sizes = {(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus}
     if len(sizes) > 1:
@@ -91,7 +91,11 @@ def _unsaid(what: str) -> InputError:
 
 
 def _switch_lines(plan: ExecutionPlan) -> list[str]:
-    """Return the line that makes the switch channels; raise InputError if ranks differ in them."""
+    """Return the line that makes the switch channels, in a list; the list is empty if there are none.
+
+    Raises:
+        InputError: Ranks differ in their switch channels.
+    """
     channels = plan.gpus[0].switches
     if any(gpu.switches != channels for gpu in plan.gpus):
         raise _unsaid("switch channels that some ranks lack")
@@ -147,7 +151,12 @@ class _RankLines:
                     at[tb] += 1
 
     def _of_ops(self, tb: int, block: PlanBlock, ops: Sequence[Op], indent: str) -> Iterator[str]:
-        """Yield the lines of operations of a threadblock that follow each other."""
+        """Yield the lines of operations of a threadblock that follow each other, each begun by `indent`.
+
+        Raises:
+            InputError: The language cannot say an operation, a barrier in a pipeline, or a nop before a pipeline that
+                ends with a nop.
+        """
         before: Op | None = None
         width = 0  # Channels or buffers of the operation that the language joins the calls to.
         for op in ops:
@@ -171,7 +180,11 @@ class _RankLines:
             before = op
 
     def _calls(self, tb: int, block: PlanBlock, op: Op) -> Iterator[str]:
-        """Yield the calls of one operation, without barriers between threadblocks and pipelines."""
+        """Yield the calls of one operation, without indent; it is no barrier between threadblocks and no pipeline.
+
+        Raises:
+            InputError: The language cannot say the operation.
+        """
         me, at_tb = f"ranks[{self.rank}]", f"tb={tb}"
         if op.group != (0, 1):
             raise _unsaid("call for one threadblock of a group")
@@ -200,7 +213,11 @@ class _RankLines:
             yield from self._sums(block, op, at_tb)
 
     def _sums(self, block: PlanBlock, op: Op, at_tb: str) -> Iterator[str]:
-        """Yield the calls of a sum, and those that pass it on, which the language joins to it."""
+        """Yield the calls of a sum, then those that pass the sum to packets and other ranks; the language joins them.
+
+        Raises:
+            InputError: The sum is of one buffer, or a rank is reached without a memory channel to it.
+        """
         own, packet = op.src[0], "pkt" in op.name
         into = op.dst[0]
         others = [part for part in op.src[1:] if part.side == "L"]
@@ -224,7 +241,11 @@ class _RankLines:
             yield f"{channel}.{'put_packets' if packet else 'put'}({there}, {self._chunk(into)}, {at_tb})"
 
     def _in_switch(self, block: PlanBlock, op: Op, at_tb: str) -> Iterator[str]:
-        """Yield the calls of an operation in the switch."""
+        """Yield the calls of an operation in the switch: a multicast, or a sum followed by its multicast.
+
+        Raises:
+            InputError: The sum is from one buffer into another.
+        """
         source, target = op.src[0], op.dst[0]
         number = block.channels["switch"][int(target.at)]
         channel = f"switch[{number}].at_rank({self.rank})"
@@ -239,16 +260,23 @@ class _RankLines:
         yield f"{channel}.broadcast({chunk}, {target.first}, {target.size}, {at_tb})"
 
     def _chunk(self, part: PlanPart) -> str:
-        """Return a span of the rank's own buffers."""
+        """Return a span of the rank's own buffers as the language writes it: "inputs[0][2:4]"."""
         return f"{_BUFFER[str(part.at)]}[{self.rank}][{part.first}:{part.first + part.size}]"
 
     def _there(self, block: PlanBlock, op: Op, part: PlanPart) -> str:
-        """Return a span of another rank's buffer."""
+        """Return a span of another rank's buffer, which `part` of an operation names, as the language writes it."""
         buffer = self.gpu.buffers[block.buffers[op.channel_type][int(part.at)]]
         return f"{_BUFFER[buffer.kind]}[{buffer.rank}][{part.first}:{part.first + part.size}]"
 
     def _to(self, block: PlanBlock, op: Op, part: PlanPart, number: int) -> str:
-        """Return the channel to the rank of a remote span: a port's is stated, of memory channels any will do."""
+        """Return the channel to the rank of a remote span as the language writes it.
+
+        A port channel is the one with place `number` among those that the operation states. Of the memory channels to
+        that rank, the first serves.
+
+        Raises:
+            InputError: The rank has no memory channel to that rank.
+        """
         if op.channel_type == "port":
             return self._channel(block, "port", op.channels[number])
         peer = self.gpu.buffers[block.buffers["memory"][int(part.at)]].rank
@@ -259,12 +287,12 @@ class _RankLines:
         return f"memory[{self.rank}][{channel}]"
 
     def _channel(self, block: PlanBlock, kind: str, number: int) -> str:
-        """Return a channel of a threadblock."""
+        """Return channel `number` in a threadblock's list of type `kind` as the language writes it."""
         return f"{kind}[{self.rank}][{block.channels[kind][number]}]"
 
 
 def _is_joined(before: Op, op: Op) -> bool:
-    """Return whether the language joins an operation to the one before it."""
+    """Return True if the language joins an operation to the one before it."""
     if before.name != op.name:
         passes_sum_on = op.name in ("put", "ppkt") and before.name in ("re", "res", "rre", "rres", "repkt", "respkt")
         return passes_sum_on and op.channel_type == "memory" and before.dst[0] == op.src[0]
@@ -280,5 +308,8 @@ def _is_joined(before: Op, op: Op) -> bool:
 
 
 def _width(op: Op) -> int:
-    """Return the number of calls of an operation that joins with others."""
+    """Return the number of calls that an operation becomes.
+
+    It is the largest number of its channels (if it moves no data), semaphores, destinations, and sources but the first.
+    """
     return max(len(op.channels) if not op.dst else 0, len(op.semaphores), len(op.dst), len(op.src) - 1)

@@ -88,7 +88,7 @@ class SpanPlacement:
 
 
 def follows(span: Span, after: Span) -> bool:
-    """Return True if `after` begins where `span` ends."""
+    """Return True if `after` begins where `span` ends, in a buffer of the same kind; ranks are not compared."""
     return after.kind == span.kind and after.first == span.first + span.size
 
 
@@ -103,8 +103,8 @@ def add_span(spans: list[Span], span: Span) -> None:
 def split_spans(*lists: list[Span]) -> list[list[Span]]:
     """Split spans into pieces in which every list is contiguous; return one span of each list for every piece.
 
-    All lists must cover the same chunks of a step. The pieces are in order of chunks, and their spans have offset 0,
-    unless every list has just one span, which is returned as it is.
+    All lists must cover the same chunks of a step. The pieces are in order of chunks. Their spans have offset 0 and
+    rank −1, unless every list has just one span, which is returned as it is.
     """
     if all(len(spans) == 1 for spans in lists):
         return [[spans[0] for spans in lists]]

@@ -97,7 +97,7 @@ def _check_parts(plan: ExecutionPlan, findings: Findings) -> None:
 
 
 def _pipeline_faults(pipeline: Op, op: Op) -> Iterator[Fault]:
-    """Yield the faults of an operation as part of a pipeline."""
+    """Yield the faults, as (kind, message), of an operation `op` as part of a pipeline."""
     if op.src and op.src[0].size < pipeline.unit_chunks:
         yield "overrun", f"of {op.src[0].size} chunks in a pipeline of {pipeline.unit_chunks}"
     if op.name in PACKETS:
@@ -105,7 +105,11 @@ def _pipeline_faults(pipeline: Op, op: Op) -> Iterator[Fault]:
 
 
 def _check_sizes(plan: ExecutionPlan, findings: Findings) -> None:
-    """Add a finding if the chunks of input and output are not what the collective implies."""
+    """Add a finding for each rank whose chunks of input and output are not what the collective implies.
+
+    A rank with an empty buffer is left out, and so is a collective that implies no sizes. If the chunks cannot be
+    divided among the ranks, that is the only finding.
+    """
     if not find_kind(collective_of(plan)).unit:
         return
     for rank, gpu in enumerate(plan.gpus):
@@ -123,7 +127,9 @@ def _check_sizes(plan: ExecutionPlan, findings: Findings) -> None:
 
 
 def _check_double_scratch(plan: ExecutionPlan, findings: Findings) -> None:
-    """Add a finding if double scratch is not of one size on all ranks.
+    """Add a finding for the first rank whose double scratch differs from the largest; none without double scratch.
+
+    Its scratch_chunks and its input_chunks must be equal to those of the rank with the largest scratch.
 
     A rank adds half of its own scratch to addresses in other ranks' scratch. The executor makes scratch as large as
     scratch_chunks · (bytes of the input / input_chunks).
@@ -145,7 +151,8 @@ def _check_double_scratch(plan: ExecutionPlan, findings: Findings) -> None:
 def _check_message_sizes(plan: ExecutionPlan, findings: Findings) -> None:
     """Add a finding if the executor cannot take the message sizes that a plan states.
 
-    A plan that states no largest size gets a note from `caution`.
+    That is a smallest size that is no int or more than the largest, or a largest size whose offsets exceed 32 bits. A
+    plan that states no largest size gets a note from `caution` instead.
     """
     if plan.min_bytes > MAX_MIN_BYTES:
         requirement = f"it must be at most {MAX_MIN_BYTES}"
@@ -163,7 +170,7 @@ def _check_message_sizes(plan: ExecutionPlan, findings: Findings) -> None:
 
 
 def _rank_faults(plan: ExecutionPlan, rank: int) -> Iterator[Fault]:
-    """Yield the faults of a rank's buffers and channels."""
+    """Yield the faults, as (kind, message), of a rank's buffers, channels and remote buffers."""
     gpu, nranks = plan.gpus[rank], len(plan.gpus)
     for name, chunks in (("input", gpu.input_chunks), ("output", gpu.output_chunks)):
         if chunks < 1:
@@ -184,7 +191,7 @@ def _rank_faults(plan: ExecutionPlan, rank: int) -> Iterator[Fault]:
 
 
 def _block_faults(gpu: PlanGpu, rank: int, block: PlanBlock) -> Iterator[Fault]:
-    """Yield the faults of a threadblock's lists."""
+    """Yield the faults, as (kind, message), of a threadblock of `rank`: too many operations, or wrong lists of ids."""
     nops = sum(1 + len(op.ops) for op in block.ops)  # The executor counts a pipeline and its operations.
     if nops > MAX_OPS:
         yield _over(f"{nops} operations", MAX_OPS)
@@ -206,12 +213,16 @@ def _block_faults(gpu: PlanGpu, rank: int, block: PlanBlock) -> Iterator[Fault]:
 
 
 def _over(quantity: str, most: int) -> Fault:
-    """Return the fault of an exceeded limit of the executor."""
+    """Return the fault (kind "limit", message) of an exceeded limit of the executor."""
     return "limit", f"{quantity}; the executor takes at most {most}"
 
 
 def _op_faults(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> Iterator[Fault]:
-    """Yield the faults of an operation."""
+    """Yield the faults, as (kind, message), of an operation of a threadblock of `rank`.
+
+    They are exceeded limits, ids that do not exist, and wrong channels, shapes or reductions. After a wrong type of
+    channels, nothing more is looked for.
+    """
     for ids, most, word in (
         (op.channels, MAX_OP_CHANNELS, "channels"),
         (op.src, MAX_OP_BUFFERS, "sources"),
@@ -251,7 +262,10 @@ def _op_faults(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> Iterator[Fa
 
 
 def _shape_faults(op: Op) -> Iterator[Fault]:
-    """Yield a fault if an operation reads or writes other kinds or sizes of spans than the executor takes."""
+    """Yield the faults, as (kind, message), of an operation whose spans the executor does not take.
+
+    They are of other kinds than SHAPES names, which ends the search, or of unequal sizes or numbers.
+    """
     for word, parts, shape in zip(("reads", "writes"), (op.src, op.dst), SHAPES[op.name], strict=True):
         sides_used = "".join(part.side for part in parts)
         if not re.fullmatch(shape, sides_used):
@@ -279,7 +293,7 @@ _PAIRS = frozenset({"put", "ppkt", "pws", "pwsf", "get"})
 
 
 def packet_parts(op: Op) -> tuple[list[bool], list[bool]]:
-    """Return for each source and each destination whether it holds packets."""
+    """Return for each source, and then for each destination, of an operation whether it holds packets."""
     reads_all = op.name in ("upkt", "rppkt", "gstorepkt") or (op.name == "ppkt" and op.channel_type == "port")
     reads_rest = op.name in ("repkt", "recpkt", "respkt", "recspkt")
     writes_all = op.name in ("cpkt", "rppkt", "ppkt", "gstorepkt")
@@ -289,7 +303,11 @@ def packet_parts(op: Op) -> tuple[list[bool], list[bool]]:
 
 
 def executed_parts(op: Op) -> tuple[Sequence[PlanPart], Sequence[PlanPart]]:
-    """Return sources and destinations as the executor takes them, in order: get swaps the offsets of the two sides."""
+    """Return sources and destinations of an operation as the executor takes them, in order.
+
+    Those of a get have the first chunks of the two sides exchanged; those of all others are as the operation states
+    them.
+    """
     if op.name != "get":
         return op.src, op.dst
     pairs = list(zip(op.src, op.dst, strict=True))
@@ -297,7 +315,12 @@ def executed_parts(op: Op) -> tuple[Sequence[PlanPart], Sequence[PlanPart]]:
 
 
 def _reach_faults(plan: ExecutionPlan, rank: int, tb: int, op: Op) -> Iterator[tuple[str, str, Cell | None]]:
-    """Yield a fault if a span exceeds a buffer, or is not where the executor looks for it."""
+    """Yield the faults, as (kind, message, cell or None), of spans that exceed a buffer or are misplaced.
+
+    A span is misplaced if the executor looks for it elsewhere: packets outside of scratch, plain data in double scratch
+    of another rank or through a port channel, a port channel to another rank than its buffer's. A cell is (buffer,
+    chunk).
+    """
     images = images_of_buffers(plan)
     for parts, packets, word in zip(executed_parts(op), packet_parts(op), ("source", "destination"), strict=True):
         for part, packet in zip(parts, packets, strict=True):
@@ -334,7 +357,7 @@ def _reach_faults(plan: ExecutionPlan, rank: int, tb: int, op: Op) -> Iterator[t
 
 
 def caution(plan: ExecutionPlan) -> list[str]:
-    """Return lines about facts that are no fault of the plan, but that its caller must watch."""
+    """Return one line for each fact that is no fault of the plan, but that its caller must watch; [] for none."""
     notes = []
     max_blocks, rank = max((len(gpu.blocks), -rank) for rank, gpu in enumerate(plan.gpus))
     if max_blocks > 100:

@@ -83,7 +83,7 @@ class _BlockBuilder:
         self.has_waited = False
 
     def nop(self) -> None:
-        """Add a nop if threads have diverged."""
+        """Add a nop if threads have diverged since the last one; then what they did before it no longer matters."""
         if self.diverged:
             self.block.ops.append(SymbolicOp("nop"))
             for since_last_nop in (self.read, self.written, self.users):
@@ -91,28 +91,38 @@ class _BlockBuilder:
             self.diverged = self.has_waited = False
 
     def await_steps(self, steps: list[Step]) -> None:
-        """Add a wait for steps of other threadblocks of the rank."""
+        """Add a wait for steps of other threadblocks of the rank; do nothing for an empty list."""
         if steps:
             self._merge(SymbolicOp("sem_acquire", steps=steps), MAX_OP_SEMAPHORES)
             self.has_waited = self.diverged = True
 
     def wait(self, send: Step, kind: str, back: bool = False) -> None:
-        """Add a wait for a message, or (back) for the signal of its receiver."""
+        """Add a wait on a channel of type `kind` for a send's message, or (back) for its receiver's signal."""
         self._merge(SymbolicOp("wait", sends=[send], kind=kind, back=back), MAX_OP_CHANNELS)
         self.has_waited = self.diverged = True
 
     def signal(self, send: Step, kind: str, back: bool = False) -> None:
-        """Add a signal to the receiver of a message, or (back) to its sender."""
+        """Add a signal on a channel of type `kind` to the receiver of a message, or (back) to its sender.
+
+        If threads have diverged, a nop comes first.
+        """
         self.nop()
         self._merge(SymbolicOp("signal", sends=[send], kind=kind, back=back), MAX_OP_CHANNELS)
 
     def release(self, step: Step) -> None:
-        """Add a release of the semaphores of the threadblocks that wait for a step."""
+        """Add a release of the semaphores of the threadblocks that wait for a step.
+
+        If threads have diverged, a nop comes first.
+        """
         self.nop()
         self._merge(SymbolicOp("sem_release", steps=[step]), MAX_OP_SEMAPHORES)
 
     def _merge(self, op: SymbolicOp, most: int) -> None:
-        """Add an operation, merged into the last one of its kind; the n-th thread handles the n-th channel."""
+        """Add an operation on one channel or semaphore, merged into the last operation if that is of its kind.
+
+        The n-th thread handles the n-th channel. A channel is used by one thread between two nops; where that would
+        fail, a nop is added or the operation is not merged. An operation has at most `most` channels or semaphores.
+        """
         last = self.block.ops[-1] if self.block.ops else None
         same = last is not None and (last.name, last.kind, last.back) == (op.name, op.kind, op.back)
         if last is None or not same or len(last.sends) + len(last.steps) + 1 > most:
@@ -139,7 +149,10 @@ class _BlockBuilder:
         kind: str = "",
         send: Step = -1,
     ) -> None:
-        """Add a data operation, for a message on channels of `kind` if there is one; packets carry their own order.
+        """Add a data operation, after a nop if its threads need what other threads of the threadblock did.
+
+        A sum (re, repkt) that continues the last sum in the same place is merged into it. Packets carry their own
+        order.
 
         Args:
             name: Name of the operation.
@@ -161,12 +174,18 @@ class _BlockBuilder:
         self.diverged = True
 
     def move_each(self, name: str, reads: int, *lists: list[Span]) -> None:
-        """Add a data operation for each contiguous piece of the lists, which reads the first `reads` lists."""
+        """Add a data operation for each contiguous piece of the lists, which all cover the same chunks of a step.
+
+        It reads the pieces of the first `reads` lists, and writes those of the others.
+        """
         for piece in split_spans(*lists):
             self.move(name, piece[:reads], piece[reads:])
 
     def _added(self, op: SymbolicOp) -> bool:
-        """Merge a reduction into the last one if both leave their sum in the same place; return True if possible."""
+        """Merge a reduction into the last operation if that leaves its sum in the same place.
+
+        Return True if it was merged, False if nothing was changed.
+        """
         if not self.block.ops:
             return False
         last = self.block.ops[-1]
@@ -180,12 +199,15 @@ class _BlockBuilder:
         return True
 
     def _note_read(self, reads: _Threads) -> None:
-        """Record reads of cells by threads."""
+        """Record reads of cells by threads, as None for a cell that different threads have read since the last nop."""
         for cell, thread in reads.items():
             self.read[cell] = thread if self.read.get(cell, thread) == thread else None
 
     def _touched(self, spans: Iterable[Span], name: str) -> _Threads:
-        """Return the thread that accesses each cell; packet operations distribute elements differently."""
+        """Return the thread that accesses each cell of spans, as (whether the operation is on packets, element).
+
+        Packet operations distribute elements differently. Spans of packets are left out.
+        """
         touched: _Threads = {}
         for span in spans:
             if span.kind != "p":
@@ -266,7 +288,7 @@ class _Translator:
         self.to = [v for _, v, _ in c.connections]
 
     def step(self, builder: _BlockBuilder, step: Step) -> None:
-        """Add the operations of a step."""
+        """Add the operations of a step to its threadblock; none for a nop or a step that moves nothing."""
         name, placed = self.names[step], self.places.steps[step]
         if name == "nop" or placed.idle:
             return
@@ -279,7 +301,7 @@ class _Translator:
             self.message(builder, step, name, placed)
 
     def arrival(self, send: Step) -> list[Span]:
-        """Return where a message is put in the receiver's memory."""
+        """Return the spans where a message is put in the receiver's memory; their rank is −1."""
         placed = self.places.steps[self.places.match[send]]
         return [placed.slot] if placed.slot is not None else placed.dst
 
@@ -305,11 +327,18 @@ class _Translator:
             builder.move(last if last and n == len(pieces) else name, piece[:-1][:2], dst, self.kind(send), send)
 
     def kind(self, send: Step) -> str:
-        """Return the type of the channel of a send."""
+        """Return the type of the channel of a send, memory or port."""
         return self.kinds[int(self.c.sends[send])]
 
     def by_put(self, builder: _BlockBuilder, step: Step, name: str, placed: StepPlacement) -> None:
-        """Add the operations of a step whose message is put, then signalled; the receiver waits, then uses it."""
+        """Add the operations of a step whose message is put, then signalled; the receiver waits, then uses it.
+
+        Args:
+            builder: Builder of the threadblock.
+            step: The step, which sends or receives.
+            name: Its instruction.
+            placed: Its placement.
+        """
         sends = name in SENDS
         slot = [placed.slot] if placed.slot is not None else []
         if name != "s":
@@ -337,7 +366,10 @@ class _Translator:
                 self.send(builder, step, into, placed)
 
     def send(self, builder: _BlockBuilder, step: Step, source: list[Span], placed: StepPlacement) -> None:
-        """Add a put of the data in `source`, and its signal."""
+        """Add a put of the data in `source` for a step that sends, and its signal.
+
+        The data is copied first if it may change before a port channel has read it.
+        """
         if placed.copy is not None and source != [placed.slot]:
             builder.move_each("copy", 1, source, [placed.copy])
             source = [placed.copy]
@@ -350,6 +382,12 @@ class _Translator:
         """Add the operations of a step whose message is packets (data and flags), which always arrive in scratch.
 
         Readers wait for the flags.
+
+        Args:
+            builder: Builder of the threadblock.
+            step: The step, which sends or receives.
+            name: Its instruction.
+            placed: Its placement.
         """
         slot = [placed.slot] if placed.slot is not None else []
         sends = name in SENDS

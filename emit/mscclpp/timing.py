@@ -110,7 +110,7 @@ class PlanPredictor(TimedProgram):
 
     @property
     def nchannels(self) -> int:
-        """Return the largest number of channels of a pair of ranks."""
+        """Return the largest number of channels, memory and port channels counted, of one rank to another."""
         pairs = Counter((r, p) for r, gpu in enumerate(self.plan.gpus) for peers in gpu.peers.values() for p in peers)
         return max(pairs.values(), default=0)
 
@@ -120,7 +120,10 @@ class PlanPredictor(TimedProgram):
         return None
 
     def chunk_bytes(self, size_bytes: float) -> float:
-        """Return the bytes of one chunk for a message of `size_bytes` (as nccl-tests counts sizes)."""
+        """Return the bytes of one chunk for a message of `size_bytes`, as nccl-tests counts sizes.
+
+        The size is divided by the chunks of the largest buffer, input or output, of any rank.
+        """
         return float(size_bytes) / self._chunks
 
     @classmethod
@@ -132,7 +135,20 @@ class PlanPredictor(TimedProgram):
         topology: Topology,
         ranks: Sequence[int],
     ) -> float:
-        """Return the time when the last of several concurrent plans has ended, in µs, as `TimedProgram` says."""
+        """Return the time when the last of the plans that begin simultaneously has ended, its data included, in µs.
+
+        All are timed with protocol LL if one of them has it.
+
+        Args:
+            timed: The plans; no two use the same rank.
+            positions: For each plan, the position in `ranks` of each of its ranks.
+            chunk_bytes: Bytes of a chunk of each plan.
+            topology: The topology.
+            ranks: Ranks of the topology that the plans use.
+
+        Raises:
+            InputError: Two ranks that communicate have no link, or a plan cannot be executed or timed.
+        """
         gpus, weight = [PlanGpu(1, 1, 0, peers={"memory": [], "port": []}) for _ in ranks], np.ones(len(ranks))
         for predictor_of_group, new_ranks, size in zip(timed, positions, chunk_bytes, strict=True):
             for rank, gpu in zip(new_ranks.tolist(), whole_plan(predictor_of_group.plan).gpus, strict=True):
@@ -202,8 +218,11 @@ class _PlanSteps:
         Args:
             net: The network.
             topology: The topology under the plan's protocol.
-            weight: Bytes of each rank's chunks, as in `PlanPredictor`.
-            flag_us: α in µs of a flag on each link of the network.
+            weight: Bytes of each rank's chunks relative to the plan's chunks, shape (nranks,).
+            flag_us: α in µs of a flag on each link of the network, shape (links,).
+
+        Raises:
+            InputError: Two ranks that communicate have no link.
         """
         order = np.array([step for block in self.blocks for step in block], dtype=np.int64)
         number = np.full(len(order) + 1, _NONE, dtype=np.int64)  # The last entry stands for no step.
@@ -235,11 +254,20 @@ class _PlanSteps:
         return TimedSteps(columns, cells, ends, link, links, weight)
 
     def _links(self, ends: Ints, net: Network, topology: Topology, flag_us: Floats) -> tuple[Ints, MessageLinks]:
-        """Return the link of each message, and all links.
+        """Return the number of the link of each message, shape (messages,), and all links.
 
         These are the network's links, its hyperlinks, then a link for each pair of ranks that signals, which uses no
-        limits. A pair that is linked in one direction only has that link's α in both: memory that can be written can
-        also be signalled from.
+        limits. A pair that signals both with and without news of data has two of them. A pair that is linked in one
+        direction only has that link's α in both: memory that can be written can also be signalled from.
+
+        Args:
+            ends: (source, destination, threadblock) of each message, shape (messages, 3).
+            net: The network.
+            topology: The topology under the plan's protocol.
+            flag_us: α in µs of a flag on each link of the network, shape (links,).
+
+        Raises:
+            InputError: Two ranks that communicate have no link.
         """
         signal, over = np.array(self.signal, dtype=bool), np.array(self.hyperlink, dtype=np.int64)
         link = np.full(len(ends), _NONE, dtype=np.int64)
@@ -268,7 +296,10 @@ class _PlanSteps:
         )
 
     def _do(self, block: int, act: Act) -> None:
-        """Add the steps of an act."""
+        """Add the steps of an act, which must come in an order of execution: a wait takes the earliest signal left.
+
+        A nop adds none.
+        """
         if act.kind == "wait":
             for end in act.ids:
                 self._add(block, self._signals[end].popleft())
@@ -287,7 +318,10 @@ class _PlanSteps:
             self._meet(block, act.ids[0])
 
     def _meet(self, block: int, barrier: int) -> None:
-        """Add to each threadblock at a barrier the waits for the others' earlier steps, once all have arrived."""
+        """Add to each threadblock at a barrier the waits for the others' earlier steps, once all have arrived.
+
+        Before the last arrival, this only records the threadblock. Afterwards the barrier can be used again.
+        """
         arrived = self._at_barrier[barrier]
         arrived.append(block)
         if len(arrived) < self.plan_acts.barriers[barrier][2]:
@@ -299,11 +333,19 @@ class _PlanSteps:
         arrived.clear()
 
     def _last(self, block: int) -> int:
-        """Return the last step of a threadblock, `_NONE` for none."""
+        """Return the number of the last step of a threadblock so far, `_NONE` for none."""
         return self.blocks[block][-1] if self.blocks[block] else _NONE
 
     def _add(self, block: int, dep: int = _NONE, sends: int = _NONE, receives: int = _NONE, cells: float = 0) -> None:
-        """Add a step at the end of a threadblock, unless it would neither wait nor send nor receive."""
+        """Add a step at the end of a threadblock, unless it would neither wait nor send nor receive.
+
+        Args:
+            block: The threadblock.
+            dep: Step that it waits for, `_NONE` for none.
+            sends: Message that it sends, `_NONE` for none.
+            receives: Message that it receives, `_NONE` for none.
+            cells: Number of cells that it moves.
+        """
         if (dep, sends, receives) == (_NONE, _NONE, _NONE):
             return
         self.blocks[block].append(len(self.dep))
@@ -321,7 +363,19 @@ class _PlanSteps:
         self, block: int, source: int, target: int, cells: float, *, signal: bool = False, flag: bool = False,
         over: int = _NONE,
     ) -> int:  # fmt: skip
-        """Add a message that a threadblock sends; return the step at which it has arrived."""
+        """Add a message that a threadblock sends; return the step at which it has arrived.
+
+        That step is the only one of a new threadblock of the rank `target`.
+
+        Args:
+            block: Threadblock that sends.
+            source: Rank from which the data goes.
+            target: Rank to which the data goes.
+            cells: Number of cells of the message.
+            signal: Whether it is a signal.
+            flag: Whether it is a signal that tells of no data.
+            over: Hyperlink that it goes over, `_NONE` for a link.
+        """
         number = len(self.lane)
         self.lane.append((source, target, block))
         self.signal.append(signal)
@@ -332,7 +386,11 @@ class _PlanSteps:
         return len(self.dep) - 1
 
     def _say(self, block: int, end: int) -> None:
-        """Add a signal on a channel end."""
+        """Add a signal on a channel end, which a port channel sends itself; without another end nothing is sent.
+
+        It is a flag if nothing has moved from its rank to the other since the last signals of the threadblocks that
+        moved it. From now on, the moves of `block` to the other rank count as signalled.
+        """
         actor = self._hand_over(block, end) if end in self.port else block
         other_end = self.plan_acts.across[end]
         rank, peer = self.plan_acts.ends[end].rank, self.plan_acts.ends[end].peer
@@ -344,12 +402,16 @@ class _PlanSteps:
             self._signals[other_end].append(step)
 
     def _hand_over(self, block: int, end: int) -> int:
-        """Return a port channel's own threadblock, which proceeds when the given threadblock has come to this point."""
+        """Return the threadblock of a port channel, after it got a wait for the last step of the given threadblock."""
         self._add(self.port[end], self._last(block))
         return self.port[end]
 
     def _data(self, block: int, act: Act) -> None:
-        """Add the steps of a data operation."""
+        """Add the steps of a data operation: waits for the packets that it reads, then its messages.
+
+        A pws or pwsf also signals, and a pwsf then waits for its port channels. Moves on port channels are steps of the
+        channels.
+        """
         if act.flagged:
             cells = {cell for move in act.moves for cell in move.packets_read()}
             for step in sorted({self._packets[cell] for cell in cells}):
@@ -371,7 +433,11 @@ class _PlanSteps:
     def _in_switch(self, block: int, move: Move) -> None:
         """Add the messages of a sum and a multicast in the switch, slice by slice.
 
-        The switch multicasts finished slices while it sums further ones.
+        The switch multicasts finished slices while it sums further ones. A move with one source is a multicast, in one
+        piece.
+
+        Raises:
+            InputError: No switch has the hyperlinks that are needed.
         """
         rank = self.plan_acts.rank[block]
         reduction = self._over(rank, move.sources, multicasts=False) if len(move.sources) > 1 else _NONE
@@ -405,7 +471,14 @@ class _PlanSteps:
         return self.switches[multicasts, rank, members]
 
     def _move(self, actor: int, block: int, move: Move, targets: Sequence[ActRun]) -> None:
-        """Add the messages of a move, and record when its packets have arrived."""
+        """Add the messages of a move, and record when its packets have arrived.
+
+        Args:
+            actor: Threadblock that executes the move; its own or that of a port channel.
+            block: Threadblock of the operation, which has to signal the move.
+            move: The move.
+            targets: The targets of the move that are written here.
+        """
         rank = self.plan_acts.rank[block]
         for run in move.sources:
             if run.rank != rank:
@@ -418,15 +491,16 @@ class _PlanSteps:
             self._record_packets(run, move.length, arrival)
 
     def _record_packets(self, run: ActRun, length: int, arrival: int) -> None:
-        """Record the step at which the cells of a run have arrived, if they are packets."""
+        """Record `arrival` as the step at which `length` elements of a run have arrived, if they are packets."""
         if run.packet:
             self._packets.update(dict.fromkeys(run.cells(length), arrival))
 
 
 def _switches(plan: ExecutionPlan, net: Network) -> dict[tuple[bool, int, frozenset[int]], int]:
-    """Return the hyperlinks by (whether it multicasts, its single rank, all members).
+    """Return the number of each hyperlink by (whether it multicasts, its single rank, all members).
 
-    Hyperlinks are paced if the plan has both directions. The result is empty if the network has no hyperlinks.
+    If the plan sums in a switch (glres), these are the paced hyperlinks, else those that are not paced. The result is
+    empty if the network has no hyperlinks.
     """
     h = net.hyperlinks
     if h is None:

@@ -65,16 +65,18 @@ class ProgramClock:
         self._compiled_from = compiled_from
 
     def run(self, lasts_us: Floats, ahead: int = 0) -> tuple[float, bool, Floats, Floats]:
-        """Run all steps once.
+        """Run all steps once, from the clock's initial state, and count the executed transmissions of this process.
 
         Args:
-            lasts_us: How long the transmission of each step occupies its link, in µs, shape (steps,).
-            ahead: Number of transmissions that are about to be executed for further sizes.
+            lasts_us: How long the transmission of each step occupies its link, in µs, shape (steps,); 0 for steps that
+                do not send.
+            ahead: Number of transmissions that are about to be executed for further sizes; many of them make compiling
+                the loop pay.
 
         Returns:
             The time when the last step ended and its data arrived, in µs; whether all steps ended (if not, they wait
-            for each other); the time when each step took its link, and the time when it had received (0 if it does not
-            send or receive).
+            for each other); the time in µs when each step took its link, and the time when it had received, both of
+            shape (steps,) and 0 for a step that does not send or receive.
         """
         global _executed
         turns = int(min(max(lasts_us.max(initial=0.0) / TURN_US, 1), self._most_turns))
@@ -107,17 +109,18 @@ def _execute(
         tie: Place of every step among requests of the same age; the smallest goes first.
         link: Link of every connection.
         alpha: Latency of every link, in µs.
-        rate: Rate of a transmission on every link, in GB/s.
+        rate: Rate that a transmission on every link takes of that link's limits, in GB/s.
         gap: How long a transmission keeps the limits of every link busy after it has left the link, in µs.
         uses_ptr: Link l takes part in the limits uses[uses_ptr[l]:uses_ptr[l+1]].
         uses: Limits of all links.
         capacity: Capacity of every limit, in GB/s.
         slots: Transmissions in flight on a connection before the sender waits.
         lasts: How long the transmission of every sending step occupies its link, in µs.
-        start: Output: the time when the transmission of every sending step takes its link, in µs.
-        took: Output: the time when every receiving step has its data, and the slot is free again, in µs.
+        start: Output, which must hold 0s: the time when the transmission of every sending step takes its link, in µs.
+        took: Output, which must hold 0s: the time when every receiving step has its data, and the slot is free again,
+            in µs.
         begins: Time when the run begins, in µs.
-        turns: Number of turns in which each transmission takes its link.
+        turns: Number of equal parts in which each transmission takes its link, requested one after the other.
     """
     nblocks, nsteps = len(first) - 1, len(dep)
     at = [int(first[b]) for b in range(nblocks)]

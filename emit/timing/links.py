@@ -35,12 +35,14 @@ class MessageLinks(NamedTuple):
 
 
 def links_of(net: Network) -> MessageLinks:
-    """Return the links of a network."""
+    """Return the links of a network, without its hyperlinks; a link takes of its limits the rate that it moves."""
     return MessageLinks(net.alpha_us.copy(), net.bandwidth_gbs, np.ones(net.nlinks), net.gap_us, net.uses_and_links())
 
 
 def place_ranks(n: int, topology: Topology, group: Sequence[int] | None) -> tuple[int, ...]:
     """Return the topology's rank of each of a program's `n` ranks: those of the group, or 0, 1, … if that is None.
+
+    Whether the group's ranks exist is not checked.
 
     Raises:
         InputError: The topology has too few ranks, or the group has another number of ranks.
@@ -53,10 +55,10 @@ def place_ranks(n: int, topology: Topology, group: Sequence[int] | None) -> tupl
 
 
 def block_rates(topology: Topology, link_gbs: Floats) -> Floats:
-    """Return the GB/s at which one threadblock sends over links of bandwidths `link_gbs`.
+    """Return the GB/s at which one threadblock sends over links of bandwidths `link_gbs`, with the shape of that array.
 
     If costs are on, a threadblock gets an equal share of the link: the largest share that it can move. As many
-    threadblocks as there are shares then fill the link.
+    threadblocks as there are shares then fill the link. If costs are off, the rate is the bandwidth.
     """
     costs = protocol_costs(topology)
     if costs is None:

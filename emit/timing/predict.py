@@ -173,7 +173,7 @@ class Predictor(TimedProgram):
 
     @property
     def nchannels(self) -> int:
-        """Return the number of channels of the program."""
+        """Return the number of channels of the program: its largest channel number + 1."""
         return self.program.nchannels
 
     @property
@@ -182,7 +182,10 @@ class Predictor(TimedProgram):
         return self._slots
 
     def chunk_bytes(self, size_bytes: float) -> float:
-        """Return the bytes of one chunk for a message of `size_bytes` (as nccl-tests counts sizes)."""
+        """Return the bytes of one chunk for a message of `size_bytes` (as nccl-tests counts sizes).
+
+        The result is not rounded. In gather and scatter, the message is the root's buffer of a block for each rank.
+        """
         p = self.program
         blocks = p.nranks if find_kind(p.collective).blocks_at_root else 1
         return float(size_bytes) / (p.nchunks_per_loop * blocks)
@@ -196,9 +199,19 @@ class Predictor(TimedProgram):
         topology: Topology,
         ranks: Sequence[int],
     ) -> float:
-        """Return the time when the last of several concurrent programs has ended, in µs, as `TimedProgram` says.
+        """Return the time when the last of the programs that begin simultaneously has ended, in µs.
 
-        All programs have the smallest number of FIFO slots among them.
+        All programs have the smallest number of FIFO slots among them, and the protocol of the first.
+
+        Args:
+            timed: The programs, without translations; no two use the same rank.
+            positions: For each program, the position in `ranks` of each of its ranks.
+            chunk_bytes: Bytes of a chunk of each program.
+            topology: The topology.
+            ranks: Ranks of the topology that the programs use.
+
+        Raises:
+            InputError: Two ranks send without a link, or a program deadlocks.
         """
         gpus, weight = [Gpu(0, 0, 0, ())] * len(ranks), np.ones(len(ranks))
         for predictor, new_ranks, size in zip(timed, positions, chunk_bytes, strict=True):
@@ -255,19 +268,22 @@ class Predictor(TimedProgram):
         )
 
     def _slices(self, size_bytes: float) -> int:
-        """Return the number of passes in which the program runs its steps: one if costs are off."""
+        """Return the number of passes in which the program runs its steps: one if costs are off.
+
+        Else it is that of the largest chunk of any rank.
+        """
         if not self.topology.protocol:
             return 1
         return slices_of(self.program.protocol, self.chunk_bytes(size_bytes) * float(self._steps.weight.max()))
 
 
 def _places_of(c: Columns, steps: Ints) -> Ints:
-    """Return (rank, threadblock, position) of each step."""
+    """Return (rank, threadblock, position) of each step, int, shape (steps, 3)."""
     block = c.block[steps]
     return np.stack([c.rank[block], c.tb[block], steps - c.start[block]], axis=1)
 
 
 def _renumbered(block: ThreadBlock, new_ranks: Ints) -> ThreadBlock:
-    """Return the threadblock with its peers replaced by their numbers in `new_ranks`."""
+    """Return the threadblock with its peers replaced by their numbers in `new_ranks`; −1 (no peer) stays."""
     send, recv = (int(new_ranks[peer]) if peer >= 0 else peer for peer in (block.send, block.recv))
     return replace(block, send=send, recv=recv)

@@ -24,7 +24,8 @@ MOST_SLICES = 16  # More slices change a time by less than 1 %, and each slice c
 def slices_of(protocol: str, chunk_bytes: float) -> int:
     """Return the number of slices in which a chunk moves.
 
-    It is a power of two, at most as large as what an executor makes, and at most MOST_SLICES.
+    It is the largest power of two that exceeds neither MOST_SLICES nor the number of slices that an executor makes of
+    so many bytes: at least 1, one for each SLICE_BYTES of the protocol, rounded up.
     """
     needed = -(-chunk_bytes // SLICE_BYTES[protocol])
     return 1 << (int(min(max(needed, 1), MOST_SLICES)).bit_length() - 1)
@@ -53,7 +54,7 @@ class Passes:
     receives: Ints
 
     def by_tie(self, of_steps: Ints) -> Ints:
-        """Return the repeated steps in the order in which requests of the same age are served.
+        """Return the repeated steps in the order in which requests of the same age are served, shape (passes · steps,).
 
         The order is by pass, then as in `of_steps`, the same order of the program's steps.
         """
@@ -61,11 +62,11 @@ class Passes:
 
 
 def passes(columns: Columns, slices: int) -> Passes:
-    """Build the steps of a program, repeated for each slice.
+    """Build the steps of a program, repeated for each slice; a step waits for the step of the same pass.
 
     Args:
         columns: Steps of the program.
-        slices: Number of passes.
+        slices: Number of passes, 1 or more.
     """
     c, nsteps = columns, len(columns.dep)
     length = np.diff(c.start)[c.block]

@@ -66,7 +66,7 @@ class TimedProgram(ABC):
         self.network: Network = network(self._costed, self.group)
 
     def _take_steps(self, steps: TimedSteps, slots: int, compiled_from: int = COMPILED_FROM) -> None:
-        """Prepare steps for timing.
+        """Prepare steps for timing: set `columns` and what a run needs, and drop clocks of earlier steps.
 
         Args:
             steps: The steps.
@@ -117,11 +117,11 @@ class TimedProgram(ABC):
         topology: Topology,
         ranks: Sequence[int],
     ) -> float:
-        """Return the time when the last of several programs that begin simultaneously has ended, in µs.
+        """Return the time when the last of the programs that begin simultaneously has ended, in µs.
 
         Args:
             timed: The programs; no two use the same rank.
-            positions: Positions of the ranks of each program in `ranks`.
+            positions: For each program, the position in `ranks` of each of its ranks.
             chunk_bytes: Bytes of a chunk of each program (see `chunk_bytes`).
             topology: The topology.
             ranks: Ranks of the topology that the programs use.
@@ -139,7 +139,7 @@ class TimedProgram(ABC):
         return self._run(size_bytes)[0]
 
     def times_us(self, sizes: Iterable[float]) -> Floats:
-        """Return `time_us` of each size, shape (sizes,).
+        """Return `time_us` of each size (bytes, as in nccl-tests), in µs, float, shape (sizes,).
 
         Raises:
             InputError: The program deadlocks.
@@ -148,11 +148,11 @@ class TimedProgram(ABC):
         return np.array([self._run(size, len(size_list))[0] for size in size_list], dtype=np.float64)
 
     def _slices(self, size_bytes: float) -> int:  # noqa: ARG002 - programs need it
-        """Return the number of passes in which the steps run."""
+        """Return the number of passes in which the steps run at a message size: 1, unless a subclass has slices."""
         return 1
 
     def _prepared(self, slices: int) -> tuple[Passes, ProgramClock]:
-        """Return the steps, repeated for so many slices, and their clock."""
+        """Return the steps, repeated for so many slices, and their clock, both built once for each number."""
         if slices not in self._runs:
             steps, links = self._steps, self._steps.links
             repeated = passes(steps.columns, slices)
@@ -172,10 +172,11 @@ class TimedProgram(ABC):
         return self._runs[slices]
 
     def _run(self, size_bytes: float, sizes: int = 0) -> tuple[float, Floats, Floats]:
-        """Run the steps at one size, as `ProgramClock.run` does; `sizes` is how many sizes are about to be run.
+        """Run the steps at one size; `sizes` is how many sizes are about to be run.
 
         Returns:
-            The time in µs, then the start and the receipt of each repeated step.
+            The time in µs when the last step ended and its data arrived; the time in µs when each repeated step took
+            its link; and the time when it had received (0 for a step that does not send or receive).
 
         Raises:
             InputError: The program deadlocks.
@@ -192,9 +193,14 @@ class TimedProgram(ABC):
 
 
 def _by_tie(c: Columns, ends: Ints, nranks: int) -> Ints:
-    """Return the steps in the order in which requests of the same age are served.
+    """Return the steps in the order in which requests of the same age are served, shape (steps,).
 
     The order is by position in the threadblock, then by the distance of the ranks, so that not all send to one rank.
+
+    Args:
+        c: The steps.
+        ends: (source, destination, channel) of each connection, shape (connections, 3).
+        nranks: Number of ranks.
     """
     source, target, _ = np.vstack([ends, np.zeros(3, dtype=np.int64)])[
         c.sends

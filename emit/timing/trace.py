@@ -64,12 +64,20 @@ def measured_trace(program: Program, measured: Recorded, predictor: Predictor | 
 
 
 def _written(events: Iterator[dict[str, Any]]) -> str:
-    """Return trace events as the text of a trace file."""
+    """Return trace events as the text of a trace file, ended by a newline; the iterator is used up."""
     return json.dumps({"displayTimeUnit": "ns", "traceEvents": list(events)}) + "\n"
 
 
 def _names(program: Program, group: tuple[int, ...], run_name: str, by: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield the names of processes and threads of one run; `by` is 1 for the threads of the measured run, else 0."""
+    """Yield the events that name the processes (ranks) and threads (threadblocks) of one run.
+
+    Args:
+        program: The program.
+        group: Device of each rank, which its name states.
+        run_name: End of the threads' names; if it is not empty, further events sort the two threads of a threadblock
+            next to each other.
+        by: 1 for the threads of the measured run, which follow all threads of the predicted run; else 0.
+    """
     for rank, gpu in enumerate(program.gpus):
         yield _named("process_name", f"rank {rank} (device {group[rank]})", rank)
         for number, block in enumerate(gpu.threadblocks):
@@ -84,7 +92,10 @@ def _names(program: Program, group: tuple[int, ...], run_name: str, by: int = 0)
 
 
 def _measured(program: Program, run: Recorded) -> Iterator[dict[str, Any]]:
-    """Yield an event for each step of a measured run."""
+    """Yield an event for each step of a measured run, in the order of its columns.
+
+    Its thread is the number of the step's threadblock after all threads of the predicted run.
+    """
     places = list(program.steps())
     columns = (run.step, run.window, run.start_us, run.end_us)
     for number, window, start, end in zip(*(column.tolist() for column in columns), strict=True):
@@ -97,7 +108,11 @@ def _measured(program: Program, run: Recorded) -> Iterator[dict[str, Any]]:
 
 
 def _predicted(predictor: Predictor, size_bytes: float) -> Iterator[dict[str, Any]]:
-    """Yield events for each transmission of a predicted run: its send, its receipt and its arrow."""
+    """Yield four events for each transmission of a predicted run: its send, its receipt and the two ends of its arrow.
+
+    Raises:
+        InputError: The program deadlocks.
+    """
     moved = predictor.transfers(size_bytes)
     columns = (
         moved.sender, moved.receiver, moved.start_us, moved.end_us, moved.arrive_us, moved.received_us, moved.bytes,
@@ -113,12 +128,23 @@ def _predicted(predictor: Predictor, size_bytes: float) -> Iterator[dict[str, An
 
 
 def _named(kind: str, name: str, rank: int, block: int = 0) -> dict[str, Any]:
-    """Return the event that names a process or a thread."""
+    """Return the event that names a process or a thread: `kind` is its name in the format, `block` the thread."""
     return {"ph": "M", "name": kind, "pid": rank, "tid": block, "args": {"name": name}}
 
 
 def _slice(kind: str, name: str, place: list[int], start: float, end: float, args: dict[str, Any]) -> dict[str, Any]:
-    """Return the event of one slice at `place` (rank, thread)."""
+    """Return the event of one slice at `place`, whose first two entries are rank and thread; times are in µs.
+
+    A slice is at least _LEAST_US long.
+
+    Args:
+        kind: Category of the slice.
+        name: Text of the slice.
+        place: Rank, thread, and whatever follows.
+        start: When it begins.
+        end: When it ends.
+        args: Details that the viewer shows.
+    """
     duration = max(end - start, _LEAST_US)
     return {
         "ph": "X", "cat": kind, "name": name, "pid": place[0], "tid": place[1], "ts": start, "dur": duration,
@@ -127,5 +153,12 @@ def _slice(kind: str, name: str, place: list[int], start: float, end: float, arg
 
 
 def _end(kind: str, number: int, place: list[int], at: float) -> dict[str, Any]:
-    """Return the event of one end of a message's arrow."""
+    """Return the event of one end of a message's arrow: `kind` is "s" for its start and "f" for its finish.
+
+    Args:
+        kind: "s" or "f".
+        number: Number of the arrow, equal at its two ends.
+        place: Rank, thread, and whatever follows.
+        at: Time in µs.
+    """
     return {"ph": kind, "cat": "message", "name": "message", "id": number, "pid": place[0], "tid": place[1], "ts": at}

@@ -24,11 +24,12 @@ MOST_RANKS = 64  # A program for more ranks takes seconds to compile.
 
 
 def _file(name: str) -> Any:
-    """Import a file of this folder, which may also be an example, when its algorithm is needed."""
+    """Import the module `name` of this folder, which may also be an example, and return it."""
     return import_module(f"runtime.algorithms.{name}")
 
 
 def _ring_allgather(ranks: int, _: int) -> Script:
+    """Build the script in which every rank's block is copied from rank to rank around a ring, out of place."""
     script = Script("ring", "allgather", ranks, inplace=False)
     for r in range(ranks):
         part = script.chunk(r, "i", 0).copy(r, "o", r)
@@ -38,6 +39,7 @@ def _ring_allgather(ranks: int, _: int) -> Script:
 
 
 def _ring_reducescatter(ranks: int, _: int) -> Script:
+    """Build the script in which every block is summed from rank to rank around a ring, to end at its rank."""
     script = Script("ring", "reducescatter", ranks)
     for c in range(ranks):
         part = script.chunk((c + 1) % ranks, "i", c)
@@ -47,6 +49,7 @@ def _ring_reducescatter(ranks: int, _: int) -> Script:
 
 
 def _direct_reducescatter(ranks: int, _: int) -> Script:
+    """Build the script in which every rank sends each other rank's block straight to it, where they are summed."""
     script = Script("direct", "reducescatter", ranks)
     for r in range(ranks):
         share = script.chunk(r, "i", r)
@@ -56,7 +59,13 @@ def _direct_reducescatter(ranks: int, _: int) -> Script:
 
 
 def _direct(collective: str, ranks: int, root: int) -> Script:
-    """Build the script in which every block is sent straight from its source to its destination."""
+    """Build the script in which every block is sent straight from its source to its destination.
+
+    Args:
+        collective: "gather", "scatter", "alltoall" or "allgather", whose program works out of place.
+        ranks: Number of ranks.
+        root: Root of a gather or scatter; otherwise it is only noted.
+    """
     script = Script(DIRECT, collective, ranks, root=root, inplace=False if collective == "allgather" else None)
     for r in range(ranks):
         if collective == "gather":
@@ -70,6 +79,7 @@ def _direct(collective: str, ranks: int, root: int) -> Script:
 
 
 def _tree_broadcast(ranks: int, root: int) -> Script:
+    """Build the in-place script in which the number of ranks that have the root's data doubles in each step."""
     script = Script("tree", "broadcast", ranks, root=root, inplace=True)
     reached = 1
     while reached < ranks:
@@ -82,6 +92,7 @@ def _tree_broadcast(ranks: int, root: int) -> Script:
 
 
 def _tree_reduce(ranks: int, root: int) -> Script:
+    """Build the in-place script in which partial sums meet in a binomial tree that ends at the root."""
     script = Script("tree", "reduce", ranks, root=root, inplace=True)
     half = 1 << (ranks - 1).bit_length()
     while half > 1:
@@ -128,7 +139,10 @@ COLLECTIVES = tuple(dict.fromkeys(row.collective for row in _ROWS))  # All colle
 
 
 def _rows(collective: str, ranks: int) -> dict[str, BuiltIn]:
-    """Return the algorithms for a collective on so many ranks, by name; empty for an unknown collective."""
+    """Return the algorithms for a collective on so many ranks, by name; that for large messages is first.
+
+    It is empty for an unknown collective, for fewer than 2 ranks and for more than MOST_RANKS.
+    """
     if not 2 <= ranks <= MOST_RANKS:
         return {}
     power = ranks & (ranks - 1) == 0
@@ -144,7 +158,7 @@ def names(collective: str, ranks: int) -> tuple[str, ...]:
 
 
 def usual(collective: str, ranks: int, size_bytes: int) -> str | None:
-    """Return the name of the algorithm to use without measurements: few messages for small sizes, else a ring.
+    """Return the algorithm to use without measurements: for up to 32 KiB the last one of `names`, else the first.
 
     It is None where `names` is empty. `size_bytes` is the size of the message as nccl-tests counts it.
     """
@@ -156,11 +170,11 @@ def usual(collective: str, ranks: int, size_bytes: int) -> str | None:
 
 @lru_cache(_MOST_COMPILED)
 def built_in(collective: str, name: str, ranks: int, root: int = 0) -> Program:
-    """Return an algorithm as a compiled program.
+    """Return an algorithm as a compiled program, which is kept for later calls.
 
     Args:
         collective: The collective.
-        name: Name of the algorithm.
+        name: Name of the algorithm, one of `names`; the program has it too.
         ranks: Number of ranks, 2 to MOST_RANKS.
         root: Root of the collective, if it has one; otherwise it is ignored.
 

@@ -35,7 +35,7 @@ def cupy() -> Any:
 
 
 def gpu_names() -> str:
-    """Return the numbers and names of this machine's GPUs.
+    """Return the numbers and names of this machine's GPUs as text: "GPU 0 NAME, GPU 1 NAME".
 
     Raises:
         InputError: As for `cupy`.

@@ -41,7 +41,7 @@ _BITS = ((READS_SRC, 1), (RECEIVES, 2), (WRITES_DST, 4), (SENDS, 8), (READS_DST,
 
 
 def gpu_source() -> str:
-    """Return the kernel as one text for NVRTC, which then needs no path."""
+    """Return the kernel and the files that it includes as one text for NVRTC, which then needs no path."""
     text = SOURCE.read_text(encoding="utf-8")
     for name in INCLUDED:
         included = SOURCE.with_name(name).read_text(encoding="utf-8").replace("#pragma once\n", "")
@@ -66,7 +66,7 @@ class Sizes:
     nothers: int = 0
 
     def numbers(self) -> NDArray[np.int64]:
-        """Return the numbers in their order."""
+        """Return the fields as one column, in their order."""
         return np.array(list(vars(self).values()), dtype=np.int64)
 
 
@@ -171,9 +171,11 @@ class Encoded:
     def sizes(self, layout: Layout, kind: str, naverages: int) -> Sizes:
         """Return the numbers at the end of the kernel's Job for one run: chunks pass in windows that fit a slot.
 
+        With an emulated network there is one window, and a slot holds the longest chunk.
+
         Args:
             layout: Layout of the run's buffers.
-            kind: Data type.
+            kind: Data type, a key of TYPES.
             naverages: Number of cells to divide after the last step.
         """
         size, limit_ns = TYPES[kind].itemsize, int(self.limit_s * 1e9)
@@ -208,7 +210,10 @@ class Encoded:
         return [int(first) for first in np.searchsorted(self.columns.rank, self.groups(devices))]
 
     def chunk_bytes(self, layout: Layout, kind: str) -> float:
-        """Return the mean size of a chunk in bytes; the lengths of chunks differ by one element."""
+        """Return the mean size of a chunk in bytes; the lengths of chunks differ by at most one element.
+
+        `kind` is the data type, a key of TYPES.
+        """
         return layout.elements * TYPES[kind].itemsize / layout.chunks
 
     def sheet(self, layout: Layout, kind: str) -> NDArray[np.int64]:
@@ -239,7 +244,7 @@ class Encoded:
 
 
 def _narrow(columns: Sequence[Any]) -> Table:
-    """Join columns as the kernel's int32 table.
+    """Return a table whose columns are `columns`, as the kernel's int32: (rows, columns).
 
     Raises:
         InputError: A number is too large for int32.
@@ -273,7 +278,10 @@ def _messages_carry_order(program: Program, columns: Columns, goal: Goal | None)
 
 
 def scratch_offsets(encoded: Encoded, layout: Layout, kind: str) -> list[int]:
-    """Return the first byte of each rank's scratch in one block of memory, and the end of the last one."""
+    """Return the first byte of each rank's scratch in one block of memory, and the end of the last one.
+
+    There are ranks + 1 numbers, each a multiple of 16. `kind` is the data type, a key of TYPES.
+    """
     sizes = [_up(gpu.s_chunks * layout.longest * TYPES[kind].itemsize) for gpu in encoded.program.gpus]
     return [0, *accumulate(sizes)]
 

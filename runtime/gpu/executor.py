@@ -304,6 +304,10 @@ class GpuExecutor:
     def kernels(self, kind: str, op: str) -> tuple[Any, Any, int]:
         """Return the interpreter, the averaging kernel, and their threads a block, compiled once for each type and op.
 
+        Args:
+            kind: Data type, a key of TYPES.
+            op: Reduction; avg and sum share their kernels.
+
         Raises:
             InputError: The GPU does not hold all blocks at once.
         """
@@ -313,9 +317,13 @@ class GpuExecutor:
         return self.compiled[key]
 
     def _compile(self, kind: str, op: str) -> tuple[Any, Any, int]:
-        """Build both kernels and load them on every GPU before any launch.
+        """Build both kernels, load them on every GPU before any launch, and return them with their threads a block.
 
-        A kernel that is loaded while running kernels wait for it may never start.
+        A kernel that is loaded while running kernels wait for it may never start. The number of threads is the largest
+        of THREADS with which every GPU holds all its blocks at once.
+
+        Raises:
+            InputError: A GPU does not hold all its blocks with any number of threads.
         """
         modules: dict[int, Any] = {}
         limit = THREADS[0]
@@ -342,7 +350,11 @@ class GpuExecutor:
         return interpret, average, limit
 
     def _run_timed(self, launch: Launch) -> None:
-        """Run a launch and set `kernel_us`."""
+        """Run a launch to its end and set `kernel_us`: the longest time of a GPU in µs, or that of an emulated network.
+
+        Raises:
+            InputError: As for `Launch.check`.
+        """
         event = self.cupy.cuda.Event
         events = []
         for share in self.shares:
@@ -389,7 +401,7 @@ def measuring(request: BenchRequest) -> Session:
         devices = parse_ranks(request.devices, "--devices", int(cupy().cuda.runtime.getDeviceCount()))
 
     def make(a: BenchAlgorithm) -> GpuExecutor:
-        """Build the executor of an algorithm."""
+        """Build the executor of an algorithm, with the emulated network of the request, if it has one."""
         network = request.network
         pace = None if network is None else Pace(a.program, network, a.communicator(network), request.slower)
         return GpuExecutor(a.program, a.goal, pace=pace, devices=devices)

@@ -94,7 +94,10 @@ class Pace:
         self._alpha_us = np.where(rates > 0, net.alpha_us[links] if net.nlinks else 0.0, 0.0)
 
     def _keep_shared(self, places: list[list[int]], rates: NDArray[np.float64], capacity: NDArray[np.float64]) -> None:
-        """Keep the links and limits that their connections can fill, as columns of this object.
+        """Keep the links and limits that their connections can fill, and the connections' rates, in this object.
+
+        A place counts if the rates of its connections in sum are above its capacity. Rates and capacities are kept in
+        kB/s.
 
         Args:
             places: Links and limits that each connection uses, by number.

@@ -192,7 +192,10 @@ class _HostRun:
         return None
 
     def _work(self) -> None:
-        """Run ready blocks until all are over or a thread fails."""
+        """Run ready blocks until all are over or a thread fails.
+
+        An error is not raised: the first one of all threads is set as `fault`.
+        """
         try:
             while True:
                 with self.change:
@@ -212,7 +215,7 @@ class _HostRun:
                 self.change.notify_all()
 
     def _advance(self, block: _HostBlock) -> None:
-        """Run a block until it waits or ends."""
+        """Run a ready block until it waits, ends, or lends its memory to a receiver, and count it as not running."""
         executor = self.executor
         while True:
             with self.change:
@@ -242,7 +245,10 @@ class _HostRun:
                 self._finish_chunk(block)
 
     def _must_wait(self, block: _HostBlock) -> bool:
-        """Return True if the block must wait, and register it with the event that it waits for."""
+        """Return True if the block must wait, and register it with the event that it waits for.
+
+        The caller holds the lock of `change`.
+        """
         executor, step = self.executor, block.step
         dependency, receives_on, sends_on = executor.dep[step], executor.receives[step], executor.sends[step]
         if dependency >= 0 and self.done[dependency] <= block.window:
@@ -261,20 +267,23 @@ class _HostRun:
         return bool(sends_on < 0 or self.in_flight[sends_on] < self.executor.depth)
 
     def _wake(self, waiting: list[_HostBlock | None], connection: int) -> None:
-        """Mark the block that waits for a connection as ready."""
+        """Mark the block that waits for a connection, if any, as ready; `waiting` has it by connection."""
         block = waiting[connection]
         if block is not None:
             waiting[connection] = None
             self._resume(block)
 
     def _resume(self, block: _HostBlock) -> None:
-        """Place a block at the front of the queue."""
+        """Place a block at the front of the queue of ready blocks, and wake a thread for it."""
         # A reader runs first, because its data is still in the cache.
         self.ready.appendleft(block)
         self.change.notify()
 
     def _free_slot(self, message: _HostMessage, connection: int) -> None:
-        """Mark the slot of a read message as free, and its waiting sender as ready."""
+        """Mark the slot of a read message as free, and a sender that waits for a slot as ready.
+
+        A sender that lent its memory for the message goes on too: its chunk counts as finished.
+        """
         self.in_flight[connection] -= 1
         self._wake(self.waits_slot, connection)
         if message.owner is not None:
@@ -350,7 +359,9 @@ class _HostRun:
         return target if lend else target.copy()
 
     def _cell(self, rank: int, buffer: int, cell: int, window: int, put: int | None) -> Array:
-        """Return a chunk's elements in a window.
+        """Return a chunk's elements in a window, as a view of the rank's buffer.
+
+        A chunk of scratch has as many elements as were last written to it in this window, 0 before that.
 
         Args:
             rank: The rank.
@@ -360,7 +371,7 @@ class _HostRun:
             put: Number of elements that will be written there; None for a read.
 
         Raises:
-            InputError: Another number of elements is written than the chunk has.
+            InputError: Another number of elements is written than the chunk of an input or output has.
         """
         begin = window * self.width
         array = self.memory[rank][buffer]
@@ -378,7 +389,7 @@ class _HostRun:
         return view
 
     def _describe_deadlock(self) -> str:
-        """Describe what the first unfinished block waits for."""
+        """Describe what the first unfinished block waits for, as words of an error message."""
         executor = self.executor
         block = next(block for block in self.blocks if not block.over)
         dependency, receives_on = executor.dep[block.step], executor.receives[block.step]
@@ -392,31 +403,48 @@ class _RecordedRun(_HostRun):
     """An execution that also records when each step begins and ends in each window."""
 
     def run_to_end(self) -> None:
-        """Run all steps and record their times."""
+        """Run all steps and record their times in s, by the clock time.perf_counter, in `zero`, `begin_s` and `slices`.
+
+        Raises:
+            InputError: As for `_HostRun.run_to_end`.
+        """
         self.begin_s = [0.0] * len(self.executor.op)
         self.slices: list[tuple[float, int, int, float]] = []  # Start in s, step, window, end in s.
         self.zero = time.perf_counter()
         super().run_to_end()
 
     def recorded(self) -> Recorded:
-        """Return the begin and end of each step in µs since the start of the run."""
+        """Return the begin and end in µs since the start of the run, a row for each step and window.
+
+        The rows are sorted by begin.
+        """
         start, step, window, end = np.array(sorted(self.slices), dtype=np.float64).reshape(-1, 4).T
         since = ((column - self.zero) * 1e6 for column in (start, end))
         return Recorded(step.astype(np.int64), window.astype(np.int64), *since)
 
     def _execute(self, block: _HostBlock, message: _HostMessage | None, sends: bool, lend: bool) -> Array | None:
+        """Run the step as `_HostRun` does, and note when its first chunk begins."""
         if block.chunk == 0:
             self.begin_s[block.step] = time.perf_counter()
         return super()._execute(block, message, sends, lend)
 
     def _finish_chunk(self, block: _HostBlock) -> None:
+        """Count the chunk as `_HostRun` does, and note the times of a step whose last chunk it is."""
         if block.chunk + 1 == self.executor.count[block.step]:  # The time is taken before a waiting block can begin.
             self.slices.append((self.begin_s[block.step], block.step, block.window, time.perf_counter()))
         super()._finish_chunk(block)
 
 
 def _unequal(rank: int, buffer: str, cell: int, has: int, comes: int) -> InputError:
-    """Return the error for chunks of different length."""
+    """Return the error for chunks of different length, which the caller raises.
+
+    Args:
+        rank: The rank.
+        buffer: "i", "o" or "s".
+        cell: Number of the chunk in the buffer.
+        has: Number of elements of this chunk.
+        comes: Number of elements that arrive.
+    """
     return InputError(
         f"rank {rank} {buffer}[{cell}] has {has} elements, {comes} come to it: chunks of unequal length trade places;"
         " the count must be one that the chunks divide"

@@ -50,8 +50,11 @@ _KINDS = {"float": "float32", "half": "float16", "double": "float64"}  # torch's
 def measuring(request: BenchRequest) -> Iterator[tuple[Measure, bool]]:
     """Open a session that measures on the ranks of this job; see `runtime.backends.Backend`.
 
+    It yields the measuring function, and True on rank 0 only. It sets SYNTH_LIBRARY in the environment to the request's
+    library, and it joins the job as `joined` does.
+
     Raises:
-        InputError: The job has another number of ranks.
+        InputError: The job has another number of ranks, or as for `joined`.
     """
     path = request.path
     if path is not None:
@@ -60,7 +63,10 @@ def measuring(request: BenchRequest) -> Iterator[tuple[Measure, bool]]:
     last: dict[str, RankProgram] = {}
 
     def measure_algorithm(a: BenchAlgorithm, size_bytes: int) -> BenchRow:
-        """Measure an algorithm at a size in bytes."""
+        """Measure an algorithm at a size in bytes: as a library's program by torch's call, or as a custom collective.
+
+        The rank's part of the last custom program is kept for the next size.
+        """
         if a.program.collective == CUSTOM and a.goal is not None:
             if a.name not in last:
                 last.clear()
@@ -131,7 +137,10 @@ def measure_custom(part: RankProgram, goal: Goal, size_bytes: int, settings: Set
     group = dist.distributed_c10d._get_default_group()
 
     def timed(runs: int) -> float:
-        """Return the mean time in s of `runs` runs in a row, on the slowest rank."""
+        """Fill this rank's buffers anew, run the program `runs` times in a row, and return the mean time in s.
+
+        The time is that of the slowest rank.
+        """
         inputs[me][:], outputs[me][:] = input_values[me], 0  # A program may write to its input.
         with ours.using("gloo"):
             dist.barrier()

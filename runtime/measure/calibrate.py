@@ -171,9 +171,19 @@ def _measure_kinds(
 
 
 def _shared(meter: Meter, limit: str, pairs: Sequence[tuple[int, int]], protocol: str, blocks: int) -> float:
-    """Measure the GB/s of a limit that these pairs share.
+    """Measure the GB/s of a limit that these pairs share, all pairs sending at once.
 
     Each pair uses as many threadblocks as fill a link, or fewer where a rank cannot have so many.
+
+    Args:
+        meter: Times of probes.
+        limit: Name of the limit, for remarks and errors.
+        pairs: The pairs of ranks.
+        protocol: Protocol of the messages.
+        blocks: Number of threadblocks that fill a link.
+
+    Raises:
+        InputError: The times say too little and the meter does not accept noise.
     """
     most_pairs = max(sum(rank in pair for pair in pairs) for rank in {rank for pair in pairs for rank in pair})
     rate = meter.rate(pairs, protocol, max(1, min(blocks, MOST_BLOCKS // most_pairs)))
@@ -209,14 +219,19 @@ def _on_kind(meter: Meter, pairs: Sequence[tuple[int, int]], protocol: str, subj
 
 
 def _median(figures: Sequence[Measured]) -> Measured:
-    """Return the middle figure, or the upper one of the two in the middle, so that it was measured."""
+    """Return the figure of middle value, or the upper one of the two in the middle, so that it was measured."""
     return sorted(figures, key=lambda figure: figure.value)[len(figures) // 2]
 
 
 def _best(
     costs: Mapping[str, Mapping[str, OnKind]], kinds: Iterable[str], key: Callable[[OnKind], float]
 ) -> dict[str, str]:
-    """Return for each kind of link the protocol with the least `key`.
+    """Return for each kind of link the protocol with the least `key`, the first one of equal protocols.
+
+    Args:
+        costs: Costs by protocol and kind of link.
+        kinds: The kinds of links.
+        key: Function of a protocol's costs on a kind of link.
 
     Raises:
         InputError: No protocol may be used on a kind of link.
@@ -238,7 +253,10 @@ def _spread_out(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _pairs_by_kind(topology: Topology) -> dict[str, list[tuple[int, int]]]:
-    """Return the pairs of ranks by the slowest kind of link that they cross; the first path of a pair counts."""
+    """Return the pairs of ranks, sorted, by the name of the slowest kind of link that they cross.
+
+    The first path of a pair counts. Kinds without pairs are missing.
+    """
     by_kind: dict[str, list[tuple[int, int]]] = {}
     counted_pairs = set()
     for pair, links in sorted(_crossed(topology)):
@@ -287,13 +305,22 @@ def executor_costs(calibration: Calibration, stated_costs: Costs | None, source:
 
 
 def _share(on_kind: OnKind) -> float:
-    """Compute a threadblock's GB/s as a whole part of its link's, with MARGIN, but not less than it moved."""
+    """Return the GB/s to state for one threadblock: a whole part of its link's rate.
+
+    It is the measured rate where that is higher, and has the factor MARGIN in either case.
+    """
     parts = max(1, round(on_kind.link_gbs.value / on_kind.threadblock_gbs.value))
     return MARGIN * max(on_kind.threadblock_gbs.value, on_kind.link_gbs.value / parts)
 
 
 def _origin(by_kind: Mapping[str, OnKind], limited: bool, stated: Protocol) -> str:
-    """Describe where each figure of a protocol comes from, and its uncertainty."""
+    """Describe where each figure of a protocol comes from, and its uncertainty, as text for the protocol's note.
+
+    Args:
+        by_kind: The protocol's measured costs by kind of link.
+        limited: Whether a threadblock's rate is stated, because one does not fill every link.
+        stated: The protocol as the topology states it; its links and switch operations are not measured.
+    """
 
     def within(*names: str) -> str:
         """Describe the worst uncertainty of each named figure over all kinds of links."""
@@ -342,7 +369,9 @@ def calibrate(topology: Topology, calibration: Calibration, source: str) -> Topo
 
     A link through switches is measured as a whole. Each physical link on it gets the largest bandwidth that was
     measured through it, since other links may have limited a measurement, and its share of α in the topology's own
-    proportion. Limits that were not measured stay.
+    proportion. Links that the topology describes by equal figures get their median, unless sorted neighbours differ in
+    bandwidth by more than a factor of APART. Links that were not measured stay. Figures of measured links and of all
+    limits, also those that were not measured, are rounded to DIGITS significant digits.
 
     Args:
         topology: The topology.
@@ -400,7 +429,7 @@ def _links(topology: Topology) -> list[tuple[tuple[int, int], list[str]]]:
 
 
 def _crossed(topology: Topology) -> list[tuple[tuple[int, int], list[int]]]:
-    """Return every link as a pair of ranks, with the physical links that it crosses."""
+    """Return every link as a pair of ranks, with the indices of the physical links that it crosses."""
     physical = {
         f"{topology.vertex_name(int(a))}→{topology.vertex_name(int(b))}": number
         for number, (a, b) in enumerate(zip(topology.link_src, topology.link_dst, strict=True))
@@ -409,11 +438,19 @@ def _crossed(topology: Topology) -> list[tuple[tuple[int, int], list[int]]]:
 
 
 def _kinds(gbs: Floats, links: Sequence[int]) -> list[Ints]:
-    """Split links by bandwidth: sorted neighbours that differ by more than a factor of APART are of different kinds."""
+    """Split links by bandwidth: sorted neighbours that differ by more than a factor of APART are of different kinds.
+
+    Args:
+        gbs: GB/s of every link of the topology.
+        links: Indices of the links to split, at least one.
+
+    Returns:
+        The indices of each kind's links, by ascending bandwidth.
+    """
     order = np.array(sorted(links, key=lambda link: (gbs[link], link)), dtype=np.int64)
     return np.split(order, 1 + np.flatnonzero(gbs[order[1:]] > APART * gbs[order[:-1]]))
 
 
 def _rounded(value: float) -> float:
-    """Return a figure with DIGITS significant digits."""
+    """Return a figure rounded to DIGITS significant digits."""
     return float(f"{value:.{DIGITS}g}")

@@ -60,19 +60,25 @@ class Measured:
 
     @classmethod
     def open_by(cls, value: float, open_by: float, unrest: float) -> Measured:
-        """Return a figure with an uncertainty of `open_by` in its own unit; 0 if the value is not positive."""
+        """Return a figure with the uncertainty `open_by` in its own unit; the spread is `open_by` / `value`.
+
+        If the value is not positive, the figure is 0 with the spread inf. `unrest` is as in the class.
+        """
         return cls(value, open_by / value, unrest) if value > 0 else cls(0.0, math.inf, unrest)
 
     @property
     def within(self) -> str:
-        """Return the relative uncertainty in words."""
+        """Return the relative uncertainty in words: "5%", "not seen" for a figure of 0, or "not known" for inf."""
         if self.value == 0:
             return "not seen"
         return f"{self.spread:.0%}" if math.isfinite(self.spread) else "not known"
 
 
 def worst_within(figures: Iterable[Measured]) -> str:
-    """Return the largest uncertainty of some figures in words, or "not seen" if none of them is above 0."""
+    """Return the largest uncertainty of some figures in words, as `Measured.within`.
+
+    " where seen" follows if some of the figures are 0. It is "not seen" if none of them is above 0.
+    """
     all_figures = list(figures)
     positive = [figure for figure in all_figures if figure.value]
     if not positive:
@@ -94,7 +100,7 @@ class Rates:
 
     @property
     def blocks(self) -> int:
-        """Return the number of threadblocks that fill the link."""
+        """Return the number of threadblocks that fill the link: the largest in `by_blocks`."""
         return next(reversed(self.by_blocks))
 
     @property
@@ -164,7 +170,14 @@ class NoisePolicy:
     def check_repeated(self, subject: str, figure: Measured) -> None:
         """Check that a figure's times repeat, and object otherwise: they would describe other work, not the machine.
 
-        A figure that is uncertain although its times repeat is too small for its times to say more.
+        A figure that is uncertain although its times repeat is too small for its times to say more, and passes.
+
+        Args:
+            subject: Name of the figure, for the remark or the error.
+            figure: The figure.
+
+        Raises:
+            InputError: The times do not repeat, and noise is not accepted.
         """
         if figure.spread > NOISE and figure.unrest > ENOUGH:
             finding = f"does not repeat, the least {AGREE} times that were measured lie {figure.unrest:.0%} apart"
@@ -286,12 +299,23 @@ class Meter:
         return Measured(3 * size * chunks / difference.value / 1e3, difference.spread, difference.unrest)
 
     def _least(self, probe: Probe, size: int, enough: float = ENOUGH) -> Measured:
-        """Return the least time of a probe, with new measurements where they are needed."""
+        """Return the least time in µs of a probe, with new measurements where they are needed, as in `repeated_least`.
+
+        Args:
+            probe: The probe.
+            size: Bytes of its messages.
+            enough: Relative distance of times that is small enough.
+        """
         times = self._times.setdefault((probe, size), [])
         return repeated_least(lambda: self._timer(probe, size), times, enough)
 
     def _apart(self, short: tuple[Probe, int], long: tuple[Probe, int]) -> tuple[Measured, Measured]:
-        """Return two times, measured more closely while their difference is uncertain."""
+        """Return the times in µs of two probes, measured more closely while their difference is too uncertain.
+
+        Args:
+            short: Probe and bytes of its messages, whose time should be the shorter one.
+            long: The other probe and bytes.
+        """
         for enough in CLOSER:
             less, more = self._least(*short, enough), self._least(*long, enough)
             if _over(less, more, 1).spread <= NOISE:
@@ -300,19 +324,23 @@ class Meter:
 
 
 def _over(short: Measured, long: Measured, parts: int) -> Measured:
-    """Return one of `parts` equal parts of the difference of two times."""
+    """Return one of `parts` equal parts of the difference `long` - `short` of two times.
+
+    It is 0 with the spread inf where the difference is not positive. Its uncertainty is the sum of that of both times.
+    """
     open_us = long.value * long.spread + short.value * short.spread
     return Measured.open_by((long.value - short.value) / parts, open_us / parts, max(long.unrest, short.unrest))
 
 
 def each_direction(forward_gbs: float, back_gbs: float) -> tuple[float, float]:
-    """Return the GB/s of a link and of the link back from their rates of `Meter.rate`.
+    """Return the GB/s of a link and of the link back, from the rates that `Meter.rate` measured for them.
 
-    `Meter.rate` counts MESSAGES in one direction and one back. Noise cannot make the results negative.
+    `Meter.rate` sends MESSAGES chunks in one direction and one back, and counts all of them. The results are positive,
+    whatever the noise.
 
     Args:
-        forward_gbs: Rate of the link in GB/s.
-        back_gbs: Rate of the link back in GB/s.
+        forward_gbs: Rate of the link in GB/s, above 0.
+        back_gbs: Rate of the link back in GB/s, above 0.
     """
     inverse_rates = [(MESSAGES + 1) / rate for rate in (forward_gbs, back_gbs)]
     seconds_per_unit = [

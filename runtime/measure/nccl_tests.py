@@ -93,14 +93,16 @@ class PrintedRun:
 
 
 def read_runs(text: str, origin: str) -> list[PrintedRun]:
-    """Return the runs of a text in order.
+    """Return the runs of a text in order; runs without rows and lines of more than 1000 characters are left out.
+
+    A collective or a number of ranks that the text does not state is derived from the columns, where they tell it.
 
     Args:
         text: What nccl-tests or rccl-tests printed, with anything around it.
         origin: Name of the file, with which errors begin.
 
     Raises:
-        InputError: The text has no table with rows, a row is cut off, or a number is not possible.
+        InputError: The text has no table with rows or one with too many, a row is cut off, or a number is not possible.
     """
     runs: list[PrintedRun] = []
     devices: dict[int, tuple[str, str]] = {}
@@ -185,7 +187,10 @@ def _row_of(run: PrintedRun, row: re.Match[str], fields: list[str], place: str) 
 
 
 def _named(text: str, names: tuple[str, ...]) -> str:
-    """Return the name of an algorithm or protocol, which NCCL logs as a number, or in capitals with underscores."""
+    """Return the name that NCCL logs as its index in `names`, or in capitals with underscores.
+
+    A text that is no name of `names` is returned as it is.
+    """
     if text.isdecimal():
         return names[int(text)] if int(text) < len(names) else text
     plain = text.replace("_", "").upper()
@@ -193,7 +198,10 @@ def _named(text: str, names: tuple[str, ...]) -> str:
 
 
 def _factor(run: PrintedRun) -> tuple[float, float] | None:
-    """Return what bus over algorithm bandwidth can be, as the row with the largest message has it; None if unknown."""
+    """Return the least and the largest possible bus over algorithm bandwidth of a run; None if unknown.
+
+    They are those of the row with the largest message that has them.
+    """
     known = [(row.size_bytes, row.factor) for row in run.rows if row.factor is not None]
     return max(known)[1] if known else None
 
@@ -218,7 +226,10 @@ def _ranks_by_columns(run: PrintedRun) -> int:
 
 
 def _collective_by_columns(run: PrintedRun) -> str:
-    """Return the collective that the columns of a run tell; "" where they do not."""
+    """Return "reduce", "broadcast", "allreduce" or "reducescatter" as the columns of a run tell; "" where they do not.
+
+    They are the root, the operation, and the bus over algorithm bandwidth for `run.ranks`, which must be set.
+    """
     is_reduced, factor = run.operation not in ("", "none"), _factor(run)
     if run.root >= 0:
         if is_reduced:

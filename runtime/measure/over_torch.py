@@ -168,12 +168,12 @@ class Case:
 
     @property
     def blocks(self) -> int:
-        """Return the number of blocks in the size."""
+        """Return the number of blocks in the size: the number of ranks if a block is of or for one rank, else 1."""
         return count_blocks(self.collective, len(self.ranks))
 
     @property
     def block(self) -> int:
-        """Return the number of elements of a block."""
+        """Return the number of elements of a block, rounded down."""
         return int(self.size_bytes // self.dtype.itemsize // self.blocks)
 
     @property
@@ -183,7 +183,10 @@ class Case:
         return TableCall(self.collective, size, self.kind, self.ranks, self.root if self.row.rooted else 0)
 
     def input_of(self, rank: int) -> Tensor:
-        """Build the input of a rank of the group: small numbers whose reductions are exact in every type."""
+        """Build the input of the rank at a place of the group, a tensor on the CPU.
+
+        It has small whole numbers whose reductions are exact in every type: 1 to 4, or 1 and 2 for prod.
+        """
         count = self.block * (self.blocks if self.row.unit == PAIR or self.row.before != OWN else 1)
         most = 2 if self.op == "prod" else 4
         return ((torch.arange(count) + 3 * rank) % most + 1).to(self.dtype)
@@ -290,7 +293,10 @@ class Bench:
         input_tensor.zero_()
 
     def measure_once(self, methods: Sequence[Method] | None = None) -> None:
-        """Measure each method, or each of `methods`, once more, one after the other, and add to its `seconds`."""
+        """Measure each method, or each of `methods`, once more, one after the other, and add its time to its `seconds`.
+
+        The time is the mean in s of the method's `runs` in a row, on the slowest rank.
+        """
         for method_times in self.measured:
             if methods is not None and method_times.method not in methods:
                 continue

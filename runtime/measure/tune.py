@@ -62,7 +62,10 @@ class Measurement:
         return lower_limit(self.gains)
 
     def as_object(self) -> dict[str, Any]:
-        """Return the measurement as an object of the table's file."""
+        """Return the measurement as a mapping for the table's JSON file; times and gains have three decimals.
+
+        The wrong elements and the name of the algorithm that ran are left out, and so are gains where there are none.
+        """
         return {
             "collective": self.collective,
             "group": list(self.group),
@@ -93,7 +96,7 @@ def parse_collectives(text: str) -> list[str]:
 
 
 def parse_types(text: str) -> list[str]:
-    """Parse a comma-separated list of data types.
+    """Return the data types, by torch's names, of a list with commas: in its order, each once.
 
     Raises:
         InputError: torch's reductions do not have a type.
@@ -150,7 +153,7 @@ def lost_pairs(pairs: int) -> int:
 
 
 def lower_limit(gains: Sequence[float]) -> float:
-    """Return a lower limit of the gains' median, with CONFIDENCE; 0 for too few of them."""
+    """Return a lower limit of the gains' median, with CONFIDENCE: one of the gains, or 0 for too few of them."""
     short = lost_pairs(len(gains))
     return sorted(gains)[short] if short >= 0 else 0.0
 
@@ -200,7 +203,10 @@ def describe_choice(measurement: Measurement, of_one_size: Sequence[Measurement]
 
 
 def _describe_gain(measurement: Measurement, is_chosen: bool) -> str:
-    """Return the gain of a method that was compared with the wrapped back end, and why it is too little."""
+    """Return in words the median gain of a method that was compared, with its lower limit if there is one.
+
+    If the method was not chosen, the number of pairs of runs that gained too little follows.
+    """
     gains = measurement.gains
     text = f"gain {median(gains):.2f}"
     if measurement.sure_gain:
@@ -231,7 +237,7 @@ def select_methods(methods: Sequence[Method], smaller: Sequence[Measurement]) ->
     measured_methods = {m.method for m in smaller}
 
     def falls_back(method: Method) -> bool:
-        """Return True if the method falls further behind with every byte."""
+        """Return True if the method, which is ours, falls behind with every byte, or was left out before."""
         if method.backend != "synth":
             return False
         if method not in high or method not in low:
@@ -247,8 +253,16 @@ def table_rows(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
 
     Our method has the sizes from one where it was chosen to the next. Sizes between a choice of ours and one of the
     wrapped back end belong to the back end; between two of ours the border is the geometric mean. A type that is the
-    only measured one stands for all types, and so does the only group of its size. `gain` states how sure a choice of
-    ours is. Sizes below the smallest and above the largest measured one have no row.
+    only measured one stands for all types, and so does the only group of its size. Sizes below the smallest and above
+    the largest measured one have no row.
+
+    Args:
+        measurements: The measurements, in any order.
+
+    Returns:
+        A mapping for each row with the keys FIELDS, sorted by collective, group, type and size. None stands for all
+        groups
+        or types. A row of ours also has `gain`, which states how sure the choice is.
 
     Raises:
         InputError: As for `choose`.
@@ -277,14 +291,21 @@ def table_rows(measurements: Iterable[Measurement]) -> list[dict[str, Any]]:
 
 
 def _border(low: Measurement, high: Measurement) -> int:
-    """Return the largest size that belongs to the lower measurement's method."""
+    """Return the largest size in bytes that belongs to the lower of two neighbouring measurements' methods.
+
+    Between two methods of one back end it is the geometric mean of the sizes, rounded down. Otherwise the sizes between
+    the two belong to the wrapped back end.
+    """
     if low.method.backend == high.method.backend:
         return math.isqrt(low.size_bytes * high.size_bytes)
     return low.size_bytes if low.method.backend == "synth" else high.size_bytes - 1
 
 
 def _evidence(chosen: Sequence[Measurement]) -> dict[str, Any]:
-    """Return the gain of a row of ours at the size where it is least."""
+    """Return {"gain": figures} for a row of ours, of the size with the least sure gain; {} for the wrapped back end.
+
+    The figures are the median gain, its lower limit ("at_least") and CONFIDENCE.
+    """
     if chosen[0].method.backend != "synth":
         return {}
     least = min(chosen, key=lambda m: m.sure_gain)
@@ -293,7 +314,7 @@ def _evidence(chosen: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def format_choices(measurements: Sequence[Measurement], machine: Mapping[str, Any] | None = None) -> str:
-    """Format the table's file; measurements with wrong elements are left out of "measured".
+    """Return the JSON text of the table's file; measurements with wrong elements are left out of "measured".
 
     Args:
         measurements: The measurements.

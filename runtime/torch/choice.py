@@ -69,26 +69,33 @@ class Choice(NamedTuple):
 
 
 def _runs_here(entry: IndexEntry) -> bool:
-    """Return True if the ranks of torch can run an entry's file: all of the program's ranks belong to the group."""
+    """Return True if the ranks of torch can run an entry's file: its target allows that, and no other rank relays."""
     return TARGETS[entry.target].runs_here and not entry.relays
 
 
 def _order(entry: IndexEntry, ranks: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return `Choice.order` of an entry for these ranks in another order; otherwise None."""
+    """Return for each rank of an entry's program the place in `ranks` of the rank that runs it.
+
+    It is None if the entry is for `ranks` in this order, or for other ranks: then places are numbered as in the
+    program.
+    """
     needs_no_order = entry.group == ranks or sorted(entry.group) != sorted(ranks)
     return None if needs_no_order else tuple(ranks.index(rank) for rank in entry.group)
 
 
 def _place_of_root(entry: IndexEntry, ranks: tuple[int, ...]) -> int:
-    """Return the place in the group of a rooted entry's root, where these ranks run the entry's program."""
+    """Return the place in the group of a rooted entry's root, if the group of `ranks` runs the entry's program."""
     at, order = entry.group.index(entry.root or 0), _order(entry, ranks)
     return at if order is None else order[at]
 
 
 def _content(entry: IndexEntry) -> str:
-    """Return a hash of an entry's file, or "" if it cannot run here.
+    """Return a hexadecimal hash of the contents of an entry's file, or "" if it cannot run here.
 
     Files of equal names may differ between machines.
+
+    Raises:
+        InputError: The file cannot be read, or is too large.
     """
     if not _runs_here(entry):
         return ""
@@ -100,7 +107,7 @@ def _content(entry: IndexEntry) -> str:
 
 
 def _is_single_file(library: Path | None) -> bool:
-    """Return True if a library is one MSCCL XML instead of a folder."""
+    """Return True if a library is one MSCCL XML: its name ends in .xml, and it is no folder. None gives False."""
     return library is not None and library.suffix == ".xml" and not library.is_dir()
 
 
@@ -176,8 +183,14 @@ class Chooser:
     def of_environment(values: Mapping[str, str] = os.environ) -> Chooser:
         """Return the chooser that SYNTH_BACKEND, SYNTH_LIBRARY and SYNTH_TABLE describe.
 
+        Equal values give the same object; the 16 latest are kept, so files are not read again. Without a value, or with
+        an empty one, the back end is auto, and there is no library or no table.
+
+        Args:
+            values: Variables by name; by default the environment.
+
         Raises:
-            InputError: A variable names an unknown back end or an unreadable file.
+            InputError: A variable names an unknown back end, or a file that cannot be read or is wrong.
         """
         library, table = values.get("SYNTH_LIBRARY"), values.get("SYNTH_TABLE")
         return _chooser_of(values.get("SYNTH_BACKEND") or "auto", library or None, table or None)
@@ -193,10 +206,10 @@ class Chooser:
         return json.dumps([self.backend, listed, self.rows])
 
     def check(self, ranks: int, is_whole_job: bool) -> None:
-        """Read all programs that may run in a group, so that no later call fails because of a bad file.
+        """Read and verify all programs that may run in a group, so that no later call fails because of a bad file.
 
         Args:
-            ranks: Number of ranks of the group.
+            ranks: Number of ranks of the group; only files for this number are read.
             is_whole_job: Whether the group holds all ranks of the job.
 
         Raises:
@@ -215,7 +228,8 @@ class Chooser:
         """Return what serves a call; `method` overrules SYNTH_BACKEND.
 
         The wrapped back end serves groups of one rank, and whatever no algorithm serves. Whether the program can run on
-        the call's tensors is not checked.
+        the call's tensors is not checked. Choices are kept for the 1024 latest calls. It warns once if there is a
+        library but no table for it.
 
         Raises:
             InputError: `method` names an algorithm that does not exist for this collective and number of ranks, or a
@@ -230,18 +244,22 @@ class Chooser:
         any length. "program" is any other of our algorithms. `method` overrules SYNTH_BACKEND.
 
         Raises:
-            InputError: As for `choose`.
+            InputError: `method` names an algorithm that does not exist for this collective and number of ranks.
         """
         return self._cached_paths(method or Method(self.backend), call._replace(size_bytes=1))
 
     def _paths(self, method: Method, call: TableCall) -> frozenset[str]:
+        """Return what `paths` returns, without its cache, from the sizes at which a row or an entry begins or ends."""
         edges = [(row.min_bytes, row.max_bytes) for row in self.rows]
         edges += [(entry.min_bytes, entry.max_bytes) for entry in self._entries(call)]
         sizes = {1, *(low for low, _ in edges), *(high + 1 for _, high in edges if high is not None)}
         return frozenset(self.path(self._choose(method, call._replace(size_bytes=size))) for size in sizes)
 
     def path(self, choice: Choice) -> str:
-        """Return the element of `paths` that a choice stands for."""
+        """Return "wrapped", "direct" or "program" for a choice, as in `paths`.
+
+        A program of the library is never "direct".
+        """
         if choice.program is None:
             return "wrapped"
         ours = choice.program.name == DIRECT and all(choice.program is not read for read in self._programs.values())
@@ -260,7 +278,7 @@ class Chooser:
             ends where the next one begins; the last has no end.
 
         Raises:
-            InputError: As for `choose`.
+            InputError: `method` names an algorithm that does not exist for this collective and number of ranks.
         """
         method = method or Method(self.backend)
         if method.backend == "synth":
@@ -281,7 +299,7 @@ class Chooser:
     def methods(self, call: TableCall) -> list[Method]:
         """Return all methods that may serve a call: the wrapped back end first, library algorithms, then built-in ones.
 
-        The library's are listed whatever sizes they are for.
+        The library's are listed whatever sizes they are for. Each name is listed once.
 
         Raises:
             InputError: A file of the library is wrong, which `check` finds earlier.
@@ -292,9 +310,10 @@ class Chooser:
         return [Method("gloo"), *(Method("synth", name) for name in dict.fromkeys(algorithm_names))]
 
     def custom(self, name: str, ranks: tuple[int, ...]) -> list[tuple[IndexEntry, Program]]:
-        """Return the library's programs of a custom collective for a group, the best match of the ranks first.
+        """Return the library's programs of a custom collective for a group, each with its entry, the best match first.
 
-        Programs for as many other ranks come last; the list is empty where the library has none.
+        Those for these ranks in this order come first, then for another order, then for as many other ranks. The list
+        is empty where the library has none.
 
         Args:
             name: Name of the collective.
@@ -307,7 +326,13 @@ class Chooser:
         return [(entry, program) for entry, program in programs if program.collective == "custom"]
 
     def _choose(self, method: Method, call: TableCall) -> Choice:
-        """Return what serves a call with a method, without a look at earlier choices; `choose` says what it raises."""
+        """Return what serves a call with a method, without a look at earlier choices; `choose` says what it raises.
+
+        The wrapped back end serves groups of one rank, and all calls with gloo. A named algorithm serves any call that
+        it can. With auto the table's first row that fits decides; without one the wrapped back end serves the call.
+        With synth the best entry of the library serves it, otherwise the default built-in algorithm, otherwise the
+        wrapped back end.
+        """
         backend = method.backend
         if len(call.ranks) < 2:
             return Choice(None, "a group of one rank")
@@ -336,7 +361,10 @@ class Chooser:
         return choice or Choice(None, "no algorithm serves it")
 
     def _tell_without_table(self, call: TableCall) -> None:
-        """Warn once that the library's algorithms are not used, since no measurement shows that they are faster."""
+        """Warn once that the library's algorithms are not used, since no measurement shows that they are faster.
+
+        It does nothing for a call for which the library has no algorithm.
+        """
         if not self._has_warned and self._entries(call):
             self._has_warned = True
             warn(
@@ -348,7 +376,8 @@ class Chooser:
     def _named(self, call: TableCall, name: str | None, reason: str) -> Choice | None:
         """Return the choice of a named algorithm, or None if it cannot serve the call; `reason` is the choice's reason.
 
-        Without a name it is the library's algorithm that serves the call, otherwise the default built-in one.
+        An algorithm of the library goes before a built-in one of this name. Without a name it is the library's
+        algorithm that serves the call, otherwise the default built-in one.
         """
         choice = self._of_library(call, name, reason)
         if choice is not None:
@@ -360,7 +389,11 @@ class Chooser:
         return Choice(built_in(call.collective, algorithm, ranks, call.root), reason)
 
     def _of_library(self, call: TableCall, name: str | None, reason: str) -> Choice | None:
-        """Return the choice of the first entry of `_entries` that serves the call; a named entry serves any size."""
+        """Return the choice of the first entry of `_entries` that serves the call, or None if there is none.
+
+        Without a name the size of the call must be in the entry's range. A named entry serves any size; its name is
+        that of its file, without the suffix. `reason` is the choice's reason.
+        """
         for entry in self._entries(call):
             if Path(entry.file).stem == name or (name is None and entry.in_range(call.size_bytes)):
                 program = self._read(entry)
@@ -369,11 +402,12 @@ class Chooser:
         return None
 
     def _entries(self, call: TableCall) -> list[IndexEntry]:
-        """Return the entries that compute the called collective, the best match first.
+        """Return the entries that can run here and compute the called collective, the best match first.
 
         Entries for these very ranks in this order come first, then for these ranks in another order, then for as many
         other ranks. Among equal matches, entries in place or out of place like the call come first; either form can
-        serve the call, since the executor copies, and cuts what does not divide evenly.
+        serve the call, since the executor copies, and cuts what does not divide evenly. Entries with another root are
+        left out.
         """
         sorted_ranks, runnable = sorted(call.ranks), self._runnable.get((call.collective, len(call.ranks)), [])
         for_these_ranks = entries_of(runnable, call.ranks)

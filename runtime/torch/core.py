@@ -48,12 +48,12 @@ requested_method: ContextVar[Method | None] = ContextVar("requested_method", def
 
 
 def type_text(dtype: Any) -> str:
-    """Return torch's name of a type, as tables use it."""
+    """Return torch's name of a type without its prefix, such as "float32" for torch.float32."""
     return str(dtype).removeprefix("torch.")
 
 
 def type_name(tensor: Tensor) -> str:
-    """Return torch's name of the type of a tensor's elements."""
+    """Return torch's name of the type of a tensor's elements, such as "float32"."""
     return type_text(tensor.dtype)
 
 
@@ -98,15 +98,18 @@ class Core:
         is_whole_job: bool = False,
         task: Callable[[Callable[[], None], Sequence[Tensor], Any], GroupTask] = GroupTask,
     ) -> None:
-        """Start a rank's calls, and check that all ranks will make the same choices.
+        """Start a rank's calls from the environment's settings, and check that all ranks have the same settings.
+
+        All ranks of a group must call it, since they exchange messages; a group of one rank exchanges none.
 
         Args:
             watch: Watch of the group.
             is_whole_job: Whether the group holds all ranks of the job.
-            task: As in the class.
+            task: Makes the work that callers get, from a function, the tensors that it writes, and what records its
+                seconds.
 
         Raises:
-            InputError: The ranks' settings differ, or a rank cannot read what its settings name; every rank raises it.
+            InputError: The ranks' settings differ, or a rank cannot use what its settings name; every rank raises it.
             RuntimeError: A rank is lost; the message names it.
         """
         self.watch, self.messages = watch, watch.messages
@@ -131,22 +134,41 @@ class Core:
             raise InputError(fault)
 
     def paths(self, call: TableCall) -> frozenset[str]:
-        """Return `Chooser.paths` for the method that `using` names now; it raises the same errors."""
+        """Return how calls that differ from this one only in size may be served, with the method `using` names now.
+
+        The set holds any of "wrapped" (the wrapped back end), "direct" (the built-in algorithm that sends each block
+        straight to its destination) and "program" (any other of our algorithms).
+
+        Raises:
+            InputError: The method names an algorithm that does not exist for this collective and number of ranks.
+        """
         return self._chooser.paths(call, requested_method.get())
 
     @property
     def compares(self) -> bool:
-        """Return True if ranks compare each call, as SYNTH_CHECK demands."""
+        """Return True if ranks compare each call: SYNTH_CHECK was set, not to 0, and there is more than one rank."""
         return self._checks and len(self.ranks) > 1
 
     def wrapped_ranges(self, call: TableCall) -> list[tuple[int, str | None]]:
-        """Return `Chooser.wrapped_ranges` for the method that `using` names now; it raises the same errors."""
+        """Return the ranges of sizes in which the wrapped back end surely serves calls such as this one, of any size.
+
+        The answer is for the method that `using` names now. Each range has its first size in bytes and the reason why
+        the wrapped back end serves it, or None if `choose` must be asked for each call. Ranges rise from 0; each ends
+        where the next one begins, and the last has no end.
+
+        Raises:
+            InputError: The method names an algorithm that does not exist for this collective and number of ranks.
+        """
         return self._chooser.wrapped_ranges(call, requested_method.get())
 
     def choose(
         self, call: TableCall, buffers: Buffers, op: str | None, method: Method | None = None
     ) -> tuple[Choice, RankProgram | None]:
         """Return the choice for a call and this rank's part of its program, None for the wrapped back end.
+
+        The choice then has no program, and its reason says why. This is also so if our algorithms cannot run: the
+        tensors are not on the CPU, not dense, or of more than one type or device; the reduction or its type is not
+        supported; there are no bytes to move; the program has too many channels, or its chunks would differ in length.
 
         Args:
             call: Facts on which the choice depends.
@@ -156,7 +178,7 @@ class Core:
             method: Overrules the method that `using` names now; None for that one.
 
         Raises:
-            InputError: The method names an algorithm that does not exist, or the program's steps do not fit together.
+            InputError: The method names an algorithm that does not exist, or the program's steps do not fit each other.
         """
         first_tensor, reason = buffers.tensors[0], ""
         if first_tensor.device.type != "cpu":
@@ -182,9 +204,16 @@ class Core:
         return choice, part
 
     def _part(self, program: Program, order: tuple[int, ...] | None = None) -> RankProgram:
-        """Return this rank's part of a program, built only once.
+        """Return this rank's part of a program; the 256 parts that were built last are kept and not built again.
 
         The key is the program's identity, since hashing a program reads all of it.
+
+        Args:
+            program: The program.
+            order: Place in the group of each of the program's ranks; None for the same numbering.
+
+        Raises:
+            InputError: The program's steps do not fit each other.
         """
         key = id(program), order
         cached = self._parts.get(key)
@@ -199,8 +228,8 @@ class Core:
 
         Args:
             call: Facts on which the choice depends.
-            text: Text of the call for errors.
-            on: Text of what serves it, to be put after `text`.
+            text: Text of the call for errors; it is the result's `text`.
+            on: Text of what serves it, to be put after `text` in the text that is compared and watched.
 
         Raises:
             RuntimeError: Ranks compare their calls, and these differ, or a rank is lost.
@@ -212,7 +241,10 @@ class Core:
         return Issued(call, waiting, text)
 
     def execute(self, issued: Issued, part: RankProgram, buffers: Buffers, op: str, terms: Terms) -> GroupTask:
-        """Return a task that runs this rank's part of a program after the group's earlier calls.
+        """Start a task that runs this rank's part of a program after the group's earlier calls, and return it.
+
+        The call is counted. If `terms` waits and no earlier task is unfinished, the task has run on this thread when
+        the function returns. The task keeps its error for those who wait for it.
 
         Args:
             issued: The call.
@@ -227,16 +259,17 @@ class Core:
         )
 
     def execute_custom(self, name: str, buffers: Buffers, op: str | None, terms: Terms) -> GroupTask:
-        """Run the library's program of a custom collective that serves these tensors.
+        """Start the library's first program of a custom collective that serves these tensors, and return its task.
 
         Args:
             name: Name of the collective.
-            buffers: Its tensors; the size of a block is ignored.
+            buffers: Its tensors, of which the task writes the outputs; the size of a block is ignored.
             op: A key of REDUCERS; anything else is an unsupported reduction.
             terms: Conditions of the call.
 
         Raises:
             InputError: The tensors or the reduction are not supported, or the library has no such program.
+            RuntimeError: Ranks compare their calls, and these differ, or a rank is lost.
         """
         if op not in REDUCERS or any(t.device.type != "cpu" or t.layout != torch.strided for t in buffers.tensors):
             raise InputError(f"{name}: needs dense tensors on the CPU, and sum, avg, prod, max or min as its reduction")
@@ -255,7 +288,18 @@ class Core:
         return self.execute_program(name, part, replace(buffers, block=block), op, terms)
 
     def execute_program(self, name: str, part: RankProgram, buffers: Buffers, op: str, terms: Terms) -> GroupTask:
-        """Run this rank's part of a custom collective's program on a block that fits it; `op` is a key of REDUCERS."""
+        """Start this rank's part of a custom collective's program as the group's next call, and return its task.
+
+        Args:
+            name: Name of the collective, for errors and counts.
+            part: This rank's part.
+            buffers: Tensors of the call; the task writes the outputs. Their block must fit the part.
+            op: A key of REDUCERS; avg writes averages.
+            terms: Conditions of the call.
+
+        Raises:
+            RuntimeError: Ranks compare their calls, and these differ, or a rank is lost.
+        """
         call = TableCall(name, buffers.size_bytes, type_name(buffers.tensors[0]), self.ranks)
         text = f"{name} {op}, {call.size_bytes} bytes of {call.kind}"
         return self.execute(self.issue(call, text, f", on {part.program.name}"), part, buffers, op, terms)
@@ -263,7 +307,9 @@ class Core:
     def run_blocks(
         self, call: TableCall, text: str, blocks: Blocks, buffers: Buffers, agrees: bool, terms: Terms
     ) -> GroupTask:
-        """Run a collective in which a rank does not know all block sizes of the other ranks.
+        """Start a collective in which a rank does not know all block sizes of the other ranks, and return its task.
+
+        The task counts the call when it is over, since only then it is known what served it.
 
         Args:
             call: Facts on which the choice depends.
@@ -271,12 +317,14 @@ class Core:
             blocks: This rank's blocks.
             buffers: Tensors of the call.
             agrees: Whether ranks first exchange the sizes, so that a program may run. They must do so if calls of some
-                size would use a program. Otherwise each block is sent straight to its destination.
+                size would use a program. Otherwise each block is sent straight to its destination; with SYNTH_CHECK
+                ranks still exchange the sizes, to compare them.
             terms: Conditions of the call.
 
         Raises:
-            InputError: The tensors are sparse or of several types. The task raises it, too, and the same on every rank,
-                if two ranks that exchange sizes expect different sizes of a block.
+            InputError: The tensors are sparse or of more than one type or device. The task raises it, too, and the same
+                on every rank, if two ranks that exchange sizes expect different sizes of a block.
+            RuntimeError: Ranks compare their calls, and these differ, or a rank is lost.
         """
         if not buffers.are_plain:
             raise InputError(
@@ -285,7 +333,10 @@ class Core:
         method, served_by, reason = requested_method.get(), f"synth {DIRECT}", ""
 
         def work(transport: Transport) -> None:
-            """Exchange sizes if wanted, then run a program or send the blocks straight to their destinations."""
+            """Exchange sizes if wanted, then run a program or send the blocks straight to their destinations.
+
+            It sets `served_by` and `reason` for the count.
+            """
             nonlocal served_by, reason
             block = agree_on_block(transport, blocks) if agrees else None
             sizes = exchange_sizes(transport, blocks) if self._checks or (agrees and block is None) else []
@@ -316,12 +367,14 @@ class Core:
         """Return the program that runs on blocks of unequal sizes, or None and the reason to send the blocks directly.
 
         The answer is the same on every rank. The program is the one that serves equal blocks of as many bytes as the
-        busiest rank gives or takes. The reason is "" if no program serves such blocks either.
+        busiest rank gives or takes. It does not run if it is for equal blocks only, or if the largest block is more
+        than _MOST_UNEVEN times the mean block of the busiest rank. The reason is "" with a program, and also if none
+        serves equal blocks.
 
         Args:
             call: Facts on which the choice depends.
             buffers: Tensors of the call.
-            sizes: Elements of all blocks, by giving and taking place.
+            sizes: Elements of all blocks, as [giving place][taking place].
             method: Method that `using` named when the call was made.
         """
         busiest = max(*(sum(row) for row in sizes), *(sum(column) for column in zip(*sizes, strict=True)))
@@ -338,14 +391,17 @@ class Core:
     def send_blocks(
         self, call: TableCall, buffers: Buffers, work: Callable[[Transport], None], op: str, terms: Terms
     ) -> GroupTask:
-        """Run a collective of unequal blocks whose sizes all ranks know; `work` sends them one by one.
+        """Start a collective of unequal blocks whose sizes all ranks know, and return its task.
 
         Args:
             call: Facts on which the choice depends.
             buffers: Tensors of the call; `work` writes the outputs.
-            work: Moves the bytes, given the messages of the call.
+            work: Sends the blocks one by one, given the messages of the call.
             op: Reduction; for avg `work` leaves sums, which are then divided. Any other key of REDUCERS has no effect.
             terms: Conditions of the call.
+
+        Raises:
+            RuntimeError: Ranks compare their calls, and these differ, or a rank is lost.
         """
         issued = self.issue(call, f"{call.collective} of unequal blocks, {call.kind}")
         reason = "blocks of unequal sizes: sent one by one"
@@ -353,14 +409,15 @@ class Core:
         return self._start(issued, record, work, buffers.outputs, op, terms)
 
     def finish_calls(self, limit_s: float) -> bool:
-        """Wait for the calls under way before this rank leaves; return True if they all ended.
+        """Wait for all open calls before this rank leaves; return True if they all ended.
 
         Like `FailureWatch.leave_calls` it ends calls that wait for a rank which does not make them, and all calls that
-        are not over after `limit_s` seconds.
+        are not over after `limit_s` seconds. It checks for such calls only every 30 s. Then it returns False, and the
+        group's connections are closed.
         """
 
         def are_over(seconds: float) -> bool:
-            """Wait up to some seconds for all calls; return True if they are over."""
+            """Wait up to some seconds for all tasks and calls of the wrapped back end; return True if they are over."""
             deadline = time.monotonic() + seconds
             if not self.lane.drain(seconds):
                 return False
@@ -373,10 +430,13 @@ class Core:
         return self.watch.leave_calls(are_over, limit_s)
 
     def barrier(self, terms: Terms) -> GroupTask:
-        """Run a barrier: it is over when all ranks have made all calls before it.
+        """Start a barrier and return its task, which is over when all ranks have begun it after their earlier tasks.
 
         It uses messages. Collectives of the wrapped back end start in the order of their callers, which is not the
-        order of the lane.
+        order of the lane; the barrier does not wait until they are over.
+
+        Raises:
+            RuntimeError: Ranks compare their calls, and these differ, or a rank is lost.
         """
         issued = self.issue(TableCall("barrier", 0, "", self.ranks), "barrier")
         return self._start(issued, counters.count("barrier", "messages", 0), wait_for_all, [], "sum", terms)
@@ -390,11 +450,14 @@ class Core:
         op: str,
         terms: Terms,
     ) -> GroupTask:
-        """Return a task that runs `work` after the group's earlier calls.
+        """Start a task that runs `work` after the group's earlier calls, and return it.
+
+        The task also counts the seconds that it waited for each rank. If `terms` waits and no earlier task is
+        unfinished, it has run on this thread when the function returns.
 
         Args:
-            issued: The call.
-            record: Takes the seconds that the call took.
+            issued: The call. Its number and its `text` give the tag of its messages.
+            record: Takes the seconds that the call took, also if it fails.
             work: Moves the bytes.
             outputs: Tensors that the call writes.
             op: Reduction of the call; for avg the written sums are divided.
@@ -422,14 +485,17 @@ class Core:
         return task
 
     def divide(self, sums: Sequence[Tensor]) -> None:
-        """Compute averages from sums in place; averages of whole numbers are truncated."""
+        """Divide sums by the number of ranks, in place; averages of whole numbers are truncated towards zero."""
         for tensor in sums:
             whole = not tensor.is_floating_point() and not tensor.is_complex()
             tensor.copy_(torch.div(tensor, len(self.ranks), rounding_mode="trunc" if whole else None))
 
 
 def _custom_block(program: Program, rank: int, elements: Sequence[int]) -> int:
-    """Return the block's elements of a custom program for a rank's input and output sizes; 0 if none fits."""
+    """Return the elements of a custom program's block for a rank; 0 if no block gives its buffers these sizes.
+
+    `elements` holds the number of elements of the rank's input and of its output.
+    """
     chunks = Layout.of(program, 0).chunks
     cells = Layout.of(program, 0).cells(rank)
     block_sizes = {n * chunks // k for n, k in zip(elements, cells, strict=True) if k}

@@ -39,18 +39,18 @@ class Tally:
         self._adding = threading.Lock()
 
     def start(self, size_bytes: int) -> None:
-        """Count a call that begins."""
+        """Count a call of this many bytes that begins, and record its back end as the last one of its collective."""
         self._last[self._collective] = self._backend
         self.sizes.append(size_bytes)
 
     def end(self, seconds: float) -> None:
-        """Count a call that is over, with its duration in seconds."""
+        """Count a call that is over, with its duration in seconds; add up if more than HELD durations are kept."""
         self.times.append(seconds)
         if len(self.times) > HELD:
             self.add_up()
 
     def add_up(self) -> Tally:
-        """Add up all counted calls and return this tally."""
+        """Add the kept sizes and durations to the sums, drop them, and return this tally."""
         with self._adding:
             sizes = [self.sizes.popleft() for _ in range(len(self.sizes))]
             times = [self.times.popleft() for _ in range(len(self.times))]
@@ -76,7 +76,7 @@ class Counters:
         self.last_ran: dict[str, str] = {}
 
     def tally(self, collective: str, backend: str, reason: str = "") -> Tally:
-        """Return the tally of the calls of a collective that `backend` serves.
+        """Return the tally of the calls of a collective that `backend` serves, built the first time.
 
         Args:
             collective: Name of the collective.
@@ -95,7 +95,10 @@ class Counters:
         return tally
 
     def count(self, collective: str, backend: str, size_bytes: int, reason: str = "") -> Callable[[float], None]:
-        """Count a call that begins, as `tally` names it; return the function that takes its seconds when it is over."""
+        """Count a call that begins, as `tally` names it; return the function that takes its seconds when it is over.
+
+        `size_bytes` is the size of its message in bytes.
+        """
         tally = self.tally(collective, backend, reason)
         tally.start(size_bytes)
         return tally.end
@@ -116,7 +119,10 @@ class Counters:
             return self.last_ran.get(collective, "nothing")
 
     def text(self) -> str:
-        """Return a table of the calls, the reasons of fallbacks, and the ranks for which this rank waited longest."""
+        """Return a table of the calls, the reasons of fallbacks, and the ranks for which this rank waited longest.
+
+        At most 4 ranks are listed, the longest wait first.
+        """
         with self._lock:
             rows = [("collective", "ran on", "calls", "KiB", "mean ms", "longest ms")]
             fallbacks: Counter[tuple[str, str]] = Counter()

@@ -20,24 +20,24 @@ _PATIENCE_S = 5.0  # For the other ranks, once a rank has failed.
 
 
 def is_rank_of_job() -> bool:
-    """Return True if this process is already a rank that torchrun or `launch_ranks` started."""
+    """Return True if torchrun or `launch_ranks` started this process as a rank: RANK and WORLD_SIZE are set."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def ranks_of_job() -> int | None:
-    """Return the number of ranks of the job to which this process belongs; None if it belongs to none.
+    """Return the number of ranks of this process's job; None if RANK or WORLD_SIZE is unset, or WORLD_SIZE is empty.
 
     Raises:
-        InputError: WORLD_SIZE is not a positive whole number.
+        InputError: WORLD_SIZE is not a positive whole number of at most 9 digits.
     """
     return world_size() if is_rank_of_job() else None
 
 
 def world_size() -> int | None:
-    """Return the number of ranks that WORLD_SIZE states; None if it is unset.
+    """Return the number of ranks that WORLD_SIZE states; None if it is unset or empty.
 
     Raises:
-        InputError: WORLD_SIZE is not a positive whole number.
+        InputError: WORLD_SIZE is not a positive whole number of at most 9 digits.
     """
     text = os.environ.get("WORLD_SIZE", "")
     if not text:
@@ -48,20 +48,21 @@ def world_size() -> int | None:
 
 
 def launch_ranks(ranks: int, arguments: Sequence[str]) -> int:
-    """Run `synth ARGUMENTS` as several ranks of this machine until all end or one fails; return the exit code.
+    """Run `synth ARGUMENTS` in one process per rank on this machine until all end or one fails; return the exit code.
 
     The code is 0 if all ended well, that of the first rank that failed (1 if a signal ended it), or 130 after Ctrl-C.
-    Once a rank has failed, the others are killed after a few seconds.
+    Once a rank has failed, the others are killed after 5 s.
 
-    Only rank 0 prints, unless another rank fails first: then the last line of that rank is printed. Ctrl-C is passed on
-    to rank 0, which has a few seconds to save what it has. It must be called on the main thread.
+    Only rank 0 prints, unless another rank fails first: then the last line of that rank's errors is printed, or its
+    exit code if it wrote none. Ctrl-C is passed on to rank 0, which has 5 s to save what it has. It must be called on
+    the main thread, whose handlers of SIGTERM and SIGHUP it replaces until it returns.
 
     Args:
         ranks: Number of ranks.
         arguments: Arguments of `synth`, without its name.
 
     Raises:
-        SystemExit: A signal (SIGTERM, SIGHUP) ends this process; the ranks are killed before.
+        SystemExit: A signal (SIGTERM, SIGHUP) ends this process, with 128 plus its number; the ranks are killed before.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -108,21 +109,25 @@ def launch_ranks(ranks: int, arguments: Sequence[str]) -> int:
 
 
 def _search_path_options() -> list[str]:
-    """Return the interpreter's options that give a rank the same search path for modules as this process.
+    """Return ["-P"] if this process does not search the current folder for modules, otherwise an empty list.
 
-    With -m Python would search the current folder first, where a file may have the name of one of our packages.
+    These options of the interpreter give a rank the same search path as this process. With -m Python would search the
+    current folder first, where a file may have the name of one of our packages.
     """
     names_of_current_folder = {"", os.getcwd()}
     return [] if names_of_current_folder.intersection(sys.path) else ["-P"]
 
 
 def _exit(number: int, _: FrameType | None) -> None:
-    """Raise SystemExit for a signal, so that the ranks do not outlive this process."""
+    """Raise SystemExit with 128 plus a signal's number, so that the ranks do not outlive this process."""
     raise SystemExit(128 + number)
 
 
 def _first_failed(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
-    """Return the rank that first ended with an error; None when all have ended well."""
+    """Wait until a process ends with an error, and return its rank; None when all have ended well.
+
+    It looks every 0.05 s, and returns the lowest rank if more than one has failed by then.
+    """
     while True:
         codes = [process.poll() for process in processes]
         for rank, code in enumerate(codes):
@@ -134,7 +139,7 @@ def _first_failed(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
 
 
 def _wait_for_others(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait a while for the processes that still run, so that they can print their error, too."""
+    """Wait up to 5 s for the processes that still run, so that they can print their error, too."""
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until and any(process.poll() is None for process in processes):
         time.sleep(0.05)

@@ -22,16 +22,19 @@ class Messages(Protocol):
     """
 
     def send(self, tensors: list[Any], peer: int, tag: int) -> Any:
-        """Start to send one contiguous tensor."""
+        """Start to send the one contiguous tensor in `tensors` to the place `peer`; return an object to wait for."""
 
     def recv(self, tensors: list[Any], peer: int, tag: int) -> Any:
-        """Start to receive into one contiguous tensor.
+        """Start to receive into the one contiguous tensor in `tensors` from the place `peer`; return what to wait for.
 
         Messages of one peer and tag arrive in the order of sending.
         """
 
     def allgather(self, outputs: Sequence[list[Any]], inputs: list[Any]) -> Any:
-        """Start to gather one small tensor of each rank into outputs[0], which has one tensor per rank."""
+        """Start to gather the one small tensor in `inputs` of each rank; return an object to wait for.
+
+        outputs[0] has one tensor per rank, in the order of places, which is written.
+        """
 
 
 def any_closed(messages: Messages, peers: Iterable[int]) -> bool:
@@ -47,8 +50,7 @@ def any_closed(messages: Messages, peers: Iterable[int]) -> bool:
 def close_all(messages: Messages, peers: Iterable[int]) -> None:
     """Stop all waits for these peers, except for messages that have arrived in part, by closing all connections.
 
-    The messages cannot be used any more.
-    `runtime.torch.failures.apart` handles those.
+    The group's messages cannot be used any more. `peers` are places in the group; each takes up to 1 ms.
     """
     for peer in peers:
         with suppress(RuntimeError):  # Gloo closes all connections of a group when a wait takes too long.
@@ -56,6 +58,9 @@ def close_all(messages: Messages, peers: Iterable[int]) -> None:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the message of the wrapped back end's error, without the place in its source and its advice."""
+    """Return the first line of an error of the wrapped back end, without the place in its source and its advice.
+
+    An error without a message gives the name of its class.
+    """
     text = str(error).strip() or type(error).__name__
     return re.sub(r"^\[[^]]*:\d+\] ", "", text.splitlines()[0]).split(". This is typically")[0]

@@ -49,7 +49,7 @@ Tensor: TypeAlias = Any
 
 
 def summary() -> str:
-    """Print and return what served each call, how often and how long, the reasons of fallbacks, and the waits."""
+    """Print and return, as text, what served each call, how often and how long, the fallbacks, and the waits."""
     text = counters.text()
     print(text)
     return text
@@ -113,10 +113,15 @@ def custom(name: str, output: Tensor, tensor: Tensor, op: Any = None, group: Any
 
 
 def _create(options: Any, backend_options: Any) -> Group:
-    """Return a rank's group.
+    """Build a rank's group from torch's options, with the other ranks, and return it; torch calls this function.
+
+    Args:
+        options: torch's facts about the group: its store, ranks, time-out and name.
+        backend_options: torch's `pg_options`, which must be None.
 
     Raises:
-        InputError: torch passes options that this back end would ignore.
+        InputError: torch passes options that this back end would ignore, or ranks would choose differently.
+        RuntimeError: A rank is lost or does not come in time; the message names it.
     """
     if backend_options is not None:
         type_of_options = type(backend_options).__qualname__

@@ -76,7 +76,10 @@ class TableRow(NamedTuple):
     algorithm: str | None
 
     def fits(self, call: TableCall) -> bool:
-        """Return True if the row is for this call; both ends of its sizes are included, and no root is compared."""
+        """Return True if the row is for this call; both ends of its sizes are included.
+
+        A row's group fits the same ranks in any order. Neither the root nor whether the call is in place is compared.
+        """
         return (
             self.collective == call.collective
             and self.ranks == len(call.ranks)
@@ -91,8 +94,9 @@ def load_table(path: str | Path) -> list[TableRow]:
     """Return the rows of a table in their order; warn if it was measured on another machine.
 
     Raises:
-        InputError: The file cannot be read, or does not have the form that this module's docstring describes; the
-            message names row and field. Whether a row's algorithm exists is not checked.
+        InputError: The file cannot be read or is too large, is not a JSON object with the format synth-choice-1, the
+            name of a machine and an array of rows, or a row has an unknown, missing or wrong field; the message names
+            row and field. Whether a row's algorithm exists is not checked.
     """
     origin = origin_of(path)
     top = Fields(json_object(read_bytes(path, "a table of synth tune", MAX_FILE_BYTES), origin), "", origin)
@@ -108,17 +112,21 @@ def load_table(path: str | Path) -> list[TableRow]:
 
 
 def warn(text: str) -> None:
-    """Report a warning in the log of only one of a host's ranks."""
+    """Log a warning on the first of a host's ranks only, where LOCAL_RANK, or RANK without it, is 0 or unset."""
     if os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0":
         log.warning("synth: %s", text)
 
 
 def _row(table: Fields) -> TableRow:
-    """Return a row from its fields, or raise InputError for an unknown field or a wrong value."""
+    """Return a row from its fields; `gain` is ignored.
+
+    Raises:
+        InputError: A field is unknown, is missing or has a wrong value.
+    """
     table.only((*FIELDS, "gain"))
 
     def text(key: str) -> str | None:
-        """Return an optional text field."""
+        """Return an optional text field, None if it is null or absent."""
         return None if table.values.get(key) is None else table.string(key)
 
     ranks = table.integer("ranks", 1, 1 << 30)

@@ -29,12 +29,13 @@ class GroupTask:
     """
 
     def __init__(self, function: Callable[[], None], outputs: Sequence[Any], record: Record) -> None:
-        """Build a task.
+        """Build a task, which runs when `run` is called.
 
         Args:
             function: The function.
             outputs: Tensors that it writes.
-            record: Takes the seconds that it took.
+            record: Takes the seconds from the start of `run` to its end, the wait for the predecessor included, also if
+                the function fails.
         """
         super().__init__()
         self._function: Callable[[], None] | None = function
@@ -48,7 +49,11 @@ class GroupTask:
         self.thread: TaskThread | None = None
 
     def run(self) -> None:
-        """Run the function once its predecessor is over; only an interrupt such as KeyboardInterrupt is raised here."""
+        """Run the function once its predecessor is over, record its seconds, and end its future, if somebody has it.
+
+        The function's error is kept for those who wait; only an interrupt such as KeyboardInterrupt is raised here,
+        too.
+        """
         assert self._function is not None
         start = time.perf_counter()
         try:
@@ -71,7 +76,7 @@ class GroupTask:
                 self.thread.callbacks.put(partial(self._context.run, futures[0].set_result, None))
 
     def _interrupt(self) -> None:
-        """Record in the thread that Ctrl-C ended a task or a wait."""
+        """Record in the task's thread, if it has one, that Ctrl-C ended a task or a wait."""
         if self.thread is not None:
             self.thread.interrupted = True
 
@@ -113,7 +118,7 @@ class GroupTask:
         return self._over.is_set() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """Return the function's error, or None if there was none or the task is not over."""
+        """Return the function's error, or None if there was none or the function has not failed yet."""
         return self._error
 
     def result(self) -> list[Any]:
@@ -132,7 +137,7 @@ class GroupTask:
         return self._futures[1]
 
     def synchronize(self) -> None:
-        """Wait until the task is over."""
+        """Wait until the task is over, without a limit, and raise the function's error."""
         self.wait()
 
 
@@ -142,7 +147,7 @@ _LETTING_GO_S = 0.05  # Gloo's threads drop a call's tensors after it is over, a
 
 @atexit.register
 def _stop_all() -> None:
-    """Stop all threads of tasks: a thread that still runs while the interpreter ends can crash the process."""
+    """Stop all threads of tasks at exit: a thread that runs while the interpreter ends can crash the process."""
     lanes = all_lanes()
     for thread in lanes:
         thread.stop()
@@ -171,20 +176,20 @@ class _Callbacks:
             self._start()
 
     def let_go(self) -> None:
-        """Start another thread for the functions that follow, if a callback of this thread asks for it."""
+        """Let another thread call the functions that follow, if this thread is the one that calls them now."""
         with self._order:
             if self._thread is threading.current_thread():
                 self._thread = None
                 self._start()
 
     def _start(self) -> None:
-        """Start a thread if there is work and no thread has it."""
+        """Start a thread if there are functions and no thread calls them; its caller holds the lock."""
         if self._thread is None and self._ended:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
 
     def _work(self) -> None:
-        """Call the functions until another thread takes over or none is left."""
+        """Call the functions, first in first out, until another thread takes over or none is left."""
         while True:
             with self._order:
                 if self._thread is not threading.current_thread():
@@ -216,9 +221,10 @@ class TaskThread:
         add_lane(self)
 
     def put(self, task: GroupTask, wait: bool) -> None:
-        """Add a task; with `wait`, and if no task is under way, run it at once on the caller's thread.
+        """Add a task; with `wait`, and if the task before it is over, run it at once on the caller's thread.
 
-        It does not wait otherwise, and raises no error of the task, except an interrupt such as KeyboardInterrupt.
+        It does not wait otherwise, and raises no error of the task, except an interrupt such as KeyboardInterrupt. The
+        first task that does not run at once starts the thread.
         """
         task.thread = self
         with self._order:
@@ -244,7 +250,7 @@ class TaskThread:
         return last is None or last._over.wait(limit_s)
 
     def stop(self) -> None:
-        """Stop the thread once it has run all its tasks; after some seconds it is left to itself instead."""
+        """Stop the thread once it has run all its tasks; after 2 s it is left to itself instead."""
         if self._thread is not None:
             self._tasks.put(None)
             self._thread.join(_PATIENCE_S)

@@ -49,5 +49,5 @@ def all_lanes() -> list[Any]:
 
 
 def own_threads() -> set[int | None]:
-    """Return all threads that run tasks and all that help other threads."""
+    """Return the identifiers of all threads that run tasks and of all that help other threads."""
     return {lane._thread.ident for lane in all_lanes() if lane._thread is not None} | _helping

@@ -75,5 +75,5 @@ class QuestionArguments:
     are_options: bool = False
 
     def name(self, argument: str) -> str:
-        """Return how messages name an argument."""
+        """Return how messages name an argument: `--scratch-limit` if `are_options`, otherwise `scratch_limit`."""
         return f"--{argument.replace('_', '-')}" if self.are_options else argument

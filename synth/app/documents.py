@@ -13,11 +13,11 @@ SCHEMAS = Path(__file__).parent / "schemas.json"
 
 
 def stamp(kind: str, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with its format and this software in front.
+    """Return a new document that begins with its format, `synth-KIND-1`, and this software's name and version.
 
     Args:
         kind: Name of the document's schema, such as "search".
-        document: The content; a format that it states itself stays.
+        document: The content; a format or software that it states itself stays.
     """
     return {"format": f"synth-{kind}-1", "software": software_name(), **document}
 

@@ -31,9 +31,11 @@ def matplotlib_module(name: str) -> Any:
 def draw_times(times_us: Mapping[str, Mapping[int, float]], bound_us: Mapping[int, float], ax: Axes | None) -> Axes:
     """Draw times and the bound by message size on logarithmic axes, and return the axes.
 
+    The area below the bound is grey. Each curve is a line; one of a single size is a dot.
+
     Args:
-        times_us: Times in µs by message size in bytes, for each curve by its name.
-        bound_us: Proved bounds in µs by message size in bytes.
+        times_us: Times in µs by message size in bytes, ascending, for each curve by its name.
+        bound_us: Proved bounds in µs by message size in bytes, ascending.
         ax: Axes of matplotlib to draw on; None for new ones.
 
     Raises:
@@ -63,6 +65,8 @@ def draw_timeline(
     source: Ints, destination: Ints, step: Ints, start_us: Floats, end_us: Floats, time_us: float, ax: Axes | None
 ) -> Axes:
     """Draw when each pair of ranks is in use, one line a pair and one colour a step, and return the axes.
+
+    Lines are sorted by source and destination; of many, only about 40 are named.
 
     Args:
         source: Rank that sends, shape (n,).
@@ -96,7 +100,10 @@ def draw_timeline(
 
 
 def draw_network(problem: Problem, schedule: Schedule, ax: Axes | None) -> Axes:
-    """Draw a network with the share of the time in which a schedule uses each link, and return the axes.
+    """Draw a network with the load of each link in a schedule, from 0 to 1, and return the axes.
+
+    A load is the bytes over a link / what it can carry until the last chunk has arrived. Ranks are circles, named if
+    there are at most 40 vertices; switches are squares.
 
     Args:
         problem: The problem.
@@ -105,7 +112,7 @@ def draw_network(problem: Problem, schedule: Schedule, ax: Axes | None) -> Axes:
 
     Raises:
         InputError: matplotlib is not installed, switches multicast or reduce in the schedule, or the network has too
-            many links.
+            many vertices or links.
     """
     # These modules load parts of SciPy, which searches do without.
     from synth.app.report.layout import MOST_EDGES
@@ -137,7 +144,9 @@ def draw_network(problem: Problem, schedule: Schedule, ax: Axes | None) -> Axes:
 
 
 def _edge_lines(places: Floats, ends: Ints, spacing: float) -> Floats:
-    """Return the points of each edge's line: beside that of the other direction, and bent around vertices in between.
+    """Return the points of each edge's line: aside of that of the other direction, and bent around vertices in between.
+
+    Lines are bent only if there are at most 1024 vertices.
 
     Args:
         places: Places of the vertices, shape (vertices, 2).
@@ -170,5 +179,5 @@ def _axes(ax: Axes | None) -> Any:
 
 
 def _whole_ticks(highest: int) -> Sequence[int]:
-    """Return at most eight whole numbers from 0 to the highest."""
+    """Return at most eight evenly spaced whole numbers that begin with 0 and do not exceed `highest`."""
     return range(0, highest + 1, max(1, -(-(highest + 1) // 8)))

@@ -63,7 +63,10 @@ class JudgedRow:
 
     @property
     def interval_us(self) -> tuple[float, float] | None:
-        """Return the ends of the usual times in µs."""
+        """Return the ends of the usual times in µs: the library's known interval, or 10 % around its model's time.
+
+        It is None if the library has no model of the question.
+        """
         if self.usual is None:
             return None
         time_us = self.usual.time_us
@@ -71,9 +74,10 @@ class JudgedRow:
 
     @property
     def verdict(self) -> str:
-        """Return "usual", "slow" or "fast", "wrong" for wrong results, or "below the bound"; "" where nothing is known.
+        """Return "wrong", "below the bound", "fast", "slow" or "usual"; "" if nothing is known of the size.
 
-        A time is below the bound where it is more than 3 % less: the bound counts costs that are fitted.
+        The first that applies counts. Wrong results are "wrong". A time is "below the bound" if it is over 3 % less,
+        since the bound counts costs that are fitted. The others compare the time with the library's usual times.
         """
         if self.row.wrong:
             return "wrong"
@@ -108,7 +112,12 @@ class JudgedRun:
     is_cut_off: bool
 
     def findings(self) -> Iterator[str]:
-        """Yield sentences on where the machine falls short of its kind, and on what else is noticed."""
+        """Yield sentences on where the machine falls short of its kind, and on what else is noticed.
+
+        They are about another device, CUDA graphs, wrong results and times below the bound, then each class of sizes
+        (without such rows), then sizes whose algorithm or protocol is unusual. Classes without a usual time have no
+        sentence.
+        """
         named = [name for name in _DEVICE.findall(self.run.device) if name not in self.topology.summary]
         if named and _DEVICE.search(self.topology.summary):
             yield f"the text names {self.run.device}, and {self.topology.name} is {self.topology.summary}"
@@ -139,7 +148,15 @@ class JudgedRun:
             yield f"{sizes}, the first {size}: {ran} instead of {first.usual}; is NCCL_ALGO or a tuner set?"
 
     def _of_class(self, rows: Sequence[JudgedRow], name: str) -> Iterator[str]:
-        """Yield a sentence on the rows of one class of sizes."""
+        """Yield a sentence on the rows of one class of sizes; none if no row has a usual time.
+
+        If over half of them are slow, it states the median share of the usual speed. If some are slow, it names the
+        slowest.
+
+        Args:
+            rows: The rows, without wrong results and times below the bound.
+            name: Name of the class.
+        """
         compared = [(judged, judged.usual) for judged in rows if judged.usual is not None]
         if not compared:
             return
@@ -163,7 +180,13 @@ class JudgedRun:
             yield text + self._like_nics(share)
 
     def _like_nics(self, share: float) -> str:
-        """Return which number of NICs of a node would explain a share of the usual speed of large messages."""
+        """Return a clause on how many NICs of a node would explain a share of the usual speed of large messages.
+
+        It is "" on one node, and if no number of NICs is within 3 % of the share.
+
+        Args:
+            share: Usual time / measured time.
+        """
         part, nodes = nodes_of(self.topology, self.group)
         count = len(nics_of(self.topology, part, nodes[0])) if len(nodes) > 1 else 0
         nearest = min(range(1, count), key=lambda k: abs(k / count - share), default=0)
@@ -177,14 +200,20 @@ def judge(
 ) -> list[JudgedRun]:
     """Judge runs: search our best files and the bounds, and compute what the library usually takes.
 
+    Each distinct question is searched once. All runs are checked before the first search.
+
     Args:
         runs: The runs, whose collectives are known.
         topology: The network that was measured.
         group: Ranks of the topology that took part; None for its first ranks.
         budget_s: Seconds of the search for each collective, group and root.
 
+    Returns:
+        The judged runs, in the order of `runs`.
+
     Raises:
-        InputError: The topology has fewer ranks than took part, or the collective is not one of ours.
+        InputError: The topology has fewer ranks than took part, the group has another number of ranks, the root did not
+            take part, or the collective is not one of ours.
     """
     asked = [_asked(run, topology, group) for run in runs]  # All are checked before the first search.
     answers = {
@@ -195,7 +224,11 @@ def judge(
 
 
 def _asked(run: PrintedRun, topology: Topology, group: Sequence[int] | None) -> tuple[str, tuple[int, ...], int | None]:
-    """Return the collective, the ranks and the root of a run's question; raise InputError as `judge` does."""
+    """Return the collective, the ranks and the root of a run's question; the root is None if the collective has none.
+
+    Raises:
+        InputError: As for `judge`.
+    """
     place = f"line {run.line}"
     if run.collective not in KINDS:
         raise InputError(f"{place}: {run.collective} is not judged; it must be one of {', '.join(KINDS)}")
@@ -215,7 +248,14 @@ def _asked(run: PrintedRun, topology: Topology, group: Sequence[int] | None) -> 
 
 
 def _judged(run: PrintedRun, topology: Topology, answer: Synthesis, ranks: tuple[int, ...]) -> JudgedRun:
-    """Return a run beside what an answer and the library's model say of its sizes."""
+    """Return a run with what an answer and the library's model state about its sizes.
+
+    Args:
+        run: The run.
+        topology: The network that was measured; with a gcn architecture the library is RCCL, otherwise NCCL.
+        answer: The answer to the run's question.
+        ranks: Ranks of the topology that took part.
+    """
     library = "RCCL" if topology.gcn else "NCCL"
     choose = _chooser(answer, library, run)
     usual = {row.size_bytes: choose(row.size_bytes) for row in run.rows}
@@ -235,12 +275,17 @@ def with_measured_costs(runs: Sequence[JudgedRun], topology: Topology) -> tuple[
     """Return the topology with the costs of an executor that fit the measured times, and what was fitted as text.
 
     For each protocol of rings and trees that the library usually takes in the runs, two factors are fitted by least
-    squares of relative errors: one for the starts and latencies, and one for the bytes. A factor is fitted only where
-    it decides a good part of the times of three rows. Rows with wrong results or times below the bound do not count.
-    Costs of other protocols, and of operations in switches (NVLS), stay.
+    squares of relative errors: one for the starts and latencies, and one for the bytes. Both are pulled to 1 and lie in
+    0.1..10. A factor is fitted only where it decides a good part of the times of three rows. Rows with wrong results or
+    times below the bound do not count. Costs of other protocols, and of operations in switches (NVLS), stay. The
+    topology's name gets the ending `-measured`.
+
+    Args:
+        runs: The judged runs.
+        topology: The topology, which is not changed.
 
     Raises:
-        InputError: The topology states no costs, or no row has a usual time.
+        InputError: The topology states no costs, or no protocol has three rows with a usual time.
     """
     if topology.costs is None:
         raise InputError(f"{topology.name} states no [costs], whose figures would be fitted")
@@ -277,7 +322,15 @@ def with_measured_costs(runs: Sequence[JudgedRun], topology: Topology) -> tuple[
 
 
 def _chooser(answer: Synthesis, library: str, run: PrintedRun) -> Callable[[int], LibraryChoice | NotModelled]:
-    """Return a function that returns what a library chooses for a message size, with its usual time."""
+    """Return a function from a message size in bytes to what a library chooses for it, with its usual time.
+
+    The function returns, and does not raise, a NotModelled if the library's model does not cover the size.
+
+    Args:
+        answer: The answer to the run's question.
+        library: "NCCL" or "RCCL".
+        run: The run, whose collective and type of elements count for NCCL.
+    """
     problem = answer.result.problem
     if library != "NCCL":
         return lambda size: answer.result.library(library, size)
@@ -289,7 +342,7 @@ def _chooser(answer: Synthesis, library: str, run: PrintedRun) -> Callable[[int]
         return lambda _: why
 
     def choose(size: int) -> LibraryChoice | NotModelled:
-        """Return NCCL's choice for the type of the elements."""
+        """Return NCCL's choice for the run's type of elements, or why its model does not cover the size in bytes."""
         try:
             return model.choose(run.collective, size, run.type not in _NO_SUMS)
         except NotModelled as reason:

@@ -31,8 +31,12 @@ from topologies.topology import Topology, without_switch_ops
 def make_question(arguments: QuestionArguments) -> Question:
     """Return the question that arguments state, without answering it.
 
+    If the target's files cannot express operations of switches, or the costs do not cover them, the question is for
+    switches that only forward, and it states why. With dead or slow parts it also has the problem on the healthy
+    network.
+
     Raises:
-        InputError: An argument cannot be right; the message is one line.
+        InputError: An argument cannot be right, or the target cannot express the question; the message is one line.
     """
     options = _options(arguments)
     settings, root = target_settings(arguments), None if arguments.root is None else whole(arguments.root, "root")
@@ -53,7 +57,7 @@ def make_question(arguments: QuestionArguments) -> Question:
     check_budget(healthy, 0, options.budget_s, len(members) + len(relays))
 
     def problem_on(variant: Topology) -> Problem:
-        """Return the problem on a topology, or its quotient where nothing that a quotient cannot express is pinned."""
+        """Return the problem on a topology, or its quotient if it has one that can express what is pinned."""
         quotient = None
         name, is_plain = arguments.collective, (options.steps, options.rounds, root) == (None, None, None)
         if isinstance(name, str) and is_plain:
@@ -83,7 +87,11 @@ def make_question(arguments: QuestionArguments) -> Question:
 
 
 def target_settings(arguments: QuestionArguments) -> TargetSettings:
-    """Return the settings of the target that arguments state; raise InputError for values that cannot be right."""
+    """Return the settings of the target that arguments state; whether the target exists is not checked.
+
+    Raises:
+        InputError: A value has a wrong type, or is no size or no possible number.
+    """
     sms, scratch_limit = None if arguments.sms is None else whole(arguments.sms, "sms"), arguments.scratch_limit
     if sms is not None and sms < 1:
         raise InputError(f"sms {sms}: is not possible; it must be 1 or more")
@@ -96,7 +104,7 @@ def target_settings(arguments: QuestionArguments) -> TargetSettings:
 
 
 def size_in_bytes(value: int | str, name: str) -> int:
-    """Return the bytes of a size that is a number or text such as `64K`.
+    """Return the bytes of a size that is a whole number or text such as `64K`.
 
     Args:
         value: The size.
@@ -109,7 +117,9 @@ def size_in_bytes(value: int | str, name: str) -> int:
 
 
 def listed_ranks(arguments: QuestionArguments, argument: str, nranks: int) -> tuple[int, ...]:
-    """Return the ranks of an argument that is a list, or text such as `0,2,4-7`.
+    """Return the ranks of an argument that is a list, or text such as `0,2,4-7`, in the order written.
+
+    Whether the numbers of a list are ranks of the topology is not checked.
 
     Args:
         arguments: The arguments.
@@ -126,7 +136,11 @@ def listed_ranks(arguments: QuestionArguments, argument: str, nranks: int) -> tu
 
 
 def _options(arguments: QuestionArguments) -> Options:
-    """Return what is pinned, the budget and the seed; raise InputError for values that cannot be right."""
+    """Return what is pinned, the budget and the seed of a search; the budget counts from now if no time is stated.
+
+    Raises:
+        InputError: A value cannot be right, or the engine is unknown.
+    """
     pinned = {name: getattr(arguments, name) for name in ("chunks", "steps", "rounds")}
     options = Options(
         None if arguments.size is None else size_in_bytes(arguments.size, arguments.name("size")),
@@ -142,7 +156,13 @@ def _options(arguments: QuestionArguments) -> Options:
 
 
 def healthy_topology(arguments: QuestionArguments) -> Topology:
-    """Return the topology with its costs, before parts are dead or slow."""
+    """Return the topology with its costs, before parts are dead or slow.
+
+    If `switch_ops` is False, its switches only forward.
+
+    Raises:
+        InputError: The topology or the costs cannot be read, or an argument has a wrong type.
+    """
     if not isinstance(arguments.collective, Collective):
         as_text(arguments.collective, "collective")
     topo = from_networkx(arguments.topo) if is_graph(arguments.topo) else arguments.topo

@@ -52,25 +52,25 @@ class SendTable:
 
     @cached_property
     def send(self) -> Ints:
-        """Return the row of the schedule that each row stands for; int64, shape (n,)."""
+        """Return the row of the schedule that each row of the table stands for; int64, shape (n,)."""
         _, send = self._pairs
         return send
 
     @cached_property
     def source(self) -> Ints:
-        """Return the rank of the topology that sends; int64, shape (n,)."""
+        """Return the rank of the topology that sends, for each row; int64, shape (n,)."""
         pair, _ = self._pairs
         return np.array(self.problem.ranks)[self.problem.network.pairs.src[pair]]
 
     @cached_property
     def destination(self) -> Ints:
-        """Return the rank of the topology that receives; int64, shape (n,)."""
+        """Return the rank of the topology that receives, for each row; int64, shape (n,)."""
         pair, _ = self._pairs
         return np.array(self.problem.ranks)[self.problem.network.pairs.dst[pair]]
 
     @property
     def chunk(self) -> Ints:
-        """Return the chunk that is sent; int64, shape (n,)."""
+        """Return the number of the chunk that each row sends; int64, shape (n,)."""
         return self.schedule.chunk[self.send]
 
     @property
@@ -80,7 +80,7 @@ class SendTable:
 
     @property
     def reduces(self) -> Bools:
-        """Return whether the destination adds the chunk to what it holds, or replaces it; bool, shape (n,)."""
+        """Return True for rows that add the chunk to what the destination holds, not replace it; bool, shape (n,)."""
         return self.schedule.reduces[self.send]
 
     @property
@@ -109,6 +109,8 @@ class SendTable:
 
     def to_pandas(self) -> DataFrame:
         """Return the columns as a pandas data frame with one row a send.
+
+        The columns are source, destination, chunk, step, reduces, start_us, end_us and arrival_us.
 
         Raises:
             InputError: pandas is not installed.
@@ -144,7 +146,10 @@ class SendTable:
 
     @cached_property
     def _pairs(self) -> tuple[Ints, Ints]:
-        """Return, for each row, the pair of the network that is joined, and the row of the schedule."""
+        """Return, for each row of the table, the index of the pair of ranks that is joined, and the schedule's row.
+
+        Both are int arrays of shape (n,).
+        """
         ptr, link = self.problem.network.pairs.ptr, self.schedule.link
         return row_entries(ptr, link), np.repeat(np.arange(len(link)), ptr[link + 1] - ptr[link])
 

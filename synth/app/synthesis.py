@@ -68,7 +68,10 @@ class Synthesis:
 
     @property
     def algorithms(self) -> list[dict[str, Any]]:
-        """Return one dictionary for each algorithm, with the keys that `statement.row` documents."""
+        """Return one dictionary for each algorithm and its range of sizes, with the keys of `statement` and its `row`.
+
+        A range that is left to a vendor library is one of them. The list is computed at every call.
+        """
         return list(statement(self.result)["algorithms"])
 
     @property
@@ -89,7 +92,7 @@ class Synthesis:
         return f"<Synthesis of {question}: {found}>"
 
     def _repr_html_(self) -> str:
-        """Return the table for a notebook, with a drawing of the times by size where matplotlib is installed."""
+        """Return the table for a notebook as HTML, with a drawing of the times by size if matplotlib is installed."""
         try:
             figure_class = matplotlib_module("figure").Figure
         except InputError:
@@ -119,18 +122,20 @@ class Synthesis:
     def algorithm(self, size_bytes: int | str) -> Algorithm:
         """Return the algorithm that serves a message size.
 
+        For a size that no range contains, it is the algorithm that `SearchResult.fastest` takes.
+
         Args:
             size_bytes: Size of the message, as a number of bytes or as text such as `64K`.
 
         Raises:
-            InputError: The argument is no size, or the search found no algorithm.
+            InputError: The argument is no size, or the search has no algorithm.
         """
         size = size_in_bytes(size_bytes, "size_bytes")
         self._check_answered()
         return self.result.fastest(size).algorithm
 
     def _check_answered(self) -> None:
-        """Raise InputError if the search found no algorithm."""
+        """Raise InputError if the search has no algorithm; the message states why."""
         if not self.result.ranges:
             reason = self.result.impossible or "no algorithm of the pinned shape was found in time"
             raise InputError(f"there is no algorithm: {reason}")
@@ -142,7 +147,7 @@ class Synthesis:
             size_bytes: Size of the message, as a number of bytes or as text such as `64K`.
 
         Raises:
-            InputError: The argument is no size.
+            InputError: The argument is no size, or the search has no algorithm.
         """
         size = size_in_bytes(size_bytes, "size_bytes")
         return self.algorithm(size).timed(size)
@@ -150,12 +155,14 @@ class Synthesis:
     def sends(self, size_bytes: int | str) -> SendTable:
         """Return the sends of the schedule that serves a message size, as columns with the ranks of the topology.
 
+        Of a quotient's schedule all sends of the network are returned.
+
         Args:
             size_bytes: Size of the message, as a number of bytes or as text such as `64K`.
 
         Raises:
-            InputError: The argument is no size, the search found no algorithm, or all sends of the network do not fit
-                in memory.
+            InputError: The argument is no size, the search has no algorithm, or all sends of the network do not fit in
+                memory.
         """
         algorithm, schedule = self.algorithm(size_bytes), self.schedule(size_bytes)
         return SendTable(*expanded(algorithm.problem, schedule), engine=algorithm.engine)
@@ -214,13 +221,15 @@ class Synthesis:
         return draw_network(self.algorithm(size_bytes).problem, self.schedule(size_bytes), ax)
 
     def report(self, path: str | Path) -> Path:
-        """Write the page that `synth report` makes of the schedules, and return its path.
+        """Write the HTML page that `synth report` makes of the schedules and their proofs, and return its path.
+
+        The page shows what the search returned, even after `save`. An existing file is replaced.
 
         Args:
             path: The page's file, such as `answer.html`.
 
         Raises:
-            InputError: The file cannot be written, the search found no algorithm, or switches multicast or reduce in a
+            InputError: The file cannot be written, the search has no algorithm, or switches multicast or reduce in a
                 schedule.
         """
         from synth.app.report.page import report  # It loads parts of SciPy, which searches do without.
@@ -235,7 +244,7 @@ class Synthesis:
         return page_path
 
     def table(self, width: int | None = LEAST_WIDTH) -> str:
-        """Return the table that the command line prints.
+        """Return the table that the command line prints, as text.
 
         Args:
             width: Most characters of a line: only the most important columns that fit are shown; None for all columns.
@@ -246,10 +255,10 @@ class Synthesis:
     def save(
         self, folder: str | Path, target: str = "auto", *, proof: bool = False, replace: bool = False
     ) -> list[Path]:
-        """Write the files as `emit.library.saving.save.save` does, and return their paths.
+        """Write the files of the answer to a library, as `emit.library.saving.save.save` does, and return their paths.
 
         From then on `result` is what was written: algorithms that the search had no time to lower are lowered now, and
-        have the times of their programs.
+        have the times of their programs. Every call starts from the search's own result.
 
         Args:
             folder: The library's folder.
@@ -259,7 +268,8 @@ class Synthesis:
             replace: Whether to replace the files that the library has for the question, even faster ones.
 
         Raises:
-            InputError: The target or the folder cannot take the files.
+            InputError: The target or the folder cannot take the files. If a named target can hold no program of the
+                answer, the error comes after other files, such as schedules, were written.
         """
         folder, target = as_folder(folder, "folder"), as_text(target, "target")
         proof, replace = as_flag(proof, "proof"), as_flag(replace, "replace")
@@ -278,7 +288,8 @@ _HURT_SHARE = 2 / 3  # of the budget, for the network with dead and slow parts
 def find_answer(question: Question, workers: Workers, progress: Report | None = None) -> SearchResult:
     """Return the answer of a question; with dead or slow parts also that of the healthy network, to state their cost.
 
-    The healthy network's search gets a third of the budget. It is left out where no time remains for an answer.
+    With such parts, the question's own search gets two thirds of the budget, and the healthy network's the rest. An
+    interruption of the latter, or no time for it, leaves the cost unknown and is stated in `stop_reason`.
 
     Args:
         question: The question.

@@ -19,7 +19,11 @@ from topologies.errors import InputError, NoRoute, TooManySends, did_you_mean
 
 
 def baseline(problem: Problem) -> list[Algorithm]:
-    """Return the algorithms that a vendor library would choose from; see `each_baseline`."""
+    """Return the algorithms that a vendor library would choose from; empty where it has none (see `each_baseline`).
+
+    Raises:
+        InputError: The problem has more than one chunk a block, or is a quotient.
+    """
     return list(each_baseline(problem))
 
 
@@ -28,10 +32,11 @@ def each_baseline(problem: Problem) -> Iterator[Algorithm]:
 
     For allreduce, allgather, reducescatter, broadcast and reduce rings come first (as many as the links can carry), for
     other copying collectives direct. Further distinct ones of `BASELINES` follow if they suit the problem and have few
-    enough sends.
+    enough sends; with two ranks there are none. An algorithm with too many sends, or a message without a route, is left
+    out without an error.
 
     Raises:
-        InputError: The problem has several chunks a block, or is a quotient.
+        InputError: The problem has more than one chunk a block, or is a quotient.
     """
     _check(problem)
     collective = problem.collective
@@ -52,9 +57,11 @@ def each_baseline(problem: Problem) -> Iterator[Algorithm]:
 
 
 def of_few_sends(problem: Problem) -> list[Algorithm]:
-    """Return an all-reduce of few sends, of which a program is made fast; empty for other problems.
+    """Return an all-reduce over double binary trees in one piece, as a list of one; empty for other problems.
 
-    Other collectives have such algorithms among those of `baseline`, or no algorithm has few sends.
+    It has few sends, so a program of it is made fast. Other collectives have such algorithms among those of `baseline`,
+    or no algorithm has few sends. The list is also empty for quotients, with more than one chunk a block, where a
+    member has no route, and where the memory would not hold the sends.
     """
     if problem.quotient is not None or problem.collective.chunks != 1:
         return []
@@ -67,15 +74,16 @@ def of_few_sends(problem: Problem) -> list[Algorithm]:
 
 
 def baseline_named(problem: Problem, name: str, size_bytes: float | None = None) -> list[Algorithm]:
-    """Return the algorithms of one name of `BASELINES`; empty where there is none for this problem.
+    """Return the algorithms of one name of `BASELINES`; empty where there is none or a message has no route.
 
     Args:
         problem: A problem with one chunk a block.
         name: A name of `BASELINES`.
-        size_bytes: Message size for whose queues the sends are ordered; None: several sizes.
+        size_bytes: Message size for whose queues the sends are ordered; None: two sizes, and by step where that is
+            known.
 
     Raises:
-        InputError: The name is unknown, or the problem has several chunks a block or is a quotient.
+        InputError: The name is unknown, or the problem has more than one chunk a block or is a quotient.
         TooManySends: The memory would not hold the sends.
     """
     _check(problem)
@@ -87,7 +95,7 @@ def baseline_named(problem: Problem, name: str, size_bytes: float | None = None)
 
 
 def _check(problem: Problem) -> None:
-    """Raise InputError unless the problem has one chunk a block and is no quotient."""
+    """Raise InputError unless the problem has one chunk a block and is no quotient; other things are not checked."""
     if problem.collective.chunks != 1:
         raise InputError(
             f"baseline: the problem has {problem.collective.chunks} chunks a block; state it with 1, since"
@@ -118,8 +126,9 @@ def _build(problem: Problem, name: str, most: int, size_bytes: float | None = No
     Args:
         problem: A problem with one chunk a block.
         name: A name of `BASELINES`.
-        most: Most sends of an algorithm.
-        size_bytes: Message size for whose queues the sends are ordered; None: several sizes.
+        most: Most sends of an algorithm, as the builder of the name counts them.
+        size_bytes: Message size for whose queues the sends are ordered; None: two sizes, and by step where that is
+            known.
 
     Raises:
         TooManySends: An algorithm has more than `most` sends.

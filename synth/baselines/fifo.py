@@ -37,11 +37,13 @@ class Unordered(NamedTuple):
     settled: bool = False
 
     def algorithms(self, size_bytes: float | None) -> list[Algorithm]:
-        """Return algorithms for the order at a message size, or for the distinct orders at several sizes and by step.
+        """Return algorithms for the order at a message size, or for the distinct orders at two sizes and by step.
+
+        Equal orders are one algorithm. A settled order is always that of the steps.
 
         Args:
-            size_bytes: Message size in bytes; None: several sizes, and by step. With very many sends only the first
-                order is built.
+            size_bytes: Message size in bytes; None: smallest chunks of 1 MiB and of 1 KiB, and by step where that is
+                known. With more than 200 000 sends only the first order is built.
 
         Raises:
             NoRoute: `queued` builds messages of which one has no route.
@@ -56,7 +58,13 @@ class Unordered(NamedTuple):
         return algorithms
 
     def _orders(self, size_bytes: float | None) -> Iterator[Schedule]:
-        """Yield the schedules in the orders to try."""
+        """Yield the schedules in the orders to try: those of the queues unless the order is settled, then that by step.
+
+        The order by step is left out where it is not known, and for a message size unless the order is settled.
+
+        Args:
+            size_bytes: Message size in bytes; None: the sizes of the tuning, and by step.
+        """
         smallest = float(self.problem.collective.fraction.min())
         if not self.settled:
             yield from map(self.queued, TUNING.orders_bytes if size_bytes is None else (size_bytes * smallest,))
@@ -87,7 +95,12 @@ def is_new(schedule: Schedule, algorithms: list[Algorithm]) -> bool:
 def served(problem: Problem, schedule: Schedule, chunk_bytes: float) -> Schedule:
     """Return the sends in the order in which ports serve them as they come; see `fifo_order`.
 
-    Sends that come at the same time queue in the order of the rows. `chunk_bytes` is the size of the smallest chunk.
+    Sends that come at the same time queue in the order of the rows.
+
+    Args:
+        problem: The problem.
+        schedule: The sends; their times do not count.
+        chunk_bytes: Size of the smallest chunk in bytes.
     """
     return schedule.take(fifo_order(problem, schedule.chunk, schedule.link, waits(problem, schedule), chunk_bytes))
 
@@ -95,7 +108,12 @@ def served(problem: Problem, schedule: Schedule, chunk_bytes: float) -> Schedule
 def waits(problem: Problem, schedule: Schedule) -> tuple[Ints, Ints]:
     """Return (a, b), int64 (waits,): send a brings what send b carries; a ascending.
 
-    A sum waits for all that comes in earlier steps, a plain value for its first copy.
+    A sum waits for all that comes in earlier steps, a plain value for its first copy, or for nothing at a rank that
+    holds it before.
+
+    Args:
+        problem: The problem.
+        schedule: Its sends, with their steps.
     """
     net, collective = problem.network, problem.collective
     n, steps = problem.nranks, schedule.nsteps
@@ -119,9 +137,9 @@ def fifo_order(
     """Return the order in which sends start if every port serves them as they come.
 
     A rank's port, or a link that shares nothing, holds a queue of the sends whose chunks have come, and only the first
-    of the queue may go. It goes when its link and all resources that the link shares are free; of several such sends
-    the one that came first goes. The clock is that of `synth.timing.simulate`, except for links narrower than a
-    resource: they take their part of it, as if they had all of it for that part of the time.
+    of the queue may go. It goes when its link and all resources that the link shares are free; of queues whose first
+    send could go, the send that came first goes. The clock is that of `synth.timing.simulate`, except for links
+    narrower than a resource: they take their part of it, as if they had all of it for that part of the time.
 
     Args:
         problem: The problem.
@@ -170,12 +188,12 @@ def _serve(  # One long loop over events, whose state is too large to pass on; t
     port: Any, free: Any, link_free: Any, behind: Any, ticket: Any, front: Any, back: Any, head: Any, tail: Any,
     under_way: Any, arrival: Any, order: Any,
 ) -> None:  # fmt: skip
-    """Write `order`.
+    """Write the order in which sends start to `order`; the other arrays are state, and are changed.
 
-    A link's sends arrive in the order sent: under_way and arrival[head[link]:tail[link]]. Sends wait at a port from
-    front[port] on, each followed by `behind`, in the order of their `ticket`. A heap holds clocks by the time when they
-    are due: a link's clock when its next send arrives (before all ports at that time, by row), a port's clock when its
-    first send might go (by ticket). Numbers of links follow those of ports.
+    A link's sends arrive in the order in which they start: under_way and arrival[head[link]:tail[link]]. Sends wait at
+    a port from front[port] on, each followed by `behind`, in the order of their `ticket`. A heap holds clocks by the
+    time when they are due: a link's clock when its next send arrives (before all ports at that time, by row), a port's
+    clock when its first send might go (by ticket). Numbers of links follow those of ports.
     """
     nports, count = len(front), len(order)
     started, issued, tickets = 0, 0, 0

@@ -61,7 +61,7 @@ class MscclppModel:
     group: tuple[int, ...]
 
     def choose(self, collective: str, size_bytes: float) -> LibraryChoice:
-        """Return MSCCL++'s choice.
+        """Return MSCCL++'s choice, by the size of the message and the devices, with its time.
 
         Args:
             collective: allreduce or allgather.
@@ -83,19 +83,25 @@ class MscclppModel:
         return self.priced(algorithm, packets, size_bytes)
 
     def _network(self, packets: bool) -> Network:
-        """Return the network, under LL for packets and under Simple otherwise if costs are on."""
+        """Return the network of the group, under LL for packets and under Simple otherwise.
+
+        It is the topology's own network where costs are off or do not allow that protocol.
+        """
         name = LL if packets else SIMPLE
         topology = with_protocol(self.topology, name) if name in protocols_of(self.topology) else self.topology
         return network(topology, self.group)
 
     @cached_property
     def _networks(self) -> dict[bool, Network]:
-        """Return the networks by whether packets are sent."""
+        """Return the networks by whether packets are sent; they are built once."""
         return {packets: self._network(packets) for packets in (False, True)}
 
     @cached_property
     def _switch(self) -> tuple[float, float] | None:
-        """Return (α in µs, GB/s of a port) of a switch that multicasts and reduces among all ranks, or None."""
+        """Return (α in µs, GB/s of a port) of a switch that multicasts and reduces among all ranks; None without one.
+
+        α is the longest and the GB/s are the least of its multicasts and reductions at full rate.
+        """
         links = self._networks[False].hyperlinks
         serves_one_group = links is not None and len(np.unique(links.group)) == 1 and links.multicast.any()
         if (
@@ -114,7 +120,16 @@ class MscclppModel:
         return len(self.group)
 
     def priced(self, algorithm: str, packets: bool, size_bytes: float) -> LibraryChoice:
-        """Return the choice with its time: steps at the longest α, and the bytes over the busiest resource."""
+        """Return the choice with its time: steps at the longest α, and the bytes over the busiest resource.
+
+        An algorithm has one step, or two if it reduces and then gathers. The time includes the start of a call. The
+        number of channels is 0, not known.
+
+        Args:
+            algorithm: A name of the module.
+            packets: True if packets are sent, else plain data.
+            size_bytes: Bytes of the whole message; for allgather the bytes that a rank ends with.
+        """
         net, n = self._networks[packets], self._n
         capacity = net.capacity_gbs * 1000  # bytes/µs
         pair = net.src * net.nranks + net.dst
@@ -140,8 +155,9 @@ def mscclpp_model(topology: Topology, group: Sequence[int]) -> MscclppModel:
     """Return MSCCL++'s selection for a group of ranks of a topology.
 
     Raises:
-        NotModelled: The devices are not known to be GPUs, are on several nodes, are fewer than 2 or more than
-            `MOST_RANKS`, do not reach each other directly, or have switches that could reduce and here only forward.
+        NotModelled: The devices are not known to be GPUs, are on more than one node, are fewer than 2 or more than
+            `MOST_RANKS` (8), do not reach each other directly, or have switches that could reduce and here only
+            forward.
     """
     if not (topology.gcn or topology.compute_capability):
         raise NotModelled(

@@ -54,23 +54,30 @@ class Routes:
         self._link, self._hops = (np.asarray(table, dtype=np.int32) for table in columns[-2:])
 
     def link(self, at: Ints, goal: Ints) -> Ints:
-        """Return the link from each `at` toward its `goal`, -1 where there is none or none is needed."""
+        """Return the link from each `at` toward its `goal`, shape (n,).
+
+        It is -1 where there is no route, and at the goal itself.
+        """
         return np.asarray(self._link[self._row[goal] * self.network.nranks + at], dtype=np.int64)
 
     def hops(self, at: Ints, goal: Ints) -> Ints:
-        """Return the number of links from each `at` to its `goal`: 0 at the goal itself, -1 where there is no route."""
+        """Return the number of links from each `at` to its `goal`, shape (n,).
+
+        It is 0 at the goal itself, -1 where there is no route.
+        """
         return np.asarray(self._hops[self._row[goal] * self.network.nranks + at], dtype=np.int64)
 
     def expand(self, at: Ints, goal: Ints) -> tuple[Ints, Ints, Ints]:
         """Return the links of every message from at[i] to goal[i].
 
         Returns:
-            (message, link, hop): one entry a link, message by message, each from hop 0 on; none for a message whose
-            rank is its goal.
+            (message, link, hop), each of shape (entries,): one entry a link, message by message, each from hop 0 on;
+            none for a message whose rank is its goal. A message is named by its index i.
 
         Raises:
             NoRoute: A message cannot get to its goal.
             TooManySends: There are more entries than `most`.
+            TimeUp: The time of the work around is over.
         """
         hops = self.hops(at, goal)
         if (hops < 0).any():
@@ -103,7 +110,22 @@ def _fill(  # Over ten parameters, as a compiled loop takes every array by itsel
     goals: Any, into_ptr: Any, into: Any, src: Any, dst: Any, number: Any, alpha_ps: Any, width: Any, cost: Any,
     queue: Any, link: Any, hops: Any,
 ) -> None:  # fmt: skip
-    """Find routes breadth first from every goal against the links; write `link` and `hops`, a row of ranks a goal."""
+    """Find routes breadth first from every goal against the links, and write them to `link` and `hops`.
+
+    Args:
+        goals: Local ranks, each once.
+        into_ptr: Start of each rank's links in `into`.
+        into: Links that come into each rank.
+        src: Source of each link.
+        dst: Destination of each link.
+        number: Number of each rank in the topology, by which equal routes are chosen.
+        alpha_ps: α of each link in picoseconds.
+        width: Bandwidth of each link.
+        cost: Room for a number for each rank; it is overwritten.
+        queue: Room for a number for each rank; it is overwritten.
+        link: Table of -1, a row of ranks a goal; it gets the next link from each rank, where there is one.
+        hops: Table of -1, a row of ranks a goal; it gets the number of links from each rank, where there is a route.
+    """
     n = len(number)
     for row in range(len(goals)):
         first = row * n

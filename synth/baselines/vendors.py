@@ -45,10 +45,11 @@ class VendorLibrary(NamedTuple):
 
 
 def _nccl(topology: Topology, group: Sequence[int]) -> Model:
-    """Return NCCL's model with fitted times.
+    """Return NCCL's model with fitted times, for a group of ranks of a topology.
 
     Raises:
-        NotModelled: As `fitted_model` raises it; or the costs in use are measured on one machine.
+        NotModelled: As `fitted_model` raises it; or costs are on whose source says that they are measured on one
+            machine.
     """
     if topology.protocol and topology.costs is not None and topology.costs.source.startswith(MEASURED):
         raise NotModelled("NCCL's times are those of usual machines, and the costs in use are measured on one machine")

@@ -28,11 +28,12 @@ WITNESSES: dict[str, type[Witness]] = {
 def recompute(problem: Problem, claim: Witness) -> Limit:
     """Return what the witness proves as (µs, µs per byte, µs at most), whatever numbers it claims.
 
-    A witness about a quotient problem (`Problem.quotient`) proves the same about the whole problem.
+    µs and µs at most include the time before which a call sends nothing, unless the witness proves 0. A witness about a
+    quotient problem (`Problem.quotient`) proves the same about the whole problem.
 
     Raises:
-        BadWitness: The witness proves nothing: its ranks or resources do not exist or do not do what they must, or its
-            kind says nothing about a quotient problem.
+        BadWitness: The witness proves nothing: its protocol is none of the problem's, its ranks or resources do not
+            exist or do not do what they must, or its kind says nothing about a quotient problem.
     """
     if claim.protocol and claim.protocol not in problem.protocols:
         names = " or ".join(problem.protocols) or "none"
@@ -53,7 +54,7 @@ def recompute(problem: Problem, claim: Witness) -> Limit:
 
 @lru_cache(maxsize=8)
 def _of_protocol(problem: Problem, protocol: str) -> Problem:
-    """Return the problem under one of its protocols."""
+    """Return the problem under one of its protocols; the last eight results are cached."""
     return problem.under(protocol)
 
 
@@ -61,7 +62,7 @@ def check(problem: Problem, claim: Witness) -> None:
     """Check that a witness claims no more than it proves about the problem, but for rounding.
 
     Raises:
-        BadWitness: It claims more than it proves, or its resources do not cover what they must.
+        BadWitness: It claims more than it proves, or proves nothing (see `recompute`).
     """
     units = ("µs", "µs per byte", "µs at most")
     for unit, claims, proves in zip(units, claim.claims, recompute(problem, claim), strict=True):

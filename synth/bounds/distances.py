@@ -49,21 +49,27 @@ class Distances:
 
     @cached_property
     def _table(self) -> Floats:
-        """Return all distances between points."""
+        """Return all distances between points, shape (points, points), by Floyd and Warshall; it is computed once."""
         return least_latency(self._points, self._src, self._dst, self._length)
 
     @cached_property
     def _forth(self) -> Any:
-        """Return the graph of the links."""
+        """Return the SciPy graph of the links between points."""
         return _sparse(self._length, self._src, self._dst, self._points)
 
     @cached_property
     def _back(self) -> Any:
-        """Return the graph of the reversed links."""
+        """Return the SciPy graph of the reversed links between points."""
         return _sparse(self._length, self._dst, self._src, self._points)
 
     def _between_points(self, points: Ints, to: bool, nearest: bool) -> Floats:
-        """Return distances from (or `to`) the points, shape (len(points), all points), or the least of each column."""
+        """Return distances from each of the points to all points, or with `to` from all points to each of them.
+
+        The shape is (len(points), all points); with `nearest` it is (all points,), the least of each column.
+
+        Raises:
+            TimeUp: The time of the work around is over.
+        """
         check_deadline()
         if self._points <= _SMALL:
             table = self._table[:, points].T if to else self._table[points]

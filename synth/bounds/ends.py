@@ -25,7 +25,11 @@ _Sets = list[tuple[Bools, int | None]]
 def find_arrivals(search: BoundSearch) -> Iterator[Arrivals]:
     """Yield arrivals at all ranks that want anything, and at the worst sets that share a resource or a node.
 
-    For a quotient problem only arrivals at all ranks are yielded; nothing where no data must arrive.
+    For a quotient problem only arrivals at all ranks are yielded. There are none where no data must arrive, and none
+    for sets without links.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     return _find(search, Arrivals, search.traffic.comes, search.problem.network.dst)
 
@@ -33,7 +37,11 @@ def find_arrivals(search: BoundSearch) -> Iterator[Arrivals]:
 def find_departures(search: BoundSearch) -> Iterator[Departures]:
     """Yield departures from all ranks that must send anything, and from the worst sets on a resource or a node.
 
-    For a quotient problem only departures from all ranks are yielded; nothing where no data must leave.
+    For a quotient problem only departures from all ranks are yielded. There are none where no data must leave, and none
+    for sets without links.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     return _find(search, Departures, search.traffic.leaves, search.problem.network.src)
 
@@ -69,12 +77,18 @@ def _find(search: BoundSearch, witness_class: type[_E], amount: Floats, end: Int
 
 
 def _sharing_a_resource(search: BoundSearch, needy: Floats, end: Ints) -> _Sets:
-    """Return the few sets of several ranks whose links all use one resource, and that move most bytes per GB/s of it.
+    """Return the sets of two or more ranks whose links all use one resource, with the resource.
+
+    Only the `few` sets of the tuning that move most bytes per GB/s of it are returned, the worst first, and in them
+    only ranks that move any.
 
     Args:
         search: The search.
         needy: Share of the message that each local rank must move, shape (nranks,).
         end: The rank that counts of each link, shape (nlinks,).
+
+    Returns:
+        (flags of the ranks, shape (nranks,), and the resource) of each set.
     """
     net = search.problem.network
     key, count = np.unique(end[net.link_of_use] * net.nresources + net.uses_idx, return_counts=True)
@@ -88,12 +102,17 @@ def _sharing_a_resource(search: BoundSearch, needy: Floats, end: Ints) -> _Sets:
 
 
 def _sharing_a_node(search: BoundSearch, needy: Floats, end: Ints) -> _Sets:
-    """Return the needy ranks of the few nodes whose ranks move most bytes per GB/s; none where there is one node.
+    """Return the ranks that must move anything of the nodes whose ranks move most bytes per GB/s.
+
+    Only the `few` nodes of the tuning are returned, the worst first; none where there is only one node.
 
     Args:
         search: The search.
         needy: Share of the message that each local rank must move, shape (nranks,).
         end: The rank that counts of each link, shape (nlinks,).
+
+    Returns:
+        (flags of the ranks, shape (nranks,), and None in place of a resource) of each node.
     """
     nodes = node_sets(search.problem)
     if len(nodes) < 2:

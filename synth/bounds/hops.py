@@ -14,10 +14,10 @@ from synth.model.requirements import find_requirements, sum_by
 
 
 def find_path(search: BoundSearch) -> Iterator[Path]:
-    """Yield the pair of ranks with the highest latency among the pairs between which some chunk must go.
+    """Yield one witness: the pair of ranks with the highest latency among the pairs between which some chunk must go.
 
-    In large networks only a sample of the ranks is searched from. Nothing is yielded where no chunk must go between
-    two given ranks.
+    In large networks only a sample of the ranks is searched from. Of equal pairs the one with the lowest ranks counts.
+    Nothing is yielded where no chunk must go between two given ranks.
     """
     best = max(_longest(search), default=None)
     if best is not None:
@@ -56,7 +56,14 @@ def _longest(search: BoundSearch) -> Iterator[tuple[float, int, int]]:
 
 
 def _spread(search: BoundSearch, ranks: Ints) -> Ints | None:
-    """Return a sample of the ranks, ascending, evenly spread and with far corners; None if all can be searched from."""
+    """Return a sample of the ranks, ascending, evenly spread and with far corners; None if all can be searched from.
+
+    The sample has at most as many ranks as the tuning's `path_work` allows, but no fewer than 8 are allowed.
+
+    Args:
+        search: The search.
+        ranks: Local ranks, ascending.
+    """
     net = search.problem.network
     most = max(8, search.tuning.path_work // (net.nlinks + 8 * net.nranks))
     if len(ranks) <= most:
@@ -72,8 +79,9 @@ def _spread(search: BoundSearch, ranks: Ints) -> Ints | None:
 def find_direct(search: BoundSearch) -> Iterator[Direct]:
     """Yield the busiest resource if everything comes in one hop; the limit holds until two hops could pay.
 
-    Nothing is yielded where nothing has to move, where no link joins two ranks between which something must go, or
-    where the table of all pairs would be too large.
+    Pairs of ranks with parallel links are not counted in a resource's load. Nothing is yielded where nothing has to
+    move, where no link joins two ranks between which something must go, or where the table of all pairs would be too
+    large.
     """
     net, collective = search.problem.network, search.problem.collective
     k, need, listed = collective.nranks, find_requirements(collective), pairs(collective)

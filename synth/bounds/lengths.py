@@ -31,9 +31,11 @@ _STEP = 1.0  # step size of mirror ascent
 
 
 def find_uniform(search: BoundSearch) -> Iterator[Lengths]:
-    """Yield lengths from equal prices by the byte, by the busy µs, and by the port of a switch with hyperlinks.
+    """Yield lengths from equal prices, which prove that the average path needs capacity.
 
-    They prove that the average path needs capacity.
+    Prices are equal by the byte; where capacities differ, a second witness has prices equal by the busy µs. Where some
+    resources of a network with hyperlinks are used by no link (ports of switches), two more have equal prices by the
+    byte for all others, and a lower price or none for these.
     """
     net = search.problem.network
     capacity = net.capacity_gbs
@@ -48,16 +50,22 @@ def find_uniform(search: BoundSearch) -> Iterator[Lengths]:
 
 
 def find_by_loads(search: BoundSearch) -> Iterator[Lengths]:
-    """Yield prices from the loads of the search's routing, improved by mirror ascent; nothing without loads."""
+    """Yield one witness of prices from the loads of the search's routing, improved by mirror ascent.
+
+    Nothing is yielded without loads.
+    """
     if search.loads_us is not None:
         yield _claim(_prices_from_loads(search.problem, search.loads_us, search.tuning))
 
 
 def find_by_linear_program(search: BoundSearch) -> Iterator[Lengths]:
-    """Yield the dual prices of the flow relaxation, for problems that copy each chunk to one rank.
+    """Yield the dual prices of the flow relaxation as one witness, for problems that copy each chunk to one rank.
 
-    Nothing is yielded for other problems, for quotient problems and large ones, without workers, and where the solver
-    does not end within `search.budget_s`.
+    It waits for the solver. Nothing is yielded for other problems, for quotient problems and large ones, without
+    workers, and where the solver does not end within `search.budget_s`.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     problem, tuning = search.problem, search.tuning
     collective = problem.collective
@@ -97,12 +105,17 @@ def from_prices(problem: Problem, prices: Floats) -> Lengths:
 
 
 def from_loads(problem: Problem, loads_us: Floats, rounds: int = 0) -> Lengths:
-    """Return the best lengths that the loads of a routing lead to; any loads give a true bound.
+    """Return the best lengths that the loads of a routing lead to, with the numbers that they prove; any loads serve.
+
+    The start of a call is not included in the numbers.
 
     Args:
         problem: The problem, or a quotient problem; best with one chunk a block.
         loads_us: How long each resource is busy, shape (nresources,), in any unit (see `resource_loads_us`).
         rounds: Rounds of mirror ascent from the best candidate; each computes the shortest paths once.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     tuning = replace(DEFAULT, mirror_rounds=rounds)
     return from_prices(problem, _prices_from_loads(countable(problem), loads_us, tuning))
@@ -141,9 +154,10 @@ def _prices_from_loads(problem: Problem, loads_us: Floats, tuning: BoundTuning) 
 
 
 def _weights(load: Floats, tuning: BoundTuning, steep: bool = True) -> list[Floats]:
-    """Return weights of 1 for resources nearly as busy as the busiest, and weights that grow steeply with the load.
+    """Return weights of the resources from their loads, shape (nresources,) each; none where no load is above 0.
 
-    Each has shape (nresources,); there are none where no load is above 0.
+    For each of the tuning's `near_full` they are 1 for loads of at least that part of the highest and 0 else. With
+    `steep` there are also some that grow exponentially with the load, one for each of its `steepness`.
     """
     highest = float(load.max(initial=0.0))
     if highest <= 0:
@@ -178,9 +192,9 @@ def _value(problem: Problem, price: Floats) -> float:
 
 
 def sampled(problem: Problem, ranks: int) -> Problem:
-    """Return the problem with the chunks of a fixed random sample of about `ranks` ranks.
+    """Return the problem with the moving chunks of a fixed random sample of about `ranks` ranks.
 
-    Where three such samples would be more than all, it is the problem itself. Chunks are numbered anew.
+    Chunks are numbered anew. Where three such samples would be more than all, it is the problem itself.
     """
     parts = _drawn(problem, ranks)
     return problem if len(parts) < 3 else _only(problem, parts[0])
@@ -198,7 +212,8 @@ def shared_out(problem: Problem, ranks: int) -> list[Problem]:
 def _drawn(problem: Problem, ranks: int) -> list[Ints]:
     """Return the numbers of the chunks that move, in random parts with the chunks of about `ranks` ranks each.
 
-    A chunk belongs to the first of its holders, or of its goals where goals are fewer. The draw is always the same.
+    A chunk belongs to the first of its holders, or of its goals where goals are fewer distinct ranks. The draw is
+    always the same. Chunks of a part are ascending; there is at least one part.
     """
     collective = problem.collective
     (ptr, ends), _ = fewer_ends(collective)
@@ -212,7 +227,7 @@ def _drawn(problem: Problem, ranks: int) -> list[Ints]:
 
 
 def _only(problem: Problem, chunks: Ints) -> Problem:
-    """Return the problem with only these chunks, numbered anew in this order."""
+    """Return the problem with only these chunks, numbered anew in this order; places in the buffers stay."""
     old = problem.collective
     number = np.full(old.nchunks, -1, dtype=np.int64)
     number[chunks] = np.arange(len(chunks))
@@ -239,12 +254,15 @@ def ascend(parts: list[Problem], weight: Floats, rounds: int) -> tuple[Floats, F
     Args:
         parts: Problems that share the chunks at random, with about equal traffic; every step looks at one of them as if
             it were the whole.
-        weight: Initial weights, one a resource.
+        weight: Initial weights, one a resource; it is not changed.
         rounds: How often every part is looked at.
 
     Returns:
-        The weights and, for each resource, the sum of the loads over the later half of the steps. With one part the
-        weights are those of the best value; with several they are the sum over the later half, not normalized.
+        The weights and, for each resource, the sum of the loads over the later half of the rounds. With one part the
+        weights are those of the best value; with more they are the sum over these rounds, not normalized.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     least = _FLOOR / len(weight)
     weight = np.maximum(weight / weight.sum(), least)
@@ -302,10 +320,13 @@ class Dual:
         self.share = problem.collective.fraction
 
     def slope(self, weight: Floats) -> tuple[float, Floats]:
-        """Return the value, and the load of every resource in µs per byte, if chunks take the cheapest paths.
+        """Return the value, and the load of every resource, both in µs per byte, if chunks take the cheapest paths.
 
         Args:
             weight: Weight of every resource, shape (nresources,), some above 0.
+
+        Returns:
+            The value, and the loads, shape (nresources,).
         """
         net, collective = self.problem.network, self.problem.collective
         price = np.concatenate([weight / net.capacity_gbs, np.zeros(net.nlinks)])
@@ -395,7 +416,7 @@ class Dual:
             np.add.at(carried, out[rank[costliest]], -share * goal_holds[costliest])
 
     def _on_trees(self, rows: Ints, parent: Ints, links: Ints, carried: Floats) -> None:
-        """Add the chunks of some listed pairs to the links of their trees.
+        """Add the shares of the chunks of some listed pairs to the links on the paths between root and end.
 
         Args:
             rows: Indices of the listed pairs.

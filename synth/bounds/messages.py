@@ -13,9 +13,10 @@ from topologies.arrays import components
 
 
 def find_messages(search: BoundSearch) -> Iterator[MessageGaps]:
-    """Yield a witness for the first rank of the nodes, and for the root where there is one.
+    """Yield a witness for the first rank of the group, for its last, and for the root, each once.
 
-    Nothing is yielded for a quotient problem, without gaps, or where links without a gap join all ranks.
+    The nodes are the sets of ranks that links without a gap join. Nothing is yielded for a quotient problem, without
+    gaps, or where there is only one node.
     """
     problem, net = search.problem, search.problem.network
     if problem.quotient is not None or not len(net.gap_us):
@@ -33,6 +34,6 @@ def find_messages(search: BoundSearch) -> Iterator[MessageGaps]:
 
 
 def find_messages_with_data(search: BoundSearch) -> Iterator[MessageGaps]:
-    """Yield the same witnesses at `search.size_bytes`, where a message's data keep its door busy too."""
+    """Yield the witnesses of `find_messages` at `search.size_bytes`, where a message's data keep its door busy too."""
     for witness in find_messages(search):
         yield replace(witness, at_bytes=search.size_bytes, text=f"{witness.text}, with data")

@@ -29,7 +29,7 @@ _SAMPLE_WORK = 1 << 19  # ranks × holders from which distances of a sum that ma
 
 @lru_cache(maxsize=4)
 def latencies(net: Network) -> Distances:
-    """Return the least sums of α between ranks, in µs."""
+    """Return the least sums of α between ranks, in µs, over links and hyperlinks; four networks are cached."""
     return _distances(net, net.carriers.alpha_us)
 
 
@@ -104,19 +104,20 @@ def resource_loads(net: Network, carried: Floats) -> Floats:
 
 @lru_cache(maxsize=4)
 def _link_of_use(net: Network) -> Ints:
-    """Return the link of every use of a resource."""
+    """Return the link of every use of a resource, in the order of `uses_idx`; four networks are cached."""
     return net.link_of_use
 
 
 def required_lengths(problem: Problem, length: Floats) -> Floats:
     """Return the least length that a byte of every chunk uses up in any algorithm, shape (nchunks,).
 
-    A multicast brings a byte to q ranks at once, so each of them needs a q-th of its length; so does each of the q
-    ranks from which a reduction takes a byte.
+    It is the largest of the longest distance that the chunk must be carried (`required_distances`) and of what its
+    first and last links use up (`lengths_at_ends`). A multicast brings a byte to q ranks at once, so each of them needs
+    a q-th of its length; so does each of the q ranks from which a reduction takes a byte.
 
     Args:
         problem: The problem.
-        length: Length of every link, then of every hyperlink.
+        length: Length of every link, then of every hyperlink, shape (ncarriers,).
     """
     net = problem.network
     required = required_distances(problem.collective, _distances(net, length))
@@ -138,18 +139,18 @@ def required_lengths(problem: Problem, length: Floats) -> Floats:
 
 
 def lengths_at_ends(collective: Collective, into: Floats, out: Floats) -> list[Floats]:
-    """Return what the first and the last links of all routes of a chunk use up: up to three limits.
+    """Return what the first and the last links of all routes of a chunk use up: three limits at most.
 
     Args:
         collective: The collective.
-        into: Least length that a byte uses up on a link into every rank.
-        out: Least length that a byte uses up on a link out of every rank.
+        into: Least length that a byte uses up on a link into every rank, shape (nranks,).
+        out: Least length that a byte uses up on a link out of every rank, shape (nranks,).
 
     Returns:
-        Limits of shape (nchunks,): what comes to all goals; where a sum has several holders, also what leaves all
-        holders, and the two together for sums (0 for other chunks). For the last, take the first rank that has all of a
+        Limits of shape (nchunks,): what comes to all goals; where some sum has more than one holder, also what leaves
+        all holders, and both for such sums (0 for other chunks). For the last, take the first rank that has all of a
         sum: every other holder has sent by then, every other goal has still to receive, and these are different sends.
-        The list is empty if no chunk has several holders or goals.
+        The list is empty if no chunk has more than one holder or goal.
     """
     need = find_requirements(collective)
     if not ((need.nhold > 1) | (need.ngoal > 1)).any():
@@ -203,7 +204,8 @@ class DistancePairs:
 def pairs(collective: Collective, listed_below: int = LISTED_BELOW) -> DistancePairs:
     """Return all pairs of holders and goals of the chunks with fewer than `listed_below` pairs.
 
-    A goal that holds its chunk makes pairs too. Chunks without holders or goals have none.
+    Rows are by chunk, then goal, and a row's pairs by holder, ascending. A goal that holds its chunk makes pairs too.
+    Chunks without holders or goals have none. The last two results are cached.
     """
     need = find_requirements(collective)
     (hold_ptr, hold), (_, goal) = collective.holders, collective.goals
@@ -223,7 +225,13 @@ def required_distances(collective: Collective, distances: Distances, listed_belo
     """Return the longest distance that each chunk must be carried in any algorithm, shape (nchunks,).
 
     A plain chunk may come from the nearest holder; of a sum the furthest contribution has to come. Of a sum with very
-    many pairs only the first holders are measured, which may give less. A chunk without holders or goals has 0.
+    many pairs only the first holders are measured, which may give less. A chunk without holders or goals has 0, and one
+    without a route inf.
+
+    Args:
+        collective: The collective.
+        distances: Distances between local ranks.
+        listed_below: Number of pairs from which a chunk's are not listed, but computed as sets.
     """
     required = np.zeros(collective.nchunks)
     listed = pairs(collective, listed_below)
@@ -245,9 +253,10 @@ def required_distances(collective: Collective, distances: Distances, listed_belo
 
 
 def fewer_ends(collective: Collective) -> tuple[tuple[Ints, Ints], bool]:
-    """Return the chunks' holders or their goals, as (ptr, ranks), and whether these are the holders.
+    """Return the chunks' holders or their goals, as (ptr, ranks), and True if these are the holders.
 
-    Those that are fewer distinct ranks over all chunks are returned, the holders if they are as many.
+    Those that are fewer distinct ranks over all chunks are returned, the holders if they are as many. Chunk c has the
+    ranks ranks[ptr[c]:ptr[c+1]].
     """
     holders, goals = collective.holders, collective.goals
     forth = len(_distinct(holders[1], collective.nranks)) <= len(_distinct(goals[1], collective.nranks))
@@ -255,7 +264,11 @@ def fewer_ends(collective: Collective) -> tuple[tuple[Ints, Ints], bool]:
 
 
 def pair_distances(distances: Distances, sources: Ints, targets: Ints) -> Floats:
-    """Return the distance from sources[i] to targets[i], shape (pairs,); inf where there is no route."""
+    """Return the distance from sources[i] to targets[i], shape (pairs,); inf where there is no route.
+
+    Raises:
+        TimeUp: The time of the work around is over.
+    """
     result = np.empty(len(sources))
     distinct_sources, distinct_targets = _distinct(sources, distances.nranks), _distinct(targets, distances.nranks)
     forth = len(distinct_sources) <= len(distinct_targets)

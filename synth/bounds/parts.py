@@ -29,12 +29,15 @@ _BETTER = 1 + 1e-9  # a smaller gain is rounding
 
 
 def find_parts(search: BoundSearch) -> Iterator[Parts]:
-    """Yield parts of an allreduce, or of several; a chunk needs 2(k-1) sends between the k parts with members.
+    """Yield parts of an allreduce, or of more than one; a chunk needs 2(k-1) sends between the k parts with members.
 
     Nothing is yielded for other collectives.
 
     The parts are nodes, ranks that wide links join, and single ranks; in small networks also the steepest partition
-    that a local search finds.
+    that a local search finds. For a quotient problem they are nodes only.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     problem, collective = search.problem, search.problem.collective
     same = collective.reduces.all() and np.array_equal(collective.pre, collective.post)
@@ -67,6 +70,8 @@ class _Steepness:
     def links(self) -> tuple[Ints, Ints, Ints, Floats]:
         """Return links sorted by one resource of each, and these resources' starts and capacities.
 
+        The resource is the scarcest of the link's (`single_uses`).
+
         Returns:
             The source and the destination of every link, shape (nlinks,); where the links of each resource begin; and
             the capacity of each resource in GB/s.
@@ -79,14 +84,17 @@ class _Steepness:
 
     @cached_property
     def contributors(self) -> list[tuple[Ints, float]]:
-        """Return the distinct sets of ranks that contribute to a sum, with the share of the message of each."""
+        """Return the distinct sets of ranks that contribute to a sum, with the share of the message of each.
+
+        A set is ascending positions; its share is the sum over all chunks with these contributors.
+        """
         collective = self.problem.collective
         groups = chunks_by_ends(collective, np.arange(collective.nchunks))
         return [(holders, sum(collective.fraction[chunks].tolist())) for chunks, holders, _ in groups]
 
     @cached_property
     def neighbours(self) -> Ints:
-        """Return the pairs of ranks that a link joins, each once, shape (pairs, 2)."""
+        """Return the pairs of ranks that a link joins, each once, the lower rank first, sorted, shape (pairs, 2)."""
         net = self.problem.network
         return np.unique(np.sort(np.stack([net.src, net.dst], axis=1), axis=1), axis=0)
 
@@ -141,7 +149,13 @@ class _Steepness:
         return self._with_members(best)
 
     def _climb(self, division: Ints) -> tuple[Ints, float]:
-        """Apply the best single move while it helps; return the partition and what it proves."""
+        """Apply the best single move (see `_moved`) while it helps; return the partition and what it proves.
+
+        What it proves is in µs per byte, times 1000. The given partition is not changed.
+
+        Raises:
+            TimeUp: The time of the work around is over.
+        """
         proved = float(self(division[None])[0])
         while len(moved := self._moved(division)) > 0 and (values := self(moved)).max() > proved * _BETTER:
             check_deadline()
@@ -149,7 +163,7 @@ class _Steepness:
         return division, proved
 
     def _apart(self, division: Ints) -> Ints:
-        """Return the pairs of parts that a link joins, each once, shape (pairs, 2)."""
+        """Return the pairs of parts that a link joins, each once, ascending, shape (pairs, 2)."""
         pairs = np.unique(np.sort(division[self.neighbours], axis=1), axis=0)
         return np.asarray(pairs[pairs[:, 0] != pairs[:, 1]])
 
@@ -171,7 +185,8 @@ class _Steepness:
     def _with_members(self, division: Ints) -> Ints:
         """Return the partition without parts that have no member of the group.
 
-        Each such part is merged into the part to which it has most links.
+        Each such part is merged into the part to which it has most links, the lowest of equals; without links to
+        another part, into the first part with members.
         """
         members = np.unique(division[: self.problem.collective.nranks])
         net = self.problem.network
@@ -198,7 +213,8 @@ def _renamed(divisions: Ints) -> Ints:
 def _joined_by_width(search: BoundSearch) -> Iterator[list[list[int]]]:
     """Yield partitions into sets of ranks that links of at least a bandwidth join, one partition for each bandwidth.
 
-    A partition is a list of each part's ranks. Bandwidths fall; of very many only some count.
+    A partition is a list of each part's ranks. Bandwidths fall; of more than the tuning's `widths` only so many, evenly
+    spread, count.
     """
     net = search.problem.network
     widths = np.unique(net.bandwidth_gbs)[::-1]
@@ -210,7 +226,7 @@ def _joined_by_width(search: BoundSearch) -> Iterator[list[list[int]]]:
 
 
 def _ranks_by_part(division: Ints) -> list[list[int]]:
-    """Return the ranks of each part."""
+    """Return the ranks of each part, ascending, in the order of the parts' numbers."""
     return [np.flatnonzero(division == part).tolist() for part in np.unique(division)]
 
 

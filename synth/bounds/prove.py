@@ -51,7 +51,8 @@ class Bound:
     def per_byte_us(self) -> float:
         """Return the steepest limit: µs per byte that no algorithm can beat for large messages.
 
-        Over several protocols it is that of the least protocol. Without witnesses it is 0.
+        Witnesses with a cap do not count. Over more than one protocol it is that of the least protocol. Without
+        witnesses it is 0.
         """
         steepest: dict[str, float] = {}
         for w in self.witnesses:
@@ -76,11 +77,14 @@ class Bound:
         ]
 
     def merged(self, witnesses: Iterable[Witness]) -> Bound:
-        """Return a bound with further witnesses after this one's own, without duplicates."""
+        """Return a bound with further witnesses after this one's own; of equal witnesses only the first is kept."""
         return Bound(tuple(dict.fromkeys((*self.witnesses, *witnesses))))
 
     def of_protocol(self, name: str) -> Bound:
-        """Return the bound of a problem under one protocol as part of a bound over several protocols."""
+        """Return the bound of a problem under one protocol as part of a bound over all protocols.
+
+        Every witness belongs to the protocol `name`, and its text begins with `name: `.
+        """
         return Bound(tuple(replace(w, protocol=name, text=f"{name}: {w.text}") for w in self.witnesses))
 
 
@@ -143,7 +147,7 @@ def tighten(
     """
 
     def enough() -> bool:
-        """Return True if the bound needs no more work."""
+        """Return True if the bound so far reaches `enough_us` at the message size."""
         return bound.at(size_bytes)[0] >= enough_us
 
     search = BoundSearch(countable(problem), effort.tuning, workers=workers)
@@ -176,7 +180,8 @@ def refute(
 ) -> Iterator[Bound]:
     """Yield the bound with what windows of time prove at one message size, for which `reached_us` is reached.
 
-    The unchanged bound is also yielded while a solver's process works, so that the caller can do other work.
+    The unchanged bound is also yielded while a solver's process works, so that the caller can do other work. The
+    problem's protocols are searched one after the other.
 
     Args:
         problem: The problem with one chunk a block.
@@ -186,6 +191,12 @@ def refute(
         workers: Solver processes for linear programs.
         deadline: End of the search, on the clock of `now`.
         tuning: Limits of the search.
+
+    Yields:
+        The whole bound so far.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     for name in problem.protocols or [""]:
         own_witnesses = [replace(w, protocol="") for w in bound.witnesses if w.protocol == name]
@@ -238,7 +249,10 @@ def prove(
 
 
 def _kinds() -> dict[str, BoundKind]:
-    """Return the registry; it imports the modules of the searches, which a command that proves nothing does without."""
+    """Return the registry's kinds of bounds by name, in its order.
+
+    It imports the modules of the searches, which a command that proves nothing does without.
+    """
     from synth.bounds.registry import KINDS
 
     return KINDS
@@ -248,21 +262,45 @@ def _kinds() -> dict[str, BoundKind]:
 def _witnesses(
     problem: Problem, tuning: BoundTuning, cost: BoundCost, size_bytes: float, _names: tuple[str, ...]
 ) -> tuple[Witness, ...]:
-    """Return the witnesses that searches of a cheap cost find; they are cached for a later call that adds others."""
+    """Return the witnesses that searches of a cheap cost find, with what they prove.
+
+    The last six results are cached by all arguments, for a later call that adds other witnesses.
+
+    Args:
+        problem: The problem, as `countable` returns it.
+        tuning: Limits of the searches.
+        cost: QUICK or SIZE.
+        size_bytes: Message size in bytes for SIZE.
+        _names: Names of the registered kinds, so that a newly registered kind is searched for.
+
+    Raises:
+        TimeUp: The time of the work around is over.
+    """
     search = BoundSearch(problem, tuning, size_bytes=size_bytes)
     _look(search, cost)
     return tuple(search.witnesses)
 
 
 def _look(search: BoundSearch, cost: BoundCost) -> None:
-    """Add the witnesses that the searches of one cost find to `search.witnesses`."""
+    """Add the witnesses that the searches of one cost find to `search.witnesses`, with what they prove.
+
+    Kinds that say nothing about a quotient problem are left out for one. A search that fails by a defect adds nothing
+    further where defects are collected (`contained`).
+
+    Raises:
+        TimeUp: The time of the work around is over.
+    """
     for kind in checking_deadline(_kinds().values()):
         if search.problem.quotient is None or kind.witness_class.of_quotients:
             contained(f"bound {kind.witness_class.kind}", partial(_take, search, kind, cost), None)
 
 
 def _take(search: BoundSearch, kind: BoundKind, cost: BoundCost) -> None:
-    """Add the witnesses that the search of one kind and cost finds to `search.witnesses`, with what they prove."""
+    """Add the witnesses that the search of one kind and cost finds to `search.witnesses`, with what they prove.
+
+    Raises:
+        TimeUp: The time of the work around is over.
+    """
     for claim in checking_deadline(kind.find(search, cost)):
         if claim is not None:
             search.witnesses.append(proved(search.problem, claim))
@@ -271,7 +309,8 @@ def _take(search: BoundSearch, kind: BoundKind, cost: BoundCost) -> None:
 def _useful(witnesses: list[Witness]) -> list[Witness]:
     """Return the witnesses that no other one beats at every size, steepest first; a lead by rounding does not count.
 
-    Where no witness proves anything, the last one is returned, so that the result is empty only for an empty list.
+    Of witnesses that prove the same the first counts; those that prove nothing are left out. Where no witness proves
+    anything, the last one is returned, so that the result is empty only for an empty list.
     """
     useful: list[Witness] = []
     for w in sorted(witnesses, key=lambda w: (-float(f"{w.per_byte_us:.11e}"), -float(f"{w.base_us:.11e}"))):

@@ -35,10 +35,10 @@ class LinkCapacity:
 
 
 def capacities(problem: Problem) -> list[LinkCapacity]:
-    """Return the capacities of the network's resources and of the links' own bandwidths.
+    """Return the capacities of the network's resources, and then of the links' own bandwidths.
 
-    Those are left out that a capacity of the same links implies, or a capacity of more links where there are no
-    hyperlinks.
+    Those are left out that a capacity of the same links implies (of equals the first stays), or a capacity of more
+    links where there are no hyperlinks. So are resources that no link uses.
     """
     net, unit = problem.network, unit_gbs(problem)
     rows: dict[bytes, LinkCapacity] = {}
@@ -94,10 +94,19 @@ class Relaxation:
 
 
 def demands(problem: Problem, chosen: Ints) -> list[Demand]:
-    """Return what the chosen chunks must carry, in units of the smallest chunk.
+    """Return what the chosen chunks must carry, in units of the smallest chunk: first plain flows, then spreads.
 
-    Chunks with one receiver are one demand for each set of holders; chunks with several receivers are one demand for
-    each set of holders and receivers. A chosen chunk represents its orbit but is not weighted by the size of it.
+    A receiver is a rank that wants a chunk and does not hold it. Chunks with one receiver are one demand for each set
+    of holders; chunks with more receivers are one demand for each set of holders and receivers. Chunks without a
+    receiver are left out. A chosen chunk represents its orbit but is not weighted by the size of it.
+
+    Args:
+        problem: The problem.
+        chosen: Numbers of the chunks.
+
+    Raises:
+        InputError: The tables of the collective take too much memory.
+        TimeUp: The time of the work around is over.
     """
     collective = problem.collective
     size = collective.fraction / collective.fraction.min()
@@ -123,7 +132,10 @@ def _ranks(flags: bytes) -> Ints:
 
 
 def variables(problem: Problem, nsteps: int, symmetry: Symmetry) -> int:
-    """Return about the number of variables that a relaxation over `nsteps` steps has; nothing is built."""
+    """Return about the number of variables that a relaxation over `nsteps` steps has; nothing is built.
+
+    It is the number of demands × (links + local ranks) × steps.
+    """
     return len(demands(problem, symmetry.orbits)) * (problem.network.nlinks + problem.nranks) * nsteps
 
 
@@ -132,6 +144,8 @@ def add_capacities(
 ) -> list[tuple[LinkCapacity, int, int]]:
     """Add the rows Σ flow over the links of a capacity ≤ its chunks a round × the rounds of the step.
 
+    A row without flows, and one with the same flows as an earlier row, is left out.
+
     Args:
         program: The program to extend; its columns 0..nsteps-1 are the rounds of the steps.
         problem: The problem whose capacities count.
@@ -139,7 +153,10 @@ def add_capacities(
         flows: Columns of the flows, shape (nlinks, nsteps) each.
 
     Returns:
-        (capacity, step, row) of every row.
+        (capacity, step, row) of every row that was added.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     use: dict[tuple[int, int], list[int]] = {}
     for flow in checking_deadline(flows):
@@ -167,7 +184,10 @@ def steady(problem: Problem, symmetry: Symmetry) -> Relaxation | None:
 
     A solution may be averaged over the symmetry, because the problem is convex. So only one commodity of every orbit
     has variables. The objective, variable 0, is the load; all rows are of step 0. The result is None where a demand is
-    not a plain flow.
+    not a plain flow: some chunk has more than one receiver.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     net = problem.network
     all_demands = demands(problem, symmetry.orbits)

@@ -19,11 +19,15 @@ _DENSE = 50_000_000  # cells up to which counting is faster than sorting
 def cover(net: Network, links: Ints) -> Ints:
     """Return resources, ascending, of which every one of `links` uses at least one; a greedy choice of little capacity.
 
-    It takes the resources that a link needs, then always the least capacity per link, and drops superfluous ones.
+    It takes the resources that a link needs because it uses no other, then always the least capacity per link, and
+    drops superfluous ones.
 
     Args:
         net: The network.
         links: Links (not hyperlinks), each once; without any, the result is empty.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     counts = net.uses_ptr[links + 1] - net.uses_ptr[links]
     picked = flags_of(net.nresources, net.uses_idx[net.uses_ptr[links[counts == 1]]])
@@ -35,13 +39,25 @@ def cover(net: Network, links: Ints) -> Ints:
 
 @lru_cache(maxsize=2)
 def _users(net: Network) -> tuple[Ints, Ints]:
-    """Return (ptr, links): resource r is used by links[ptr[r]:ptr[r+1]]."""
+    """Return (ptr, links): resource r is used by links[ptr[r]:ptr[r+1]], ascending; two networks are cached."""
     ptr = pointers(np.bincount(net.uses_idx, minlength=net.nresources))
     return ptr, net.link_of_use[sorted_rows(net.uses_idx)]
 
 
 def _pick(picked: Bools, net: Network, links: Ints) -> None:
-    """Flag further resources in `picked` until every one of `links` uses one."""
+    """Flag further resources in `picked` until every one of `links` uses one.
+
+    The next is always the resource of least capacity per link that uses none yet. After 4000 of them each such link
+    takes its own scarcest resource.
+
+    Args:
+        picked: Flags of the resources, shape (nresources,); it is changed.
+        net: The network.
+        links: The links.
+
+    Raises:
+        TimeUp: The time of the work around is over.
+    """
     ptr, users_of = _users(net)
     uncovered = flags_of(net.nlinks, links)
     for r in np.flatnonzero(picked).tolist():
@@ -62,7 +78,15 @@ def _pick(picked: Bools, net: Network, links: Ints) -> None:
 
 
 def _drop(picked: Bools, net: Network, links: Ints) -> None:
-    """Clear the flags in `picked` of resources, those of most capacity first, whose links all use another one."""
+    """Clear the flags in `picked` of superfluous resources: every one of `links` that uses it uses another flagged one.
+
+    Resources of most capacity are tried first.
+
+    Args:
+        picked: Flags of the resources, shape (nresources,); it is changed.
+        net: The network.
+        links: The links that must use a resource.
+    """
     ptr, users_of = _users(net)
     is_covered_link = flags_of(net.nlinks, links)
     times = np.zeros(net.nlinks, dtype=np.int64)
@@ -81,8 +105,8 @@ def _drop(picked: Bools, net: Network, links: Ints) -> None:
 def single_uses(net: Network) -> tuple[Ints, ...]:
     """Return one resource of every link, chosen by three rules: the scarcest, the first, the last.
 
-    They give quick estimates of resource covers. Each has shape (nlinks,), and no two are equal: there are one to
-    three, the scarcest first.
+    The scarcest has the least capacity for each of its links. The arrays give quick estimates of resource covers. Each
+    has shape (nlinks,), and no two are equal: there are one to three, the scarcest first. Two networks are cached.
     """
     start = net.uses_ptr[:-1]
     users = np.bincount(net.uses_idx, minlength=net.nresources)

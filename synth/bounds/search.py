@@ -120,11 +120,14 @@ class BoundSearch:
 
     @cached_property
     def traffic(self) -> Traffic:
-        """Return what the collective must carry across sets of ranks."""
+        """Return what the collective must carry across sets of ranks; it is computed once."""
         return Traffic(self.problem)
 
     def name_ranks(self, ranks: Sequence[int] | Ints) -> str:
-        """Return the text that names a set of local ranks by the topology's numbers."""
+        """Return the text that names a set of local ranks by the topology's numbers, such as `{0, 1, 5}`.
+
+        More than 12 ranks are `all N ranks`, if they are all, or the first 10 and their number.
+        """
         if len(ranks) == self.problem.nranks > 12:
             return f"all {len(ranks)} ranks"
         names = [self.problem.ranks[r] for r in ranks[:13]]
@@ -134,5 +137,5 @@ class BoundSearch:
 
 
 def with_gbs(text: str, net: Network, resources: Ints) -> str:
-    """Return the text of a witness followed by the GB/s of its resources in sum."""
+    """Return the text of a witness followed by the GB/s of its resources in sum, as in `TEXT, 50 GB/s`."""
     return f"{text}, {float(net.capacity_gbs[resources].sum()):.6g} GB/s"

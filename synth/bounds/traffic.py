@@ -61,6 +61,8 @@ class Traffic:
     def leaving(self, inside: Bools) -> Floats:
         """Return about the share of the message that must leave each set of ranks, shape (sets,).
 
+        It needs the table (`has_table`).
+
         Args:
             inside: Flags of the ranks of each set, shape (sets, nranks); relays have no effect.
         """
@@ -79,6 +81,8 @@ class Traffic:
 
     def sweep(self, place: Ints) -> Floats:
         """Return about the share of the message that must leave the first 1, 2, … ranks of an order, shape (nranks,).
+
+        It needs the table (`has_table`).
 
         Args:
             place: Place of each local rank in the order, from 0, shape (nranks,).
@@ -134,7 +138,8 @@ def _table(entries: tuple[Ints, Ints], chunks: Ints, k: int) -> Floats:
 def capacities_out(net: Network, inside: Bools) -> Floats:
     """Return the GB/s out of each set of ranks, shape (sets,), with each link counted at one of its resources.
 
-    Of several rules for this resource, the one that gives least counts (`single_uses`).
+    A resource counts once for a set. Of the rules for a link's resource (`single_uses`), the one that gives least
+    counts.
 
     Args:
         net: The network.

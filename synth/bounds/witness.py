@@ -53,7 +53,9 @@ class Witness(ABC):
 
     @abstractmethod
     def limit(self, problem: Problem) -> Limit:
-        """Return what the witness proves about a problem, whatever numbers it claims.
+        """Return the (µs, µs per byte, µs at most) that the witness proves about a problem, whatever it claims.
+
+        The time before which a call sends nothing is not included.
 
         Raises:
             BadWitness: It proves nothing.
@@ -61,15 +63,18 @@ class Witness(ABC):
 
     @property
     def claims(self) -> Limit:
-        """Return the numbers that the witness claims to prove."""
+        """Return (base_us, per_byte_us, cap_us), the numbers that the witness claims to prove."""
         return self.base_us, self.per_byte_us, self.cap_us
 
     def at(self, size_bytes: float) -> float:
-        """Return the limit in µs at a message size."""
+        """Return the claimed limit in µs at a message size in bytes, which is never above `cap_us`."""
         return min(self.cap_us, self.base_us + self.per_byte_us * size_bytes)
 
     def resource_numbers(self) -> set[int]:
-        """Return the resources that the witness names; those beyond the network's own are bandwidths of links."""
+        """Return the resources that the witness names; the empty set for a kind that names none.
+
+        Numbers from the network's nresources on are links' own bandwidths: nresources + link.
+        """
         return set()
 
     def renumbered(self, resource_map: Ints) -> Self:
@@ -82,7 +87,10 @@ class Witness(ABC):
         return self
 
     def refusal(self, why: str) -> BadWitness:
-        """Return the error for a witness that proves nothing."""
+        """Return, and do not raise, the error for a witness that proves nothing.
+
+        Its line has the kind, the text and `why`.
+        """
         return BadWitness(f"{self.kind} {self.text}: {why}")
 
     def flags(self, problem: Problem, ranks: Iterable[int]) -> Bools:
@@ -108,7 +116,7 @@ class ResourceWitness(Witness):
         return set(self.resources)
 
     def renumbered(self, resource_map: Ints) -> Self:
-        """Return a witness with the resources of another network; see `Witness.renumbered`."""
+        """Return a witness with the resources of another network and the same claims; see `Witness.renumbered`."""
         return replace(self, resources=tuple(int(resource_map[resource]) for resource in self.resources))
 
     def capacity(self, problem: Problem, net: Network, times: Ints) -> float:
@@ -151,7 +159,7 @@ def decisive(witnesses: Iterable[Witness], size_bytes: float) -> Witness:
     """
 
     def rank(witness: Witness) -> tuple[float, bool]:
-        """Return the sort key of a witness: its limit, then whether it is a path."""
+        """Return the sort key of a witness: its limit in µs, then whether it is a path."""
         return witness.at(size_bytes), witness.kind == "path"
 
     best: dict[str, Witness] = {}
@@ -164,8 +172,10 @@ def decisive(witnesses: Iterable[Witness], size_bytes: float) -> Witness:
 def countable(problem: Problem) -> Problem:
     """Return the problem where no two wanted chunks share a place of an input buffer: the same one if that is so.
 
-    Of chunks made from the same data (a scan's sums) one send may serve several, so their amounts must not be added.
-    Chunks that share a place with a kept one are wanted nowhere in the result; they keep their numbers and holders.
+    Of chunks made from the same data (a scan's sums) one send may serve more than one, so their amounts must not be
+    added. A chunk with more holders is kept before one with fewer, then the lower number. Chunks that share a place
+    with a kept one are wanted nowhere in the result; they keep their numbers and holders. The last four results are
+    cached.
     """
     old = problem.collective
     place = old.pre[:, 0] * (int(old.in_index.max(initial=0)) + 1) + old.in_index

@@ -40,6 +40,8 @@ def choose_executable(
 ) -> ConcurrentPlan:
     """Return the plan whose programs are fastest; the first plan if there are no programs of any in time.
 
+    Once there are programs, it ends at a plan whose schedule is no faster than they are.
+
     Args:
         ranked: One or more plans, in the order in which they are lowered; a plan may occur again.
         executor: The lowering of plans.

@@ -66,7 +66,7 @@ def problem_digest(problem: Problem, size_bytes: float) -> bytes:
     """Return a digest that is equal for problems that differ only in which ranks of the topology they are about.
 
     Local ranks, links and resources of such problems have the same numbers, so a schedule of one is a schedule of the
-    other.
+    other. The message size in bytes must be equal too.
     """
     net, collective = problem.network, problem.collective
     digest = hashlib.sha256(repr((collective.name, collective.chunks, net.nranks, float(size_bytes))).encode())
@@ -98,11 +98,11 @@ def run_isolated(
 
     Args:
         problem: Problem with the chunks that the group's collective has.
-        size_bytes: The group's message size.
+        size_bytes: The group's message size in bytes; it is searched at a whole number of bytes, at least 1.
         options: Chunks (into how many each chunk is cut; any number if None), engine, sends a rank, and budget; nothing
             else of it counts. There is an answer even with a budget of 0.
         workers: Solver processes.
-        report: Receives what is tried and the best algorithm so far.
+        report: Receives what is tried, and the latest algorithm or None; None for no reports.
         executor: Executor of the answer; None if only its schedule counts.
 
     Returns:
@@ -186,7 +186,7 @@ def run_each_isolated(
 
 
 def engine_of(answers: Sequence[Isolated]) -> str:
-    """Return the names of the engines that found the answers as one text, each once and in alphabetical order."""
+    """Return the names of the engines of the answers as one text, each once, sorted and separated by ", "."""
     return ", ".join(sorted({answer.engine for answer in answers}))
 
 
@@ -200,7 +200,10 @@ def _first_of_a_kind(
 ) -> list[tuple[int, tuple[int, ...] | None]]:
     """Return for each group the first group isomorphic to it, maybe itself, with the translation of ranks.
 
-    The translation is None if both problems have the same local numbers.
+    Both groups must have the same message size. The translation is None if both problems have the same local numbers.
+
+    Returns:
+        (position of the first group, translation) of each group, in their order.
     """
     digests: dict[bytes, int] = {}
     kinds: dict[tuple[int, int, float], list[tuple[int, Problem]]] = {}
@@ -248,11 +251,11 @@ def isolated_parts(
 def own_witnesses(isolated: Sequence[Isolated], size_bytes: float) -> list[Witness]:
     """Return the groups' own bounds, restated for the message size of a union.
 
-    Only their numbers are good; they are no proofs for the union.
+    Only their numbers are good; they are no proofs for the union. Groups that share one answer count once.
 
     Args:
         isolated: The answers of the groups.
-        size_bytes: Message size of the union in the question, to which the groups' sizes belong.
+        size_bytes: Message size of the union in the question, in bytes, to which the groups' sizes belong.
     """
     witnesses = []
     for answer in dict.fromkeys(isolated):

@@ -83,13 +83,21 @@ class ConcurrentPlan:
 
 
 def at_once(isolated: Sequence[Isolated], restate: Restate) -> Plan:
-    """Return the plan in which every group's isolated schedule begins at once."""
+    """Return the plan in which every group's isolated schedule begins at once: the union, and its untimed schedule.
+
+    Args:
+        isolated: Each group's best answer.
+        restate: States the groups as one problem with the collectives of these answers.
+    """
     union = restate([answer.problem.collective for answer in isolated])
     return union, merge_schedules(union, [answer.schedule for answer in isolated])
 
 
 def in_turn(isolated: Sequence[Isolated], restate: Restate) -> Plan:
-    """Return the plan in which isolated schedules run in turn, the shortest first, overlapped as far as links allow."""
+    """Return the plan in which isolated schedules run one after another, the shortest first, as early as links allow.
+
+    Arguments and result are those of `at_once`.
+    """
     times_us = np.array([answer.time_us for answer in isolated])
     begin = np.zeros(len(isolated))
     order = np.argsort(times_us, kind="stable")
@@ -108,6 +116,8 @@ def in_turn(isolated: Sequence[Isolated], restate: Restate) -> Plan:
 
 def within_groups(within: UnionProblem, isolated: Sequence[Isolated], restate: Restate) -> Plan:
     """Return the plan of isolated schedules without relays, all begun at once, as a plan of groups that may use relays.
+
+    It is the union with relays, and its untimed schedule.
 
     Args:
         within: The groups without relays.
@@ -159,6 +169,7 @@ def direct(union: UnionProblem, restate: Restate, chunks: int | None = None) -> 
 
 
 def _direct_of_union(union: UnionProblem, restate: Restate, chunks: int | None) -> Plan | None:
+    """Return the direct plan of all groups as one problem; None if there is none. Arguments are those of `direct`."""
     baselines = baseline_named(with_blocks_as_chunks(union), "direct", union.size_bytes)
     if not baselines:
         return None
@@ -169,7 +180,10 @@ def _direct_of_union(union: UnionProblem, restate: Restate, chunks: int | None) 
 
 
 def _direct_of_groups(union: UnionProblem) -> list[Algorithm] | None:
-    """Return each group's direct plan in isolation; None if one group has none."""
+    """Return each group's direct plan in isolation; None if one group has none.
+
+    Groups whose problems differ only in their ranks share one plan.
+    """
     algorithms = []
     algorithms_of: dict[bytes, list[Algorithm]] = {}
     for problem, member in zip(isolated_problems(union), union.members, strict=True):
@@ -185,6 +199,8 @@ def _direct_of_groups(union: UnionProblem) -> list[Algorithm] | None:
 def _refinement(chunks: int | None, plan_chunks: int) -> int:
     """Return into how many parts the chunks of a plan are cut so that a block has a pinned number of chunks.
 
+    The quotient is rounded down, but at least 1.
+
     Args:
         chunks: The pinned number; None for no cut.
         plan_chunks: Chunks of a block in the plan.
@@ -193,9 +209,9 @@ def _refinement(chunks: int | None, plan_chunks: int) -> int:
 
 
 def refine_sends(schedule: Schedule, times: int) -> Schedule:
-    """Return the same sends with every chunk cut into `times` parts that follow each other.
+    """Return the same sends with every chunk cut into `times` parts that follow each other, in order, in the same step.
 
-    The result has no times, except for 1 part: then it is `schedule` itself.
+    The result has no times and no messages of joined sends, except for 1 part: then it is `schedule` itself.
     """
     if times == 1:
         return schedule
@@ -207,7 +223,8 @@ def refine_sends(schedule: Schedule, times: int) -> Schedule:
 def even_counts(members: Sequence[Member]) -> list[int]:
     """Return into how many parts each group's chunks are cut so that all have similar sizes and all ranks are busy.
 
-    An all-reduce is cut into one share a rank; of messages of different sizes the larger are cut finer.
+    An all-reduce is cut into one share a rank, unless its chunks are such shares already. Larger chunks are then cut
+    finer, at most 8 times as fine as the smallest.
     """
     shares, sizes = [], []
     for member in members:
@@ -232,9 +249,10 @@ def refined_union(union: UnionProblem, restate: Restate, chunks: int | None) -> 
 
 
 def faster_parts(plan: ConcurrentPlan, isolated: Mapping[int, Isolated]) -> dict[int, Isolated]:
-    """Return the parts of a plan that beat the isolated runs of their groups, by group.
+    """Return the parts of a plan that beat the isolated runs of their groups, by the group's position.
 
-    Each part is a new isolated run with the bound of the old one.
+    Each part is a new isolated run, replayed, with the bound of the old one. Its times are those in the plan, or those
+    without the other groups if they are less.
 
     Args:
         plan: Plan of all groups.
@@ -286,12 +304,25 @@ def fairer(union: UnionProblem, schedule: Schedule, size_bytes: float, isolated_
 
 
 def _score(slow: Floats, isolated_us: Floats) -> tuple[float, float]:
-    """Return a key that is smaller for a fairer schedule; differences of rounding do not count."""
+    """Return a key that is smaller for a fairer schedule: largest slowdown, then makespan in µs, to nine digits.
+
+    Args:
+        slow: Time in the plan / time in isolation, shape (groups,).
+        isolated_us: Time of each group in isolation, in µs, shape (groups,).
+    """
     return float(f"{slow.max():.9g}"), float(f"{(slow * isolated_us).max():.9g}")
 
 
 def _in_order(start_us: Floats, group: Ints, groups: int) -> Floats:
-    """Return start times that never go back within a group, so that sorting by them keeps each group's order."""
+    """Return start times that never go back within a group, so that sorting by them keeps each group's order.
+
+    A row gets the latest start of its group up to this row.
+
+    Args:
+        start_us: Start of each row, in µs.
+        group: Group of each row.
+        groups: Number of groups.
+    """
     when = np.empty(len(start_us))
     order = np.argsort(group, kind="stable")
     for rows in np.split(order, np.searchsorted(group[order], np.arange(1, groups))):

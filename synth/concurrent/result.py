@@ -72,7 +72,8 @@ class ConcurrentResult(ConcurrentPlan):
     def decisive(self) -> tuple[float, Witness, int | None]:
         """Return the bound on the makespan in µs, its witness, and the position of the group whose own it is.
 
-        The group is None for a bound of the union, also under another protocol.
+        It is the higher of the union's bound and the groups' own ones; with other protocols, the least over all
+        protocols. The group is None for a bound of the union, also under another protocol.
         """
         bound_us, witness = self.bound.at(self.size_bytes)
         # Of isomorphic groups with equal bounds this is the first, whose witnesses are about its own problem.
@@ -165,6 +166,8 @@ def statement(result: ConcurrentResult) -> dict[str, Any]:
 
 def over_protocols(problem: Problem, bound: Bound, rivals: Sequence[Bound] = ()) -> tuple[Problem, Sequence[Witness]]:
     """Return a problem and what proves its bound, as proofs state them: with costs, over all protocols.
+
+    Without costs these are the problem itself and the witnesses of `bound`.
 
     Args:
         problem: The problem, under one protocol or without costs.

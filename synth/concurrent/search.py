@@ -62,23 +62,24 @@ def plan(  # It has many parameters because callers state each option by its nam
     begun: float | None = None,
     first: Sequence[ConcurrentPlan] = (),
 ) -> ConcurrentResult:
-    """Return a plan for several groups that share a network.
+    """Return a plan for one or more groups that share a network.
 
     Args:
         topo: A machine, a family, a file, or a Topology.
         members: The groups, each with a collective (one chunk a block) and a size of its own.
-        relays: Ranks that may forward chunks of a group beside its members: "none"; "all" for every living rank; or
+        relays: Ranks that may forward chunks of a group besides its members: "none"; "all" for every living rank; or
             ranks, which may relay like the members of all groups.
         without: Dead parts, as texts (see `topologies.faults.apply`).
         degrade: Slow parts, as texts.
         objective: "makespan" for the end of the last group; "fair" for the largest slowdown of a group (see
             `synth.concurrent.plans.fairer`), then the makespan.
         chunks: Chunks of every block; any number if None.
-        engine: "flow"; or "auto", which also tries what a vendor library would run.
+        engine: "flow" or "auto", which lets other constructive engines search isolated runs too. Plans that a vendor
+            library would run are tried in both cases.
         budget: Seconds for the search, more than 0.
         seed: Checked like that of other questions; these engines draw nothing at random.
-        workers: Solver processes to use again.
-        progress: Receives what is tried and the best algorithm so far.
+        workers: Solver processes to use again; None for new ones, which end with the search.
+        progress: Receives what is tried, and the latest algorithm or None; None for no reports.
         executor: The lowering of plans; None if only schedules count.
         begun: Reading of `synth.model.deadline.now` since which the budget counts; None for now.
         first: Plans that exist already, of the same groups under the same rule for relays.
@@ -158,7 +159,11 @@ def _search_protocols(
         return search_union(unions[name], replace(options, budget_s=budget_s, begun=now()))
 
     def conclude(_: str, __: bool) -> ConcurrentResult:
-        """Return the fastest result, with the bounds of the other protocols."""
+        """Return the fastest result, with the bounds of the other protocols.
+
+        Raises:
+            KeyboardInterrupt: There is no result yet.
+        """
         if not results:
             raise KeyboardInterrupt
         best = min(results, key=lambda name: _time_us(results[name], executor))
@@ -232,7 +237,14 @@ class ConcurrentSearch:
     # Stages.
 
     def _work(self, *, interrupted: bool) -> None:
-        """Run the stages of the plan, then raise their bound; nothing of it if Ctrl-C came before."""
+        """Run the stages of the plan, then raise their bound.
+
+        Args:
+            interrupted: Whether Ctrl-C came before; then nothing is done.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C came, or had come before.
+        """
         if interrupted:
             raise KeyboardInterrupt
         race(self._stage_runs(), self.state, self.state.deadline)
@@ -251,7 +263,13 @@ class ConcurrentSearch:
             yield self._plans_within(stage)
 
     def _plans_within(self, stage: Stage) -> Iterator[Outcome]:
-        """Yield the plan of isolated schedules without relays, if every group is connected by itself."""
+        """Yield the plan of isolated schedules without relays, if every group is connected by itself.
+
+        Then replace isolated runs by parts of that plan that beat them.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C came while the schedules were searched; the plan is yielded before.
+        """
         state = self.state
         try:
             within = union_problem(state.problem.topology, state.problem.members)
@@ -265,7 +283,10 @@ class ConcurrentSearch:
             raise KeyboardInterrupt
 
     def _merged(self, stage: Stage) -> Iterator[Iterator[Outcome]]:
-        """Yield the plan that merges the isolated schedules, at once or one after another."""
+        """Yield the plan that merges the isolated schedules, at once or one after another, as the stage's name says.
+
+        One group has no plan of the second kind.
+        """
         isolated, merge = self.state.isolated, plans.at_once if stage.engine == AT_ONCE else plans.in_turn
         if stage.engine == AT_ONCE or len(isolated) > 1:
             yield iter([Candidate(*merge(isolated, self.state.restated), engine_of(isolated))])
@@ -279,7 +300,11 @@ class ConcurrentSearch:
             yield iter([Candidate(*direct_plan, DIRECT)])
 
     def _jointly(self, stage: Stage) -> Iterator[Iterator[Outcome]]:
-        """Prove a bound; yield the engine's runs on all groups as one problem if the plans so far are far from it."""
+        """Prove a bound; yield the engine's runs on all groups as one problem if the plans so far are far from it.
+
+        From its start on, the search ends at its deadline. For one group, without a plan, or if there are more chunks
+        than the memory holds, nothing is yielded.
+        """
         state = self.state
         state.has_simple_plans = True
         state.bound = prove(state.problem, max_flow=state.problem.nranks <= state.plan.max_flow_ranks)
@@ -315,7 +340,16 @@ class ConcurrentSearch:
                 yield from self._finer_and_finer(refined, finest, until)
 
     def _finer_and_finer(self, refined: UnionProblem, parts: int, until: float) -> Iterator[Iterator[Outcome]]:
-        """Yield runs with more and more parts of every chunk, while that gains."""
+        """Yield runs with more and more parts of every chunk, while that gains.
+
+        The parts grow by a factor of 4. It ends after two runs in sequence that do not gain, after one without a plan,
+        or if a plan is near its bound, the sends would be too many, or the time is over.
+
+        Args:
+            refined: The groups as one problem, whose chunks are cut.
+            parts: Parts of each chunk in the first run.
+            until: When they end, a reading of `now`.
+        """
         state = self.state
         enough_us = state.least_us() * state.plan.met
         idle = 0
@@ -354,9 +388,14 @@ class ConcurrentSearch:
     def _conclude(self, _: str, hurried: bool) -> ConcurrentPlan:
         """Return the best plan that can be executed, and prove a bound if there is none yet.
 
+        Without the plan of isolated schedules begun at once, make it first.
+
         Args:
             hurried: True after a second Ctrl-C: no plan is made fairer or lowered. With an executor the result is then
                 the plan of isolated schedules begun at once (unless the objective is "fair"), else the best plan.
+
+        Raises:
+            DefectError: There is no plan, because a part failed.
         """
         state, objective = self.state, self.state.options.objective
         if not any(plan.method == AT_ONCE for plan in state.plans):
@@ -376,14 +415,18 @@ class ConcurrentSearch:
         return choose_executable([*first, settled, *ranked], self._executor, most, until, state.say)
 
     def _take_isolated(self) -> None:
-        """Take the plans that merge isolated schedules."""
+        """Take the plans that merge isolated schedules, at once and, for two or more groups, one after another."""
         for method in (AT_ONCE, IN_TURN):
             for candidates in self._makers[method](Stage(method)):
                 for candidate in candidates:
                     self.state.take(candidate, method)
 
     def _settled(self) -> ConcurrentPlan:
-        """Return the best plan once no plan's part beats an isolated run."""
+        """Return the best plan by the objective once no plan's part beats an isolated run, or after some attempts.
+
+        Isolated runs are replaced by such parts, and merged to new plans. If the objective is "fair", plans are
+        reordered first.
+        """
         objective = self.state.options.objective
         for _ in range(self.state.plan.settling):
             if objective == "fair":
@@ -394,7 +437,10 @@ class ConcurrentSearch:
         return self.state.best(objective)
 
     def _reorder(self) -> None:
-        """Add the best plans again with the sends of slowed groups earlier."""
+        """Add the plan of least makespan and the fairest plans again, with the sends of slowed groups earlier.
+
+        A plan is added only if the new order is fairer.
+        """
         state = self.state
         for plan in dict.fromkeys([state.best("makespan"), *state.ranked("fair")[: state.plan.reordered]]):
             state.say("fairer order")

@@ -113,7 +113,7 @@ class GroupsState:
         return min((plan.makespan_us for plan in self.plans), default=np.inf)
 
     def time_us(self, candidate: Candidate) -> float:
-        """Return the makespan of the plan that was yielded last, in µs; inf if it was of no use."""
+        """Return the makespan of a candidate's plan, in µs; inf unless it is the last one that some method yielded."""
         return next((us for last, us in self._yielded.values() if last is candidate), np.inf)
 
     def fewest_steps(self) -> int | None:
@@ -121,7 +121,7 @@ class GroupsState:
         return min((plan.algorithm.steps for plan in self.plans), default=None)
 
     def shown_bytes(self) -> list[int]:
-        """Return the union's message size in bytes."""
+        """Return the union's message size in bytes, rounded to a whole number of at least 1, as the only one."""
         return [max(1, round(self.problem.size_bytes))]
 
     # Plans.
@@ -155,7 +155,7 @@ class GroupsState:
         return self.plans[-1].makespan_us
 
     def ranked(self, objective: str) -> list[ConcurrentPlan]:
-        """Return all plans, the best by an objective, "makespan" or "fair", first."""
+        """Return all plans, the best by an objective, "makespan" or "fair", first; see `_key`."""
         return sorted(self.plans, key=partial(self._key, objective))
 
     def best(self, objective: str) -> ConcurrentPlan:
@@ -163,7 +163,10 @@ class GroupsState:
         return min(self.plans, key=partial(self._key, objective))
 
     def _key(self, objective: str, plan: ConcurrentPlan) -> tuple[float, float]:
-        """Return a key that is smaller for a better plan; differences of rounding do not count."""
+        """Return a key that is smaller for a better plan; differences of rounding do not count.
+
+        It has the makespan in µs and the largest slowdown: for "fair" the slowdown first, else the makespan.
+        """
         makespan, slow = (float(f"{x:.9g}") for x in (plan.makespan_us, plan.slowdown(self.isolated_us())))
         return (slow, makespan) if objective == "fair" else (makespan, slow)
 
@@ -172,7 +175,11 @@ class GroupsState:
         return np.array([answer.time_us for answer in self.isolated])
 
     def learn_from(self, plan: ConcurrentPlan) -> bool:
-        """Replace isolated runs by parts of a plan that beat them; return whether there were any."""
+        """Replace isolated runs by parts of a plan that beat them; return whether there were any.
+
+        A part counts by its time without the other groups. Once the deadline has passed, or if the plan merges isolated
+        runs itself or the run is near its bound, only a part that is faster in the plan too is looked at.
+        """
         late = now() >= self.deadline
         own_plans = plan.method.removesuffix(REORDERED) in (AT_ONCE, IN_TURN)
         groups = [
@@ -188,7 +195,7 @@ class GroupsState:
     # Bounds.
 
     def least_us(self) -> float:
-        """Return the highest bound on the makespan so far, in µs."""
+        """Return the highest bound on the makespan so far, in µs: the union's or the highest of the groups' own."""
         own = max(answer.bound_us for answer in self.isolated)
         return max(own, self.bound.at(self.problem.size_bytes)[0]) if self.bound.witnesses else own
 

@@ -53,7 +53,7 @@ class Member:
 
     @property
     def label(self) -> str:
-        """Return the name, or the ranks in short."""
+        """Return the name, or without one the ranks in short, as `0-3`, or `0,2,… (9 ranks)` if that is long."""
         if self.name:
             return self.name
         ranks = format_set(self.ranks, max(self.ranks) + 1, ())
@@ -86,11 +86,16 @@ class UnionProblem(Problem):
         return max(float(m.size_bytes) for m in self.members)
 
     def member_bytes(self, group: int, size_bytes: float) -> float:
-        """Return a group's message size when the union's is `size_bytes`."""
+        """Return a group's message size in bytes when the union's is `size_bytes`; all sizes keep their proportions.
+
+        Args:
+            group: Position of the group.
+            size_bytes: The union's message size in bytes.
+        """
         return size_bytes * (float(self.members[group].size_bytes) / self.size_bytes)
 
     def may_hold(self) -> Bools:
-        """Return True where each group's chunks may be, shape (groups, local ranks)."""
+        """Return a mask of the local ranks at which each group's chunks may be, shape (groups, local ranks)."""
         if self.allowed_holders is None:
             return np.ones((len(self.members), self.nranks), dtype=bool)
         return self.allowed_holders.ranks
@@ -191,7 +196,11 @@ def _check_members(topology: Topology, members: Sequence[Member]) -> None:
 
 
 def _union(members: Sequence[Member], positions: Sequence[Ints], nranks: int) -> tuple[Collective, Ints]:
-    """Return the collective of all groups, and the first chunk of each group (with one entry more than groups)."""
+    """Return the collective of all groups, and the first chunk of each group (with one entry more than groups).
+
+    Its chunks are the groups' in their order, as parts of the largest group's message. Its name joins the groups'
+    names, or is "together" if these are many or long.
+    """
     parts = [m.collective for m in members]
     first = pointers(np.array([part.nchunks for part in parts]))
     largest = max(float(m.size_bytes) for m in members)
@@ -220,7 +229,16 @@ def _union(members: Sequence[Member], positions: Sequence[Ints], nranks: int) ->
 def _tables(
     tables: Sequence[tuple[Ints, Ints]], positions: Sequence[Ints], first: Ints, nranks: int
 ) -> tuple[Ints, Ints]:
-    """Return rows (rank, chunk) of all groups and their places; on a rank in several groups, group after group."""
+    """Return rows (rank, chunk) of all groups and their places; on a rank in more than one group, group after group.
+
+    The rows ascend; each rank is a position of the union, each chunk a number of the union.
+
+    Args:
+        tables: For each group its rows (position in the group, chunk) and the place of each row in its rank's buffer.
+        positions: For each group, the union's position of each of its ranks.
+        first: First chunk of each group, and the number of all chunks.
+        nranks: Number of positions of the union.
+    """
     used = np.zeros(nranks, dtype=np.int64)
     ranks, chunks, places = [], [], []
     for (rows, index), own, start in zip(tables, positions, first.tolist(), strict=False):
@@ -239,7 +257,10 @@ def _tables(
 
 
 def _check_joined(union: UnionProblem) -> None:
-    """Raise InputError unless every group can do its collective by itself."""
+    """Raise InputError unless every group can do its collective over the links among its own ranks.
+
+    A group in which every rank reaches every other passes; for another one its own problem is made, which may raise.
+    """
     net = union.network
     sizes = np.array([len(own) for own in union.positions])
     offset = np.cumsum(sizes) - sizes
@@ -309,7 +330,10 @@ def merge_schedules(union: UnionProblem, schedules: Sequence[Schedule]) -> Sched
 
 
 def check_within_groups(union: UnionProblem, schedule: Schedule) -> None:
-    """Raise ScheduleRefused if a chunk goes to a rank at which its group's chunks may not be."""
+    """Raise ScheduleRefused if a send leaves or reaches a rank at which its group's chunks may not be.
+
+    It names the first such send. Where every rank may hold every chunk, nothing is checked.
+    """
     if union.allowed_holders is None:
         return
     net, allowed = union.network, union.allowed_holders.ranks

@@ -10,7 +10,11 @@ from synth.model.problem import Problem
 
 
 def accepts(problem: Problem, options: Options) -> str:
-    """Return why the engine refuses a problem, empty for one group, one chunk a block, and free steps and rounds."""
+    """Return why the engine refuses a problem, empty where it accepts the problem.
+
+    It accepts a problem of one process group that is no quotient and has one chunk a block, without pinned steps or
+    rounds.
+    """
     if problem.quotient is not None or problem.allowed_holders is not None or problem.collective.chunks != 1:
         return "a library's algorithms need one group, no quotient problem and one chunk a block"
     if options.steps is not None or options.rounds is not None:
@@ -19,5 +23,5 @@ def accepts(problem: Problem, options: Options) -> str:
 
 
 def solve(problem: Problem, _request: Request) -> Iterator[Outcome]:
-    """Yield rings, recursive doubling, two levels and direct sends, as far as they suit this problem."""
+    """Yield the algorithms of the baselines that suit the problem: rings, recursive doubling, direct sends and more."""
     yield from each_baseline(problem)

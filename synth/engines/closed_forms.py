@@ -60,7 +60,7 @@ class ClosedForms:
 
 
 def _plans(problem: Problem, name: str, most: int) -> list[Unordered]:
-    """Return the plans of one baseline, none where the network lacks a route that the baseline needs.
+    """Return the plans of one of `BASELINES`, none where the network lacks a route that the baseline needs.
 
     Raises:
         TooManySends: If a plan has more than `most` sends.

@@ -37,7 +37,10 @@ _WORTH = 0.99  # time / time of half as many parts, below which more parts are w
 
 
 def accepts(problem: Problem, options: Options) -> str:
-    """Return why the engine refuses a problem, empty for an all-reduce of one group without a pinned shape."""
+    """Return why the engine refuses a problem, empty for an all-reduce of one group without a pinned shape.
+
+    A group of many ranks must also have few enough sends.
+    """
     if not problem.collective.kind.in_shares:
         return f"{NAME} is for allreduce"
     if problem.nranks <= lns.TUNING.most_ranks:
@@ -48,7 +51,10 @@ def accepts(problem: Problem, options: Options) -> str:
 
 
 def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
-    """Yield schedules with a tree for every rank's sum, for sizes at which so many sends may be worth it."""
+    """Yield schedules with a tree for every rank's sum, and progress.
+
+    A size is left out if so many sends would take longer than the best time so far.
+    """
     bytes_a_us = float(problem.network.bandwidth_gbs.sum()) * 1e3
     sizes = [size for size in request.sizes if _sends(problem) * size / bytes_a_us < request.knowledge.best_us(size)]
     if not sizes:

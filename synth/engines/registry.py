@@ -39,6 +39,7 @@ def _switch() -> Engine:
 
 
 def _closed(form: str = "") -> Engine:
+    """Return the engine of closed-form exchanges: with one named form only, or with all of them if `form` is empty."""
     from synth.engines.closed_forms import ClosedForms
 
     return ClosedForms(form)
@@ -93,12 +94,14 @@ def _lns() -> Engine:
 
 
 def _ksync() -> Engine:
+    """Import and return the module that the engines `ksync`, `cpsat` and `smt` share."""
     from synth.engines.ksync import search
 
     return search
 
 
 def _milp() -> Engine:
+    """Import and return `time_slots`, the module of the engine `milp`."""
     from synth.engines import time_slots
 
     return time_slots
@@ -130,11 +133,11 @@ class EngineRow:
     is_near: bool = False
 
     def accepts(self, problem: Problem, options: Options) -> str:
-        """Return the reason why the engine cannot work on a problem, empty where it can."""
+        """Import the engine, and return the reason why it cannot work on a problem, empty where it can."""
         return self.load().accepts(problem, options)
 
     def solve(self, problem: Problem, request: Request) -> Iterator[Outcome]:
-        """Yield the candidates, claims and progress of the engine."""
+        """Import the engine, and return the iterator over its candidates, claims and progress."""
         return self.load().solve(problem, request)
 
 
@@ -175,18 +178,20 @@ ENGINES: dict[str, EngineRow] = {
 
 
 def register(row: EngineRow) -> EngineRow:
-    """Add a row to the registry, in place of a row of the same name, and return it."""
+    """Add a row to the end of the registry `ENGINES`, or replace the row of the same name, and return the row."""
     ENGINES[row.name] = row
     return row
 
 
 def names() -> tuple[str, ...]:
-    """Return all values of `--engine`."""
+    """Return all values of `--engine`: `auto`, then the names of all engines in the order of the registry."""
     return (AUTO, *ENGINES)
 
 
 def engines_named(name: str) -> list[EngineRow]:
     """Return the engines that a value of `--engine` stands for, in the order of the registry.
+
+    `auto` stands for the engines that are marked `in_auto`; any other name stands for its one engine.
 
     Raises:
         InputError: If the name is unknown; the message shows the nearest names.
@@ -199,6 +204,9 @@ def engines_named(name: str) -> list[EngineRow]:
 
 
 def processes(name: str) -> tuple[str, ...]:
-    """Return the solver processes that are worth starting ahead for a value of `--engine`, none for an unknown one."""
+    """Return the solver processes that are worth starting ahead for a value of `--engine`, each once.
+
+    An unknown value has none.
+    """
     rows = engines_named(name) if name in names() else []
     return tuple(dict.fromkeys(process for row in rows for process in row.processes))

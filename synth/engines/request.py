@@ -52,10 +52,13 @@ class Options:
     begun: float | None = None
 
     def check(self) -> None:
-        """Check that the size, the pinned numbers, the budget and the seed are in their ranges.
+        """Check the size, the pinned numbers, the budget and the seed; the other options are not checked.
+
+        `size`, `chunks`, `steps` and `rounds` must be None or 1 or more, `budget_s` above 0 and below MOST_SECONDS, and
+        `seed` in 0..SEEDS - 1.
 
         Raises:
-            InputError: If one is not; the message names it and its range.
+            InputError: If one is out of its range; the message names it and its range.
         """
         for name in ("size", "chunks", "steps", "rounds"):
             value = getattr(self, name)
@@ -171,7 +174,7 @@ class Shape:
 
     @property
     def ratio(self) -> Fraction:
-        """Return the number of rounds a chunk."""
+        """Return rounds / chunks as an exact fraction."""
         return Fraction(self.rounds, self.chunks)
 
 

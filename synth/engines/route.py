@@ -56,9 +56,11 @@ def accepts(problem: Problem, options: Options) -> str:
 
 
 def solve(problem: Problem, request: Request, tuning: RouteTuning = RouteTuning()) -> Iterator[Outcome]:
-    """Yield a schedule for small messages, and several schedules for large ones.
+    """Yield a schedule of few links in a row for small messages, then schedules of more and more chunks for large ones.
 
-    The trials follow counted work, not the clock, so that the same question gets the same answer.
+    The question's size takes the place of both sizes. The trials follow counted work, not the clock, so that the same
+    question gets the same answer. Once there is an answer, trials beyond `request.work_s` are left out, as are refined
+    chunks beyond `request.most_sends`. Progress follows every schedule.
     """
     large, small = request.options.size or LARGEST, request.options.size or SMALLEST
     first = phases(problem)[0]

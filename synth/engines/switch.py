@@ -279,7 +279,16 @@ class _Rows:
 
 
 def _schedule(problem: Problem, groups: _Groups, form: _SwitchForm) -> Schedule | None:
-    """Return the schedule of a form; None where some rail has no link between two groups."""
+    """Return the untimed schedule of a form; None where some rail has no link between two groups.
+
+    Args:
+        problem: The problem, with the chunks of the form.
+        groups: The groups.
+        form: The form.
+
+    Raises:
+        TimeUp: If the time of the work around is over.
+    """
     kind, at = problem.collective.kind, groups.at
     count, places = at.shape
     rows = _Rows(problem, groups, paced=form.paced)

@@ -38,7 +38,10 @@ def accepts(problem: Problem, options: Options) -> str:
 
 
 def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
-    """Yield for each size the schedule with the best number of pieces."""
+    """Yield for each size the schedule with the best number of pieces.
+
+    It tries rising powers of two while they gain, or only the pinned number of chunks.
+    """
     peers = problem.collective.nranks - 1
     most_pieces = min(request.most_sends or _MOST_SENDS, _MOST_SENDS) // peers
     # Powers of two divide the usual message sizes.
@@ -60,7 +63,7 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
 
 
 def _links(problem: Problem) -> Ints:
-    """Return the link between two places of the group, shape (k, k); -1 where there is none, 0 of a rank to itself."""
+    """Return the widest link between two places of the group, shape (k, k); -1 for no link, 0 on the diagonal."""
     net, k = problem.network, problem.collective.nranks
     between = np.full((net.nranks, net.nranks), -1)
     # The widest of several links between two ranks is written last.

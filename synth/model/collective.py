@@ -65,7 +65,7 @@ class Collective:
         It suits small problems only; for large ones see `holders`.
 
         Raises:
-            InputError: The table would take too much memory.
+            InputError: The table would have more than 1.5·10⁹ cells.
         """
         return self._dense(self.pre)
 
@@ -76,7 +76,7 @@ class Collective:
         It suits small problems only; for large ones see `goals`.
 
         Raises:
-            InputError: The table would take too much memory.
+            InputError: The table would have more than 1.5·10⁹ cells.
         """
         return self._dense(self.post)
 
@@ -97,7 +97,7 @@ class Collective:
         """Return rows (rank, chunk) as a table of flags, shape (nchunks, nranks).
 
         Raises:
-            InputError: The table would take too much memory.
+            InputError: The table would have more than 1.5·10⁹ cells.
         """
         if self.nchunks * self.nranks > MAX_CELLS:
             size = f"{self.name}: {self.nchunks} chunks × {self.nranks} ranks"
@@ -108,7 +108,7 @@ class Collective:
         return table
 
     def _by_chunk(self, rows: Ints) -> tuple[Ints, Ints]:
-        """Return rows (rank, chunk) as (ptr, ranks), grouped by chunk."""
+        """Return rows (rank, chunk), sorted by rank, as (ptr, ranks): chunk c has ranks[ptr[c]:ptr[c+1]], ascending."""
         ptr, order = grouped(rows[:, 1], self.nchunks)  # The rows are sorted by rank.
         return ptr, np.ascontiguousarray(rows[order, 0])
 
@@ -119,7 +119,10 @@ class Collective:
 
     @property
     def is_one_shot(self) -> bool:
-        """Return whether this is an all-reduce in which every rank has its own sum; see `one_shot`."""
+        """Return whether this is an all-reduce in which every rank has its own sum: it has more chunks than a block.
+
+        `one_shot` builds such a collective.
+        """
         return self.kind.in_shares and self.nchunks > self.chunks
 
     @property
@@ -128,9 +131,10 @@ class Collective:
         return bool(self.reduces.any())
 
     def equals(self, collective: Collective, places: bool = True) -> bool:
-        """Return whether two collectives are the same: name, root, numbers of chunks, fractions and conditions.
+        """Return whether two collectives are the same, field by field, numbers exactly.
 
-        Chunks are compared by number: the same conditions under another numbering are not equal.
+        These are the name, the root, the numbers of ranks and chunks, which chunks reduce, the fractions, and the
+        conditions as rows (rank, chunk). So the same conditions with the chunks numbered differently are not equal.
 
         Args:
             collective: The collective to compare with.
@@ -161,14 +165,16 @@ def make_collective(  # It has a parameter for each field of a collective that c
 ) -> Collective:
     """Build a collective with one chunk a block from its conditions in any order; nothing is checked.
 
+    The rows of both conditions are sorted by rank, then chunk, and their places go with them.
+
     Args:
         name: The collective's name.
         nranks: Number of ranks in the process group.
         fraction: Bytes of a chunk / message size: one number for all chunks, or shape (nchunks,).
         pre: Rows (rank, chunk) that are held before, without repetition, shape (p, 2).
         post: Rows (rank, chunk) that are wanted after, without repetition, shape (q, 2).
-        in_index: Place of each row of `pre` in the input buffer, in the same order.
-        out_index: Place of each row of `post` in the output buffer, in the same order.
+        in_index: Place of each row of `pre` in the input buffer, in chunks, in the same order.
+        out_index: Place of each row of `post` in the output buffer, in chunks, in the same order.
         nchunks: Number of chunks in all.
         reduces: Whether chunks reduce: one value for all chunks, or shape (nchunks,).
         root: The root's position in the group.
@@ -207,10 +213,12 @@ def chunks_by_ends(collective: Collective, chunks: Ints) -> list[tuple[Ints, Int
 def subdivided(collective: Collective, chunks: int) -> Collective:
     """Return a collective with every chunk cut into `chunks` equal parts, which lie side by side.
 
-    Part p of chunk c is chunk c · chunks + p. With `chunks` 1 the result is the collective itself.
+    Part p of chunk c is chunk c · chunks + p, and place i becomes the places i · chunks + p. Each part has the fraction
+    of its chunk / `chunks`. The result has `chunks` times as many chunks a block and in all. With `chunks` 1 it is the
+    collective itself.
 
     Raises:
-        InputError: The conditions would have too many rows for the memory.
+        InputError: A condition would have more than 40 million rows.
     """
     if chunks == 1:
         return collective
@@ -222,7 +230,7 @@ def subdivided(collective: Collective, chunks: int) -> Collective:
     part = np.arange(chunks)
 
     def cut(table: Ints) -> Ints:
-        """Return rows (rank, chunk) with one row for each part of a chunk."""
+        """Return rows (rank, chunk) with `chunks` rows for each row: those of the chunk's parts, in order."""
         return np.column_stack([np.repeat(table[:, 0], chunks), (table[:, 1, None] * chunks + part).ravel()])
 
     return replace(
@@ -241,8 +249,9 @@ def subdivided(collective: Collective, chunks: int) -> Collective:
 def one_shot(collective: Collective) -> Collective:
     """Return an all-reduce in which every rank that wants the result has its own sum of the same data.
 
-    The result has nranks · nchunks chunks: chunk g · nchunks + c is chunk c as rank g sums it. This order keeps
-    `subdivided` and the cells of the blocks as they are.
+    The result has nranks · nchunks chunks: chunk g · nchunks + c is chunk c as rank g sums it, held by all ranks that
+    held c and wanted by g only. Fractions, the number of chunks a block and the places in the buffers stay, so the
+    nranks chunks of one c read the same places. This order keeps `subdivided` and the cells of the blocks as they are.
 
     Args:
         collective: An all-reduce in which each chunk is one sum for all ranks; this is not checked.
@@ -266,7 +275,9 @@ def one_shot(collective: Collective) -> Collective:
 def alltoallv(sizes_bytes: Sequence[Sequence[float]] | Floats) -> Collective:
     """Return an all-to-all whose blocks may each have a different size.
 
-    Each entry above 0 is a chunk, numbered row by row; those of a rank to itself are included.
+    Each entry above 0 is a chunk, numbered row by row; those of a rank to itself are included. A chunk's fraction is
+    its entry / the message size. In a rank's buffers the places count chunks: by destination in the input, by source in
+    the output; entries of 0 take no place.
 
     Args:
         sizes_bytes: Bytes that rank i sends to rank j, shape (k, k). The message size is the largest sum of a row (the
@@ -312,14 +323,14 @@ def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
     """Return a named collective over `nranks` ranks with `chunks` chunks a block and its root at position `root`.
 
     Args:
-        name: Any spelling that `parse_name` accepts.
+        name: Any spelling that `parse_name` accepts; the result has the collective's own name.
         nranks: Number of ranks in the group, at least 2.
         chunks: Number of chunks a block, at least 1.
-        root: The root's position in the group; a collective without a root ignores it once it is checked.
+        root: The root's position in the group. It is checked for every collective; one without a root has root 0.
 
     Raises:
         InputError: The name is unknown or needs a matrix of sizes (alltoallv), there are fewer than two ranks or no
-            chunks, the root is outside the group, or the collective is too large.
+            chunks, the root is outside the group, or a condition has more than 40 million rows.
     """
     kind = KINDS[parse_name(name)]
     if kind.by_size:
@@ -343,7 +354,9 @@ def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
 def _collective_from_words(kind: CollectiveKind, k: int, root: int) -> Collective:
     """Build the collective that a row's words describe, with one chunk a block.
 
-    The chunk of an all-to-all from a source to a destination has the number source · k + destination.
+    All-to-all has k² chunks, from a source to a destination the chunk source · k + destination. Where all ranks or the
+    root hold or want one whole buffer, there is one chunk. Else chunk i belongs to position i; alltonext has none for
+    the last position.
     """
     if kind.unit == PAIR:
         source, dest = (a.ravel() for a in np.indices((k, k)))

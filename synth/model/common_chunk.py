@@ -41,10 +41,10 @@ class CommonChunk:
     padding: float = 0.0
 
     def finer(self, parts: int) -> CommonChunk:
-        """Return the same chunks in cells that are each cut into so many equal parts.
+        """Return the same chunks in cells that are each cut into `parts` equal parts; the padding stays.
 
         Raises:
-            InputError: The cells would have too many rows for the memory.
+            InputError: A condition would have more than 40 million rows.
         """
         return CommonChunk(subdivided(self.cells, parts), self.first * parts, self.count * parts, self.padding)
 
@@ -96,25 +96,46 @@ def cut_blocks(collective: Collective, widths: Sequence[int]) -> CommonChunk:
 
 
 def _cell_share(share: Floats, count: Ints) -> float:
-    """Return the share of the message in one cell: the largest that any chunk puts into a cell."""
+    """Return the share of the message in one cell that holds every chunk's part: the largest share[c] / count[c].
+
+    Args:
+        share: Share of the message of each chunk, shape (chunks,).
+        count: Number of cells of each chunk, shape (chunks,).
+    """
     return float((share / count).max())
 
 
 def _in_divisors(weight: Floats, most: int) -> Floats:
-    """Return the weights in units of their common divisor, or close to it."""
+    """Return the weights in units of a common divisor: whole numbers, or close to them.
+
+    Each weight counts as the nearest fraction with a denominator up to `most`. All weights, unrounded, are multiplied
+    by the least common multiple of these denominators.
+
+    Args:
+        weight: Weights ≥ 1, shape (chunks,).
+        most: Largest denominator.
+    """
     parts = [Fraction(ratio).limit_denominator(most) for ratio in np.unique(weight).tolist()]
     unit = reduce(lcm, (part.denominator for part in parts))
     return weight * unit
 
 
 def _fullest(collective: Collective, weight: Floats) -> float:
-    """Return the total weight in the fullest input or output buffer of any rank."""
+    """Return the total weight in the fullest input or output buffer of any rank.
+
+    Args:
+        collective: The collective.
+        weight: Weight of each chunk, shape (chunks,).
+    """
     sides = (np.bincount(rows[:, 0], weight[rows[:, 1]]) for rows in (collective.pre, collective.post))
     return max(float(side.max()) for side in sides)
 
 
 def _padded(collective: Collective, weight: Floats, unit: float) -> tuple[float, Ints]:
-    """Return the share of the fullest buffer that is empty with cells of weight `unit`, and the cells of each chunk."""
+    """Return the share of the fullest buffer that is empty with cells of weight `unit`, and the cells of each chunk.
+
+    A chunk has as many cells as its weight needs, rounded up, and at least one. Then cells shrink to what chunks need.
+    """
     count = np.maximum(1, np.ceil(weight / unit * (1 - _EQUAL))).astype(np.int64)
     padded_weight = _fullest(collective, count.astype(np.float64)) * _cell_share(weight, count)
     return 1 - _fullest(collective, weight) / padded_weight, count
@@ -123,12 +144,18 @@ def _padded(collective: Collective, weight: Floats, unit: float) -> tuple[float,
 def _in_cells(collective: Collective, count: Ints) -> Collective:
     """Return the collective whose chunk c is cut into count[c] cells of one size, numbered chunk by chunk.
 
-    A cell is as large as the largest that any chunk needs; places in the buffers are counted in cells.
+    A cell is as large as the largest that any chunk needs. Places in the buffers are counted in cells; a place that
+    chunks of a rank share is as wide as the widest of them. The number of chunks a block stays as it was.
     """
     first, nchunks = np.cumsum(count) - count, int(count.sum())
 
     def cut(rows: Ints, index: Ints) -> tuple[Ints, Ints]:
-        """Return the rows (rank, cell) of rows (rank, chunk), and the cells' places in the buffers."""
+        """Return the rows (rank, cell) of rows (rank, chunk), and the place of each in its rank's buffer, in cells.
+
+        Args:
+            rows: Rows (rank, chunk), shape (n, 2).
+            index: Place of each row in its rank's buffer, in chunks.
+        """
         ncells = count[rows[:, 1]]
         # Chunks of the same data share one place.
         key, place = np.unique(np.column_stack([rows[:, 0], index]), axis=0, return_inverse=True)

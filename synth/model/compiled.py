@@ -43,7 +43,11 @@ def is_loaded() -> bool:
 
 @cache
 def _compiled(loop: FunctionType) -> Any:
-    """Build the machine code of a loop and of the functions that it calls, with Numba."""
+    """Build the machine code of a loop and of the functions that it calls, with Numba; it is cached in the process.
+
+    It imports Numba; the code itself is compiled, or loaded from disk, at the first call with each set of argument
+    types. Code is stored on disk if there is a folder for it.
+    """
     # Otherwise numba's colours, which only its errors have, are reset on standard output when the process ends.
     os.environ.setdefault("NUMBA_DISABLE_ERROR_MESSAGE_HIGHLIGHTING", "1")
     import numba  # This import takes a third of a second, so that only large problems pay for it.
@@ -62,13 +66,19 @@ def _compiled(loop: FunctionType) -> Any:
 
 
 def _called(loop: FunctionType) -> dict[str, FunctionType]:
-    """Return the functions that a loop calls, by the names that it uses for them."""
+    """Return the plain functions among the globals that a loop names, by these names.
+
+    Built-in functions, methods and classes are left out.
+    """
     names = loop.__globals__
     return {n: names[n] for n in loop.__code__.co_names if isinstance(names.get(n), FunctionType)}
 
 
 def _all_called(loop: FunctionType) -> dict[str, FunctionType]:
-    """Return the functions that a loop calls directly or through others, by their full names."""
+    """Return the plain functions that a loop calls directly or through others, by MODULE.QUALNAME.
+
+    The loop itself is only among them if it is called.
+    """
     functions: dict[str, FunctionType] = {}
     waiting = [*_called(loop).values()]
     while waiting:
@@ -129,11 +139,13 @@ _interpreted_s = 0.0  # About what this process has spent in the interpreter by 
 
 
 def choose_runner(seconds: float) -> Runner:
-    """Choose the interpreter as long as its total time in this process, with this work, is below that of loading loops.
+    """Return a runner that interprets while this process has interpreted for at most 0.5 s, with this work.
+
+    Importing Numba and loading loops takes about so long. Beyond it the runner compiles.
 
     Args:
-        seconds: About what the interpreter would take for this work; it counts from now on if the interpreter is
-            chosen.
+        seconds: About what the interpreter would take for this work; it is added to the process's total if the
+            interpreter is chosen.
     """
     global _interpreted_s
     if _interpreted_s + seconds > _LOADING_S:
@@ -147,7 +159,7 @@ _LOOK_S = 0.1  # between two checks whether a loop is compiled or comes from dis
 
 @cache
 def _report_once() -> None:
-    """Report on standard error that time goes into compiling; later calls do nothing."""
+    """Report on standard error that time goes into compiling, and where code is kept; later calls do nothing."""
     folder = loops_folder()
     place = "not kept, as no folder for them can be written" if folder is None else f"kept in {folder}"
     # The notice replaces a line of progress, which is shorter.
@@ -182,7 +194,8 @@ class _CallInThread:
     def _waited_for(self, *args: object, **keywords: object) -> object:
         """Make the call in a thread, wait for it, and return its result or raise its error.
 
-        Another thread than the main one calls directly.
+        Another thread than the main one calls directly. Once the call has compiled something, that is reported
+        (`_report_once`). Ctrl-C ends the wait, and the thread goes on.
         """
         if threading.current_thread() is not threading.main_thread():
             return self.call(*args, **keywords)

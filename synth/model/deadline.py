@@ -24,7 +24,10 @@ class TimeUp(BaseException):
 
 
 def interrupt_behind(error: BaseException) -> KeyboardInterrupt | None:
-    """Return the Ctrl-C that a compiled function reports by another error; None without one."""
+    """Return the KeyboardInterrupt in an error's chain of causes and contexts; None without one.
+
+    Compiled functions report Ctrl-C by another error. An error's cause is followed if it has one, else its context.
+    """
     cause = error.__cause__ or error.__context__
     return cause if isinstance(cause, KeyboardInterrupt) or cause is None else interrupt_behind(cause)
 
@@ -48,7 +51,7 @@ def now() -> float:
 
 
 def restart() -> None:
-    """Start the clock of a new command: all seconds count so far, and earlier readings mean nothing."""
+    """Forget the time that did not count so far, for a new command; earlier readings of `now` then mean nothing."""
     _Uncounted.seconds = 0.0
 
 
@@ -92,7 +95,11 @@ class Deadline:
         return own_s if self.around is None else min(own_s, self.around.remaining_s())
 
     def check(self) -> None:
-        """Raise TimeUp if the time is over; this is cheap enough for loops whose rounds take microseconds."""
+        """Raise TimeUp if the time is over; it may notice so up to 10 ms late.
+
+        It is cheap enough for loops whose rounds take microseconds: the time that is left is computed every 10 ms at
+        most.
+        """
         clock_s = time.monotonic()
         if clock_s < self.look_at:
             return
@@ -130,7 +137,10 @@ def limited(until: Callable[[], float] | float, work: Callable[[], Answer]) -> A
 
 
 def check_deadline() -> None:
-    """Raise TimeUp if the time of the work around this call is over."""
+    """Raise TimeUp if the time of the work around this call is over; without a limit it does nothing.
+
+    It may notice so up to 10 ms late, and is cheap enough for loops whose rounds take microseconds.
+    """
     deadline = _in_force.get()
     if deadline is not None:
         deadline.check()

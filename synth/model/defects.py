@@ -41,6 +41,8 @@ _collected: ContextVar[dict[str, Defect] | None] = ContextVar("defects", default
 def collected() -> Iterator[dict[str, Defect]]:
     """Collect the defects that are contained inside, each line once; an enclosing collector gets them at the end too.
 
+    The enclosing collector also gets them if the context is left by an error.
+
     Yields:
         The defects by their lines: an empty dictionary that fills while the context is open.
     """
@@ -108,7 +110,15 @@ class DefectError(RuntimeError):
 
 
 def describe_defect(part: str, error: BaseException) -> Defect:
-    """Return an error that was raised in a part as a defect; `part` begins its line, as in `contained`."""
+    """Return an error that was raised in a part as a defect, with its traceback.
+
+    Its line is `PART failed (TYPE in FILE:LINE: MESSAGE)`, with the place where the error was raised and at most 200
+    characters of its message.
+
+    Args:
+        part: The part that failed, in words that begin a line ("engine flow").
+        error: The error.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     place = f" in {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     message = str(error)[:_MOST_CHARACTERS]

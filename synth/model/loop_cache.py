@@ -28,9 +28,11 @@ _remaining_s = _PATIENCE_S  # to wait for other processes
 
 
 def loops_folder() -> Path | None:
-    """Return the folder of all compiled loops, or None if none can be used.
+    """Return the folder of all compiled loops, made if necessary; None if none can be used.
 
-    It is $NUMBA_CACHE_DIR if that is set; else the user's cache, or a folder for temporary files where that fails.
+    It is $NUMBA_CACHE_DIR if that is set, and no other; else a folder in the user's cache, or a temporary one where
+    that fails. It must belong to this user, and only this user may write to it. The answer is kept while the variables
+    stay.
     """
     return _folder(os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"))
 
@@ -54,9 +56,9 @@ def _folder(numba_cache: str | None, user_cache: str | None) -> Path | None:
 
 
 def _is_private(folder: Path) -> bool:
-    """Return whether a folder exists or can be made, belongs to this user, and only this user can write to it.
+    """Return whether a folder belongs to this user, who can write to it and nobody else; make it if it is missing.
 
-    Code is loaded from it, so nobody else may write there.
+    Code is loaded from it, so nobody else may write there. An error of the system counts as no.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -70,10 +72,10 @@ def _is_private(folder: Path) -> bool:
 
 
 def folder_of(loop: FunctionType, called: Mapping[str, FunctionType]) -> Path | None:
-    """Return the folder of one loop, or None if none can be used.
+    """Return the folder of one loop, or None if none can be used; the folder itself is not made here.
 
-    It differs as soon as the source of the loop or of a function that it calls changes, or a constant that either uses.
-    Numba itself looks at the loop's own file only.
+    It differs as soon as a source file of the loop or of a function that it calls changes, or a constant that either
+    uses. Numba itself looks at the loop's own file only.
 
     Args:
         loop: The loop.
@@ -99,7 +101,10 @@ def _source(file: str) -> bytes:
 
 
 def _constants(loop: FunctionType) -> dict[str, Any]:
-    """Return the constants of its module that a loop names; machine code has them built in."""
+    """Return the constants of its module that a loop names, by name, as Python writes them (`repr`).
+
+    These are numbers, texts and tuples, which machine code has built in.
+    """
     names = loop.__globals__
     return {n: repr(names[n]) for n in loop.__code__.co_names if isinstance(names.get(n), int | float | str | tuple)}
 
@@ -125,7 +130,17 @@ def holding() -> Iterator[bool]:
 
 
 def _takes_lock(handle: int, root: Path) -> bool:
-    """Wait for a lock while this process still has time to wait; return whether this process holds the lock now."""
+    """Wait for a lock while this process still has time to wait; return whether this process holds the lock now.
+
+    The wait is taken off the 1.5 s of this process. When these end, a line on standard error says so, once.
+
+    Args:
+        handle: Descriptor of the lock file.
+        root: The folder, for the message.
+
+    Raises:
+        OSError: The file system knows no locks.
+    """
     global _remaining_s
     while True:
         try:
@@ -151,7 +166,14 @@ class GuardedStore:
         return getattr(self._store, name)
 
     def load_overload(self, *key: Any) -> Any:
-        """Return the stored code for a signature and a machine; None if there is none or it cannot be read."""
+        """Return the stored code for a signature and a machine; None if there is none or it cannot be read.
+
+        It is also None if another process holds the folder too long. If reading fails, all stored code of the loop is
+        removed.
+
+        Args:
+            *key: What Numba passes.
+        """
         with holding() as is_held:
             if not is_held:
                 return None
@@ -162,7 +184,13 @@ class GuardedStore:
                 return None
 
     def save_overload(self, *code: Any) -> None:
-        """Store a signature's machine code, if the folder is held; an error in writing only loses the stored code."""
+        """Store a signature's machine code; do nothing if another process holds the folder too long.
+
+        An error in writing is not raised; it loses all stored code of the loop.
+
+        Args:
+            *code: What Numba passes.
+        """
         with holding() as is_held:
             if not is_held:
                 return
@@ -172,7 +200,10 @@ class GuardedStore:
                 self._forget()
 
     def _forget(self) -> None:
-        """Remove the stored index and code: an index whose code was not written may name the file of other code."""
+        """Remove the loop's stored index and code from disk, without an error where a file stays.
+
+        An index whose code was not written may name the file of other code.
+        """
         for path in Path(self._store.cache_path).glob("*.nb[ci]"):
             with suppress(OSError):
                 path.unlink()

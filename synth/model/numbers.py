@@ -20,7 +20,7 @@ _UNITS = (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0))
 
 
 def parse_seconds(text: str, label: str) -> float:
-    """Return the seconds of a text such as `30s`, `500ms`, `5m`, `1h` or `30`.
+    """Return the seconds of a text such as `30s`, `500ms`, `5m`, `1h` or `30`; m is minutes, no unit is seconds.
 
     Raises:
         InputError: The text is no time, or not more than 0 and less than 10⁷ seconds; the message begins with `label`.
@@ -41,7 +41,7 @@ def parse_seconds(text: str, label: str) -> float:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return seconds as `parse_seconds` reads them, rounded up: whole seconds, or whole minutes above 300 s."""
+    """Return seconds rounded up to whole seconds, such as `30s`, or above 300 s to whole minutes, such as `6m`."""
     return f"{math.ceil(seconds / 60)}m" if seconds > _MANY_SECONDS else f"{math.ceil(seconds)}s"
 
 
@@ -137,5 +137,5 @@ def as_folder(value: Any, label: str) -> Path:
 
 
 def _shown_value(value: object) -> str:
-    """Return a user's value as one short line, as Python writes it."""
+    """Return a user's value as one short line for a message: a bool as Python writes it, others as `shown` does."""
     return str(value) if isinstance(value, bool) else shown(value)

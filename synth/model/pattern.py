@@ -115,7 +115,11 @@ def read_pattern(path: str | Path) -> Collective:
 
 
 def _read_name(top: Fields) -> str:
-    """Read the pattern's name; raise InputError if it is the name of a known collective or no short plain word."""
+    """Read the pattern's name: 1 to 40 ASCII letters, digits, `_` and `-`.
+
+    Raises:
+        InputError: The name is missing, has another form, or is a spelling of a known collective.
+    """
     name = top.string("name")
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name):
         top.fail("name", f"{shown(name)} is no short plain word; it must be 1 to 40 letters, digits, _ or -")
@@ -128,7 +132,13 @@ def _read_name(top: Fields) -> str:
 
 
 def _read_entry(table: Fields, nranks: int) -> _PatternEntry:
-    """Read one [[chunk]] table of a pattern over `nranks` positions; raise InputError for a field that is not right."""
+    """Read one [[chunk]] table of a pattern over `nranks` positions; a `name` in it is read and ignored.
+
+    `of` replaces the holders. Left out, `reduce` is false, `weight` and `count` are 1.
+
+    Raises:
+        InputError: A field is missing, unknown or not right.
+    """
     table.only(_CHUNK)
     table.string("name", "")
     holders, goals = _read_positions(table, "from", nranks), _read_positions(table, "to", nranks)
@@ -195,7 +205,11 @@ def _read_positions(table: Fields, key: str, nranks: int) -> Ints:
 
 
 def _check_data(entries: list[_PatternEntry]) -> None:
-    """Raise InputError if entries of the same data differ in weight or count, or state the same value or sum."""
+    """Check the entries that name the same data.
+
+    Raises:
+        InputError: They differ in weight or count, two sums have the same holders, or two plain values a common holder.
+    """
     first: dict[str, _PatternEntry] = {}
     values: set[tuple[str, int]] = set()
     sums: set[tuple[str, bytes]] = set()
@@ -223,7 +237,10 @@ def _check_data(entries: list[_PatternEntry]) -> None:
 
 
 def _moves(entry: _PatternEntry) -> bool:
-    """Return whether an entry's chunks must be sent at all."""
+    """Return whether an entry's chunks must be sent at all.
+
+    A sum must be unless one position holds and wants all of it; a plain value must be if a goal does not hold it.
+    """
     if entry.reduces:
         return len(np.union1d(entry.holders, entry.goals)) > 1
     return len(np.setdiff1d(entry.goals, entry.holders)) > 0

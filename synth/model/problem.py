@@ -102,7 +102,7 @@ class Problem:
         """Return the problem with every chunk cut into `chunks` equal parts, as `subdivided` does.
 
         Raises:
-            InputError: The collective would not fit in memory.
+            InputError: A condition of the collective would have more than 40 million rows.
         """
         allowed = self.allowed_holders
         if allowed is not None:
@@ -117,6 +117,8 @@ class Problem:
     def under(self, protocol: str) -> Problem:
         """Return the problem under one protocol, or under ANY, where an executor's costs are on.
 
+        It is the problem itself if it is under that protocol already.
+
         Raises:
             InputError: The costs do not allow the protocol, or the translations of a quotient problem do not keep the
                 protocol's network.
@@ -128,10 +130,13 @@ class Problem:
         return self.on(replace(self.topology, protocol=protocol))
 
     def on(self, topology: Topology) -> Problem:
-        """Return the problem on the same ranks of another topology.
+        """Return the problem on the same ranks of another topology, with the network that they have there.
+
+        Whether chunks can get to where they are wanted is not checked.
 
         Raises:
-            InputError: The translations of a quotient problem do not keep that topology's network.
+            InputError: A rank does not exist there, or the translations of a quotient problem do not keep that
+                topology's network.
         """
         whole = network(topology, self.ranks, len(self.group))
         if self.quotient is None:
@@ -177,10 +182,10 @@ def question(problem: Problem) -> dict[str, Any]:
 
 
 def describe_alpha(problem: Problem) -> str:
-    """Return the problem's latencies as text, such as `α 0.7 µs assumed`.
+    """Return the problem's latencies as text, such as `α 0.7 µs assumed` or `α 0.7–2 µs`.
 
-    It is the α of the links of the problem's network, and whether it is published or assumed. Where an executor's costs
-    are on, the text names them and their source instead.
+    It is the α of the links of the problem's network, followed by "assumed" where the topology's is not published.
+    Where an executor's costs are on, the text names their protocols and their source instead.
     """
     costs = problem.topology.costs
     if problem.topology.protocol and costs is not None:
@@ -193,7 +198,7 @@ def describe_alpha(problem: Problem) -> str:
 
 
 def hops(nranks: int, src: Ints, dst: Ints) -> Ints:
-    """Return the fewest links on a path between all pairs, shape (nranks, nranks).
+    """Return the fewest links on a path between all pairs; int, shape (nranks, nranks).
 
     Args:
         nranks: Number of ranks.
@@ -274,10 +279,10 @@ def check_ranks(ranks: Sequence[int], label: str, nranks: int) -> None:
 
 
 def check_group(group: Sequence[int] | None, nranks: int) -> tuple[int, ...]:
-    """Return the ranks of a group as whole numbers in the order given; all 0..nranks-1 if it is None.
+    """Return the ranks of a group as ints in the order given; all 0..nranks-1 if it is None.
 
     Raises:
-        InputError: Ranks do not exist or repeat, or there are fewer than two.
+        InputError: Ranks do not exist or repeat, or there are fewer than two; the message begins with "group".
     """
     members = tuple(range(nranks)) if group is None else tuple(int(r) for r in group)
     check_ranks(members, "group", nranks)
@@ -344,7 +349,11 @@ def _reaches(net: Network) -> Bools:
 
 
 def _unreachable_pair(collective: Collective, net: Network) -> tuple[int, int] | None:
-    """Find a pair (from, to) of positions between which some chunk must be routed but cannot; None if there is none."""
+    """Find a pair (from, to) of positions between which some chunk must be routed but cannot; None if there is none.
+
+    A contribution to a sum must come from every holder, a plain value from any. Of the holders that cannot reach the
+    goal the first is named.
+    """
     # A contribution must come from every holder, a plain value from any of them.
     reaches, (ptr, holders) = _reaches(net), collective.holders
     checked: set[tuple[bytes, int]] = set()
@@ -360,7 +369,12 @@ def _unreachable_pair(collective: Collective, net: Network) -> tuple[int, int] |
 
 
 def _check_connected(problem: Problem) -> None:
-    """Raise InputError if a chunk cannot get to where it is wanted; the message suggests relays."""
+    """Check that every chunk can get to where it is wanted.
+
+    Raises:
+        InputError: A chunk cannot; or there are more than 4096 local ranks, of which some cannot reach others, whether
+            or not a chunk must go there. The message suggests relays, or says that the topology is disconnected.
+    """
     net, topology = problem.network, problem.topology
     if strongly_connected(net.nranks, net.src, net.dst):
         return

@@ -28,7 +28,7 @@ Factor = Callable[[int], float | None]
 
 
 def _shares(nranks: int) -> float:
-    """Return the share of the message that a rank exchanges with the others."""
+    """Return (nranks - 1) / nranks: the share of the message that a rank exchanges with the others."""
     return (nranks - 1) / nranks
 
 
@@ -70,7 +70,10 @@ class CollectiveKind:
 
     @property
     def by_name(self) -> bool:
-        """Return whether the name, the number of ranks and the root state the collective."""
+        """Return whether the name, the number of ranks and the root state the collective.
+
+        That is so for every named collective but those that need a matrix of sizes.
+        """
         return bool(self.name) and not self.by_size
 
     @property
@@ -82,16 +85,18 @@ class CollectiveKind:
     def whole(self) -> str:
         """Return the buffer (i or o) that holds all data in calls in place.
 
-        It is empty where no call in place looks the same to all ranks.
+        It is the input for allreduce, reducescatter and reduce, and the output for allgather and broadcast. It is empty
+        for others, where no call in place looks the same to all ranks.
         """
         by_root = self.unit == BUFFER and self.rooted
         return self.inplace or ("" if not by_root else "o" if self.before == ROOT else "i")
 
     @property
     def in_shares(self) -> bool:
-        """Return whether this is a reduce-scatter and an all-gather of one share for each rank, as an all-reduce is.
+        """Return whether this is an all-reduce: every rank contributes to every sum, and every rank wants it.
 
-        A block is cut into shares for these two phases.
+        It is then a reduce-scatter and an all-gather of one share for each rank. A block is cut into shares for these
+        two phases.
         """
         return self.reduces and self.before == self.after == EVERY
 
@@ -99,13 +104,13 @@ class CollectiveKind:
     def translatable(self) -> bool:
         """Return whether a translation of the ranks maps the collective onto itself and chunks onto chunks.
 
-        Then it has a quotient.
+        Then it has a quotient: allreduce, allgather, reducescatter, alltoall.
         """
         return {self.before, self.after} <= {OWN, EVERY} and (self.in_shares or OWN in (self.before, self.after))
 
     @property
     def blocks_a_rank(self) -> bool:
-        """Return whether every rank has a buffer with a block for each rank.
+        """Return whether every rank has a buffer with a block for each rank: in allgather, reducescatter and alltoall.
 
         In gather and scatter only the root has one.
         """
@@ -113,11 +118,14 @@ class CollectiveKind:
 
     @property
     def blocks_at_root(self) -> bool:
-        """Return whether only the root has a buffer with a block for each rank."""
+        """Return whether only the root has a buffer with a block for each rank, as in gather and scatter."""
         return self.unit == SHARE and self.rooted
 
     def entries(self, nranks: int) -> int:
-        """Return the number of rows of the longer condition with one chunk a block."""
+        """Return the number of rows (rank, chunk) of the longer condition with one chunk a block.
+
+        It is nranks² where that many blocks are held or wanted, else nranks, which may be one more than there are.
+        """
         wide = self.unit == PAIR or (self.unit == SHARE and EVERY in (self.before, self.after))
         return nranks * nranks if wide else nranks
 
@@ -126,7 +134,7 @@ KINDS: dict[str, CollectiveKind] = {}
 
 
 def register(row: CollectiveKind) -> None:
-    """Add a collective, whose name and spellings must be new.
+    """Add a collective to `KINDS`, after all others; its name and spellings must be new.
 
     Raises:
         InputError: Another row has the name or a spelling.
@@ -182,8 +190,10 @@ def find_kind(name: str) -> CollectiveKind:
 def parse_name(text: str) -> str:
     """Return the collective's own name for any accepted spelling (`all_reduce`, `all_gather_into_tensor`, …).
 
+    Upper and lower case are the same, and `_` and `-` do not count.
+
     Raises:
-        InputError: The name is unknown; the message has the nearest names.
+        InputError: The name is unknown; the message has the nearest names, or else all.
     """
     plain = text.lower().replace("_", "").replace("-", "")
     for row in KINDS.values():

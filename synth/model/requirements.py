@@ -45,8 +45,8 @@ class Requirements:
 def find_requirements(collective: Collective) -> Requirements:
     """Find the sends that any schedule of a collective must have.
 
-    A plain chunk comes to every rank that wants it without holding it, and leaves its only holder if others want it.
-    A sum comes to every rank that wants it unless the rank holds all of it, and leaves every holder if others want it.
+    A plain chunk comes to every rank that wants it without holding it, and leaves its only holder if others want it. A
+    sum comes to every rank that wants it unless the rank is its only holder, and leaves every holder if others want it.
     Calls with the same object share one result.
     """
     (hold_ptr, hold_rank), (goal_ptr, goal_rank) = collective.holders, collective.goals

@@ -45,7 +45,7 @@ class Schedule:
 
     @property
     def nsteps(self) -> int:
-        """Return the number of steps."""
+        """Return the number of steps: the highest step + 1, or 0 without sends."""
         return int(self.step.max()) + 1 if len(self.step) else 0
 
     def take(self, rows: Ints | Bools) -> Schedule:
@@ -62,7 +62,7 @@ class Schedule:
 
     @property
     def message(self) -> Ints:
-        """Return the number of the message in which each send leaves, int64, shape (n,)."""
+        """Return the number, from 0 on, of the message in which each send leaves, int64, shape (n,)."""
         return np.cumsum(~self.joined) - 1 if len(self.joined) else np.arange(len(self))
 
 
@@ -79,14 +79,14 @@ def follows_same(message: Ints) -> Bools:
 def untimed(chunk: Ints, link: Ints, step: Ints, reduces: Bools | None = None, joined: Bools | None = None) -> Schedule:
     """Build a schedule whose times and message size are all 0; `simulate.timed` sets them.
 
-    It shares arrays that have the right type already with the caller.
+    Nothing is checked or sorted. The schedule shares arrays that have the right type already with the caller.
 
     Args:
-        chunk: Chunk of each send.
-        link: Link of each send.
-        step: Step of each send.
-        reduces: Whether each send is added; None if no send is.
-        joined: Whether each send is in one message with the send before it; None if no send is.
+        chunk: Chunk of each send, shape (n,).
+        link: Link of each send, shape (n,).
+        step: Step of each send, from 0, shape (n,).
+        reduces: Whether each send is added, shape (n,); None if no send is.
+        joined: Whether each send is in one message with the send before it, shape (n,); None if no send is.
     """
     none = np.zeros(len(chunk))
     reduces = np.zeros(len(chunk), dtype=bool) if reduces is None else reduces

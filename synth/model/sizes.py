@@ -27,6 +27,8 @@ _TABLE_FORM = "it must be an array of k arrays of k sizes in bytes"
 def parse_size(text: str, label: str) -> int:
     """Return the bytes of `4096`, `64K`, `1M`, `2GiB`, …: K, M and G are powers of 1024, as in nccl-tests.
 
+    Upper and lower case are the same.
+
     Raises:
         InputError: The text is no such size, or it is 0, negative or over 2**60 bytes; the message begins with `label`.
     """
@@ -77,13 +79,25 @@ def read_sizes(path: str | Path) -> Ints:
 
 
 def _check_count(count: int, noun: str, place: str) -> None:
-    """Raise InputError if there are more rows or columns than a file may have."""
+    """Raise InputError, with a message that begins with `place`, if there are more than 4096 rows or columns.
+
+    Args:
+        count: Number of rows or columns.
+        noun: What is counted ("rows"), for the message.
+        place: Place in the file, for the message.
+    """
     if count > MAX_POSITIONS:
         raise InputError(f"{place}: has {count} {noun} or more; it must be at most {MAX_POSITIONS}")
 
 
 def _text_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
-    """Read the rows of a text file's content, each as (`origin`:line, sizes); raise InputError for a wrong size."""
+    """Read the rows of a text file's content, each as (`origin`:line, sizes in bytes).
+
+    Empty lines and what follows `#` are left out. A line with a comma is split at commas, else at blanks.
+
+    Raises:
+        InputError: A size is wrong, or there are more than 4096 rows or sizes in a row.
+    """
     rows: list[tuple[str, list[int]]] = []
     for number, line in enumerate(text.split("\n"), start=1):
         content = line.split("#")[0].strip()
@@ -98,7 +112,12 @@ def _text_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
 
 
 def _json_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
-    """Read the rows of a JSON file's content, each as (`origin`: row i, sizes); raise InputError for another form."""
+    """Read the rows of a JSON file's content, each as (`origin`: row i, sizes in bytes).
+
+    Raises:
+        InputError: It is not JSON, no array of arrays, nested too deeply, has a wrong size, or has more than 4096 rows
+            or sizes in a row.
+    """
     if nested_too_deeply(text):
         raise InputError(f"{origin}: nested too deeply; {_TABLE_FORM}")
     try:
@@ -121,7 +140,11 @@ def _json_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
 
 
 def _json_size(value: Any, label: str) -> int:
-    """Return the bytes of a JSON value, a number or a text."""
+    """Return the bytes of a JSON value: a whole number, also as 4.0, or a text such as "64K"; it may be 0.
+
+    Raises:
+        InputError: The value is something else, or negative or over 2**60 bytes; the message begins with `label`.
+    """
     if type(value) in (int, float) and -MAX_SIZE <= value <= MAX_SIZE and value == int(value):
         value = str(int(value))
     if type(value) is not str:

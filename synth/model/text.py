@@ -8,7 +8,9 @@ from typing import Any
 
 
 def format_table(rows: Sequence[Sequence[str]], left_aligned: Sequence[int]) -> list[str]:
-    """Return rows with equally many cells as lines of aligned columns.
+    """Return rows with equally many cells as lines of aligned columns, two blanks between them.
+
+    Blanks at the end of a line are left out.
 
     Args:
         rows: The cells of each row; at least one row.
@@ -26,7 +28,7 @@ def format_table(rows: Sequence[Sequence[str]], left_aligned: Sequence[int]) -> 
 
 
 def as_file_name(text: str) -> str:
-    """Return a text as part of a file's name: what is no ASCII letter, digit, `_`, `.` or `-` becomes `-`."""
+    """Return a text as part of a file's name: each run of other characters than `A-Z a-z 0-9 _ . -` becomes one `-`."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)
 
 
@@ -47,7 +49,10 @@ def format_number(number: int) -> str:
 
 
 def format_time(microseconds: float) -> str:
-    """Return a time in three significant digits as `1.3 µs`, `5.37 ms` or `12 s`; seconds are the largest unit."""
+    """Return a time in three significant digits as `1.3 µs`, `5.37 ms` or `12 s`; seconds are the largest unit.
+
+    Times below 1 µs stay in µs.
+    """
     rounded = float(f"{microseconds:.3g}")  # 999.7 µs are 1 ms.
     unit, name = next(((u, n) for u, n in ((1e6, "s"), (1e3, "ms")) if rounded >= u), (1.0, "µs"))
     figure = rounded / unit
@@ -57,9 +62,12 @@ def format_time(microseconds: float) -> str:
 def format_comparison(choice: Mapping[str, Any] | None, name: str = "it") -> str:
     """Return how a library's time compares with ours, such as `1.41 × (1.2–1.6)`; – if it is unknown.
 
+    Without an interval it is `1.41 ×`. Where the interval holds 1, it is `about NAME's`.
+
     Args:
-        choice: An object with vs (the library's time / ours), and vs_low and vs_high where its interval is known.
-        name: Name of the library, for a comparison whose interval holds 1.
+        choice: An object with vs (the library's time / ours), and vs_low and vs_high where its interval is known; None
+            if the library's time is unknown.
+        name: Name of the library.
     """
     if choice is None:
         return "–"
@@ -74,7 +82,11 @@ def format_comparison(choice: Mapping[str, Any] | None, name: str = "it") -> str
 
 
 def format_size(size_bytes: int) -> str:
-    """Return a size in powers of two, such as `1 KiB`, `180 KiB` or `1.5 GiB`."""
+    """Return a size in bytes in powers of two, such as `512 B`, `180 KiB` or `1.5 GiB`.
+
+    It has three significant digits; from 1000 of a unit on it is rounded down to a whole number. GiB is the largest
+    unit.
+    """
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size_bytes >= unit:
             figure = f"{size_bytes / unit:.3g}" if size_bytes < 1000 * unit else f"{size_bytes // unit}"
@@ -83,12 +95,17 @@ def format_size(size_bytes: int) -> str:
 
 
 def format_short_size(size_bytes: int) -> str:
-    """Return a size in powers of two as users write it, such as `1K`, `180K` or `1.5G`."""
+    """Return a size in bytes in powers of two as users write it, such as `512B`, `180K` or `1.5G`.
+
+    It is rounded as in `format_size`: three significant digits.
+    """
     return format_size(size_bytes).replace(" ", "").replace("iB", "")
 
 
 def format_served(low: int, high: int | None) -> str:
-    """Return a range of message sizes as text, such as `64 KiB`, `1 KiB to 1 MiB`, `from 1 KiB` or `all sizes`.
+    """Return a range of message sizes as text: `64 KiB` if both ends are equal, or `1 KiB to 1 MiB`.
+
+    It is `from 1 KiB` without an upper end, `up to 1 MiB` without a lower one, and `all sizes` without either.
 
     Args:
         low: Smallest size in bytes; 0 where there is none.
@@ -102,12 +119,17 @@ def format_served(low: int, high: int | None) -> str:
 
 
 def format_listed(ranks: Sequence[int]) -> str:
-    """Return ranks as `0,2,4,6`; of more than 16 ranks only the first 16."""
+    """Return ranks as `0,2,4,6`; of more than 16 ranks only the first 16, followed by `…`."""
     return ",".join(map(str, ranks[:16])) + ("…" if len(ranks) > 16 else "")
 
 
 def format_ranks(ranks: Sequence[int], most: int = 16) -> str:
-    """Return ranks as `0 2 4 6`; of more than `most` ranks only the first `most` - 1, `…` and the last."""
+    """Return ranks as `0 2 4 6`; of more than `most` ranks only the first `most` - 1, `…` and the last.
+
+    Args:
+        ranks: The ranks.
+        most: Most ranks that are shown, at least 2.
+    """
     if len(ranks) <= most:
         return " ".join(map(str, ranks))
     return " ".join(map(str, ranks[: most - 1])) + f" … {ranks[-1]}"
@@ -116,7 +138,8 @@ def format_ranks(ranks: Sequence[int], most: int = 16) -> str:
 def format_spans(ranks: Sequence[int]) -> str:
     """Return ranks as `0-7,12,14`, as a process group is asked for; of more than 6 spans the first 5, `…` and the last.
 
-    Two neighbours that begin no longer span stay apart: `0,1`.
+    Ranks keep their order: a span is a run in which each rank is one more than the rank before it. Two neighbours that
+    begin no longer span stay apart: `0,1`, and count as two.
     """
     spans: list[list[int]] = []
     for rank in ranks:

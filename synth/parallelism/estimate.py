@@ -134,12 +134,15 @@ class Estimator:
         return busy, float((hops.sum(axis=1) - hops.min(axis=1)).max())
 
     def _hops(self, rows: Ints) -> int:
-        """Count the links on the routes between all pairs of each row."""
+        """Count the links on the routes between all ordered pairs of each row, over all rows."""
         a, b = _pairs(rows.shape[1])
         return int(self.routes.hops(rows[:, a].reshape(-1), rows[:, b].reshape(-1)).sum())
 
     def _all_pairs(self, rows: Ints, share_bytes: float) -> tuple[Floats, float]:
-        """Return busy times and latency in µs if each rank sends directly to all others of its row."""
+        """Return busy times and latency in µs if each rank sends directly to all others of its row.
+
+        Each message has `share_bytes` / p bytes, in rows of p ranks.
+        """
         p = rows.shape[1]
         a, b = _pairs(p)
         return _slowest(self._sent(rows[:, a], rows[:, b], np.full(len(rows) * len(a), share_bytes / p)))
@@ -181,7 +184,10 @@ def _slowest(sent: tuple[Floats, Floats]) -> tuple[Floats, float]:
 
 
 def _levels_of_resources(net: Network, hierarchy: Hierarchy, position: Ints) -> Ints:
-    """Return the level of every resource (see `Estimator.level_of`) by the position of every rank in the hierarchy."""
+    """Return the level of every resource (see `Estimator.level_of`) by the position of every rank in the hierarchy.
+
+    A resource without links is of level 0.
+    """
     between, size = np.full(net.nlinks, len(hierarchy.levels) - 1, dtype=np.int64), len(position)
     for level in reversed(range(len(hierarchy.levels))):
         inside = size // math.prod(hierarchy.sizes[: level + 1])

@@ -55,7 +55,13 @@ def evaluate(text: str, values: Mapping[str, float], where: str) -> float:
 
 
 def _value(node: ast.expr, values: Mapping[str, float], where: str) -> float:
-    """Compute the value of one node of a formula's syntax tree."""
+    """Compute the value of one node of a formula's syntax tree.
+
+    Raises:
+        InputError: A name has no value.
+        SyntaxError: The node is anything that a formula may not contain.
+        ZeroDivisionError: The formula divides by zero.
+    """
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
         return float(node.value)
     if isinstance(node, ast.Name):

@@ -86,6 +86,7 @@ class Workload:
 
     @staticmethod
     def _may(a: Call, b: Call) -> bool:
+        """Return True if one of two calls names the other in its `overlaps`."""
         return a.name in b.overlaps or b.name in a.overlaps
 
 
@@ -161,6 +162,10 @@ def _document(name: str, beside: Path | None, parents: tuple[str, ...]) -> tuple
         name: Name of a ready description, or a file.
         beside: Folder that a base's file must be in; None for the description that the user names.
         parents: Origins of the descriptions that have this one as a base.
+
+    Raises:
+        InputError: The name is unknown, the file cannot be read or is no TOML, a table is unknown, or a base is wrong,
+            in another folder, or its own base.
     """
     ready_descriptions = ready()
     if len(parents) > _MOST_BASES:
@@ -202,6 +207,11 @@ def _document(name: str, beside: Path | None, parents: tuple[str, ...]) -> tuple
 
 
 def _table(document: Mapping[str, Any], key: str, origin: str) -> dict[str, Any]:
+    """Return a table of a description, empty where it has none.
+
+    Raises:
+        InputError: It is no table; the message begins with `origin`.
+    """
     table = document.get(key, {})
     if not isinstance(table, dict):
         raise InputError(f"{origin}: {key} {shown(table)}; it must be a table of numbers")
@@ -209,7 +219,11 @@ def _table(document: Mapping[str, Any], key: str, origin: str) -> dict[str, Any]
 
 
 def _values(document: Mapping[str, Any], origin: str, sizes: Mapping[str, float]) -> dict[str, float]:
-    """Compute the numbers of [values]; a text is a formula of the axes' sizes and the values before it."""
+    """Compute the numbers of [values]; a text is a formula of the axes' sizes and the values before it.
+
+    Raises:
+        InputError: A name is that of an axis, a number is negative or too large, or a formula is wrong.
+    """
     numbers: dict[str, float] = {}
     for key, value in _table(document, "values", origin).items():
         where = f"{origin}: values.{key}"
@@ -225,7 +239,13 @@ def _values(document: Mapping[str, Any], origin: str, sizes: Mapping[str, float]
 
 
 def _call(table: Mapping[str, Any], where: str, axes: Sequence[Axis], values: Mapping[str, float]) -> Call:
-    """Build a call from its table; `where` begins error messages."""
+    """Build a call from its table; `where` begins error messages.
+
+    A call without a name gets one from its number, such as "call 1"; without `times` it has one run.
+
+    Raises:
+        InputError: A field is unknown, missing or wrong, or the collective takes a size for every pair.
+    """
     for key in table:
         if key not in _FIELDS:
             near = did_you_mean(key, _FIELDS)
@@ -256,6 +276,11 @@ def _call(table: Mapping[str, Any], where: str, axes: Sequence[Axis], values: Ma
 
 
 def _names(table: Mapping[str, Any], key: str, where: str) -> list[str]:
+    """Return the list of names in a field, empty where the field is missing.
+
+    Raises:
+        InputError: The field is no list of texts.
+    """
     names = table.get(key, [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{where}: {key} {shown(names)}; it must be a list of names, such as ['dp']")
@@ -263,7 +288,11 @@ def _names(table: Mapping[str, Any], key: str, where: str) -> list[str]:
 
 
 def _bytes(value: Any, values: Mapping[str, float], where: str) -> int:
-    """Compute a size in bytes from a size as --size takes it or from a formula, rounded up."""
+    """Compute a size in bytes from a size as --size takes it or from a formula, rounded up.
+
+    Raises:
+        InputError: It is no size and no formula, or not more than 0 and at most `MAX_SIZE` bytes.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{where}: {shown(value)}; it must be a size such as '1G' or a formula")
     text = str(value)
@@ -278,6 +307,11 @@ def _bytes(value: Any, values: Mapping[str, float], where: str) -> int:
 
 
 def _times(value: Any, values: Mapping[str, float], where: str) -> float:
+    """Compute a number of runs, which may be a fraction, from a number or a formula.
+
+    Raises:
+        InputError: It is neither, or not more than 0 and at most 10¹².
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{where}: {shown(value)}; it must be a number or a formula")
     repetitions = evaluate(str(value), values, where)

@@ -14,8 +14,9 @@ _Cell = tuple[int, int]  # chunk, rank
 def prune_copies(problem: Problem, schedule: Schedule) -> Schedule:
     """Remove the sends of a copying schedule that nobody needs.
 
-    Of several arrivals of a chunk at a rank, the one of the earliest step (then row) stays, and only if a wanted copy
-    depends on it. What remains is a tree for every chunk. The rows that stay keep their order and times.
+    Of the arrivals of a chunk at a rank, the one of the earliest step (then row) stays, and only if a wanted copy
+    depends on it; none stays at a rank that holds the chunk from the beginning. What remains is a tree for every chunk.
+    The rows that stay keep their order and times.
     """
     source, goal, filled, live = _cells(problem, schedule)
     first_arrivals, needed = [], []
@@ -48,7 +49,10 @@ def prune_sums(problem: Problem, schedule: Schedule) -> Schedule:
 
 
 def _cells(problem: Problem, schedule: Schedule) -> tuple[list[_Cell], list[_Cell], set[_Cell], set[_Cell]]:
-    """Return the source and goal cell of each send, the cells filled before, and those wanted after."""
+    """Return the source and goal cell of each send, the cells filled before, and those wanted after.
+
+    A cell is (chunk, local rank).
+    """
     filled, live = ({(c, r) for r, c in cells.tolist()} for cells in (problem.collective.pre, problem.collective.post))
     ends = (problem.network.src[schedule.link].tolist(), problem.network.dst[schedule.link].tolist())
     source, goal = ([*zip(schedule.chunk.tolist(), ranks, strict=True)] for ranks in ends)

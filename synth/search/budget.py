@@ -55,7 +55,8 @@ class Overtime:
     def end(self, deadline: float) -> float:
         """Return when the work after a budget that ends at `deadline` is over if the thread works from now on.
 
-        Both are readings of `now`. The result grows while the thread does no work.
+        Both are readings of `now`. The work's time is counted from the first call after the deadline. The result grows
+        while the thread does no work, up to `deadline` + 8 · `work_s`.
         """
         if now() < deadline:
             return deadline + self.work_s
@@ -89,18 +90,21 @@ class Budget:
 
     @classmethod
     def until(cls, deadline: float, spent_s: float = 0.0) -> Budget:
-        """Return a budget that ends at a deadline, a reading of `now`, and of which `spent_s` seconds are spent."""
+        """Return a budget that ends at a deadline, a reading of `now`, and of which `spent_s` seconds are spent.
+
+        Its `seconds` are those from `spent_s` ago to the deadline.
+        """
         begun = now() - spent_s
         return cls(deadline - begun, begun)
 
     @property
     def deadline(self) -> float:
-        """Return when the budget ends."""
+        """Return when the budget ends, a reading of `now`."""
         return self.begun + self.seconds
 
     @property
     def writing_deadline(self) -> float:
-        """Return when the files of programs that are ready must be written: in time that searches keep for that."""
+        """Return when the files of programs that are ready must be written: a tenth of the budget after its end."""
         return self.deadline + WRITING * self.seconds
 
     @property
@@ -117,7 +121,10 @@ class Budget:
         return min(now() + stage.share * self.seconds, self.after(stage.until))
 
     def without_last(self, share: float) -> float:
-        """Return the deadline of work that leaves the last share of the budget to others."""
+        """Return the deadline of work that leaves the last share (0 to 1) of the budget to others.
+
+        It is a reading of `now`.
+        """
         return self.deadline - share * self.seconds
 
     def windows_deadline(self, share: float) -> float:
@@ -132,7 +139,8 @@ class Budget:
     def reserved_s(self, longest_s: float, postponed_s: Iterable[float]) -> float:
         """Return the seconds before the end after which engines and bounds must not run, but programs are made.
 
-        At most `_MOST_RESERVED` of the budget is kept for that; a postponed program that needs more does not count.
+        They are `longest_s`, or 1.7 times what the longest postponed program needs if that is more, but at most 0.6 of
+        the budget. A postponed program that needs more than 0.6 of it by itself does not count.
 
         Args:
             longest_s: Seconds that it took to find one best program, with those to write it.
@@ -144,7 +152,10 @@ class Budget:
         return min(max(longest_s, max(improving_s, default=0.0)), most_s)
 
     def can_reserve(self, needs_s: float) -> bool:
-        """Return whether so many seconds for a program and its file can be kept at the end of the budget."""
+        """Return whether so many seconds for a program and its file can be kept at the end of the budget.
+
+        They can if they are at most 0.6 of the budget.
+        """
         return needs_s <= _MOST_RESERVED * self.seconds
 
     def lowering_deadlines(
@@ -152,7 +163,10 @@ class Budget:
     ) -> tuple[float, Callable[[], float]]:
         """Return when lowering that begins now stops improving a program, and when it is cut off even without one.
 
-        The second is a function that returns a reading of `now`, as `synth.model.deadline.limited` takes it.
+        The first is a reading of `now`, and the second a function that returns one, as `synth.model.deadline.limited`
+        takes it. Improving gets 0.4 of the time left, divided by `sharing`. The cut-off leaves time to write the file.
+        While engines still have stages, improving also ends after a tenth of the budget, and the cut-off comes after
+        two tenths, or for a first program after 2 · needs_s if that is later.
 
         Args:
             searching: Whether engines still have stages, so that lowering gets only a small share of the budget.
@@ -174,6 +188,8 @@ class Budget:
     def waits(self, needs_s: float, spent_s: float) -> bool:
         """Return whether a program takes too long to be lowered before all engines had their stages.
 
+        It never does in a budget without end.
+
         Args:
             needs_s: Seconds to lower it in haste and to write its file.
             spent_s: Seconds of lowering so far.
@@ -186,8 +202,8 @@ class Budget:
     def is_short(self, needs_s: float, searching: bool) -> bool:
         """Return True if the first program may be that of any algorithm, not only of a small one.
 
-        Its time must be a small share of the whole budget while engines still have stages, else at most half of the
-        time left.
+        Its time must be at most 3 % of the whole budget while engines still have stages, else at most half of the time
+        left.
 
         Args:
             needs_s: Seconds to lower it in haste and to write its file.
@@ -198,7 +214,9 @@ class Budget:
     def is_too_long_for_first(self, needs_s: float) -> bool:
         """Return whether the first program waits while engines are asked, because it takes long.
 
-        What engines find in the first part of the budget may be faster and as small.
+        It never waits if it needs at most 3 % of the budget. Else it waits until the search has lasted 1.5 times as
+        long as the program needs, and to the end of the stages if it needs more than a quarter of the budget. What
+        engines find until then may be faster and as small.
 
         Args:
             needs_s: Seconds to lower it in haste and to write its file.
@@ -209,6 +227,8 @@ class Budget:
 
     def enough_for(self, needs_s: float) -> str:
         """Return the least budget as text, such as `90s`, in which a program would be written.
+
+        It is at least 1.2 times the present budget, and is stated for the whole command's budget.
 
         Args:
             needs_s: Seconds to lower the program in haste and to write its file.
@@ -261,7 +281,7 @@ def check_budget(topology: Topology, sends: int, budget_s: float, members: int =
     """Refuse a budget that is surely too short, before any time is spent; `members` is as in `least_seconds`.
 
     Raises:
-        BudgetTooShort: The first answer alone would take longer than the budget.
+        BudgetTooShort: The first answer would take longer than the budget and `GRACE_S`.
     """
     if least_seconds(topology, sends, members) > budget_s + GRACE_S:
         raise BudgetTooShort(topology, sends, budget_s, members)

@@ -22,7 +22,8 @@ def frontier(offers: Sequence[Offer]) -> list[Offer]:
     """Return offers that cover all sizes with the fastest algorithms by predicted time; few ranges rather than many.
 
     They are copies with `low`, `high` and `shown` set, in ascending order of sizes. The first begins at 0 and the last
-    has no end. An algorithm may have several ranges. Without offers the list is empty.
+    has no end. The last is shown at LARGEST, the first of two or more at SMALLEST, and the others at a middle size of
+    theirs. An algorithm may have more than one range. Without offers the list is empty.
     """
     won = winners(offers)
     if not won:
@@ -40,8 +41,10 @@ def frontier(offers: Sequence[Offer]) -> list[Offer]:
 def winners(offers: Sequence[Offer]) -> list[tuple[Offer, list[int]]]:
     """Return the offers on the frontier, each with the neighbouring powers of two in bytes that it is fastest for.
 
-    They are in ascending order of sizes and cover all of `POWERS`; an offer with several ranges occurs several times.
-    An offer that gains little is left out, and the next best takes its sizes. Without offers the list is empty.
+    They are in ascending order of sizes and cover all of `POWERS`; an offer with more than one range occurs for each.
+    An offer that gains at most 2 % at every size is left out (at the ends of the range, a twentieth of that), and the
+    next best takes its sizes. Of equally fast offers the simplest (`Offer.order`) wins. Without offers the list is
+    empty.
     """
     if not offers:
         return []
@@ -68,14 +71,19 @@ def _times(offers: Sequence[Offer], sizes: Sequence[int]) -> Floats:
 
 
 def _worth_looking_at(offers: Sequence[Offer]) -> list[Offer]:
-    """Return the offers that are not clearly slower than others at a few sizes spread over the whole range."""
+    """Return the offers that are not clearly slower than others at a few sizes spread over the whole range.
+
+    At one of these sizes or more they take at most 1.2 times the least time.
+    """
     every = 1 if sum(len(c.algorithm.schedule) for c in offers) < _QUICK else 4
     times = _times(offers, POWERS[::every])
     return list(compress(offers, (times <= 1.2 * times.min(axis=0)).any(axis=1)))
 
 
 def _losses(times: Floats) -> Floats:
-    """Return for each offer the largest part by which a size gets slower without it.
+    """Return for each offer the largest part by which a size gets slower without it, shape (offers,).
+
+    The part counts 20 times at the first and the last size. There must be two or more offers.
 
     Args:
         times: Times in µs, shape (offers, sizes).
@@ -90,7 +98,8 @@ def _losses(times: Floats) -> Floats:
 def _takeover(before: Offer, after: Offer, low: int, high: int) -> int:
     """Return about the first size at which `after` is faster than `before`, by bisection between two sizes in bytes.
 
-    The size next to `low` comes first, because the protocol may change there.
+    If only `before` serves `low`, it is `high`. The size next to `low` comes first, because the protocol may change
+    there. The result may be too large by up to 1/256 of `low`.
     """
     if before.serves(low) and not after.serves(low):
         return high

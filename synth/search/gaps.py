@@ -35,9 +35,10 @@ class LargestGap:
         self._tried_us: dict[int, float] = {}  # By size in bytes, the time in µs that was reached when it was tried.
 
     def size(self) -> int | None:
-        """Return the untried size with the largest gap, in bytes; None if no size is worth work.
+        """Return the untried size with the largest gap (time / bound), in bytes; None if no size is worth work.
 
-        A size is untried again once its time has fallen since.
+        A size is untried again once its time has fallen by more than 2 % since. Of equal gaps the smallest size comes
+        first. Sizes without a schedule or without a bound above 0 do not count.
         """
         gaps = {}
         for size in self.sizes:
@@ -48,7 +49,12 @@ class LargestGap:
         return max(gaps, key=lambda size: (gaps[size], -size), default=None)
 
     def mark_tried(self, size_bytes: int, *, for_good: bool = False) -> None:
-        """Record that everything is tried for a size; for_good: also after its time has fallen, until `restart`."""
+        """Record that everything is tried for a size in bytes.
+
+        Args:
+            size_bytes: The size.
+            for_good: Whether it stays tried even after its time has fallen, until `restart`.
+        """
         self._tried_us[size_bytes] = 0.0 if for_good else self._search.scheduled_us(size_bytes)
 
     def restart(self) -> None:

@@ -59,7 +59,7 @@ class Offer:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Return the key by which the simpler of two equally fast algorithms comes first."""
+        """Return (steps, sends, chunks), the key by which the simpler of two equally fast algorithms comes first."""
         return self.algorithm.steps, len(self.algorithm.schedule), self.algorithm.chunks
 
     def time_us(self, size_bytes: float) -> float:
@@ -67,7 +67,10 @@ class Offer:
         return (self.execution or self.algorithm).time_us(size_bytes)
 
     def rank_at(self, size_bytes: float) -> tuple[float, int, int, int]:
-        """Return the key by which the faster of two algorithms at a size comes first, and of equals the simpler."""
+        """Return the key by which the faster of two algorithms at a size comes first, and of equals the simpler.
+
+        It is the time in µs, rounded to about nine digits, and then `order`.
+        """
         return float(rounded(self.time_us(size_bytes))), *self.order
 
     def at_size(self, size_bytes: int) -> Offer:
@@ -75,7 +78,10 @@ class Offer:
         return replace(self, low=size_bytes, high=size_bytes, shown=size_bytes)
 
     def serves(self, size_bytes: float) -> bool:
-        """Return whether it is of use for messages of about a size in bytes, whatever its range."""
+        """Return whether it is of use for messages of about a size in bytes, whatever its range.
+
+        Without a program, the size must be at least `least_size`; a program states it itself.
+        """
         return size_bytes >= self.least_size if self.execution is None else self.execution.serves(size_bytes)
 
     def taken_us(self, size_bytes: int) -> float:
@@ -93,7 +99,10 @@ class Offer:
 
 
 def rounded(times_us: ArrayLike) -> Floats:
-    """Return times to nine digits, so that rounding errors rarely make an algorithm faster than a simpler one."""
+    """Return times to about nine digits, so that rounding errors rarely make an algorithm faster than a simpler one.
+
+    The result has the shape of `times_us`.
+    """
     mantissas, exponents = np.frexp(times_us)
     return np.ldexp(np.round(mantissas, 9), exponents)
 
@@ -128,6 +137,7 @@ def changes_to_the_byte(server_at: Callable[[int], Server]) -> Changes[Server]:
     """
 
     def changes(low: int, server: Server, high: int, next_server: Server) -> Iterator[tuple[int, Server]]:
+        """Yield (first size, server) of the changes from size `low` to size `high`; none if both have one server."""
         if server == next_server:
             return
         if high - low == 1:

@@ -78,11 +78,14 @@ class Stage:
     unlike: bool = False
 
     def suits(self, problem: Problem, size_bytes: int | None, bound: Bound) -> bool:
-        """Return whether the stage is for a problem, by its ranks, sends and links and the message size.
+        """Return whether the stage is for a problem, by its ranks, sends, links and collective and the message size.
+
+        The limits are `from_ranks`, `most_ranks`, `most_sends`, `in_shares`, `bulk` and `unlike`; all others do not
+        count here.
 
         Args:
             problem: The problem to search.
-            size_bytes: The only message size of the question; None if there are several.
+            size_bytes: The only message size of the question; None if there is more than one.
             bound: What is proved of the problem so far.
         """
         return (
@@ -95,7 +98,7 @@ class Stage:
 
 
 def _has_unlike_links(problem: Problem) -> bool:
-    """Return whether the links have several latencies or bandwidths."""
+    """Return whether the links differ in latency or bandwidth."""
     network = problem.network
     return bool(np.ptp(network.alpha_us) or np.ptp(network.bandwidth_gbs))
 
@@ -162,7 +165,9 @@ class ProtocolPlan:
         return {name: tuple(near[name]) for name in sorted(order, key=lambda name: -near[name][0])}
 
     def share_of(self, place: int, protocols: int) -> float:
-        """Return the share of the time left for the search of one protocol.
+        """Return the share (0 to 1) of the time left for the search of one protocol.
+
+        The first of two or more gets `first`, if that is not None; otherwise those that are left get equal shares.
 
         Args:
             place: Its place in the order of searches, from 0.
@@ -174,6 +179,9 @@ class ProtocolPlan:
 
     def plan_for(self, plan: SearchPlan, options: Options, is_first: bool) -> SearchPlan:
         """Return the plan for one protocol: all engines for the first one, those that mind latencies for the others.
+
+        For the first one, the stage `ahead` comes before exact search, which gets the share `exact`, and `last_engine`
+        comes last. For the others, only stages of `engines` remain, without the rest.
 
         Args:
             plan: The plan without protocols; it is returned as it is if the user pins an engine or a shape.
@@ -268,7 +276,10 @@ class GroupsPlan(SearchPlan):
     lowered: int = 4
 
     def limited(self, rank_sends: int | None, nranks: int) -> GroupsPlan:
-        """Return the plan for schedules in which a rank takes part in at most so many sends; None for any number."""
+        """Return the plan for schedules in which a rank takes part in at most so many sends; None for any number.
+
+        Its `most_sends` is at most rank_sends · nranks; None leaves the plan as it is.
+        """
         return self if rank_sends is None else replace(self, most_sends=min(self.most_sends, rank_sends * nranks))
 
 
@@ -351,6 +362,8 @@ GROUPS = GroupsPlan(
 
 def library_plan(low: int, high: int, work_s: float, nranks: int) -> SearchPlan:
     """Return the plan of a library's search, whose engines count their work and whose bounds no clock ends.
+
+    It searches for `high`, a size about their geometric mean, and `low`, in this order and each once.
 
     Args:
         low: Smallest message size in bytes.

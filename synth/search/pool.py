@@ -59,16 +59,16 @@ class Executor(Protocol):
 
     @property
     def rank_sends(self) -> int:
-        """Return how many sends a rank may take part in, on average; see `synth.engines.request.Options`."""
+        """Return how many sends a rank may take part in, as a mean over the ranks, so that programs can hold them."""
 
     def sends(self, algorithm: Algorithm) -> int:
-        """Return the number of sends that are lowered: one of those that symmetry maps onto each other."""
+        """Return the number of sends that are lowered; sends that symmetry maps onto each other count once."""
 
     def least_bytes(self, problem: Problem) -> int:
-        """Return the smallest useful chunk of a problem under one protocol, in bytes; see `Options`."""
+        """Return the chunk size in bytes below which finer chunks are of no use under the problem's protocol."""
 
     def able(self, protocols: Sequence[str]) -> list[str]:
-        """Return the protocols that files of the executor can have."""
+        """Return those of `protocols` that files of the executor can have, in the same order; maybe none."""
 
     def refusal(self, algorithm: Algorithm) -> str:
         """Return why no program can hold an algorithm, as far as that is known before lowering; else ""."""
@@ -151,7 +151,10 @@ class Pool:
         self._sharing = 1  # The number of algorithms that share the time left for lowering.
 
     def search_deadline(self) -> float:
-        """Return when engines and bounds must end, so that there is time to lower and write; a reading of `now`."""
+        """Return when engines and bounds must end, so that there is time to lower and write; a reading of `now`.
+
+        It is the end of the budget while a program is lowered, and without an executor.
+        """
         if self.lowering or self.executor is None:
             return self.budget.deadline
         postponed = [offer for offer in self.offers if offer.algorithm in self._postponed]
@@ -160,7 +163,11 @@ class Pool:
         return self.budget.deadline - self.reserved_s(postponed)
 
     def reserved_s(self, offers: Iterable[Offer]) -> float:
-        """Return the seconds that are kept at the end of the budget to lower and write algorithms."""
+        """Return the seconds that are kept at the end of the budget to lower and write algorithms.
+
+        They are for the longest lowering so far or the one of `offers` that needs most, not for all of them; see
+        `Budget.reserved_s`.
+        """
         longest_s = 0.0 if self.executor is None else self.executor.writing * self._longest_s
         return self.budget.reserved_s(longest_s, map(self._needs_s, offers))
 
@@ -169,6 +176,10 @@ class Pool:
 
         The offer has no `execution` if another algorithm is faster or lowering waits; `refused` is set if the executor
         can hold no program of it.
+
+        Args:
+            algorithm: The algorithm, which is not in the pool yet.
+            size_bytes: Message size in bytes.
         """
         self.offers.append(offer_of(algorithm, self._least_bytes, now() - self.budget.begun))
         self.best(size_bytes)
@@ -178,11 +189,15 @@ class Pool:
         return self.offer_of(algorithm)
 
     def offer_of(self, algorithm: Algorithm) -> Offer:
-        """Return the present offer of an algorithm that was added and not removed, with or without a program."""
+        """Return the present offer of an algorithm that was added and not removed, with or without a program.
+
+        Raises:
+            StopIteration: The algorithm is not in the pool.
+        """
         return next(offer for offer in self.all_offers() if offer.algorithm is algorithm)
 
     def remove(self, algorithm: Algorithm) -> None:
-        """Remove an algorithm from those that can be shown; do nothing if it is not among them."""
+        """Remove an algorithm from `offers`; do nothing if it is not among them. What was refused stays."""
         self.offers = [offer for offer in self.offers if offer.algorithm is not algorithm]
 
     def is_postponed(self, algorithm: Algorithm) -> bool:
@@ -190,28 +205,35 @@ class Pool:
         return self.searching and algorithm in self._postponed
 
     def takes_much_longer(self, algorithm: Algorithm, coarser: Algorithm) -> bool:
-        """Return whether the program of an algorithm may come too late where that of a coarser one would not."""
+        """Return whether the program of an algorithm may come too late where that of a coarser one would not.
+
+        That is so if the coarser one has less than 0.7 of its sends; never without an executor.
+        """
         return self.executor is not None and self._sends(coarser) < _MUCH_COARSER * self._sends(algorithm)
 
     def _sends(self, algorithm: Algorithm) -> int:
-        """Return the number of sends that lowering an algorithm takes time for."""
+        """Return the number of sends that lowering an algorithm takes time for; all of them without an executor."""
         return len(algorithm.schedule) if self.executor is None else self.executor.sends(algorithm)
 
     def is_slow_to_lower(self, sends: int) -> bool:
-        """Return whether a program of so many sends takes too long to be the first one."""
+        """Return whether a program of so many sends takes too long to be the first one while engines have stages.
+
+        It is False if no programs are made.
+        """
         if self.executor is None or self.programs is ProgramScope.NONE:
             return False
         return not self.budget.is_short(self.executor.writing * self.executor.send_s * sends, True)
 
     def all_offers(self) -> list[Offer]:
-        """Return the offer of every algorithm, with or without a program."""
+        """Return the offer of every algorithm, with or without a program: `offers`, then `refused`."""
         return self.offers + self.refused
 
     def best(self, size_bytes: float) -> Offer | None:
         """Return the fastest algorithm at a size, or the fastest schedule if none can be lowered.
 
-        Algorithms are lowered until the fastest has a program or waits for the end of the stages (`is_postponed`);
-        those of which there is no program move to `refused`. None means that there is no algorithm.
+        Algorithms that do not serve the size (`Offer.serves`) come after all others. Algorithms are lowered until the
+        fastest has a program or waits for the end of the stages (`is_postponed`); those of which there is no program
+        move to `refused`. None means that there is no algorithm.
         """
         while self.offers:
             best = min(self.offers, key=lambda offer: (not offer.serves(size_bytes), *offer.rank_at(size_bytes)))
@@ -234,6 +256,9 @@ class Pool:
     def frontier(self, size_bytes: int | None = None) -> list[Offer]:
         """Return which algorithm serves which sizes; all of them lowered if any can be.
 
+        Programs are lowered, the smallest first, until all algorithms of the result have one or stand without (`best`).
+        If no algorithm can be lowered, the result is of the schedules of `refused`.
+
         Args:
             size_bytes: The only size that counts; None for all sizes, as `synth.search.frontier.frontier` covers them.
 
@@ -255,7 +280,15 @@ class Pool:
         return frontier(self.offers or self.refused)
 
     def files(self, size_bytes: int | None = None) -> list[Offer]:
-        """Return the frontier (see there), split so that each offer is one file, checked, if there are programs."""
+        """Return the frontier (see `frontier`), split so that each offer is one file, if there are programs.
+
+        With a finite budget, the files of the programs are also written and checked, the smallest first. A program
+        whose file fails moves to `refused`. Programs that are slower than their schedules are lowered again in the time
+        left.
+
+        Args:
+            size_bytes: The only size that counts, in bytes; None for all sizes.
+        """
         while True:
             offers = self.frontier(size_bytes)
             if self.executor is None or not self.offers:
@@ -272,7 +305,11 @@ class Pool:
                 return offers
 
     def _promising(self, offers: Sequence[Offer]) -> list[Offer]:
-        """Return the other algorithms whose schedules, but not their programs, are faster than some offer's program."""
+        """Return the other algorithms whose schedules, but not their programs, are faster than some offer's program.
+
+        They must be faster by 2 % at the size at which that offer is shown, and are returned as offers for that size
+        only. An algorithm may occur more than once.
+        """
         return [
             rival.at_size(offer.shown)
             for offer in offers
@@ -283,7 +320,11 @@ class Pool:
         ]
 
     def _complete(self, offer: Offer) -> bool:
-        """Write and check the file of an offer; if that fails or takes too long, refuse it and return False."""
+        """Write and check the file of an offer; if that fails or takes too long, refuse it and return False.
+
+        A file that was written before is not written again. The file of the only program is written however late it is.
+        Without an executor or a program nothing is done.
+        """
         if self.executor is None or offer.execution is None or offer.execution in self._completed:
             return True
         others = [own for own in self.offers if own.execution and own.algorithm is not offer.algorithm]
@@ -306,7 +347,9 @@ class Pool:
     def _improve(self, offer: Offer) -> bool:
         """Lower the algorithm of an offer again in the time left, if that is long; return whether its program is new.
 
-        The time of the first lowering is limited, because other algorithms wait, and programs may need more.
+        It is done once for an algorithm, and only if its program is more than 2 % slower than its schedule. The new
+        program stays if it is at least 2 % faster. The time of the first lowering is limited, because other algorithms
+        wait, and programs may need more.
         """
         algorithm, size = offer.algorithm, offer.shown
         is_slow = offer.time_us(size) > _MET * algorithm.time_us(size)
@@ -326,7 +369,9 @@ class Pool:
     def _faster_program(
         self, offer: Offer, enough: float, cutoff: Callable[[], float] | float, sizes: Sequence[int]
     ) -> Execution | None:
-        """Return the best program of an algorithm that is found in time; None if it is no faster or there is none.
+        """Return the best program of an algorithm that is made in time; None if it is no faster or there is none.
+
+        It is faster if the mean over the sizes of its time / the offer's time is below 1.
 
         Args:
             offer: The algorithm with its program so far.
@@ -354,13 +399,24 @@ class Pool:
         return execution
 
     def stop(self) -> None:
-        """Lower nothing more; if there is any program, remove the algorithms without one, else compare schedules."""
+        """Lower nothing more; if there is any program, remove the algorithms without one, else compare schedules.
+
+        To compare schedules, `executor` becomes None.
+        """
         lowered = [offer for offer in self.offers if offer.execution is not None]
         self.offers = lowered or self.offers
         self.executor = self.executor if lowered else None
 
     def _settle(self, offer: Offer, sizes: Sequence[int]) -> bool:
-        """Return True if the time of an algorithm stands for now; else lower or refuse it and return False."""
+        """Return True if the time of an algorithm stands for now; else lower or refuse an algorithm and return False.
+
+        The time stands if the algorithm has a program, if no program of it is to be made, or if its lowering waits for
+        the end of the stages.
+
+        Args:
+            offer: The fastest algorithm.
+            sizes: Message sizes in bytes at which it is the fastest.
+        """
         if self.executor is None or offer.execution is not None:
             return True
         if reason := self.executor.refusal(offer.algorithm):
@@ -394,8 +450,8 @@ class Pool:
     def _is_worth_lowering(self, offer: Offer, sizes: Sequence[int]) -> bool:
         """Return whether a schedule is clearly faster than what has a program, at one of some message sizes in bytes.
 
-        It must be faster than all programs, and than the schedules of its own engine's programs with no more sends,
-        whose times its own program would exceed in much the same way.
+        It must be faster than all programs by 1.5 %, and by 0.3 % than the schedules of its own engine's programs with
+        no more sends, whose times its own program would exceed in much the same proportion. There must be a program.
         """
         programs = [rival for rival in self.offers if rival.execution is not None]
         sends = self._sends(offer.algorithm)
@@ -438,7 +494,9 @@ class Pool:
     def _settle_first(self, offer: Offer, sizes: Sequence[int]) -> bool:
         """Lower a first algorithm, so that there is a file whatever comes; return True if that waits.
 
-        If the fastest algorithm takes long, one that takes less comes first: the fastest of those with few sends.
+        If the fastest algorithm takes long, one that takes less comes first: the fastest of those with few sends. If
+        that one takes too long as well, or all were cut off, the fastest algorithm is postponed, and the result is
+        True.
 
         Args:
             offer: The fastest algorithm, which has no program, as all others.
@@ -468,6 +526,9 @@ class Pool:
 
     def _lower(self, offer: Offer, sizes: Sequence[int], in_haste: bool = False) -> None:
         """Lower an algorithm within its deadlines; refuse or postpone it if there is no program in time.
+
+        A program takes its place in `offers`, with its times from then on. While engines have stages, the file of a
+        first program is written and checked too.
 
         Args:
             offer: The algorithm.
@@ -522,14 +583,22 @@ class Pool:
             self._spent_s += now() - begun if self.searching else 0.0
 
     def _readmit(self) -> None:
-        """Look again at the algorithms for which time seemed too short, since lowering takes less than estimated."""
+        """Move the algorithms for which time seemed too short back to `offers`: lowering takes less than estimated."""
         late = {offer.algorithm for offer in self._late}
         self.refused = [offer for offer in self.refused if offer.algorithm not in late]
         self.offers += self._late
         self._late = []
 
     def _learn(self, sends: int, seconds: float) -> None:
-        """Record how long one lowering in haste took, for the estimates of others; large programs say most."""
+        """Record how long one lowering in haste took, for the estimates of others; large programs say most.
+
+        It sets the executor's `send_s`, never below the usual value, unless a program of more than twice the sends was
+        recorded before.
+
+        Args:
+            sends: Number of sends that were lowered.
+            seconds: Seconds that it took.
+        """
         assert self.executor is not None
         if 2 * sends >= self._learned_sends:
             base_s = _BASE_S if self._learned_sends else _LOADING_S
@@ -539,17 +608,18 @@ class Pool:
             self._learned_sends = max(sends, self._learned_sends)
 
     def _needs_s(self, offer: Offer) -> float:
-        """Estimate the seconds to lower an algorithm in haste and to write its file."""
+        """Estimate the seconds to lower an algorithm in haste and to write its file; 0 without an executor."""
         if self.executor is None:
             return 0.0
         base_s = _BASE_S * self.executor.send_s / max(self._usual_send_s, _LEAST_SEND_S)
         return self.executor.writing * (base_s + self.executor.send_s * self._sends(offer.algorithm))
 
     def _reason_late(self, offer: Offer) -> str:
-        """Return the reason for a missing program, with a budget that would be enough, as far as is known."""
+        """Return the reason for a missing program; it ends with a budget that would be enough, as far as is known."""
         return LATE.format(self.budget.enough_for(self._needs_s(offer)))
 
     def _refuse(self, offer: Offer, reason: str) -> None:
+        """Move an algorithm from `offers` to `refused`, with the reason."""
         self.remove(offer.algorithm)
         self.refused.append(replace(offer, refused=reason))
 
@@ -558,6 +628,11 @@ def offer_of(algorithm: Algorithm, least_bytes: int, elapsed_s: float | None = N
     """Return an algorithm as an offer for messages whose largest chunks have at least so many bytes.
 
     An algorithm that cuts no block, or an all-reduce into no more than a share a rank, is for messages of any size.
+
+    Args:
+        algorithm: The algorithm.
+        least_bytes: Smallest useful size of its largest chunk, in bytes.
+        elapsed_s: Seconds from the beginning of the search until it was there; None if unknown.
     """
     collective = algorithm.problem.collective
     is_whole = collective.chunks <= (collective.nranks if collective.kind.in_shares else 1)

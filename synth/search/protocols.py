@@ -39,8 +39,8 @@ def search_protocols(
 ) -> None:
     """Search one protocol after another until the share of the budget for schedules is used.
 
-    The first one is searched even if that share is used. None begins when only the time for programs is left. Later
-    protocols without an answer are left out of `results`.
+    The first one is searched even if that share is used. None begins when only the time for programs is left. Each gets
+    its share of the time left (`ProtocolPlan.share_of`). Later protocols without an answer are left out of `results`.
 
     Args:
         names: The protocols, the most promising first.
@@ -51,7 +51,7 @@ def search_protocols(
         reserved_s: Returns the seconds that an executor's programs need at the end of that share.
 
     Raises:
-        InputError: The first protocol has no answer, so that none has.
+        InputError: The first protocol has no answer, and so no result is there.
         KeyboardInterrupt: Ctrl-C came, or the result of a protocol says so.
     """
     until = budget.after(plan.searching)

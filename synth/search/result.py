@@ -77,7 +77,8 @@ class SearchResult:
 
         Args:
             bound: The new bound.
-            at_s: When the witnesses that are new were found, in seconds since the search began.
+            at_s: When the witnesses that are new were proved, in seconds since the search began; `bound_s` records it,
+                and keeps the times of the others.
         """
         for witness in bound.witnesses:
             self.bound_s.setdefault(witness, at_s)
@@ -85,6 +86,7 @@ class SearchResult:
 
     @cached_property
     def _models(self) -> dict[str, Model | NotModelled]:
+        """Return the model of every library for the topology and the group, or why there is none, by library."""
         models: dict[str, Model | NotModelled] = {}
         for library in LIBRARIES.values():
             ask = partial(library.model, self.problem.topology, self.problem.group)
@@ -110,7 +112,9 @@ class SearchResult:
         return NotModelled(f"{name}'s times include an executor's costs, which these times leave out (--costs none)")
 
     def fastest(self, size_bytes: int) -> Offer:
-        """Return the offer that serves a message size in bytes; the last one for a size above all ranges.
+        """Return the offer that serves a message size in bytes: the first range that does not end below it.
+
+        For a size above all ranges it is the last one.
 
         Raises:
             IndexError: There are no ranges.
@@ -120,9 +124,13 @@ class SearchResult:
 
 
 def _modelled(library: str, ask: Callable[[], Answer]) -> Answer | NotModelled:
-    """Return what a library's own model answers, or why it has no answer."""
+    """Return what a library's own model answers, or why it has no answer.
+
+    The reason is a NotModelled that `ask` raised, or that stands for a defect of the model.
+    """
 
     def answer() -> Answer | NotModelled:
+        """Return the answer of `ask`, or the NotModelled that it raises."""
         try:
             return ask()
         except NotModelled as reason:

@@ -81,6 +81,7 @@ class EngineRun:
         return contained(f"engine {self.engine}", partial(self._step, ledger), otherwise=False)
 
     def _step(self, ledger: Ledger) -> bool:
+        """Do what `step` does, except that defects of the engine or of its answer are raised."""
         try:
             answer = next(self.answers)
         except StopIteration:
@@ -111,8 +112,9 @@ def compiled_interrupts() -> Iterator[None]:
 def race(runs: Iterable[EngineRun], ledger: Ledger, deadline: float, waiting: list[EngineRun] | None = None) -> None:
     """Run the stage of every engine; then let the engine that gained most go on, until the deadline.
 
-    Once everything is proved no engine goes on. Every engine gives at least one answer, even after the deadline: clock
-    and proof are looked at between answers.
+    A stage lasts `stage_s`, and up to half as long again while its answers gain 1 % or more. Once everything is proved
+    no engine goes on, except in a stage that runs `always`. Every engine gives at least one answer, even after the
+    deadline: clock and proof are looked at between answers.
 
     Args:
         runs: Engines in the order of their stages; the next one is taken when a stage has ended.
@@ -145,7 +147,10 @@ def race(runs: Iterable[EngineRun], ledger: Ledger, deadline: float, waiting: li
 
 
 def by_gain(runs: Iterable[EngineRun]) -> list[EngineRun]:
-    """Return engines in the order in which they would go on: the one that gained most lately first."""
+    """Return engines in the order in which they would go on: the one that gained most lately first.
+
+    Engines that gained as much keep their order.
+    """
     return sorted(runs, key=lambda run: -run.gained)
 
 

@@ -51,7 +51,7 @@ def search(
             the answer is over all protocols that the executor has.
         options: What the user pins.
         workers: Solver processes.
-        report: Receives what is tried and the best algorithm so far.
+        report: Receives what is tried, and the latest algorithm or None; None for no reports.
         plan: The stages, and what limits their work.
         executor: Executor whose programs are the answer, with their times, ranges and gaps; None for schedules.
 
@@ -74,7 +74,7 @@ def search(
 
 
 def _has_files(problem: Problem, executor: Executor | None) -> bool:
-    """Return whether there is an executor that can hold programs of as many sends as a problem needs at least."""
+    """Return whether there is an executor that can hold programs of as many sends as a problem needs, by estimate."""
     return executor is not None and estimated_sends(problem) <= executor.rank_sends * problem.nranks
 
 
@@ -125,7 +125,7 @@ class _ProtocolsSearch:
         self.pool: Pool | None = None
 
     def run(self) -> SearchResult:
-        """Search one protocol after another and merge their results."""
+        """Search one protocol after another and merge their results; errors as those of `search`."""
         protocols, size = self._plan.protocols, self._options.size
         if self._executor is None:
             protocols = replace(protocols, searching=1.0)
@@ -143,7 +143,17 @@ class _ProtocolsSearch:
     def _search_protocol(self, sizes: dict[str, tuple[int, ...]], name: str, budget_s: float) -> SearchResult:
         """Return the result of the schedules of one protocol, at its sizes in bytes, in so many seconds.
 
-        The first protocol makes a first program as soon as possible, so that there is a file whatever comes.
+        While no protocol has a program, a first program is made as soon as possible, so that there is a file whatever
+        comes; a patient plan makes none.
+
+        Args:
+            sizes: Message sizes in bytes of every protocol.
+            name: The protocol.
+            budget_s: Seconds for it.
+
+        Raises:
+            BudgetTooShort: There is no answer in time; the message speaks of the budget of all protocols.
+            InputError: As `search` raises it.
         """
         options = replace(
             self._options,
@@ -170,6 +180,9 @@ class _ProtocolsSearch:
 
     def _conclude(self, stop_reason: str, _: bool) -> SearchResult:
         """Return the fastest algorithm of all protocols by size, with the bound over all protocols.
+
+        Args:
+            stop_reason: Why the search ended early; after "interrupted" nothing more is lowered.
 
         Raises:
             KeyboardInterrupt: Ctrl-C came before there was an answer.
@@ -205,7 +218,11 @@ class _ProtocolsSearch:
         )
 
     def _taken_over(self) -> list[Offer]:
-        """Return the algorithms of the first protocol under the other protocols: the same sends at other times."""
+        """Return the algorithms of the first protocol under the other protocols: the same sends at other times.
+
+        Left out are algorithms of a quotient, schedules of more sends than the plan's `taken_over`, and under a
+        protocol those that use links or switch operations which its network lacks.
+        """
         first = next(iter(self.results))
         offers = []
         for algorithm in (offer.algorithm for offer in _offers(self.results[first])):
@@ -222,15 +239,16 @@ class _ProtocolsSearch:
 
 
 def _offers(result: SearchResult) -> list[Offer]:
-    """Return an offer of every algorithm of a result that can be shown, each once."""
+    """Return an offer of every algorithm of a result that can be shown, each once, the unused ones last."""
     return list({offer.algorithm: offer for offer in (*result.ranges, *result.unused)}.values())
 
 
 def _unlike(offers: Sequence[Offer]) -> list[Offer]:
     """Return the offers without those whose schedules are as large and as fast at all sizes as an earlier one.
 
-    Several engines find the same schedule, and lowering it again takes time that other algorithms need. An offer with
-    a program comes before those without one.
+    Schedules are compared within one protocol and number of chunks, by their sends and by their times at the plan's
+    sizes, to nine digits. Engines often find the same schedule, and lowering it again takes time that other algorithms
+    need. An offer with a program comes before those without one.
     """
     first: dict[tuple[object, ...], Offer] = {}
     for offer in sorted(offers, key=lambda offer: offer.execution is None):

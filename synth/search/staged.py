@@ -72,7 +72,11 @@ class StagedSearch:
     # Stages.
 
     def _work(self) -> None:
-        """Prove a first bound, run the stages, raise the bound, and run the engines again for single sizes."""
+        """Prove a first bound, run the stages, raise the bound, and run the engines again for single sizes.
+
+        Raises:
+            InputError: No engine works on the problem.
+        """
         state, budget = self.state, self.state.budget
         state.pool.searching = True
         state.report("bounds", None)
@@ -91,7 +95,10 @@ class StagedSearch:
         race(self._retry_runs(), self, self._engines_deadline, self._waiting)
 
     def _take_first(self) -> None:
-        """Take an algorithm of few sends if programs of the others take long, so that there is a file at once."""
+        """Take an algorithm of few sends if programs of the others take long, so that there is a file at once.
+
+        Nothing happens for a patient plan, or if the user pins a shape or an engine.
+        """
         state = self.state
         if self._plan.patient or self._options.pinned or self._options.engine != AUTO:
             return
@@ -100,13 +107,20 @@ class StagedSearch:
                 state.take(algorithm, "baseline")
 
     def _interrupt_at(self) -> float:
-        """Return when the work is interrupted, as a reading of `now`."""
+        """Return when the work is interrupted, as a reading of `now`.
+
+        With an algorithm, that is when engines must end so that programs can be made. Without one, it is `GRACE_S`
+        after the budget, or never for a patient plan.
+        """
         if self.state.answered:
             return self.state.pool.search_deadline()
         return math.inf if self._plan.patient else self.state.budget.deadline + GRACE_S
 
     def _first_runs(self) -> Iterator[EngineRun]:
-        """Yield the engines of the plan's stages, each when its stage begins, then those of the retries."""
+        """Yield the engines of the plan's stages, each when its stage begins, then those of the retries.
+
+        If the plan says so (`rest`), engines without a stage follow the stages.
+        """
         planned = {stage.engine for stage in self._plan.stages}
         if self._plan.rest:
             self._stages += [Stage(engine.name) for engine in self._engines if engine.name not in planned]
@@ -114,7 +128,11 @@ class StagedSearch:
         yield from self._retry_runs()
 
     def _retry_runs(self) -> Iterator[EngineRun]:
-        """Yield the engines of the retries, for one size after another, the largest gap first."""
+        """Yield the engines of the retries, for one size after another, the largest gap first.
+
+        Each size is tried once by a tuple of stages, and recorded in `retried_sizes`. It ends when no size is worth
+        work for any tuple, or at the engines' deadline.
+        """
         while self._retries and now() < self._engines_deadline:
             if (size := self._next_retry.size()) is None:
                 del self._retries[0]
@@ -126,7 +144,11 @@ class StagedSearch:
             yield from self._stage_runs(self._plan.retry_share * (self._engines_deadline - now()))
 
     def _stage_runs(self, budget_s: float) -> Iterator[EngineRun]:
-        """Yield the engines of the stages to come, each with its share of so many seconds."""
+        """Yield the engines of the stages to come, each with its share of so many seconds.
+
+        Stages are removed as they begin. Those that do not run now, have no size to work on, or whose engine does not
+        accept the problem are passed over. The stages of a retry end at the engines' deadline.
+        """
         options = self._stage_options
         while self._stages and (options is self._options or now() < self._engines_deadline):
             stage = self._stages.pop(0)
@@ -136,7 +158,16 @@ class StagedSearch:
                 yield self._begin(stage, options, sizes, budget_s)
 
     def _begin(self, stage: Stage, options: Options, sizes: tuple[int, ...], budget_s: float) -> EngineRun:
-        """Ask the engine of a stage, and return its run."""
+        """Ask the engine of a stage, and return its run.
+
+        An engine that is asked again gets another seed. If the engine has a defect, the run has no answers.
+
+        Args:
+            stage: The stage.
+            options: What is pinned for it.
+            sizes: Message sizes in bytes to find schedules for.
+            budget_s: Seconds, of which the run gets the stage's share.
+        """
         self._runs_of[stage.engine] += 1
         engine, limit = ENGINES[stage.engine], self._most_sends
         request = Request(
@@ -156,12 +187,17 @@ class StagedSearch:
         return EngineRun(engine.name, answers, stage.share * budget_s, stage.once, stage.always)
 
     def _accepts(self, name: str, options: Options) -> bool:
-        """Return whether an engine can work on the problem."""
+        """Return whether an engine can work on the problem; False also if it has a defect."""
         accepts = partial(ENGINES[name].accepts, self.state.problem, options)
         return not contained(f"engine {name}", accepts, "has a defect")
 
     def _runs_now(self, stage: Stage) -> bool:
-        """Return whether a stage runs, by what the user named, what is known and how late it is."""
+        """Return whether a stage runs, by what the user named, what is known and how late it is.
+
+        The engine that the user named runs, but once. An engine that is `as_first` runs if the named one is exact. Any
+        other stage must suit the problem (`Stage.suits`), and be `always` or have an engine of the question while
+        nothing is proved; one that is `once` does not run after the budget if there is an answer.
+        """
         state, engine = self.state, ENGINES[stage.engine]
         if engine.name == self._options.engine:
             return engine.name not in self._runs_of
@@ -174,8 +210,9 @@ class StagedSearch:
     def _sizes_for(self, stage: Stage) -> tuple[int, ...]:
         """Return the message sizes in bytes that a stage works on.
 
-        These are all sizes before the first answer, or if the stage has no gap. Otherwise they are those at which
-        time / bound exceeds the stage's gap, the largest size first, and maybe none.
+        These are all sizes before the first answer, or if the stage has no gap. Otherwise they are those at which time
+        / bound exceeds the stage's gap, the largest size first, and maybe none; programs may be lowered for these
+        times.
         """
         state, size = self.state, self._stage_options.size
         if not (stage.gap and state.answered):
@@ -185,7 +222,11 @@ class StagedSearch:
         return tuple(sorted(far, reverse=True))
 
     def _limit_of_sends(self) -> int:
-        """Return to how many sends engines may refine chunks so that programs hold them; 0 for any number."""
+        """Return to how many sends engines may refine chunks so that programs hold them; 0 for any number.
+
+        These are the sends of all ranks: the lower of the limits for one rank, of the options and of the executor,
+        times the local ranks.
+        """
         executor = self.state.pool.executor
         limits = (self._options.rank_sends, None if executor is None else executor.rank_sends)
         return min((limit for limit in limits if limit is not None), default=0) * self.state.problem.nranks
@@ -203,7 +244,10 @@ class StagedSearch:
         return self.state.proved
 
     def take(self, answer: Outcome, source: str) -> float:
-        """Keep an answer, let bounds advance while engines work, and return what the answer gained."""
+        """Keep an answer, let bounds advance while engines work, and return what the answer gained.
+
+        Arguments, result and errors are those of `SearchState.take`.
+        """
         gained = self.state.take(answer, source)
         if self._has_windows and self.state.answered and any(ENGINES[name].is_near for name in self._runs_of):
             contained("search for bounds by windows of time", self._windows.step, False)
@@ -213,12 +257,18 @@ class StagedSearch:
 
     @property
     def _has_windows(self) -> bool:
-        """Return whether bounds by windows of time are searched."""
+        """Return whether bounds by windows of time are searched.
+
+        They are if the plan has a share for them, ranks are few, and no shape is pinned.
+        """
         few_ranks = self.state.problem.nranks <= BOUNDS.window_ranks
         return self._plan.windows > 0 and few_ranks and not self._options.pinned
 
     def _finish_windows(self) -> None:
-        """Prove bounds by windows of time in their share of the budget, or in half of what engines left."""
+        """Prove bounds by windows of time in their share of the budget, or in half of what engines left.
+
+        Nothing happens if there are none (`_has_windows`). They get finer slots only if one size is given.
+        """
         if not self._has_windows:
             return
         state, has_one_size = self.state, self._options.size is not None
@@ -230,8 +280,11 @@ class StagedSearch:
     def _conclude(self, stop_reason: str, _: bool) -> None:
         """Set the ranges of the answer, and a bound if there is none yet; after Ctrl-C lower nothing more.
 
+        Programs are lowered and written for it. If the plan does not make all programs, schedules are compared.
+
         Raises:
             KeyboardInterrupt: Ctrl-C came before there was an answer.
+            DefectError: There is no answer, and a part failed.
             BudgetTooShort: There was no answer in time.
         """
         state = self.state
@@ -251,7 +304,11 @@ class StagedSearch:
         state.result.ranges = state.pool.files(self._options.size)
 
     def _describe_rest(self) -> None:
-        """Record what a longer search would do, and what is found but not shown."""
+        """Record in the result what a longer search would do, and the algorithms that are not shown or were refused.
+
+        Programs may be lowered to see whether everything is proved. If the user named an engine, record those of other
+        algorithms too.
+        """
         state, result, options = self.state, self.state.result, self._options
         if not state.proved:
             cut_off = [run.engine for run in self._waiting[-1:] if result.stop_reason and self._stages]

@@ -71,7 +71,7 @@ class SearchState:
         self._load_us: Floats | None = None  # The loads of the last schedule whose engine stated them.
 
     def say(self, text: str) -> None:
-        """Report what is tried, with the best algorithm so far."""
+        """Report what is tried, with the latest algorithm; None before the first."""
         self.report(text, self.latest)
 
     def raise_bound(self, bound: Bound) -> None:
@@ -89,7 +89,8 @@ class SearchState:
     def proved(self) -> bool:
         """Return whether the answer for every size is proved optimal, so that nothing is left to do.
 
-        It never is if the user pinned a shape or an engine, because then the question is not for the fastest.
+        It never is if the user pinned a shape or an engine, because then the question is not for the fastest. Programs
+        may be lowered to see it.
         """
         if self.options.pinned or self.options.engine != AUTO or not self.answered:
             return False
@@ -112,7 +113,10 @@ class SearchState:
         return self.pool.scheduled_us(size_bytes)
 
     def time_us(self, candidate: Candidate) -> float:
-        """Return the time of the candidate that was yielded last, at its size, in µs; inf if it was of no use."""
+        """Return the time of a candidate at its size, in µs; inf if it was of no use.
+
+        It is known only for the last candidate that each engine yielded; for all others it is inf too.
+        """
         return next((us for last, us in self._yielded.values() if last is candidate), math.inf)
 
     def fewest_steps(self) -> int | None:
@@ -120,7 +124,10 @@ class SearchState:
         return min((offer.algorithm.steps for offer in self.pool.all_offers()), default=None)
 
     def shown_bytes(self) -> list[int]:
-        """Return the message sizes in bytes that the question is about, or at which its answers would be shown."""
+        """Return the message sizes in bytes that the question is about, or at which its answers would be shown.
+
+        Programs may be lowered to see which are shown. Without an algorithm it is the largest size only.
+        """
         if self.plan.only_sizes:
             return list(self.sizes)
         return [offer.shown for offer in self.pool.frontier()] or [LARGEST]
@@ -130,9 +137,13 @@ class SearchState:
     def take(self, answer: Outcome, source: str) -> float:
         """Keep an answer of an engine after replaying it.
 
+        A claim is dropped where switches multicast or reduce, because it is about links only. An Algorithm counts only
+        if no shape is pinned.
+
         Args:
             answer: A schedule, a claim, a refusal, or a text about progress, which is only reported.
-            source: Name of the engine, a row of the registry.
+            source: Name of the engine, a row of the registry; "baseline" also adds an Algorithm to the result's
+                baselines.
 
         Returns:
             What the answer gained: the part (0 to 1) by which a candidate is faster than the best schedule before, at
@@ -171,7 +182,12 @@ class SearchState:
         return 0.0
 
     def _keep(self, candidate: Candidate) -> float:
-        """Replay a candidate and keep it if it is of use; return its time in µs at its size, or inf."""
+        """Replay a candidate and keep it if it is of use; return its time in µs at its size, or inf.
+
+        A candidate for no particular size counts at the first of `sizes`. The schedule of a quotient is expanded; if it
+        would be too large, or no program holds the algorithm, the time is inf. A candidate that supersedes stays only
+        if it is faster than its engine's best one for the same size, which it may replace.
+        """
         problem, schedule = candidate.problem, candidate.schedule
         if problem.quotient is not None and self.problem.quotient is None:
             if len(schedule) * problem.quotient.order > FLOW.expanded:
@@ -199,13 +215,17 @@ class SearchState:
         return time_us
 
     def _is_of_use_still(self, before: Offer, algorithm: Algorithm) -> bool:
-        """Return whether an offer stays next to a faster algorithm, whose program may come too late or not at all."""
+        """Return whether an offer stays though a superseding algorithm is faster, whose program may come late or never.
+
+        It does not once that algorithm has a program. Without that, it stays if it has a program itself, or if the
+        faster algorithm takes much longer to lower.
+        """
         if self.pool.offer_of(algorithm).execution is not None:
             return False
         return before.execution is not None or self.pool.takes_much_longer(algorithm, before.algorithm)
 
     def _add(self, algorithm: Algorithm, size: int) -> float:
-        """Add an algorithm; return its time in µs at a size, or inf if no program holds it."""
+        """Add an algorithm, which is then `latest`; return its time in µs at a size, or inf if no program holds it."""
         self.latest = algorithm
         offer = self.pool.add(algorithm, size)
         return math.inf if offer.refused else offer.time_us(size)
@@ -215,7 +235,7 @@ class SearchState:
     def tighten_bound(self) -> None:
         """Raise the bound, at the pinned or the largest size, if the best algorithm there is not near it yet.
 
-        Without an algorithm nothing happens.
+        Without an algorithm nothing happens. Programs may be lowered to find the best one.
         """
         size, met = self.options.size or LARGEST, self.plan.met
         best_us = self.best_us(size)

@@ -80,7 +80,8 @@ def over_sizes(result: SearchResult, time_us: TimeAt, low: int, high: int | None
         low: Smallest size of the range in bytes.
         high: Largest size of the range in bytes; None where there is no end.
         shown: The size in bytes for which the row is shown.
-        sends: Number of sends; for many sends fewer sizes are timed.
+        sends: Number of sends. Above 20,000 only every fifth power of two is timed, and not the range's ends; above a
+            million only the shown size.
 
     Returns:
         A dictionary with two keys:
@@ -126,7 +127,7 @@ def compare(result: SearchResult, time_us: float, size: int, regime: Callable[[]
         - bound_us: The bound in µs.
         - gap: time / bound, at least 1.
         - optimal: Whether the time is proved optimal.
-        - proof: What proves the bound.
+        - proof: What proves the bound, in words, after "optimal: " or what `regime` returns.
         - vs_baseline: Time of the best baseline / this time; None where there is no baseline.
         - libraries: By name, what a library would run by its own choice: algorithm, protocol, channels (None where they
           are not known), time_us, vs (its time / this time), vs_low and vs_high (the interval that holds four of five
@@ -157,7 +158,7 @@ def compare(result: SearchResult, time_us: float, size: int, regime: Callable[[]
 
 
 def _beside(choice: LibraryChoice, time_us: float) -> dict[str, Any]:
-    """Return the choice of a library as a dictionary, with its time / the row's time."""
+    """Return the choice of a library as the dictionary that `compare` describes, relative to the row's time in µs."""
     return {
         "algorithm": choice.algorithm,
         "protocol": choice.protocol,
@@ -171,7 +172,10 @@ def _beside(choice: LibraryChoice, time_us: float) -> dict[str, Any]:
 
 
 def with_source_times(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a statement whose rows are compared with libraries' times by their own cost models, without intervals."""
+    """Return a statement whose rows are compared with libraries' times by their own cost models, without intervals.
+
+    It is a copy, with new rows under "algorithms" and, if present, "other_form".
+    """
 
     def by_source(row: dict[str, Any]) -> dict[str, Any]:
         """Return a row with the times of the libraries' sources where these are known."""
@@ -187,7 +191,10 @@ def with_source_times(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _regime(result: SearchResult, served: Offer) -> str:
-    """Return whether an algorithm meets the bound as messages grow or as they shrink, as text; "" if neither is so."""
+    """Return whether an algorithm meets the bound as messages grow or as they shrink, as text; "" if neither is so.
+
+    The text is "bandwidth-optimal: " or else "latency-optimal: ". It is "" too for more than a million sends.
+    """
     if len(served.algorithm.schedule) > _LONG:
         return ""
     huge, tiny = 1 << 60, 1e-6
@@ -332,7 +339,11 @@ def _switches(result: SearchResult) -> list[str]:
 
 
 def _out_of_reach(result: SearchResult) -> list[dict[str, Any]]:
-    """Return a row for each range in which a schedule without a file is clearly faster than the served algorithm."""
+    """Return a row for each range in which a schedule without a file is clearly faster than the served algorithm.
+
+    It must be faster by 2 % at the size that is shown. Ranges whose own algorithm has no file are left out. The keys
+    are those that `statement` names for `out_of_reach`.
+    """
     rows = []
     for served in result.ranges:
         size = served.shown
@@ -352,7 +363,7 @@ def _out_of_reach(result: SearchResult) -> list[dict[str, Any]]:
 
 
 def _claims(result: SearchResult) -> list[dict[str, Any]]:
-    """Return the claims of the k-synchronous model as dictionaries of plain values."""
+    """Return the claims of the k-synchronous model as dictionaries with the keys that `statement` names."""
     claims = []
     for claim in result.claims:
         shape = claim.best.shape if claim.best is not None else None
@@ -387,7 +398,7 @@ _MEANS = {
 
 
 def _format_proof(claim: StepClaim) -> str:
-    """Return for which numbers of chunks a claim holds, and what proves it."""
+    """Return for which numbers of chunks a claim holds, and what proves it, such as `for up to 8 chunks, by a cut`."""
     if claim.chunks is None:
         scope = "any number of chunks"
     else:

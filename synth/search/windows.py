@@ -78,6 +78,10 @@ class Windows:
         self._tuning = DEFAULT
 
     def _run(self) -> Iterator[None]:
+        """Raise the bound for one size after another, the largest gap first; yield after each look at the solvers.
+
+        It ends when no size is worth work.
+        """
         search = self._search
         while (size := self.next_gap.size()) is not None:
             self.next_gap.mark_tried(size)

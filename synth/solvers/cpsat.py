@@ -22,13 +22,13 @@ def solve(model: BooleanModel, budget_s: float, seed: int, effort: float = math.
 
     Args:
         model: The model.
-        budget_s: Budget in seconds by the clock.
+        budget_s: Budget in seconds by the clock; a first attempt of at least 0.01 s is made in any case.
         seed: The same model, seed and effort give the same answer, unless the budget ends first.
         effort: Limit of the work in CP-SAT's deterministic seconds (about three by the clock each).
 
     Returns:
-        `feasible` with the values of the first `nasked` variables, `infeasible`, or `unknown` where budget or effort
-        ended.
+        `feasible` with the values of the first `nasked` variables, `infeasible` (also for fewer rounds than steps,
+        where `solver` is not CP-SAT's name but says so), or `unknown` where budget or effort ended.
     """
     start_s = time.monotonic()
     if model.most_rounds < 1:

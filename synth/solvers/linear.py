@@ -17,8 +17,8 @@ def solve(program: LinearProgram, budget_s: float, interior: bool = False) -> Re
     The simplex method ends in a vertex with nearly exact dual prices.
 
     Args:
-        program: The linear program, without binary variables.
-        budget_s: Budget in seconds.
+        program: The linear program; which of its variables are binary is ignored.
+        budget_s: Budget in seconds, at least 0.01.
         interior: Use an interior-point method. It ends only near a solution, but large programs take far less time.
 
     Returns:

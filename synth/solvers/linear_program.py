@@ -48,7 +48,7 @@ class ProgramBuilder:
     def add_variables(
         self, count: int, high: Floats | float, low: Floats | float = 0.0, cost: float = 0.0, binary: bool = False
     ) -> Ints:
-        """Add `count` variables and return their columns, shape (count,).
+        """Add `count` variables and return their columns, shape (count,), which follow those of earlier variables.
 
         Args:
             count: Number of variables.

@@ -25,8 +25,8 @@ def solve(model: BooleanModel, budget_s: float, seed: int, effort: float = math.
         effort: Limit of the work in the unit of `synth.solvers.cpsat`, so that the answer does not depend on the clock.
 
     Returns:
-        `feasible` with the values of the first `nasked` variables, `infeasible`, or `unknown` where budget or effort
-        ended.
+        `feasible` with the values of the first `nasked` variables, `infeasible` (also for fewer rounds than steps,
+        where `solver` is not Z3's name but says so), or `unknown` where budget or effort ended.
     """
     most = model.most_rounds
     if most < 1:

@@ -150,7 +150,7 @@ class Workers:
         return finished.reply
 
     def drop(self, ticket: Ticket) -> None:
-        """Stop the work on a ticket; its child is killed if it is still busy with it, and the ticket never ends then.
+        """Stop the work on a ticket: kill its child if it is still busy with it, and the ticket then never ends.
 
         A ticket that has ended stays as it is.
         """

@@ -28,7 +28,9 @@ _NAME = re.compile(rf"{_PART}(/{_PART})?")
 
 
 def pack(content: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
-    """Return a JSON object and files as one string of bytes, which is the same for the same content.
+    """Return a JSON object and files as one string of bytes (gzip), which is the same for the same content.
+
+    Files are sorted by name; keys of the object keep their order.
 
     Args:
         content: The JSON object, without a key `files`.

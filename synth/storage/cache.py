@@ -48,7 +48,9 @@ class Cache:
     folder: Path | None
 
     def get(self, key: str) -> bytes | None:
-        """Return the answer under a key; None if there is none or it cannot be read. A damaged file is removed.
+        """Return the answer under a key; None if there is none, there is no folder, or it cannot be read.
+
+        A file that does not match its digest is removed.
 
         Raises:
             InputError: The key is not 16 to 64 hexadecimal digits.
@@ -75,7 +77,7 @@ class Cache:
                 path.unlink()
 
     def has(self, key: str) -> bool:
-        """Return whether there is a file for a key, complete or damaged.
+        """Return whether there is a file for a key, complete or damaged; False without a folder.
 
         Raises:
             InputError: The key is not 16 to 64 hexadecimal digits.
@@ -109,19 +111,25 @@ class Cache:
             raise
 
     def files(self) -> Iterator[Path]:
-        """Yield the paths of all answers' files, and of those that killed writers left behind, in a fixed order."""
+        """Yield the paths of all answers' files, and of those that killed writers left behind, sorted.
+
+        There are none without a folder.
+        """
         if self.folder is not None and self.folder.is_dir():
             for folder in sorted(self.folder.iterdir()):
                 if _is_part(folder):
                     yield from (path for path in sorted(folder.iterdir()) if _is_ours(path.name))
 
     def others(self) -> Iterator[Path]:
-        """Yield what the folder holds besides the cache's own folders."""
+        """Yield the paths in the folder that are not the cache's own folders, in no fixed order.
+
+        There are none without a folder.
+        """
         if self.folder is not None and self.folder.is_dir():
             yield from (path for path in self.folder.iterdir() if not _is_part(path))
 
     def clear(self) -> tuple[int, int]:
-        """Remove all files that `files` yields; return their number and their bytes.
+        """Remove all files that `files` yields, but no folders; return their number and their bytes.
 
         Raises:
             InputError: A file cannot be removed; those before it are gone.
@@ -139,7 +147,8 @@ class Cache:
     def exposed(self) -> str:
         """Return who else can change the answers, as a clause of a message; empty where nobody can.
 
-        It is also empty where there is no folder, or where the system has no owners of files.
+        Another owner of the folder than this user or root can, or a group or others that may write to it. It is also
+        empty where there is no folder, or where the system has no owners of files.
         """
         try:
             status = None if self.folder is None else self.folder.stat()
@@ -154,10 +163,10 @@ class Cache:
         return ""
 
     def _path(self, key: str) -> Path | None:
-        """Return the path of a key's file; None without a folder.
+        """Return the path of a key's file, FOLDER/first two digits/key; None without a folder.
 
         Raises:
-            InputError: The key is not 16 to 64 hexadecimal digits.
+            InputError: The key is not 16 to 64 hexadecimal digits (lower case).
         """
         if not _KEY.fullmatch(key):
             raise InputError(f"cache: {key[:40]!r} is no key; it must be hexadecimal digits")
@@ -165,7 +174,7 @@ class Cache:
 
 
 def _is_part(path: Path) -> bool:
-    """Return whether a path in the cache's folder is one of its folders, which begin the names of their answers."""
+    """Return whether a path in the cache's folder is one of its folders, named by the first two digits of its keys."""
     return path.is_dir() and bool(re.fullmatch("[0-9a-f]{2}", path.name))
 
 
@@ -197,7 +206,11 @@ def open_cache(folder: str | None = None) -> Cache:
 
 @cache
 def engines_version() -> str:
-    """Return 16 hexadecimal digits for the sources and libraries that make answers; with others, answers may differ."""
+    """Return 16 hexadecimal digits for the sources and libraries that make answers; with others, answers may differ.
+
+    They depend on the source files of topologies, synth and emit, but not of the command line and the report, and on
+    the versions of NumPy, SciPy and HiGHS. They are computed once in a process.
+    """
     digest = hashlib.sha256()
     root = Path(__file__).resolve().parents[2]
     for package in _PACKAGES:
@@ -212,5 +225,5 @@ def engines_version() -> str:
 
 
 def _digest(key: str, answer: bytes) -> bytes:
-    """Return the digest of a key and an answer."""
+    """Return the digest of a key and an answer: SHA-256 as 64 hexadecimal digits in bytes."""
     return hashlib.sha256(key.encode() + b"\0" + answer).hexdigest().encode()

@@ -48,7 +48,8 @@ _WRONG = (
 def replaced(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a file to write that replaces `path` only once it is complete; the old file stays until then.
 
-    If the context is left by an error, the old file stays for good. A link is followed and stays one.
+    If the context is left by an error, the old file stays for good. A link is followed and stays one. Everyone may read
+    the new file. What killed writers left in the folder is removed first.
 
     Yields:
         The new file, open to write and read bytes.
@@ -80,7 +81,9 @@ def replaced(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def replace_all(files: Iterable[tuple[str | Path, bytes]]) -> None:
-    """Write several files (path, content) completely; none is at its path before all are written.
+    """Write files (path, content) completely; none is at its path before all are written.
+
+    Everyone may read the new files. What killed writers left in their folders is removed first.
 
     Raises:
         InputError: A file cannot be written; as for `replaced`. If one cannot be moved to its path, those before it
@@ -110,7 +113,7 @@ def replace_all(files: Iterable[tuple[str | Path, bytes]]) -> None:
 
 
 def check_replaceable(path: str | Path) -> None:
-    """Raise InputError now if `replaced` would raise it later."""
+    """Raise InputError now if `replaced` would raise it later; nothing is left in the folder."""
     target = Path(path)
     place = _place(target)
     try:
@@ -120,10 +123,10 @@ def check_replaceable(path: str | Path) -> None:
 
 
 def _place(target: Path) -> Path:
-    """Return the place of a file to write, with links followed.
+    """Return the absolute path of a file to write, with links followed; the file need not exist.
 
     Raises:
-        InputError: There can be no file at this path.
+        InputError: The path holds a zero byte, is a folder, a device or the like, or leads through a loop of links.
     """
     if "\0" in str(target):
         raise _not_written(target, "its name holds a zero byte")
@@ -139,14 +142,14 @@ def _place(target: Path) -> Path:
 
 
 def _not_written(target: Path, reason: object) -> InputError:
-    """Return the error that a file cannot be written."""
+    """Return, and do not raise, the error that a file cannot be written."""
     return InputError(
         f"{origin_of(target)}: cannot be written ({reason}); it must be a file in a folder where you may write"
     )
 
 
 def write_columns(path: str | Path, header: Mapping[str, Any], columns: Mapping[str, NDArray[np.generic]]) -> None:
-    """Write the header and the columns, integers in the fewest bytes that hold them.
+    """Write the header and the columns: integers in the fewest bytes that hold them, floats in eight, bools in one.
 
     Args:
         path: The file, which is replaced if it exists.
@@ -168,7 +171,11 @@ def write_columns(path: str | Path, header: Mapping[str, Any], columns: Mapping[
 
 
 def _dtype(column: NDArray[Any]) -> str:
-    """Return the stored type of a column: the narrowest for integers."""
+    """Return the stored type of a column, such as "<i4": the narrowest signed one for integers, "<f8" or "|b1" else.
+
+    Args:
+        column: Integers, floats or bools of any width; without entries, integers are "|i1".
+    """
     if column.dtype.kind in "bf":
         return "|b1" if column.dtype.kind == "b" else "<f8"
     low, high = (int(column.min()), int(column.max())) if column.size else (0, 0)
@@ -227,6 +234,8 @@ class ColumnFile:
     def rows(self, name: str) -> int:
         """Return the number of rows that a column claims to have; the column itself is not read.
 
+        It counts as read for `taken_all`.
+
         Raises:
             InputError: The column is missing or damaged.
         """
@@ -237,12 +246,12 @@ class ColumnFile:
         """Read one column; integers keep the width in which they are stored.
 
         Args:
-            name: The column's name.
+            name: The column's name, without .npy.
             kind: int, float or bool.
             shape: The shape that the column must have.
 
         Raises:
-            InputError: The column is missing, damaged, or of another kind or shape.
+            InputError: The column is missing, damaged, of another kind or shape, or too large for the memory.
         """
         member = f"{name}.npy"
         with self._reading(name) as stream:
@@ -281,7 +290,7 @@ class ColumnFile:
             raise InputError(f"{self.origin}: {name}.npy: row {row} is {column[row]}; {span}")
 
     def taken_all(self) -> None:
-        """Check that every column of the file was read.
+        """Check that `column` or `rows` was called for every column of the file.
 
         Raises:
             InputError: The file has a column that no reader needs.
@@ -292,7 +301,11 @@ class ColumnFile:
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[IO[bytes]]:
-        """Open a column's member for reading; whatever goes wrong inside becomes an InputError of one line about it."""
+        """Open a column's member for reading, and note that the column is read.
+
+        Raises:
+            InputError: The column is missing; or reading fails inside the context, in one line about the member.
+        """
         member = f"{name}.npy"
         self._columns_read.add(name)
         if member not in self._members:
@@ -302,7 +315,13 @@ class ColumnFile:
 
     @contextmanager
     def _speaking(self, part: str) -> Iterator[None]:
-        """Raise InputError with one line about a part of the file for whatever goes wrong in reading it."""
+        """Raise InputError, with one line about a part of the file, in place of an error that reading it raises.
+
+        Such errors are those of the system, of the formats and of memory. InputError is raised as it is.
+
+        Args:
+            part: The part, for the message.
+        """
         try:
             yield
         except InputError:
@@ -315,7 +334,11 @@ class ColumnFile:
             raise InputError(f"{self.origin}: {part}: cannot be read ({message})") from None
 
     def _check_end(self) -> int:
-        """Return the file's size; raise InputError if it does not end as a zip of few members without comment does."""
+        """Return the file's size in bytes, and leave the file at its start.
+
+        Raises:
+            InputError: The file does not end as a zip of 1 to 32 members without a comment does.
+        """
         with self._speaking("its last bytes"):
             size = self._file.seek(0, os.SEEK_END)
             self._file.seek(max(0, size - _END.size))
@@ -329,7 +352,12 @@ class ColumnFile:
         return size
 
     def _checked_members(self) -> dict[str, zipfile.ZipInfo]:
-        """Return the members by name; raise InputError if a name, length or place is not as the writer writes it."""
+        """Return the zip's members by file name, in their order, from the table of members.
+
+        Raises:
+            InputError: A name is there twice or is no column's, a member is compressed, encrypted or longer than the
+                file, or there are bytes between members.
+        """
         members: dict[str, zipfile.ZipInfo] = {}
         for info in self._archive.infolist():
             name = shown(info.filename)
@@ -346,7 +374,10 @@ class ColumnFile:
         return members
 
     def _check_gaps(self) -> None:
-        """Raise InputError where the file holds bytes that belong to no member: before the first or between two."""
+        """Raise InputError where members overlap, or the file holds bytes before the first or unknown ones between two.
+
+        The few bytes that zipfile writes between members are allowed; what stands after the last is not looked at.
+        """
         end = 0
         for info in sorted(self._archive.infolist(), key=lambda member: member.header_offset):
             extra_bytes = info.header_offset - end
@@ -370,7 +401,9 @@ class ColumnFile:
 
 
 def _npy_head(stream: IO[bytes]) -> tuple[str, tuple[int, ...], int]:
-    """Read the (dtype, shape, bytes before the data) of a .npy stream; the shape has one or two lengths.
+    """Read the (dtype, shape, bytes before the data) of a .npy stream, which is then at its data.
+
+    The dtype is text such as "<i4"; the shape has one or two lengths.
 
     Raises:
         ValueError: The head is not as numpy writes it.

@@ -22,7 +22,9 @@ _MOST = 100_000  # entries of one folder that are examined
 
 @contextmanager
 def staging_folder(inside: Path) -> Iterator[str]:
-    """Yield a new folder to write in, which is locked while it is used and removed afterwards.
+    """Yield the path of a new folder to write in, which is locked while it is used and removed afterwards.
+
+    The folder is removed with its content, also after an error.
 
     Args:
         inside: The existing folder in which it is made.
@@ -46,7 +48,7 @@ def staging_folder(inside: Path) -> Iterator[str]:
 
 
 def lock_file(handle: int) -> int:
-    """Lock a file that is being written next to its place.
+    """Lock a file that is being written next to its place; wait until the lock is free.
 
     Args:
         handle: The file's open descriptor; the caller may close it first.
@@ -64,7 +66,8 @@ def lock_file(handle: int) -> int:
 def remove_leftovers(folder: Path) -> None:
     """Remove what killed writers of this user left in a folder: files and folders whose names begin with `PREFIX`.
 
-    Those that are locked or cannot be removed stay; no error is raised.
+    Those that are locked or cannot be removed stay; no error is raised. In a folder of more than 100 000 entries only
+    that many are looked at.
     """
     with suppress(OSError):
         with os.scandir(folder) as entries:
@@ -76,6 +79,8 @@ def remove_leftovers(folder: Path) -> None:
 
 def _remove(path: Path) -> None:
     """Remove a plain file or a folder, with its content, if it is this user's and no writer holds its lock.
+
+    Another kind of file, or another user's, stays without an error.
 
     Raises:
         OSError: A writer holds the lock, or the file cannot be opened, locked or removed.

@@ -40,7 +40,9 @@ _OWN = ("reduces", "fraction", "pre", "post", "in_index", "out_index")
 
 
 def describe_problem(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Return a problem's part of the header (`KEYS`), and columns for its collective if its name does not define it.
+    """Return a problem's part of the header (`KEYS`), and the columns that state its collective.
+
+    Columns are by name, such as collective/pre; there are none where the collective's name defines it.
 
     Raises:
         InputError: The topology cannot be written as text, or this is a quotient problem whose collective has no name.
@@ -72,12 +74,12 @@ def describe_problem(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArra
 
 
 def state_fold(problem: Problem) -> list[list[int]] | None:
-    """Return a quotient problem's translations as files state them, (stride, extent) each; None for a whole problem."""
+    """Return a quotient problem's translations as files state them, [stride, extent] each; None for a whole problem."""
     return None if problem.quotient is None else [list(digit) for digit in problem.quotient.translations]
 
 
 def _text(topology: Topology) -> str:
-    """Return the topology's text form, checked to give the same topology back.
+    """Return the topology's text form, a TOML document that was read again to see that it gives the same topology.
 
     Its costs are included only where they are on.
 
@@ -159,7 +161,7 @@ def rebuild_problem(file: ColumnFile) -> Problem:
 
 
 def _rebuild_topology(top: Fields, origin: str) -> Topology:
-    """Build the stated topology, with its stated costs on where there is a protocol.
+    """Build the stated topology, under the stated protocol with its costs on; without one, costs are off.
 
     Raises:
         InputError: The topology is not right, or its costs do not allow the protocol.
@@ -207,7 +209,7 @@ def _check_weight(
 def _estimate_network(topology: Topology, members: tuple[int, ...]) -> int:
     """Return about the bytes of memory of the network among the members: links, paths through switches, and tables.
 
-    Members that are no ranks of the topology are left out.
+    Members that are no ranks of the topology have no links, and only their tables count.
     """
     n, switches = topology.nranks, len(topology.switches)
     src, dst = topology.link_src, topology.link_dst
@@ -269,6 +271,8 @@ def _read_ranks(top: Fields, key: str) -> tuple[int, ...]:
 def _read_translations(top: Fields) -> Translations | None:
     """Read the translations of a quotient problem; None for a whole problem.
 
+    The group, whose size they must fit, must have been checked before.
+
     Raises:
         InputError: The field is missing, or its value is neither null nor digits of the group's ranks.
     """
@@ -329,7 +333,8 @@ def _rebuild_collective(file: ColumnFile, table: Fields, nranks: int) -> Collect
 def means_its_name(stated: Collective) -> bool:
     """Return whether a collective moves the data that its name promises between the same ranks.
 
-    Its chunks may have any number, order and size. A name that promises nothing (a pattern, alltoallv) is always true.
+    Its chunks may have any number, order and size: of each set of holders and goals only the sum of the sizes counts,
+    to 10⁻⁶. A name that promises nothing (a pattern, alltoallv) is always right.
     """
     if stated.name not in KINDS or not find_kind(stated.name).by_name:
         return True
@@ -341,7 +346,10 @@ def means_its_name(stated: Collective) -> bool:
 
 
 def _amounts(collective: Collective) -> dict[tuple[bool, bytes, bytes], float]:
-    """Return the share of the message for each (reduced, ranks before, ranks after)."""
+    """Return the share of the message for each (reduced, ranks before, ranks after).
+
+    The ranks are ascending positions, as the bytes of an int64 array.
+    """
     amounts: dict[tuple[bool, bytes, bytes], float] = {}
     for chunks, holders, goals in chunks_by_ends(collective, np.arange(collective.nchunks)):
         key = bool(collective.reduces[chunks[0]]), holders.tobytes(), goals.tobytes()
@@ -350,10 +358,20 @@ def _amounts(collective: Collective) -> dict[tuple[bool, bytes, bytes], float]:
 
 
 def _read_cells(file: ColumnFile, cells: str, places: str, nranks: int, nchunks: int) -> tuple[Ints, Ints]:
-    """Read rows (rank, chunk), sorted and each once, and the place of each in its rank's buffer.
+    """Read rows (rank, chunk), sorted and each once, and the place of each in its rank's buffer, both as int64.
+
+    Args:
+        file: The file.
+        cells: Name of the column of rows, without collective/: pre or post.
+        places: Name of the column of places: in_index or out_index.
+        nranks: Number of ranks.
+        nchunks: Number of chunks.
+
+    Returns:
+        The rows, shape (n, 2), and the places in chunks, shape (n,).
 
     Raises:
-        InputError: A column is missing or damaged, or the rows are not so.
+        InputError: A column is missing or damaged, a number is out of range, or the rows are not so.
     """
     member = f"collective/{cells}"
     rows = file.rows(member)

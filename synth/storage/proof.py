@@ -112,12 +112,12 @@ def save_proof(
     time_us: float,
     path: str | Path | None = None,
 ) -> Path:
-    """Write a proof of the bound at a message size for an existing schedule file.
+    """Write a proof of the bound at a message size for an existing schedule file; an existing proof is replaced.
 
     Args:
         schedule: The schedule file.
         problem: The problem of the witnesses: the schedule's own, or the whole where that is a quotient.
-        witnesses: At least one witness.
+        witnesses: At least one witness; the one that decides at this size is written first, then the others in order.
         size_bytes: The message size.
         time_us: The schedule's time, as its file claims it.
         path: Where to write; `proof_path(schedule)` when None.
@@ -127,8 +127,8 @@ def save_proof(
 
     Raises:
         InputError: The schedule file cannot be read or the proof not written.
-        ProofRefused: A witness claims more than it proves, there is none or none for one of the problem's protocols,
-            or none proves anything at this size.
+        ProofRefused: A witness claims more than it proves, there is none or none for one of the problem's protocols, or
+            none proves anything at this size.
     """
     if not witnesses:
         raise ProofRefused("witnesses: there is none")
@@ -242,9 +242,12 @@ def _check_witness(problem: Problem, witness: Witness, names: dict[int, str], la
 
 
 def state_question(problem: Problem, size_bytes: float) -> dict[str, Any]:
-    """Return the question of a problem and a size in bytes as files state it: the fields that the module's head lists.
+    """Return the question of a problem and a size in bytes as files state it.
 
-    Ranks are the topology's; root is None where there is none.
+    Returns:
+        `collective` and `topology` (their names), `group` and `relays` (topology ranks), `root` (a topology rank; None
+        where there is none), `size_bytes` (a float), `fold` (a quotient's [stride, extent] pairs; None for a whole
+        problem), and `costs` where an executor's are on (see `state_costs`).
     """
     return {
         **question(problem),
@@ -269,7 +272,9 @@ def state_costs(problem: Problem) -> dict[str, Any]:
 
 
 def _names(problem: Problem, witness: Witness) -> dict[int, str]:
-    """Return the name of every resource in a witness.
+    """Return the name of every resource in a witness, by the resource's number, ascending.
+
+    It is the network's name of the resource, or `link 0→1` for a link's own bandwidth.
 
     Raises:
         IndexError: There is no such resource.
@@ -285,7 +290,11 @@ def _names(problem: Problem, witness: Witness) -> dict[int, str]:
 
 
 def _text(proof: Proof) -> str:
-    """Return a proof as JSON with one field a line; floats come back to the last bit."""
+    """Return a proof as JSON with one field a line; floats come back to the last bit.
+
+    Raises:
+        ValueError: A number is not finite, apart from a cap of inf, which is written as null.
+    """
 
     def compact(value: object) -> str:
         """Return a value as JSON on one line."""
@@ -336,7 +345,12 @@ def load_proof(path: str | Path) -> Proof:
 
 
 def _read_witness(table: Fields) -> Witness:
-    """Read one witness; raise InputError if a field is missing, has a wrong type or does not belong to the kind."""
+    """Read one witness as an object of its kind's class.
+
+    Raises:
+        InputError: A field is missing, unknown or of a wrong type, a text is long or not printable, the kind is not
+            known, or a field that its kind does not have is not empty.
+    """
     table.only((*_FORM, _NAMES))
     values = {}
     for name, hint in _FORM.items():

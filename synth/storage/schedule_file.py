@@ -85,8 +85,8 @@ class StoredSchedule:
     def bounded_problem(self) -> Problem:
         """Return the problem that a bound on the schedule's time is for.
 
-        It is the whole problem, with one chunk a block where the name defines the collective. Bounds hold for all
-        numbers of chunks, so the fewest are enough.
+        Where the name defines the collective, it is the whole problem with one chunk a block: bounds hold for all
+        numbers of chunks, so the fewest are enough, and an all-reduce is not one-shot. Else it is the stored problem.
 
         Raises:
             InputError: The problem does not fit in memory.
@@ -103,6 +103,9 @@ class StoredSchedule:
 
     def algorithm_of(self, problem: Problem) -> Algorithm:
         """Return the stored schedule as an algorithm of a problem that the caller states, replayed on its network.
+
+        The stated problem is first cut into the file's chunks, made one-shot if the file's is, and put under its
+        protocol.
 
         Args:
             problem: The question, with one chunk a block. The file's own problem is only compared with it.
@@ -142,6 +145,8 @@ class StoredSchedule:
 
 def save_schedule(path: str | Path, algorithm: Algorithm, size_bytes: float) -> Path:
     """Write an algorithm with its times at a message size in bytes, replayed at that size first; return the path.
+
+    An existing file is replaced. If the algorithm's schedule is timed at that size already, it is written as it is.
 
     Raises:
         InputError: The size is no message size, a file cannot hold the problem, or the file cannot be written.
@@ -197,7 +202,10 @@ def load_schedule(path: str | Path) -> StoredSchedule:
 
 
 def _check_header(file: ColumnFile) -> None:
-    """Raise InputError if a field of the header that does not belong to the problem is missing or wrong."""
+    """Raise InputError if a field of the header that does not belong to the problem is missing or wrong.
+
+    Unknown fields are wrong too. Fields of the problem are not looked at.
+    """
     top = Fields(file.header, "", f"{file.origin}: header.json")
     if top.string("format") != FORMAT:
         top.fail("format", f"{shown(file.header['format'])} is not known; it must be {FORMAT}")

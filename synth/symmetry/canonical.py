@@ -22,13 +22,13 @@ _MOST_STARTS = 24  # indistinguishable ranks that are tried as the first one
 
 
 def network_form(net: Network, nodes: Ints) -> bytes:
-    """Return a digest of the network between local ranks in their order, and of which ranks share a node.
+    """Return a digest (SHA-256, 32 bytes) of the network between local ranks in their order, and of their nodes.
 
     It is the same for networks that differ only in the topology's ranks and in the numbers of resources and nodes.
 
     Args:
         net: The network.
-        nodes: Node of each local rank, shape (nranks,).
+        nodes: Node of each local rank, shape (nranks,); only which ranks share a node counts.
     """
     order, carriers = resource_order(net), net.carriers
     used = index_among(net.nresources, order)[carriers.uses_idx]
@@ -47,7 +47,7 @@ def network_form(net: Network, nodes: Ints) -> bytes:
 
 
 def _by_first(numbers: Ints) -> Ints:
-    """Return for each number the place of its first occurrence."""
+    """Return for each number the place at which the same number first occurs; int, shape (n,)."""
     unique = np.unique(numbers, return_index=True, return_inverse=True)
     return unique[1][unique[2].reshape(-1)]
 
@@ -98,7 +98,10 @@ def canonical_order(net: Network, nodes: Ints, first: int | None = None) -> Ints
 
 
 def _smallest_cell(colours: Colours) -> list[int]:
-    """Return the ranks that share their colour with the fewest other ranks, but with some; [0] where all differ."""
+    """Return the ranks, ascending, of the smallest colour that more than one rank has; [0] where all colours differ.
+
+    Of colours of equally few ranks the lowest counts.
+    """
     values, cell, sizes = np.unique(colours.ranks, return_inverse=True, return_counts=True)
     if len(values) == len(colours.ranks):
         return [0]
@@ -107,7 +110,10 @@ def _smallest_cell(colours: Colours) -> list[int]:
 
 
 def _completed(structure: Structure, colours: Colours, start: int) -> Ints:
-    """Return the ranks in the order of their colours, after marking ranks, `start` first, until all colours differ."""
+    """Return the ranks in the order of their colours, after marking ranks, `start` first, until all colours differ.
+
+    After each mark the colours are refined; the next rank is the first of the smallest colour that ranks share.
+    """
     while len(np.unique(colours.ranks)) < len(colours.ranks):
         colours = structure.refine(mark(colours.ranks, start), colours.links, colours.resources)
         start = _smallest_cell(colours)[0]
@@ -115,9 +121,14 @@ def _completed(structure: Structure, colours: Colours, start: int) -> Ints:
 
 
 def reordered(net: Network, nodes: Ints, order: Ints) -> tuple[Network, Ints]:
-    """Return the network with local rank order[i] at place i, and the node of each place.
+    """Return the network with local rank order[i] at place i, and the node of each place, shape (nranks,).
 
     Links are in the order of `links_in_order`. Resources keep their numbers, and hyperlinks stay as they are.
+
+    Args:
+        net: The network.
+        nodes: Node of each local rank, shape (nranks,).
+        order: A permutation of the local ranks, shape (nranks,).
     """
     place, links = index_among(net.nranks, order), links_in_order(net, order)
     return replace(
@@ -134,9 +145,9 @@ def reordered(net: Network, nodes: Ints, order: Ints) -> tuple[Network, Ints]:
 
 
 def links_in_order(net: Network, order: Ints) -> Ints:
-    """Return the links, shape (nlinks,), in their order with local rank order[i] at place i.
+    """Return the links' numbers, shape (nlinks,), in their order with local rank order[i] at place i.
 
-    They are sorted by the places of source and destination; parallel links keep their order.
+    They are sorted by the places of source and then destination; parallel links keep their order.
     """
     place = index_among(net.nranks, order)
     return np.lexsort((place[net.dst], place[net.src]))

@@ -17,15 +17,22 @@ from topologies.symmetry.translations import Translations, find_translations, tr
 
 
 def invariant_under(problem: Problem, schedule: Schedule) -> Translations:
-    """Return translations that map a schedule onto itself, apart from times; () if there are none.
+    """Return translations (stride, extent) that map a schedule onto itself, apart from times; () if there are none.
 
-    Where sends wait for one resource, one of several images goes first, so that their times may differ. The
-    translations are those of the network (`find_translations`), each replaced by its least power that keeps the
-    schedule.
+    Where sends wait for one resource, one of many images goes first, so that their times may differ. The translations
+    are those of the network (`find_translations`), each replaced by its least power that keeps the schedule, or left
+    out.
+
+    There are none for quotient problems, with relays or restricted holders, for collectives that translations do not
+    map onto themselves and one-shot ones, for chunks of different sizes, and for a schedule that is empty or sends a
+    chunk over a link twice in a step.
 
     Args:
         problem: A whole problem, on all ranks of its network.
         schedule: A schedule of it.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     collective = problem.collective
     is_whole = problem.quotient is None and not problem.relays and problem.allowed_holders is None
@@ -49,15 +56,25 @@ def invariant_under(problem: Problem, schedule: Schedule) -> Translations:
 
 @lru_cache(maxsize=4)
 def _translations_of(net: Network) -> Translations:
-    """Return `find_translations` of a network, which several schedules share."""
+    """Return `find_translations` of a network, from a cache of four networks.
+
+    Raises:
+        TimeUp: The time of the work around is over.
+    """
     return find_translations(net, check_deadline)
 
 
 def image_of_chunks(problem: Problem, translations: Translations, chunks: Ints, counts: Sequence[int | Ints]) -> Ints:
-    """Return the images of chunks under translations of a whole problem; `counts` is as in `translate`.
+    """Return the images of chunks under translations of a whole problem, shape (n,).
 
     The chunks of a translatable collective are numbered by their owner, for alltoall then by their destination, and
     then by their part of the block.
+
+    Args:
+        problem: The problem, whose collective is translatable.
+        translations: (stride, extent) of each translation.
+        chunks: Chunks, shape (n,).
+        counts: How often each translation is applied, with any sign: a number, or one for each chunk.
     """
     n, kind = problem.collective.nranks, problem.collective.kind
     parts = problem.collective.chunks // n if kind.in_shares else problem.collective.chunks
@@ -71,7 +88,13 @@ def image_of_chunks(problem: Problem, translations: Translations, chunks: Ints, 
 
 
 def _keeps(problem: Problem, schedule: Schedule, translation: tuple[int, int]) -> bool:
-    """Return True if a translation of the network maps every send of a schedule onto a send of the same step."""
+    """Return True if a translation maps every send onto a send of the same step, of which both add or neither does.
+
+    Args:
+        problem: The problem.
+        schedule: A schedule without two sends of one chunk over one link in one step.
+        translation: (stride, extent) of a translation of the network.
+    """
     chunk = image_of_chunks(problem, (translation,), schedule.chunk, [1])
     link = translate_links(problem.network, (translation,), schedule.link, [1])
     here, there = (np.lexsort((schedule.step, *ends)) for ends in ((schedule.link, schedule.chunk), (link, chunk)))

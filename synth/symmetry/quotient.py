@@ -84,15 +84,16 @@ def quotient_by(
 
     Args:
         topology: The machine or cluster.
-        name: The collective's name.
+        name: The collective's name, in any spelling.
         chunks: Chunks a block; for allreduce, chunks in a rank's share.
         group: Topology ranks in order.
-        translations: (stride, extent) pairs over positions of the group, with ascending strides.
+        translations: (stride, extent) pairs over positions of the group, with ascending strides, at least one.
 
     Raises:
         QuotientRefused: The translations are no symmetries of this network, or crowd a resource, or the collective has
             no quotient.
-        InputError: Ranks do not exist or repeat, there are no chunks, or the problem does not fit in memory.
+        InputError: The name is unknown, ranks do not exist or repeat, the group has fewer than two, there are no
+            chunks, or the problem does not fit in memory.
     """
     name, members = parse_name(name), check_group(group, topology.nranks)
     check_translations(translations, len(members))
@@ -113,7 +114,12 @@ def quotient_by(
 
 
 def _entries(k: int, chunks: int, translations: Translations) -> int:
-    """Return the rows of a condition, in which every chunk of a representative occurs at most once for each rank.
+    """Return the most rows that a condition can have: k for each chunk of a representative.
+
+    Args:
+        k: Number of ranks.
+        chunks: Chunks a block; for allreduce, chunks in a rank's share.
+        translations: (stride, extent) of each translation.
 
     Raises:
         InputError: There are no chunks.
@@ -126,7 +132,19 @@ def _entries(k: int, chunks: int, translations: Translations) -> int:
 def _build_quotient(
     topology: Topology, name: str, chunks: int, members: tuple[int, ...], net: Network, translations: Translations
 ) -> Problem:
-    """Build the quotient problem of a network by its translations."""
+    """Build the quotient problem of the members' network by its translations; nothing is checked but the network.
+
+    Args:
+        topology: The topology.
+        name: The collective's own name.
+        chunks: Chunks a block; for allreduce, chunks in a rank's share.
+        members: Topology ranks of the group.
+        net: The network of the members.
+        translations: (stride, extent) of each translation.
+
+    Raises:
+        InputError: The translations do not keep the network, or crowd one of its resources.
+    """
     collective = representative_chunks(name, len(members), chunks, representatives(translations, len(members)))
     return Problem(topology, collective, members, (), quotient_network(net, translations), Quotient(translations, net))
 
@@ -179,7 +197,7 @@ def _find_quotient(problem: Problem) -> tuple[Quotient, int]:
 
 
 def whole_problem(problem: Problem) -> Problem:
-    """Return the whole problem of a quotient problem.
+    """Return the whole problem of a quotient problem, on the whole network, with as many chunks a block.
 
     Raises:
         InputError: It does not fit in memory, or the problem is no quotient.
@@ -201,8 +219,9 @@ def expanded(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
 def expand(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
     """Return the whole problem and its schedule, with every send once for each product of translations.
 
-    Rows are in order of start, then step, then their place in the given schedule; translates of one send stand
-    next to each other. Times do not change.
+    Rows are in order of start, then step, then their place in the given schedule; translates of one send stand next to
+    each other. If sends leave in joined messages, rows of a message stand next to each other instead. Times do not
+    change.
 
     Raises:
         InputError: The whole problem does not fit in memory, or the problem is no quotient.
@@ -279,20 +298,24 @@ class _Translates:
             weight *= extent
 
     def _after(self, ranks: Ints) -> Ints:
-        """Return the products that bring each rank's representative to the rank's translates, shape (ranks, order)."""
+        """Return the products that bring each rank's representative to the rank's translates, shape (ranks, order).
+
+        Entry [i, e] is the number of the product that brings the representative of ranks[i] to the image of ranks[i]
+        under product e. Numbers are columns of `rank_of` and `link_of`.
+        """
         number = np.zeros((len(ranks), len(self.digit[0])), dtype=np.int64)
         for rank_digit, digit, added in zip(digits(self.translations, ranks), self.digit, self.added, strict=True):
             number += added[rank_digit[:, None] + digit]
         return number
 
     def owners(self, owners: Ints) -> Ints:
-        """Return the translates of representatives, shape (owners, order)."""
+        """Return the translates of representative ranks, in the order of the elements, shape (owners, order)."""
         return np.asarray(self.rank_of[self.rank_class[owners]])
 
     def ranks(self, ranks: Ints) -> Ints:
-        """Return the translates of ranks, shape (ranks, order)."""
+        """Return the translates of any ranks, in the order of the elements, shape (ranks, order)."""
         return np.asarray(self.rank_of[self.rank_class[ranks][:, None], self._after(ranks)])
 
     def links(self, links: Ints) -> Ints:
-        """Return the translates of links, shape (links, order)."""
+        """Return the translates of links, in the order of the elements, shape (links, order)."""
         return np.asarray(self.link_of[self.link_class[links][:, None], self._after(self.net.src[links])])

@@ -79,7 +79,9 @@ def check_translations(translations: Sequence[tuple[int, int]], nranks: int) -> 
 
 
 def _link_images(net: Network, translations: Sequence[tuple[int, int]]) -> list[Ints]:
-    """Return the links' image under every translation, shape (nlinks,) each.
+    """Return the links' image under every translation: an array of shape (nlinks,) for each, in their order.
+
+    Links between the same two ranks with equal figures keep their order.
 
     Raises:
         QuotientRefused: A translation does not keep the links, their figures or the resources that they share.

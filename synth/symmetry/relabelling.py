@@ -114,11 +114,16 @@ def chunk_image(collective: Collective, perm: Ints, onto: Collective | None = No
 
 
 def _signatures(collective: Collective, perm: Ints | None = None) -> list[bytes]:
-    """Return what distinguishes each chunk: which ranks hold and want it, its size, and whether it reduces.
+    """Return bytes for each chunk that tell which ranks hold and want it, its size, and whether it reduces.
+
+    Chunks with equal bytes differ in nothing but their numbers and places.
 
     Args:
         collective: The collective.
-        perm: Image of every rank by which holders and goals are moved first; None for none.
+        perm: Image of every rank, shape (nranks,), by which holders and goals are moved first; None for none.
+
+    Raises:
+        InputError: The tables of the collective take too much memory.
     """
     holds, wants = collective.holds, collective.wants
     if perm is not None:
@@ -148,14 +153,15 @@ class IsomorphicGroups:
 
     @cached_property
     def translations(self) -> Translations:
-        """Return the translations of the whole network."""
+        """Return the translations of the whole network, (stride, extent) each; () if it has none."""
         return find_translations(self.whole)
 
     def find_translation(self, source: Problem, target: Problem) -> tuple[int, ...] | None:
         """Return how often to apply each translation to bring `source` onto `target`; None where none does.
 
         Both are problems on the finder's topology. The group's ranks must come onto each other in order, relays in any
-        order, and the collectives must be equal but for places in buffers.
+        order, and the collectives must be equal but for places in buffers. The result has one number for each of
+        `translations`, which may be negative.
         """
         same = source.nranks == target.nranks and source.collective.equals(target.collective, places=False)
         if not (self.translations and same):
@@ -169,7 +175,7 @@ class IsomorphicGroups:
         return by if same else None
 
     def translate_schedule(self, source: Problem, schedule: Schedule, target: Problem, by: Sequence[int]) -> Schedule:
-        """Return the schedule of `source` as one of `target`; times do not change.
+        """Return the schedule of `source` as one of `target`: only its links change, and neither times nor chunks.
 
         Args:
             source: The problem of the schedule.
@@ -182,5 +188,5 @@ class IsomorphicGroups:
         return replace(schedule, link=index_among(self.whole.nlinks, self._links(target))[onto])
 
     def _links(self, problem: Problem) -> Ints:
-        """Return the whole network's number of each of the problem's links."""
+        """Return the whole network's number of each of the problem's links, shape (nlinks,)."""
         return links_among(self.whole, np.array(problem.ranks))[0]

@@ -23,9 +23,10 @@ def unit_gbs(problem: Problem) -> float:
 
 
 def rounds(problem: Problem, schedule: Schedule) -> int:
-    """Return R of the k-synchronous model: whole rounds of all steps, in sum.
+    """Return R of the k-synchronous model: the whole rounds of all steps, summed.
 
-    A step counts at least one round, even if it has no sends. A schedule without sends has 0.
+    A step takes the rounds of its busiest resource or link, rounded up, but at least one, even if it has no sends. A
+    schedule without sends has 0.
     """
     if not len(schedule):
         return 0

@@ -75,8 +75,9 @@ _interpreted = 0  # number of sends that this process has timed by the interpret
 def timed(problem: Problem, schedule: Schedule, size_bytes: float, tuning: ClockTuning = TUNING) -> Schedule:
     """Return the schedule with every send as early as its place in the order allows, at a message size in bytes.
 
-    Rows are served in their order: a send starts when what it carries has arrived and its link and shared
-    resources are free of the rows before it. The schedule's own times are ignored, and rows keep their places.
+    Rows are served in their order: a send starts when what it carries has arrived and its link and shared resources are
+    free of the rows before it. The schedule's own times are ignored, rows keep their places, and the argument is not
+    changed.
 
     Raises:
         ScheduleError: The chunk of a send is not at its source, or comes only in a later row; the problem lacks the
@@ -126,7 +127,7 @@ class Clock:
             )
 
     def timed(self, size_bytes: float, fraction: Floats | None = None) -> Schedule:
-        """Return the schedule with its times at a message size in bytes.
+        """Return the schedule with its times at a message size in bytes; it is a new one, with that `size_bytes`.
 
         `fraction`, of shape (nchunks,), stands for the chunks' parts of the message; None for those of the problem.
         """
@@ -151,7 +152,9 @@ class Clock:
 
 
 def _checked_step(problem: Problem, schedule: Schedule) -> Ints:
-    """Return the steps as the loops take them.
+    """Return the steps as the loops take them, int64, shape (sends,).
+
+    They are numbered anew, from 0 in the same order, if one is negative or too large for int32.
 
     Raises:
         ScheduleError: A chunk or link does not exist, or there are too many sends.
@@ -172,7 +175,10 @@ def _checked_step(problem: Problem, schedule: Schedule) -> Ints:
 
 
 def time_us(problem: Problem, schedule: Schedule) -> float:
-    """Return the time in µs when the last chunk of a timed schedule has arrived; 0 without sends."""
+    """Return the time in µs when the last chunk of a timed schedule has arrived; 0 without sends.
+
+    It counts from time 0 of the schedule, so it includes the call's start.
+    """
     if not len(schedule):
         return 0.0
     return float((schedule.end_us + problem.network.carriers.alpha_us[schedule.link]).max())

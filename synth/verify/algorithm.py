@@ -60,7 +60,10 @@ class Algorithm:
         return rounds(self.problem, self.schedule)
 
     def time_us(self, size_bytes: float) -> float:
-        """Return the predicted time in µs at a message size in bytes, by `simulate`; 0 for a schedule without sends."""
+        """Return the predicted time in µs at a message size in bytes, by `simulate`; 0 for a schedule without sends.
+
+        The time at each size is kept.
+        """
         if size_bytes not in self._times_us:
             self._times_us[size_bytes] = time_us(self.problem, self._clock.timed(size_bytes))
         return self._times_us[size_bytes]
@@ -70,13 +73,15 @@ class Algorithm:
         return time_us(self.problem, self._clock.timed(size_bytes, fraction))
 
     def timed(self, size_bytes: float) -> Schedule:
-        """Return the schedule with its times at a message size in bytes; it is not replayed at this size."""
+        """Return the schedule with its times at a message size in bytes; it is not replayed at this size, nor kept."""
         return self._clock.timed(size_bytes)
 
     @cached_property
     def _clock(self) -> Clock:
+        """Return the clock of the problem and the schedule, made once; ScheduleError if it cannot be timed."""
         return Clock(self.problem, self.schedule)
 
     @cached_property
     def _times_us(self) -> dict[float, float]:
+        """Return the times in µs that are known, by message size in bytes; they are added as they are computed."""
         return {}

@@ -54,8 +54,9 @@ def replay(problem: Problem, schedule: Schedule, tuning: ReplayTuning = TUNING) 
     Takes O(sends · log sends) time, and O(sends · contributors) where a sum is not gathered in a tree.
 
     Raises:
-        ScheduleRefused: A send is outside the problem or earlier than what it carries, a link or resource is over its
-            capacity, or an output does not hold each contribution exactly once.
+        ScheduleRefused: Columns differ in length, a send is outside the problem or earlier than what it carries, takes
+            another time than its link needs, a link or resource is over its capacity, or an output does not hold each
+            contribution exactly once.
     """
     _check_lengths(schedule)
     _check_rows(problem, schedule, tuning.slack)
@@ -79,7 +80,10 @@ def replay(problem: Problem, schedule: Schedule, tuning: ReplayTuning = TUNING) 
 
 
 def _check_lengths(schedule: Schedule) -> None:
-    """Raise ScheduleRefused if columns have different lengths or the message size is negative or not finite."""
+    """Raise ScheduleRefused if columns have different lengths or the message size is negative or not finite.
+
+    An empty `joined` column is right.
+    """
     columns = ["chunk", "link", "step", "reduces", "start_us", "end_us"]
     columns += ["joined"] if len(schedule.joined) else []
     lengths = {len(getattr(schedule, name)) for name in columns}
@@ -92,8 +96,13 @@ def _check_lengths(schedule: Schedule) -> None:
 def _check_rows(problem: Problem, schedule: Schedule, slack: float) -> None:
     """Check every row by itself: its numbers, its kind, and its duration on the link.
 
+    Args:
+        problem: The problem.
+        schedule: The timed schedule.
+        slack: Relative error of times that counts as rounding.
+
     Raises:
-        ScheduleRefused: A row is wrong; the line names the first such row.
+        ScheduleRefused: A row is wrong; the line names the first row that fails the first of the checks that any fails.
     """
     net, collective = problem.network, problem.collective
     if not len(schedule):
@@ -137,7 +146,10 @@ def _check_rows(problem: Problem, schedule: Schedule, slack: float) -> None:
 
 
 def _check_messages(schedule: Schedule) -> None:
-    """Raise ScheduleRefused if a joined send differs from the send before it in its link, step, kind or times."""
+    """Raise ScheduleRefused if a joined send differs from the send before it in its link, step, kind or times.
+
+    The first send must not be joined.
+    """
     rows = np.flatnonzero(schedule.joined)
     if len(rows) and rows[0] == 0:
         raise ScheduleRefused("send 0: is joined to a send before it; there is none")

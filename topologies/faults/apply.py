@@ -142,6 +142,9 @@ def _faults_text(
 ) -> str:
     """Return the faults as ASCII text that a file's name can hold, the same for the same faults in any notation.
 
+    Characters that a file's name should not hold become "_", with a checksum of the text behind. In place of more than
+    80 characters it is the number of parts and the checksum.
+
     Args:
         topology: The healthy topology.
         named_links: Whether each link is removed by its own name: bool (nlinks,).

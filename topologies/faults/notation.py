@@ -91,7 +91,11 @@ def parse_fault(text: str, option: str) -> Fault:
 
 
 def _parsed(texts: Sequence[str], option: str) -> list[Fault]:
-    """Return all faults of an option that can be repeated and whose every text is a list with commas."""
+    """Return all faults of an option that can be repeated and whose every text is a list with commas, in their order.
+
+    Raises:
+        InputError: A text is no fault; the message begins with `option`.
+    """
     faults = []
     for text in texts:
         items: list[str] = []
@@ -212,7 +216,13 @@ def _no_switch(topology: Topology, name: str) -> str:
 
 
 def _right_names(kinds: str, name: str, names: Sequence[str]) -> str:
-    """Return the names that can be meant instead."""
+    """Return the end of a message about a wrong name: similar names, or else the first six of the topology's names.
+
+    Args:
+        kinds: Plural of what the names name ("switches").
+        name: The wrong name.
+        names: The right names.
+    """
     if not names:
         return f"it has no {kinds}"
     listed = f"its {kinds} are {', '.join(names[:6])}{', …' if len(names) > 6 else ''}"
@@ -279,7 +289,10 @@ def _unreadable(topology: Topology, where: str, sign: str) -> str:
 
 
 def _no_link(topology: Topology, a: int, b: int, directed: bool) -> str:
-    """Return that a vertex has no link to another, and to which vertices it has links."""
+    """Return that vertex `a` has no link to `b`, and to which vertices it has links, as text.
+
+    With `directed` only links from `a` count, else also links to `a`.
+    """
     neighbours = topology.link_dst[topology.link_src == a]
     if not directed:
         neighbours = np.union1d(neighbours, topology.link_src[topology.link_dst == a])
@@ -339,7 +352,8 @@ def relay_ranks(
     Args:
         topology: The topology.
         dead: Ranks that faults remove.
-        relay: "none", "all" for all live ranks that are not members, or the ranks themselves.
+        relay: "none", "all" for all live ranks that are not members, or the ranks themselves, which are returned as
+            they are and only compared with the dead ones.
         members: Ranks that take part in the collective.
 
     Raises:

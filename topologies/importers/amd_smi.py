@@ -19,12 +19,12 @@ _RIGHT = "the whole output of amd-smi topology, with link types"
 
 
 def is_amd_smi(text: str) -> bool:
-    """Return whether a text has the table of link types, or such a key or column."""
+    """Return whether a text has the table of link types of `amd-smi topology`, or its key in JSON or column in CSV."""
     return re.search(r'^[ \t]*LINK TYPE TABLE:|"link_type"\s*:|^gpu,.*\blink_type_gpu_', text, re.MULTILINE) is not None
 
 
 def read_amd_smi(text: str, origin: str) -> Node:
-    """Return the node of an output in any of the three forms.
+    """Return the node of an output as tables, JSON or CSV, without NICs.
 
     Raises:
         InputError: The text states no node; the message is one line.
@@ -113,7 +113,7 @@ def _read_json(text: str, pairs: XgmiPairs) -> None:
 
 
 def _device(value: object, place: str) -> int:
-    """Return a device's number, or raise InputError where the value is none."""
+    """Return the number of a device that a cell states, at most four digits, or raise InputError, at `place`."""
     if not re.fullmatch(r"[0-9]{1,4}", str(value)):
         raise InputError(f"{place}: device {str(value)[:20]!r}; it must be a number, as in {_RIGHT}")
     return int(str(value))

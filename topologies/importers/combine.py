@@ -120,7 +120,10 @@ def _side_by_side(nodes: Sequence[tuple[Path, Machine]], name: str | None) -> Ma
 
 
 def _stated(machine: Machine) -> str:
-    """Return a node as text, except its name and the properties of its devices and platform apart from links."""
+    """Return the text form of a node, by which nodes are compared.
+
+    The name, summary and source, the properties of devices, and the platform are left out; links and NICs stay.
+    """
     return to_toml(
         replace(machine.topology, name="node", summary="", source="", sms=0, compute_capability=0, gcn="", platform=""),
         machine.nics,

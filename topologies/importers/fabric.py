@@ -233,7 +233,11 @@ class Fabric:
         return self.assumed_gbs > 0 and len(ports) == 1
 
     def _widen(self, all_nics: Sequence[Nics]) -> None:
-        """Update assumed rates of links between switches for hosts that have the fastest of these NICs."""
+        """Scale the assumed rates of links between switches, in place, for hosts that have the fastest of these NICs.
+
+        `assumed_gbs` stays, so a second call would scale them again. Where hosts have more than one port, a port
+        carries its share of the host's NICs.
+        """
         ports = max(map(len, self.hosts.values()), default=1)
         gbs = max(len(nics.sends) * nics.gbs for nics in all_nics) / ports
         self.links = {pair: rate * gbs / self.assumed_gbs for pair, rate in self.links.items()}
@@ -333,7 +337,10 @@ class Fabric:
 
 
 def ports_of(nics: Nics) -> Sequence[Sequence[NicPort]]:
-    """Return the physical NICs that each NIC stands for; where no tool stated them, one with the NIC's number."""
+    """Return the physical NICs that each NIC stands for, in the order of the NICs.
+
+    Where no tool stated them, NIC 0 is one physical NIC "nic0" without a GUID, and so on.
+    """
     return nics.ports or [(NicPort(f"nic{i}"),) for i in range(len(nics.sends))]
 
 
@@ -369,12 +376,12 @@ def _claim(
     node: Dumped,
     holder: dict[int, Dumped],
 ) -> list[Port]:
-    """Return the ports of a NIC, and record that `node` holds them.
+    """Return the ports of a NIC, and record in `holder` that `node` holds them; a physical NIC without a port has none.
 
     Args:
         physical_nics: Physical NICs that the NIC stands for.
         by_guid: Ports by GUID.
-        host_ports: Ports of the dump's host.
+        host_ports: Ports of the dump's host, which are searched by name where no GUID fits.
         node: The dump of the NIC's node.
         holder: Dump that holds each port, by the port's id.
 
@@ -396,9 +403,10 @@ def _claim(
 
 
 def _on_ports(nics: Nics, ports_of_nic: Sequence[Sequence[Port]], assumed: bool) -> list[_Attached]:
-    """Return each NIC attached to each of its ports, at the lower of the two rates.
+    """Return each NIC attached to each of its ports; a NIC without ports is left out.
 
-    Where the ports' rates are assumed, the NIC's rate holds.
+    The rate is that of the NIC divided by the number of its ports, or that of the port where this is lower. It is
+    always the former where the ports' rates are assumed.
     """
     return [
         _Attached(
@@ -459,7 +467,10 @@ def expand(text: str, place: str) -> list[str]:
 
 
 def _list_parts(text: str) -> Iterator[str]:
-    """Yield the parts of a list between commas that stand in no brackets, in one pass over the text."""
+    """Yield the parts of a list between commas that stand in no brackets, in one pass over the text.
+
+    Empty parts are left out.
+    """
     start, end = 0, len(text)
     while start < end:
         comma = text.find(",", start)

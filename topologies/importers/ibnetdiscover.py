@@ -28,10 +28,17 @@ def is_ibnetdiscover(text: str) -> bool:
 
 
 def read_ibnetdiscover(text: str, origin: str) -> Fabric:
-    """Return the fabric of a text.
+    """Return the fabric of a text, with its hosts and their ports sorted by name.
+
+    The bandwidths of parallel links between switches are added. HCAs that are on no switch, and SHARP's aggregation
+    nodes, are left out. A host is named by the first word of its HCA's description, if that has two words.
+
+    Args:
+        text: The text.
+        origin: Name of the text in errors.
 
     Raises:
-        InputError: The text is no fabric; the message is one line with the line of the file.
+        InputError: The text is no fabric; the message is one line, with the place if one line is wrong.
     """
     fabric = Fabric()
     names: dict[str, str] = {}

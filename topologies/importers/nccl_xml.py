@@ -76,7 +76,7 @@ def _parsed(text: str, origin: str) -> _Element:
         raise InputError(f"{origin}:{line}: {problem}; it must be {_RIGHT}")
 
     def begin(tag: str, values: dict[str, str]) -> None:
-        """Add an element to the one around it."""
+        """Add an element to the one around it; raise InputError for too many elements, or too deep ones."""
         nonlocal count
         count += 1
         if count > _MOST_ELEMENTS or len(around) > _DEEPEST:
@@ -89,7 +89,7 @@ def _parsed(text: str, origin: str) -> _Element:
         around.pop()
 
     def doctype(*_: object) -> None:
-        """Refuse a document type."""
+        """Raise InputError, because the text declares a document type."""
         fail("a document type is declared", parser.CurrentLineNumber)
 
     parser.StartElementHandler, parser.EndElementHandler, parser.StartDoctypeDeclHandler = begin, end, doctype
@@ -127,7 +127,7 @@ class _NcclXmlReader:
         self.remarks: list[str] = []
 
     def _fail(self, element: _Element, attribute: str, problem: str) -> None:
-        """Raise InputError with the line, the element and the attribute."""
+        """Raise InputError with the element's line and name, the attribute ("" for none) and the problem."""
         where = f"<{element.tag[:40]}>{' ' + attribute if attribute else ''}"
         raise InputError(f"{self.origin}:{element.line}: {where}: {problem}")
 
@@ -168,25 +168,32 @@ class _NcclXmlReader:
         return gpus
 
     def _few(self, elements: list[_Element], kind: str) -> None:
-        """Raise InputError if there are more elements than a node can have."""
+        """Raise InputError if there are more than MOST_DEVICES elements, which the message calls by `kind`."""
         if len(elements) > MOST_DEVICES:
             self._fail(
                 elements[MOST_DEVICES], "", f"one {kind} more than {MOST_DEVICES}; it must be at most {MOST_DEVICES}"
             )
 
     def _host(self, element: _Element) -> str:
-        """Return the hash of the host that an element belongs to, or ""."""
+        """Return the hash of the host that an element belongs to, or "" where none is stated."""
         return next((e.values["host_hash"] for e in self.around[id(element)] if "host_hash" in e.values), "")
 
     def _busid(self, device: _Element) -> str:
-        """Return a device's host and PCI address, which its parts share."""
+        """Return the text "HOST ADDRESS" of a device: the hash of its host and its PCI address in lower case.
+
+        Each of them is "" where it is not stated. All parts of a divided device have the same text.
+        """
         holder = device if device.tag == "pci" else next(
             (e for e in reversed(self.around[id(device)]) if e.tag == "pci"), device
         )  # fmt: skip
         return f"{self._host(device)} {holder.values.get('busid', '').lower()}"
 
     def node(self) -> Node:
-        """Return the node whose devices, NICs and links the dump states."""
+        """Return the node whose devices, NICs and links the dump states; it adds to `remarks`, so it is called once.
+
+        Raises:
+            InputError: An attribute is wrong, or an element is where it cannot be.
+        """
         hosts = [self._host(device) for device in self.devices]
         order = list(dict.fromkeys(hosts))
         node = Node(len(self.devices), hosts=[order.index(host) for host in hosts], remarks=self.remarks)
@@ -216,13 +223,19 @@ class _NcclXmlReader:
         return node
 
     def _gcn(self) -> str:
-        """Return the architecture that all devices state, as gfx and digits, or "" where there is no such name."""
+        """Return the architecture that all devices state, as in "gfx942"; "" where they differ or state none."""
         stated = {gpu.values.get("gcn", "").split(":")[0].removeprefix("gfx") for gpu in self.devices}
         name = f"gfx{_GCN.get(number, number)}" if len(stated) == 1 and (number := stated.pop()) else ""
         return name if re.fullmatch(GCN, name) else ""
 
     def _place_pcie(self, node: Node) -> None:
-        """Add the PCIe links and the links between sockets to the node."""
+        """Add the PCIe links and the links between sockets to the node, and set `vertex`.
+
+        A link that states no known speed has a usual one; a remark of the node says how many have.
+
+        Raises:
+            InputError: There are too many CPUs, or a link to a CPU is wrong.
+        """
         self.vertex: dict[int, Vertex] = {id(device): rank for rank, device in enumerate(self.devices)}
         cpus = [element for element in self.all if element.tag == "cpu"]
         self._few(cpus, "CPU")
@@ -264,11 +277,21 @@ class _NcclXmlReader:
             node.pcie_remarks.append(f"{unread} PCIe links have a speed that is not known: it is ignored")
 
     def _above(self, element: _Element) -> Vertex | None:
-        """Return the vertex that an element hangs on, or None."""
+        """Return the vertex of the innermost element around an element that has one, or None."""
         return next((self.vertex[id(e)] for e in reversed(self.around[id(element)]) if id(e) in self.vertex), None)
 
     def _join_cpu(self, node: Node, device: _Element, rank: int, gbs: float) -> None:
-        """Add a link between a device, of this rank, and its CPU; raise InputError if it is inside no CPU."""
+        """Add a link of `gbs` GB/s per direction between a device and its CPU to the node's PCIe links.
+
+        Args:
+            node: The node, which is changed.
+            device: Element of the device.
+            rank: Rank of the device.
+            gbs: Bandwidth in GB/s, per direction.
+
+        Raises:
+            InputError: The device is inside no CPU.
+        """
         cpu = next((e for e in self.around[id(device)] if e.tag == "cpu"), None)
         if cpu is None:
             self._fail(device, "", "is inside no <cpu>, but has a link to one; it must be inside a <cpu>")
@@ -276,7 +299,12 @@ class _NcclXmlReader:
             node.pcie[rank, self.vertex[id(cpu)]] = gbs
 
     def _join_sockets(self, node: Node, cpus: list[_Element]) -> None:
-        """Add links between all CPUs of a host."""
+        """Add a link between every two CPUs of one host, at the rate that NCCL assumes, with a remark.
+
+        Args:
+            node: The node, which is changed.
+            cpus: Elements of the CPUs.
+        """
         joined: set[str] = set()
         for i, cpu in enumerate(cpus):
             for earlier_cpu in cpus[:i]:
@@ -288,7 +316,14 @@ class _NcclXmlReader:
             node.pcie_remarks.append(f"between NUMA nodes {' and '.join(sorted(joined))} GB/s: what NCCL assumes")
 
     def _place_fast(self, node: Node) -> None:
-        """Add the NVLink or xGMI links to the node."""
+        """Add the NVLink or xGMI links to the node, and remarks on them.
+
+        Links into NVSwitches lead to one switch, "nvswitch". Links to CPUs are added to the PCIe links. Links that lead
+        to no other device are left out.
+
+        Raises:
+            InputError: An attribute is wrong.
+        """
         rank_of = {self._busid(device): rank for rank, device in enumerate(self.devices)}
         through = [0.0] * node.devices
         dangling: list[str] = []
@@ -325,7 +360,16 @@ class _NcclXmlReader:
             )
 
     def _fast_gbs(self, device: _Element, link: _Element, figures: set[str]) -> float:
-        """Return the GB/s of one NVLink or xGMI link, and add its source to `figures`."""
+        """Return the GB/s of one NVLink or xGMI link per direction, known or assumed.
+
+        Args:
+            device: Element of the device.
+            link: Element of the link.
+            figures: Lines on the sources of rates, to which that of this rate is added.
+
+        Raises:
+            InputError: The device's compute capability is no number.
+        """
         if link.tag == "xgmi":
             gcn = device.values.get("gcn", "")
             known_gbs = rates.xgmi_gbs(gcn)
@@ -341,14 +385,21 @@ class _NcclXmlReader:
         return gbs
 
     def _guid(self, net: _Element) -> int:
-        """Return the GUID of a NIC, 0 for none."""
+        """Return the GUID of a NIC, 0 for none; raise InputError if it is no hexadecimal number."""
         text = net.values.get("guid", "0x0")
         if not re.fullmatch(r"0x[0-9a-fA-F]{1,16}", text):
             self._fail(net, "guid", f"{text[:40]!r}; it must be as in 0x946dae0300d6c9c8")
         return int(text, 16)
 
     def _place_nics(self, node: Node) -> None:
-        """Add the NICs to the node."""
+        """Add the NICs to the node, and remarks on them; virtual NICs are left out.
+
+        NICs are <net> elements, or network controllers where no <net> is left. A NIC has at most the rate of its PCIe
+        link, and this rate where it states none.
+
+        Raises:
+            InputError: There are too many NICs, or one of them is wrong.
+        """
         nets = [element for element in self.all if element.tag == "net"]
         virtual = [net for net in nets if _VIRTUAL.match(net.values.get("name", ""))]
         if virtual:

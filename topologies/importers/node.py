@@ -129,7 +129,10 @@ class Node:
         return Machine(topology, self._joining_nics(), tuple(self.remarks))
 
     def _switch_ops(self) -> tuple[SwitchOps, ...]:
-        """Return the operations of NVSwitches (NVLink SHARP), which multicast and reduce for devices since Hopper."""
+        """Return the operations of NVSwitches (NVLink SHARP), which multicast and reduce for devices since Hopper.
+
+        It is () for older or unknown devices and without switches of the fast links; otherwise a remark is added.
+        """
         switches = sorted({end for pair in self.fast for end in pair if isinstance(end, str)})
         if self.compute_capability < _SHARP or not switches:
             return ()
@@ -139,7 +142,12 @@ class Node:
         return tuple(SwitchOps(switch) for switch in switches)
 
     def _summary(self, switches: Sequence[str], joined: bool) -> str:
-        """Return a short description of the node."""
+        """Return a short description of the node: devices, kinds of links, and GB/s out of a device over fast links.
+
+        Args:
+            switches: Names of all switches.
+            joined: Whether fast links join all devices; if not, no rate is stated.
+        """
         count = "1 device" if self.devices == 1 else f"{self.devices} devices"
         if not joined:
             return f"{count}, {self.kind} and PCIe" if self.fast else f"{count}, PCIe"
@@ -152,9 +160,11 @@ class Node:
         return f"{count}, {through}, {span} GB/s each way a device" if self.fast else count
 
     def _joining_nics(self) -> Nics | None:
-        """Return the NICs with each device on the nearest one; None where no rate is known, or with several chassis.
+        """Return the NICs with each device on the nearest one; None if no rate is known, or with two or more chassis.
 
-        NICs that are nearest to no device, or slower than others, are left out. It adds remarks.
+        Only the fastest NICs are used. Those that are nearest to no device are left out. Where each device has its own
+        NICs, they become one NIC with the sum of their rates, but at most that of the narrowest device's PCIe link.
+        Remarks are added.
         """
         rated = [nic for nic in self.nics if nic.gbs > 0]
         gbs = max((nic.gbs for nic in rated), default=0.0)
@@ -203,7 +213,7 @@ class Node:
         return 1, {name: [name] for name in serves}, serves
 
     def _pcie_gbs(self, rank: int) -> float:
-        """Return the GB/s of a device's own PCIe link; infinite where it is unknown."""
+        """Return the GB/s of a device's own PCIe link, of more than one the fastest; infinite where unknown."""
         return max((gbs for pair, gbs in self.pcie.items() if rank in pair), default=np.inf)
 
 

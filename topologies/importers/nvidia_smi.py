@@ -131,11 +131,20 @@ class _Matrix:
         )
 
     def _fail(self, at: int, problem: str) -> None:
-        """Raise InputError with the line of the file."""
+        """Raise InputError with the problem and the file's line, whose index from 0 is `at`."""
         raise InputError(f"{self.origin}:{at + 1}: {problem}; it must be {_RIGHT}")
 
     def _row(self, at: int, label: str, text: str) -> None:
-        """Read the cells of a row, which follow its label."""
+        """Read the cells of a row, which follow its label, into `cells` and `numa`; empty cells are skipped.
+
+        Args:
+            at: Index of the line, from 0.
+            label: Label of the row.
+            text: The line after the label.
+
+        Raises:
+            InputError: The row has too few cells, or one that is not known there.
+        """
         cells = text.split()
         # Cells between tabs may be empty, unless tabs were doubled or replaced by spaces.
         if "\t" in text:
@@ -163,6 +172,9 @@ class _Matrix:
 
         Of two numbers of NVLinks the lower one counts, because a device can have fewer links into switches than its
         peer; `uneven` then says where.
+
+        Raises:
+            InputError: The two cells differ otherwise, or both are empty between two devices.
         """
         self.uneven: tuple[int, str] | None = None
         for (a, b), (cell, at) in list(self.cells.items()):
@@ -226,7 +238,20 @@ class _Matrix:
     def _place_nvlinks(
         self, node: Node, links: dict[tuple[int, int], int], status: dict[int, list[float]], name: str
     ) -> None:
-        """Add the NVLinks to the node, through NVSwitches where a device has more in all than any device has."""
+        """Add the NVLinks to the node, and remarks on them.
+
+        They lead through NVSwitches where a device has more in all than any device has.
+
+        Args:
+            node: The node, which is changed.
+            links: Number of NVLinks from one device to another, by their ranks; not empty.
+            status: GB/s of each device's active NVLinks, where they are known; the least of all is taken for each.
+            name: Name of the first device, "" where it is unknown.
+
+        Raises:
+            InputError: The two numbers of a pair differ without switches, or the numbers do not fit links into
+                switches.
+        """
         peers: dict[int, dict[int, int]] = defaultdict(dict)
         for (a, b), count in links.items():
             peers[a][b] = count

@@ -16,12 +16,12 @@ _RIGHT = "the whole output of rocm-smi --showtopo"
 
 
 def is_rocm_smi(text: str) -> bool:
-    """Return whether a text has such a table, or such keys."""
+    """Return whether a text has the table of link types that `rocm-smi --showtopo` prints, or its keys of --json."""
     return _TITLES["kind"].lower() in text.lower() or "between DRM devices" in text
 
 
 def read_rocm_smi(text: str, origin: str) -> Node:
-    """Return the node of an output in either form.
+    """Return the node of an output as text or JSON, without NICs.
 
     Raises:
         InputError: The text states no node; the message is one line.

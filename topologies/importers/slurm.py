@@ -13,7 +13,7 @@ _RIGHT = "topology.conf: SwitchName=s Switches=… or Nodes=…, BlockName=b Nod
 
 
 def is_slurm(text: str) -> bool:
-    """Return whether a text's first line that is no comment begins as topology.conf's do."""
+    """Return whether a text's first line that is no comment begins with SwitchName= or BlockName=."""
     first = next((line for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#")), "")
     return _LINE.match(first) is not None
 

@@ -43,7 +43,10 @@ _RIGHT = "of Slurm, topograph, Kubernetes, NetQ, networkx, rocm-smi or amd-smi (
 
 
 def is_topograph(text: str) -> bool:
-    """Return whether a text begins as such YAML does, or is JSON of any kind."""
+    """Return whether a text begins as a JSON object or a list of them, or as YAML of one of the forms that are read.
+
+    The YAML's first key is then, for example, topology, switches, blocks, instances, apiVersion or kind.
+    """
     return _JSON.match(text) is not None or _YAML.match(text) is not None
 
 
@@ -163,6 +166,9 @@ def _of_model(document: Mapping[str, Any], origin: str) -> Fabric:
     """Return the fabric of a topograph model.
 
     `switches` states the switches below each switch, `blocks` the nodes on a switch.
+
+    Raises:
+        InputError: An entry is wrong, or the switches and nodes make no tree.
     """
     tree = FabricTree(origin)
     for name, entry in _table(document.get("switches") or {}, f"{origin}: switches").items():
@@ -183,7 +189,17 @@ def _of_model(document: Mapping[str, Any], origin: str) -> Fabric:
 
 
 def _instance(item: Any, at: str) -> dict[str, Any]:
-    """Return a Kubernetes node as an instance of a topograph graph."""
+    """Return a Kubernetes node as a mapping with `id`, `network_layers` and `labels`, as in a topograph graph.
+
+    `network_layers` has the switches above the node by its labels, the nearest first; it is empty without such labels.
+
+    Args:
+        item: The node.
+        at: Place of the node in errors.
+
+    Raises:
+        InputError: The node, its metadata or its labels are no mapping.
+    """
     data = _table(_table(item, at).get("metadata"), f"{at}: metadata")
     labels = _table(data.get("labels") or {}, f"{at}: labels")
     layers = next((switches for keys in _LABELS if (switches := [labels[key] for key in keys if labels.get(key)])), [])

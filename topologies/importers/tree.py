@@ -124,5 +124,5 @@ class FabricTree:
 
 
 def _printable(name: str) -> str:
-    """Return a name as a switch can have it."""
+    """Return a name as a switch can have it: as it is, or "s" and the name with "_" for each wrong character."""
     return name if is_switch_name(name) else "s" + re.sub(r"[^A-Za-z0-9_.:/-]", "_", name)

@@ -44,11 +44,11 @@ class XgmiPairs:
     def put(self, table: str, pair: tuple[int, int], cell: str, place: str) -> None:
         """Record a cell for a pair of devices: its link kind, its weight, or its GB/s.
 
-        A bandwidth cell is MIN-MAX in MB/s. A device paired with itself, an empty weight and an unreadable bandwidth
-        are ignored.
+        A bandwidth cell is MIN-MAX in MB/s, of which the maximum counts. A device paired with itself, an empty weight
+        and an unreadable or zero bandwidth are ignored. A pair's earlier cell of the table is replaced.
 
         Args:
-            table: Table of the cell: "kind", "weight" or "gbs".
+            table: Table of the cell: "kind", "weight" or "gbs"; any other table is ignored.
             pair: Numbers of the two devices.
             cell: Text of the cell.
             place: Place in the file, for messages.
@@ -73,6 +73,9 @@ class XgmiPairs:
 
     def node(self) -> Node:
         """Return the node of these pairs, with as many devices as the largest number in `kind` says, and no NICs.
+
+        A pair has a fast link if its kind is XGMI and its weight is that of one link; without a weight, if its GB/s are
+        stated or no pair's are. All devices are joined over PCIe at assumed rates, too.
 
         Raises:
             InputError: A pair is missing, or its two directions differ.
@@ -106,13 +109,23 @@ class XgmiPairs:
         return node
 
     def _one_socket(self, pair: tuple[int, int]) -> bool:
-        """Return whether two devices are on one socket."""
+        """Return whether two devices are on one socket: by their NUMA nodes, or by their link where these are unknown.
+
+        By their link they are where it is xGMI, or its weight is 1 to 40.
+        """
         if pair[0] in self.numa and pair[1] in self.numa:
             return self.numa[pair[0]] == self.numa[pair[1]]
         return self.kind[pair] == "XGMI" or 0 < self.weight.get(pair, 0) <= _ONE_SOCKET
 
     def _place_links(self, node: Node, direct: list[tuple[int, int]]) -> None:
-        """Add the xGMI links of directly joined pairs to the node."""
+        """Add the xGMI links of directly joined pairs to the node, and remarks on them.
+
+        A link has the stated GB/s, or else an assumed rate.
+
+        Args:
+            node: The node, which is changed.
+            direct: The ordered pairs of devices that one link joins.
+        """
         mesh = node.devices == 8 and len(direct) == node.devices * (node.devices - 1)
         usual = rates.MESH_XGMI_GBS if mesh else rates.USUAL_XGMI_GBS
         node.fast.update({pair: self.gbs.get(pair, usual) for pair in direct})

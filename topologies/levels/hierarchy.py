@@ -194,5 +194,8 @@ def _named(partitions: list[Partition]) -> list[str]:
 
 
 def _inside(count: int) -> list[str]:
-    """Return names for `count` partitions inside a node."""
+    """Return names for `count` partitions inside a node, outermost first: island and package, or island1, island2, ….
+
+    Of three or more partitions the innermost is package.
+    """
     return ["island", "package"][:count] if count < 3 else [f"island{i}" for i in range(1, count)] + ["package"]

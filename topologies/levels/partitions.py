@@ -119,7 +119,10 @@ def grid_blocks(topology: Topology) -> Iterator[Partition]:
 
 
 def _is_product(topology: Topology, block: int) -> bool:
-    """Return whether every link changes one of (rank // block, rank % block), equally for every value of the other."""
+    """Return whether every link changes one of (rank // block, rank % block), equally for every value of the other.
+
+    Links that correspond must have equal α and bandwidth too. `block` divides the number of ranks.
+    """
     high_src, low_src = np.divmod(topology.link_src, block)
     high_dst, low_dst = np.divmod(topology.link_dst, block)
     if ((high_src != high_dst) & (low_src != low_dst)).any():
@@ -140,9 +143,9 @@ def _is_product(topology: Topology, block: int) -> bool:
 
 
 def _classes(values: Floats, descending: bool = False) -> Ints:
-    """Return a class for each value, in the order of the values.
+    """Return the class of each value, numbered from 0 by ascending value, or by descending value: int64 (values,).
 
-    Neighbouring values within a factor of _SAME_KIND have the same class.
+    Two values with none between them are in one class where the larger is at most 1.25 times the smaller.
     """
     distinct, inverse = np.unique(values, return_inverse=True)
     number = np.zeros(len(distinct), dtype=np.int64)
@@ -185,7 +188,7 @@ def _heights(topology: Topology) -> Ints:
 def _lone(topology: Topology) -> Ints:
     """Return 1 for each link of two ranks, or two switches, without a common neighbour of their kind; else 0.
 
-    All are 0 where the graph is too large to look.
+    The result is int64 (nlinks,). All links of ranks are 0 where there are more than 4096 ranks, and so for switches.
     """
     lone = np.zeros(topology.nlinks, dtype=np.int64)
     n, size = topology.nranks, topology.nvertices

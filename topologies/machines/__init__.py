@@ -11,5 +11,5 @@ def machines() -> list[str]:
 
 
 def machine_file(name: str) -> Path:
-    """Return the path of the text form of a machine of the package."""
+    """Return the path of the text form of a machine of the package; whether there is such a machine is not checked."""
     return _FOLDER / f"{name}.toml"

@@ -45,7 +45,11 @@ class _AutomorphismSearch:
             raise _SpentError
 
     def accepts(self, p: Ints) -> bool:
-        """Return whether p is an automorphism that keeps the classes."""
+        """Return whether p, the image of each rank, is an automorphism that keeps the classes.
+
+        Raises:
+            _SpentError: The budget is spent before the exact check, which a quick one precedes without cost.
+        """
         # The cheap test comes first: it refuses most candidates.
         if (self.root.ranks[p] != self.root.ranks).any() or (self.classes[p] != self.classes).any():
             return False
@@ -112,7 +116,11 @@ def _natural(search: _AutomorphismSearch, fixed: Sequence[Sequence[int]], genera
 
 
 def _candidates(n: int) -> Iterator[Ints]:
-    """Yield rotations, XOR masks, reversals and exchanges of equal digits, those of the whole range first."""
+    """Yield rotations, XOR masks, reversals and exchanges of equal digits: int64 (n,) each.
+
+    Those of the whole range come before those of blocks. XOR masks come only where n is a power of two. A permutation
+    may come twice.
+    """
     i = np.arange(n, dtype=np.int64)
     divisors = [d for d in range(1, n + 1) if n % d == 0]
     blocks = [(b, unit) for b in reversed(divisors) for unit in divisors if unit < b and b % unit == 0]
@@ -136,7 +144,10 @@ def _candidates(n: int) -> Iterator[Ints]:
 
 
 def _class_rotations(n: int, fixed: Sequence[Sequence[int]]) -> Iterator[Ints]:
-    """Yield rotations of one set along its own order, with all other ranks in place."""
+    """Yield rotations of one set along its own order by each divisor of its length, with all other ranks in place.
+
+    A set that names a rank twice has none.
+    """
     for members in fixed:
         at = np.asarray(members, dtype=np.int64)
         for unit in range(1, len(at)):
@@ -172,7 +183,18 @@ def _orbit_search(search: _AutomorphismSearch, generators: list[Ints], firsts: S
 def _complete_orbit(
     search: _AutomorphismSearch, root: Colours, first: int, generators: list[Ints], base: Sequence[int]
 ) -> None:
-    """Add generators that fix `base` until they map `first` to every rank to which such automorphisms can map it."""
+    """Add generators that fix `base` until they map `first` to every rank to which such automorphisms can map it.
+
+    Args:
+        search: The search, whose budget is spent.
+        root: Colours in which the ranks of `base` differ from all others.
+        first: The rank.
+        generators: Automorphisms so far, to which new ones are added.
+        base: Ranks that stay in place.
+
+    Raises:
+        _SpentError: The budget is spent; what was added stays.
+    """
     n = len(search.classes)
 
     def stabiliser() -> list[Ints]:
@@ -199,18 +221,26 @@ def _orbit(start: int, generators: Sequence[Ints], n: int) -> set[int]:
 
 
 def _in_smallest_cell(colours: Colours) -> int | None:
-    """Return the first rank of the smallest set of ranks with one colour, or None where all colours differ."""
+    """Return the first rank of the smallest set of two or more ranks of one colour, or None for no such set."""
     _, cell, sizes = np.unique(colours.ranks, return_inverse=True, return_counts=True)
     size = sizes[cell.reshape(-1)]
     return int(np.argmin(np.where(size > 1, size, len(size) + 1))) if size.max() > 1 else None
 
 
 def _sending(search: _AutomorphismSearch, root: Colours, first: int, target: int) -> Ints | None:
-    """Return an automorphism that maps `first` to `target` and keeps the colours of `root`, or None."""
+    """Return an automorphism that maps `first` to `target` and keeps the colours of `root`, or None for none.
+
+    Raises:
+        _SpentError: The budget is spent.
+    """
     structure = search.structure
 
     def refined(c: Colours, vertex: int, rounds: int = 0) -> Colours:
-        """Return the colours after a vertex is marked, and count the work."""
+        """Return the colours after a vertex is marked, refined for `rounds` rounds, or for 0 until no cell splits.
+
+        Raises:
+            _SpentError: The budget, from which the work is taken, is spent.
+        """
         search.spend(TUNING.refine_cost * (rounds or 2))
         return structure.refine(mark(c.ranks, vertex), c.links, c.resources, rounds)
 
@@ -333,7 +363,7 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
 
 
 def _order(p: Ints, where: Ints) -> int:
-    """Return the order of p where all its powers but the identity move every member, else 0."""
+    """Return the order of p where all powers of p but the identity move every rank of `where`, else 0."""
     first = int(where[0])
     at, length = int(p[first]), 1
     while at != first:
@@ -348,7 +378,7 @@ def _order(p: Ints, where: Ints) -> int:
 
 
 def _power(p: Ints, exponent: int) -> Ints:
-    """Return a power of a permutation."""
+    """Return the power of a permutation, for an exponent of 0 or more."""
     result, square = np.arange(len(p), dtype=np.int64), p
     while exponent:
         if exponent & 1:

@@ -63,7 +63,7 @@ class Colours:
     rounds: int
 
     def cells(self) -> int:
-        """Return the number of different colours."""
+        """Return the number of different colours of ranks, of links and of resources, in sum."""
         return sum(len(np.unique(x)) for x in (self.ranks, self.links, self.resources))
 
 
@@ -209,7 +209,10 @@ def find_link_image(structure: Structure, p: Ints) -> Ints | None:
 
 
 def _matched(structure: Structure, colours: Colours, image_colours: Colours, tries: Iterator[int]) -> Ints | None:
-    """Return an image of links that maps the first colours to the second, or None; it tries equal links in turn."""
+    """Return an image of links that maps the first colours to the second, or None if there is none or no try is left.
+
+    It tries the links of equal colour one after the other; each call takes an item of `tries`.
+    """
     a, b = np.argsort(colours.links, kind="stable"), np.argsort(image_colours.links, kind="stable")
     if next(tries, None) is None or (colours.links[a] != image_colours.links[b]).any():
         return None

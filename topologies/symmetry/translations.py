@@ -125,10 +125,12 @@ def orbits(net: Network, translations: Translations) -> Orbits:
 
 @lru_cache(maxsize=4)
 def quotient_network(net: Network, translations: Translations) -> Network:
-    """Return the network with one resource for every class of resources; see `synth.model.problem.Quotient`.
+    """Return the network, without hyperlinks, with one resource for every class of resources in `orbits`.
 
-    Copies of two sends cannot meet on a link either: a link is as narrow as some resource that it uses (see
-    `Network`), so two sends over links of its class have no room on that resource's class.
+    The resource has the capacity of one of its class, divided by the number of translates of a send that use it at
+    once. Copies of two sends cannot meet on a link either: a link is as narrow as some resource that it uses (see
+    `Network`), so two sends over links of its class have no room on that resource's class. The results of the last four
+    calls are kept.
 
     Raises:
         InputError: The translations do not keep the network, as in `orbits`.

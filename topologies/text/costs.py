@@ -113,11 +113,11 @@ def costs_lines(costs: Costs) -> list[str]:
 
 
 def format_number(value: float) -> str:
-    """Return a number as TOML, exact to the last bit."""
+    """Return a number as TOML, exact to the last bit; a whole one below 1e15 has no point, as "3" for 3.0."""
     value = float(value)
     return str(int(value)) if value.is_integer() and value < 1e15 else repr(value)
 
 
 def quoted(text: str) -> str:
-    """Return a text as a TOML string."""
+    """Return a text as a TOML string in double quotes, on one line."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -28,7 +28,10 @@ _DOTTED = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_PIECE}[ \t]*+\.[ \t]*+){{{MOST_DO
 
 
 def shown(value: object) -> str:
-    """Return a value as one short line for an error message."""
+    """Return a value as one short line for an error message: its text, or its type where that would be long.
+
+    It has at most 64 characters; a longer text is cut.
+    """
     if isinstance(value, str):
         text = repr(value[:80])
     elif isinstance(value, dict):
@@ -78,7 +81,7 @@ class Fields:
         raise InputError(f"{place}: {key}: {problem}" if key else f"{place}: {problem}")
 
     def only(self, allowed: Sequence[str]) -> None:
-        """Raise InputError for a key that is not in `allowed`, with the most similar allowed key."""
+        """Raise InputError for the first key that is not in `allowed`; the message names similar or right keys."""
         for key in self.values:
             if key not in allowed:
                 right = right_name(key, allowed)
@@ -101,15 +104,15 @@ class Fields:
         return value
 
     def matching(self, key: str, pattern: str, right: str) -> str:
-        """Return the text of `key`, "" where it is missing.
+        """Return the text of `key`; "" where it is missing or empty.
 
         Args:
             key: The key.
-            pattern: Regular expression that the text must match.
+            pattern: Regular expression that the whole text must match, unless it is empty.
             right: Description of a right text, for the error message.
 
         Raises:
-            InputError: The text does not match.
+            InputError: The value is no text, or the text does not match.
         """
         value = self.string(key, "")
         if value and not re.fullmatch(pattern, value):
@@ -125,6 +128,8 @@ class Fields:
 
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
         """Return the whole number of `key`, from `low` to `high`; the default, if there is one, where it is missing.
+
+        The default need not lie in the range.
 
         Raises:
             InputError: The value is no such number, or it is missing and there is no default.
@@ -194,7 +199,11 @@ class Fields:
         return Fields(value, self.text, self.origin, f"{self.table}.{key}" if self.table else key)
 
     def _get(self, key: str, default: Any, right: str) -> Any:
-        """Return the value of `key`, or the default; an error describes a right value as `right`."""
+        """Return the value of `key` as it is, or the default where it is missing.
+
+        Raises:
+            InputError: The key is missing and the default is None; the message describes a right value as `right`.
+        """
         if key in self.values:
             return self.values[key]
         if default is None:
@@ -202,7 +211,10 @@ class Fields:
         return default
 
     def _line(self, key: str) -> int:
-        """Return the line of a field, or of its table's header, or 0 where neither is on a line of its own."""
+        """Return the number (from 1) of the line of a field, or else that of its table's header.
+
+        It is 0 where neither is on a line of its own. `key` is the field, "" for the table.
+        """
         lines = self.text.split("\n")
         start = 0  # Number of lines before the table's first field.
         if self.table:
@@ -267,7 +279,13 @@ def _estimate(text: str) -> int:
 
 
 def _complaint(text: str, origin: str, problem: str) -> str:
-    """Return tomllib's complaint with its line after the document's name, as in all errors."""
+    """Return tomllib's complaint with its line after the document's name, as in all errors.
+
+    Args:
+        text: The document.
+        origin: Name of the document.
+        problem: Message of tomllib's error, on one line.
+    """
     place = re.search(r" \(at line (\d+), column (\d+)\)$", problem)
     if place is not None:
         return f"{origin}:{place[1]}: not TOML: {problem[: place.start()]}, column {place[2]}"

@@ -26,7 +26,10 @@ _PASSED = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def origin_of(path: str | Path) -> str:
-    """Return a path as messages show it: one line, not too long."""
+    """Return a path as messages show it: at most its last 200 characters, after "…" if some are cut, on one line.
+
+    A path with unprintable characters is shown with escapes, in quotes.
+    """
     text = str(path) if len(str(path)) <= 200 else "…" + str(path)[-200:]
     return text if text.isprintable() else repr(text)
 
@@ -145,7 +148,7 @@ def read_text(
 
 
 def is_binary(data: bytes) -> bool:
-    """Return whether the beginning of a file holds zero bytes or other control characters that no text has."""
+    """Return whether the first 1024 bytes of a file hold zero bytes or other control characters that no text has."""
     return re.search(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]", data[:1024]) is not None
 
 
@@ -267,5 +270,5 @@ def _open_below(folder: Path, path: Path) -> int:
 
 
 def _unreadable(error: Exception) -> str:
-    """Return the reason why a file cannot be read."""
+    """Return the words "cannot be read (REASON)" for an error that opening or reading a file raised."""
     return f"cannot be read ({getattr(error, 'strerror', None) or error})"

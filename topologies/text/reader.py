@@ -47,7 +47,7 @@ _NIC = ("count", "serves", "sends", "receives", "gbs", "alpha_us", "kind", "assu
 
 
 def from_toml(text: str, origin: str) -> Topology:
-    """Return the topology of a text form.
+    """Return the topology of a text form; NICs that the text states are checked, but not returned.
 
     Args:
         text: The text form (TOML).
@@ -103,7 +103,7 @@ def read_machine(text: str, origin: str) -> Machine:
 
 
 def _completed(top: Fields) -> Fields:
-    """Return a topology's table together with what the machine that it names as its base states and it does not.
+    """Return a topology's table, completed by what the machine that it names as its base states and the table does not.
 
     A table such as [nic] is completed key by key; any other value replaces the base's. Without a base it is the table
     itself.
@@ -131,7 +131,10 @@ def _merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _remarks(text: str) -> tuple[str, ...]:
-    """Return the comments at the head of a text, which say where an imported machine's figures come from."""
+    """Return the comments at the head of a text, which say where an imported machine's figures come from.
+
+    There is one for each of the first lines that begin with "#", at most 100, without the "#" and surrounding spaces.
+    """
     lines = takewhile(lambda line: line.startswith("#"), text.split("\n", _MOST_REMARKS)[:_MOST_REMARKS])
     return tuple(line[1:].strip() for line in lines)
 
@@ -161,12 +164,32 @@ class _Vertices:
         return ">".join(str(v) if v < self.nranks else names[v - self.nranks] for v in divmod(key, len(self)))
 
     def set(self, table: Fields, key: str, text: str) -> Ints:
-        """Return the vertices of a text such as "0-7,nvswitch", which is the table's field `key`."""
+        """Return the vertices of a text such as "0-7,nvswitch", in its order: int64.
+
+        Args:
+            table: The table that holds the text.
+            key: The table's field that holds the text, for errors.
+            text: The text.
+
+        Raises:
+            InputError: The text names no such vertices, or one twice.
+        """
         return _set(table, key, text, self.nranks, self.switches)
 
 
 def _set(table: Fields, key: str, text: str, nranks: int, switches: Mapping[str, int]) -> Ints:
-    """Return the vertices of a text; an error names the table's field `key`."""
+    """Return the vertices of a text such as "0-7,nvswitch", in its order: int64.
+
+    Args:
+        table: The table that holds the text.
+        key: The table's field that holds the text, for errors.
+        text: The text.
+        nranks: Number of ranks.
+        switches: Vertex of each switch by name; empty where only ranks are allowed.
+
+    Raises:
+        InputError: The text names no such vertices, or one twice.
+    """
     try:
         return parse_set(text, nranks, switches)
     except InputError as error:
@@ -174,7 +197,11 @@ def _set(table: Fields, key: str, text: str, nranks: int, switches: Mapping[str,
 
 
 def _switch_names(table: Fields, text: str, most: int) -> list[str]:
-    """Return the at most `most` names of a text such as "leaf[0-3]"; an error names the table's field `switches`."""
+    """Return the at most `most` names of a text such as "leaf[0-3]".
+
+    Raises:
+        InputError: The text is no such name or series; the message names the table's field `switches`.
+    """
     try:
         return expand_names(text, most)
     except InputError as error:
@@ -234,7 +261,7 @@ def _pairs(table: Fields, vertices: _Vertices, budget: int) -> tuple[Ints, Ints]
     singles: list[tuple[int, int]] = []
 
     def gather() -> None:
-        """Add the single pairs so far to the parts, as columns."""
+        """Move the single pairs so far to the parts, as columns, and clear their list."""
         columns = np.array(singles, dtype=np.int64).reshape(-1, 2)
         parts.append((columns[:, 0].copy(), columns[:, 1].copy()))
         singles.clear()
@@ -276,10 +303,18 @@ def _product(table: Fields, key: str, a: Ints, b: Ints, budget: int) -> tuple[In
 
 
 def _matrix(table: Fields, nranks: int, gbs: float) -> tuple[Ints, Ints, Floats]:
-    """Return the sources, destinations and GB/s of the table's square matrix, which has numbers of links, `gbs` each.
+    """Return the sources, destinations and GB/s of the links that the table's field `matrix` states: columns (links,).
+
+    Entry (i, j) of the square matrix is the number of links from rank i to rank j, which may be a fraction. A link of
+    the result has the sum of their GB/s; a 0 is no link.
+
+    Args:
+        table: The table.
+        nranks: Number of ranks, and so of rows and columns.
+        gbs: GB/s of each of the counted links.
 
     Raises:
-        InputError: It is no square of ranks, or a number in it is wrong.
+        InputError: The value is no square of ranks, or a number in it is wrong.
     """
     rows = table.values["matrix"]
     right = f"it must be {nranks} rows of {nranks} numbers: links from row to column"
@@ -481,7 +516,11 @@ def _nics(table: Fields, nranks: int) -> Nics:
 
 
 def _nic_sets(table: Fields, key: str, nranks: int) -> tuple[Ints, ...]:
-    """Return the ranks of each NIC that the table's field `key` states; raise InputError if a rank is on two NICs."""
+    """Return the ranks of each NIC that the table's field `key` states, in the order of the NICs: int64 arrays.
+
+    Raises:
+        InputError: The field is missing or names no ranks, or a rank is on two NICs.
+    """
     sets: list[Ints] = []
     is_served = np.zeros(nranks, dtype=bool)
     for item in table.strings(key):

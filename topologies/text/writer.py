@@ -100,7 +100,10 @@ def _groups(t: Topology) -> list[Ints]:
 
 
 def _pairs(t: Topology, src: Ints, dst: Ints) -> str:
-    """Return pairs of vertices as a quoted text, in which sources with equal destinations form one set."""
+    """Return links as a quoted TOML text such as "0-3>nvswitch"; sources with equal destinations form one set.
+
+    A text of 90 characters or more is broken into lines. `src` and `dst` are the vertices of the links, in any order.
+    """
     order = np.lexsort((dst, src))
     src, dst = src[order], dst[order]
     starts = np.flatnonzero(np.diff(src, prepend=-1))
@@ -114,7 +117,7 @@ def _pairs(t: Topology, src: Ints, dst: Ints) -> str:
 
 
 def _node_sets(t: Topology) -> list[str]:
-    """Return the ranks of each chassis as a text."""
+    """Return the ranks of each chassis as text such as "0-7", in the order of the chassis; "" for no ranks."""
     ptr, order = grouped(t.nodes, int(t.nodes.max()) + 1)
     return [format_set(part.tolist(), t.nranks, ()) for part in np.split(order, ptr[1:-1])]
 

@@ -79,6 +79,9 @@ class Neighbours:
 def absorb(ir: Instructions) -> Instructions:
     """Replace a receive into scratch that is only reduced by a receive that reduces (r, re → rrc).
 
+    Each received chunk must be reduced exactly once, and be read by no other instruction. The reductions must all be at
+    one distance from the received cells, and request the receive's threadblock or none.
+
     The result is new instructions, or `ir` itself if there is nothing to replace.
     """
     if "re" not in ir.op:
@@ -111,7 +114,11 @@ def absorb(ir: Instructions) -> Instructions:
 
 
 def _used_up(near: Neighbours, r: int, sums: list[int]) -> bool:
-    """Return True if the reductions use every chunk once, at one distance, and no other instruction reads any."""
+    """Return True if the reductions use every chunk once, at one distance, and no other instruction reads any.
+
+    The distance must be at least the number of chunks, so that sources and destinations do not overlap. Other
+    instructions may write there, but only after all of the reductions.
+    """
     ir = near.ir
     low, high = ir.dst[r], ir.dst[r] + ir.count[r]
     distances = {ir.dst[n] - ir.src[n] for n in sums}
@@ -125,7 +132,7 @@ def _used_up(near: Neighbours, r: int, sums: list[int]) -> bool:
 
 
 def _absorbed_at(near: Neighbours, r: int, sums: list[int]) -> int:
-    """Return the place for the reduction of arriving data: the receive's, the last reduction's, or −1 for neither."""
+    """Return the instruction in whose place arriving data can be reduced: `r` or the last reduction; −1 for neither."""
     own = {r, *sums}
     if all(o in own or o < r for n in sums for o in near.after[n]):
         return r
@@ -257,7 +264,10 @@ def fuse(ir: Instructions) -> Instructions:
 
 
 def _candidates(near: Neighbours) -> list[tuple[int, int]]:
-    """Return pairs (receive, send) of one rank where the send reads exactly what the receive wrote."""
+    """Return pairs (receive, send) of one rank that can be fused: the send reads exactly what the receive wrote.
+
+    The two are on the same requested channel and in the same requested threadblock.
+    """
     ir = near.ir
     return [
         (r, s)
@@ -286,12 +296,15 @@ def _fused_at(near: Neighbours, r: int, s: int) -> int:
 
 
 def _ends(ir: Instructions, r: int, s: int) -> tuple[int, int, int, int]:
-    """Return (rank, channel, receives from, sends to) of a receive and a send."""
+    """Return (rank, channel, receives from, sends to) of a receive and a send of one rank, on the receive's channel."""
     return ir.rank[r], ir.channel[r], peers(ir, r)[0], peers(ir, s)[1]
 
 
 def _matching(ir: Instructions, candidates: list[tuple[int, int]]) -> set[tuple[int, int, int, int]]:
-    """Return the ends (see `_ends`) that are fused, one to one at every rank."""
+    """Return the ends (see `_ends`) that are fused, one to one at every rank and channel.
+
+    Ends of the most candidates come first; what is fused already keeps its match.
+    """
     common = Counter(_ends(ir, r, s) for r, s in candidates)
     target_of_source: dict[tuple[int, int, int], int] = {}
     source_of_target: dict[tuple[int, int, int], int] = {}

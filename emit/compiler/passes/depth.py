@@ -34,7 +34,10 @@ def order_by_depth(ir: Instructions, exchanges: bool = False) -> Instructions:
         depth[n] = 1 + max((depth[instruction] for instruction in earlier if instruction != n), default=0)
 
     def key(n: int) -> tuple[int, bool, bool]:
-        """Return the key by which instruction `n` is sorted."""
+        """Return the key by which instruction `n` is sorted: depth, whether to a lower rank, whether it receives.
+
+        The second is always False without `exchanges`; a receive counts as its message does.
+        """
         source, target = ir.source[n], ir.target[n]
         own_rank = ir.rank[n]
         to_lower_rank = (source != NONE and ir.sender(n) > own_rank) or (target != NONE and ir.receiver(n) < own_rank)

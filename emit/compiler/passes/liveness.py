@@ -18,9 +18,10 @@ from synth.model.deadline import checking_deadline
 
 
 def prune(ir: Instructions) -> Instructions:
-    """Remove instructions whose result nobody needs; a forwarded sum that the rank does not keep becomes an rrs.
+    """Remove instructions whose result nobody needs, and those parts of fused instructions that nobody needs.
 
-    The result is new instructions, or `ir` itself if all results are needed.
+    A forwarded sum that the rank does not keep becomes an rrs; a fused instruction whose message nobody needs becomes
+    an r or rrc. The result is new instructions, or `ir` itself if all results are needed.
     """
     return ir if all_used(ir) else without_unused(ir)
 
@@ -79,13 +80,28 @@ def all_used(ir: Instructions) -> bool:
 
 
 def _places(ir: Instructions, n: int, first: int, alias: tuple[int | None, ...]) -> list[tuple[int, int]]:
-    """Return the cells (rank, cell) of a span of instruction `n`."""
+    """Return the cells (rank, cell) of a span of instruction `n`, those of o as cells of i if they share memory.
+
+    Args:
+        ir: Instructions.
+        n: The instruction, which gives the rank and the number of cells.
+        first: First cell of the span.
+        alias: Position of o[0] in each rank's i in chunks; None for separate buffers.
+    """
     rank = ir.rank[n]
     return [(rank, at) for at in memory_span(first, ir.count[n], alias[rank])]
 
 
 def _required(ir: Instructions, goal: Goal | None, o_in_i: tuple[int | None, ...]) -> set[tuple[int, int]]:
-    """Return the cells (rank, cell) whose content matters at the end."""
+    """Return the cells (rank, cell) whose content matters at the end: all of i and o if there is no goal.
+
+    A cell of o is named as a cell of i where they share memory.
+
+    Args:
+        ir: Instructions.
+        goal: The goal; None if the collective's name does not define it.
+        o_in_i: Position of o[0] in each rank's i in chunks; None for separate buffers.
+    """
     visible: Iterable[tuple[int, int, int]]
     if goal is None:  # The goal is unknown, so every cell that the caller can see matters.
         visible = (
@@ -144,7 +160,13 @@ def reuse_scratch(ir: Instructions) -> Instructions:
 
 
 def _place(occupied: list[tuple[int, int, int]], size: int, surely: int) -> int:
-    """Find the lowest offset for `size` cells where the users of all earlier tenants are among those surely over."""
+    """Return the lowest offset at which `size` cells overlap only tenants whose users are all surely over.
+
+    Args:
+        occupied: (first offset, offset after the last, users as bits) of every earlier tenant.
+        size: Number of cells.
+        surely: The instructions that are surely over, as bits.
+    """
     at = 0
     for low, high in sorted((low, high) for low, high, bits in occupied if bits & ~surely):
         if at + size <= low:
@@ -154,7 +176,10 @@ def _place(occupied: list[tuple[int, int, int]], size: int, surely: int) -> int:
 
 
 def _tenants(ir: Instructions) -> dict[int, list[_Tenant]]:
-    """Return the tenants of each rank's scratch, by rank."""
+    """Return the tenants of each rank's scratch, by rank, in the order of their cells; users ascend.
+
+    Ranks without scratch are missing.
+    """
     spans: dict[int, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
     for n, rank in enumerate(ir.rank):
         for first in {*ir.reads(n), ir.writes(n)}:
@@ -175,7 +200,7 @@ def _tenants(ir: Instructions) -> dict[int, list[_Tenant]]:
 
 
 def _over(ir: Instructions) -> list[int]:
-    """Return for every instruction, as bits, the instructions that are over whenever it begins."""
+    """Return for every instruction the instructions that are over whenever it begins: bit n for instruction n."""
     begun, ended = [0] * len(ir), [0] * len(ir)
     for n, earlier in checking_deadline(enumerate(predecessors(ir)), every=256):
         source = ir.source[n]

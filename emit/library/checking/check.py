@@ -30,12 +30,13 @@ def check_library(
 ) -> LibraryReport:
     """Check every file of a library, every schedule and proof, and what each entry says.
 
-    Faults are in `wrong` of the report and are not raised.
+    Faults are in `wrong` of the report and are not raised. Files that no entry names are faults too; schedules that no
+    entry names are checked without a proof.
 
     Args:
         folder: Folder of the library.
         entries: Entries of its index.
-        topology: Topology of the entries of its name; others are found by their names.
+        topology: Topology of the entries of its name; others are looked up by their names.
         unfiled: Rows of builds' records that state a schedule for which there is no file.
         progress: Function that is called with the number of checked schedules and entries, and of all.
     """

@@ -64,7 +64,7 @@ class _Subject:
 
     @property
     def is_part(self) -> bool:
-        """Return True if the schedule is that of several groups and the file that of one."""
+        """Return True if the schedule is that of all groups of a plan, and the file that of one group."""
         return self.entry.is_of_plan and not self.entry.stated_goal
 
     @property
@@ -80,14 +80,14 @@ def entry_faults(
     witnesses_of: Mapping[object, tuple[Witness, ...]],
     report: LibraryReport,
 ) -> Iterator[str]:
-    """Yield the faults of one entry and its file; one that leaves nothing else to check is the last.
+    """Yield the faults of one entry and its file, a line each; one that leaves nothing else to check is the last.
 
     Args:
         entry: Entry to check.
         networks: Known topologies.
         checked_schedule: The entry's schedule and its check; None without one.
-        witnesses_of: Checked witnesses of each question.
-        report: Where what is unproved is added.
+        witnesses_of: Checked witnesses of each question (see `witnesses_of_questions`).
+        report: Where what is unproved or could not be checked is added.
     """
     try:
         yield from _changed_bytes(entry)
@@ -126,6 +126,8 @@ def entry_faults(
 def _changed_bytes(entry: IndexEntry) -> Iterator[str]:
     """Yield which files of an entry have other bytes than its digests say.
 
+    A file without a digest is left out, and so is a schedule or proof that is missing.
+
     Raises:
         InputError: If the executor's file is missing, or a link leads to one of the files.
     """
@@ -143,6 +145,9 @@ def _topology_of(
     entry: IndexEntry, networks: Networks, checked_schedule: CheckedSchedule | None, report: LibraryReport
 ) -> tuple[Topology | None, bool]:
     """Return an entry's topology, with the costs that it states, and whether it is known by its name.
+
+    If it is not, or the costs are not its own, the topology is that of the schedule, or None without one, and the
+    reason is added to `report`.
 
     Raises:
         InputError: If the entry names a rank that the topology does not have.
@@ -168,6 +173,13 @@ def _topology_of(
 def _evidence(subject: _Subject, timed: TimedProgram, witnesses_of: Mapping[object, tuple[Witness, ...]]) -> Evidence:
     """Return what the files prove of an entry's figures.
 
+    A small question's bound is proved anew if no file proves it.
+
+    Args:
+        subject: What is known of the entry.
+        timed: Predictor of its file.
+        witnesses_of: Checked witnesses of each question.
+
     Raises:
         InputError: If the entry states padding that its schedule does not have.
     """
@@ -190,14 +202,28 @@ def _evidence(subject: _Subject, timed: TimedProgram, witnesses_of: Mapping[obje
 
 
 def _question_key(entry: IndexEntry) -> object:
-    """Return an entry's question as `witnesses_of_questions` names it."""
+    """Return an entry's question as `witnesses_of_questions` names it.
+
+    It is (collective, topology, group, relays, root or None, costs as (protocols, source) or None).
+    """
     costs = entry.row.get("costs", {})
     stated = (tuple(costs["protocols"]), costs["source"]) if costs else None
     return entry.collective, entry.topology, entry.group, entry.relays, entry.root, stated
 
 
 def _problem(entry: IndexEntry, topology: Topology | None, stored: StoredSchedule | None) -> Problem | None:
-    """Return the problem that an entry answers, on its topology; None if neither a name nor a schedule states it."""
+    """Return the problem that an entry answers, on its topology; None if neither a name nor a schedule states it.
+
+    A file of all groups of a plan answers their union.
+
+    Args:
+        entry: The entry.
+        topology: Its topology; None if it is not known, and so is the problem then.
+        stored: The entry's schedule; None without one.
+
+    Raises:
+        InputError: If the problem is not possible on the topology, or a group's collective is not known by its name.
+    """
     if topology is None:
         return None
     if entry.groups and entry.stated_goal:  # One program serves all groups.
@@ -211,7 +237,11 @@ def _problem(entry: IndexEntry, topology: Topology | None, stored: StoredSchedul
 
 
 def _member(row: Mapping[str, Any]) -> Member:
-    """Return a member of an entry's `groups`; raise InputError if its collective is not known by its name."""
+    """Return the member of a union that a row of an entry's `groups` states, with one chunk a block.
+
+    Raises:
+        InputError: If its collective is not known by its name or has a root, or its ranks or size are malformed.
+    """
     kind, ranks, size = KINDS.get(str(row["collective"])), row["ranks"], row["size_bytes"]
     if (
         kind is None
@@ -226,7 +256,13 @@ def _member(row: Mapping[str, Any]) -> Member:
 
 
 def _requirement(entry: IndexEntry, topology: Topology | None, problem: Problem | None) -> Requirement:
-    """Return the requirement on an entry's file."""
+    """Return the requirement on an entry's file: its collective, root and goal on its topology.
+
+    Args:
+        entry: The entry.
+        topology: Its topology; for None, ranks joined by equal links take its place.
+        problem: The question; None if it is not known, so that any stated goal is accepted.
+    """
     target = TARGETS[entry.target]
     is_named = (
         entry.collective in KINDS and find_kind(entry.collective).by_name and entry.collective in target.collectives
@@ -245,7 +281,7 @@ def _requirement(entry: IndexEntry, topology: Topology | None, problem: Problem 
 
 
 def _other_question(entry: IndexEntry, problem: Problem) -> Iterator[str]:
-    """Yield how an entry's stored schedule is for another question."""
+    """Yield how an entry's stored schedule is for another question: a line for each aspect that differs."""
     root = problem.group[problem.collective.root] if problem.collective.kind.rooted else None
     of_schedule = problem.collective.name, problem.group, problem.relays, root, problem.topology.name
     of_entry = entry.collective, entry.group, entry.relays, entry.root, entry.topology
@@ -261,7 +297,10 @@ def _other_question(entry: IndexEntry, problem: Problem) -> Iterator[str]:
 
 
 def _other_plan(entry: IndexEntry, problem: Problem) -> Iterator[str]:
-    """Yield what shows that the stored schedule of several groups is not the entry's."""
+    """Yield what shows that the schedule of a plan's groups is not the entry's: its topology, ranks or groups.
+
+    `problem` is that of the schedule.
+    """
     if problem.topology.name != entry.topology:
         yield f"{entry.schedule} is for topology {problem.topology.name}, its entry says {entry.topology}"
     if missing := sorted(set(entry.group) - set(problem.group)):
@@ -274,7 +313,10 @@ def _other_plan(entry: IndexEntry, problem: Problem) -> Iterator[str]:
 
 
 def _other_program(entry: IndexEntry, program: Program, text: str) -> Iterator[str]:
-    """Yield what differs between a file and its entry: threadblocks, the unit of sizes, what serves other calls."""
+    """Yield what differs between a file and its entry: threadblocks, the unit of sizes, what serves other calls.
+
+    Threadblocks are the most that a rank has. What the entry does not state is not compared.
+    """
     target = TARGETS[entry.target]
     blocks = max(FORMATS[target.format].threadblocks(program, text))
     rows = (
@@ -288,7 +330,10 @@ def _other_program(entry: IndexEntry, program: Program, text: str) -> Iterator[s
 
 
 def _other_groups(entry: IndexEntry, problem: Problem | None) -> Iterator[str]:
-    """Yield how an entry's statements on its groups differ from what its file is for."""
+    """Yield how an entry's statements on its groups, their sizes and chunks, differ from what its file is for.
+
+    `problem` is the question; the chunks of a union are compared with it.
+    """
     rows, size, goal = entry.groups, entry.shown_bytes, entry.stated_goal
     stated = [row["chunks"] for row in rows]
     most: float | None
@@ -309,7 +354,10 @@ def _other_groups(entry: IndexEntry, problem: Problem | None) -> Iterator[str]:
 
 
 def _prove_again(problem: Problem) -> tuple[Witness, ...]:
-    """Return checked witnesses of a small question's bound if no file proves one; nothing for a large question."""
+    """Return checked witnesses of a problem's bound; none for more than _MOST_RANKS ranks, or if one is refuted.
+
+    With costs on, the bound holds over all protocols.
+    """
     if problem.nranks > _MOST_RANKS:
         return ()
     whole = any_protocol(problem)
@@ -323,6 +371,8 @@ def _prove_again(problem: Problem) -> tuple[Witness, ...]:
 
 def _scale(subject: _Subject) -> float | None:
     """Return the message size that an executor sees, divided by the problem's message size; None if it is not known.
+
+    It is not known of a file with padding that has no schedule of its own.
 
     Raises:
         InputError: If the entry states padding that its schedule does not have.
@@ -354,6 +404,6 @@ def _fullest(problem: Problem) -> float:
 
 
 def _digest(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits."""
+    """Return the SHA-256 of a file in hexadecimal digits; raise InputError if it cannot be read."""
     with open_regular_file(path, "a file of the library") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -36,17 +36,17 @@ class CheckedFault:
 
 
 def check_fault(folder: Path, topology: Topology | None = None) -> Topology | None:
-    """Return the topology with the failure of a failure's folder.
+    """Check the fault.json of a folder, and return the topology with the failure.
 
     None means that the folder has no failure, or that its healthy topology is not known.
 
     Args:
         folder: The failure's folder, or a healthy library's.
-        topology: Topology of its name; others are found by their names.
+        topology: Topology of its name; others are looked up by their names.
 
     Raises:
-        InputError: If fault.json leaves files that the failure changes, or states another failure than the folder's
-            index.
+        InputError: If fault.json is malformed, leaves files that the failure changes, or states another failure than
+            the folder's index; also if that index is wrong.
     """
     entries = load_index(folder) if (folder / FAULT).exists() and (folder / INDEX).exists() else []
     checked = find_fault_errors(folder, entries, topology)
@@ -58,10 +58,12 @@ def check_fault(folder: Path, topology: Topology | None = None) -> Topology | No
 def find_fault_errors(folder: Path, entries: Sequence[IndexEntry], topology: Topology | None) -> CheckedFault:
     """Check the fault.json of a folder; without one nothing is wrong and there is no hurt topology.
 
+    What is wrong is in the result and is not raised.
+
     Args:
         folder: The failure's folder.
         entries: Entries of the folder's own index.
-        topology: Topology of its name; others are found by their names.
+        topology: Topology of its name; others are looked up by their names.
     """
     checked = CheckedFault()
     try:
@@ -92,7 +94,16 @@ def find_fault_errors(folder: Path, entries: Sequence[IndexEntry], topology: Top
 
 
 def _same_network(entry: IndexEntry, group: tuple[int, ...], healthy: Topology, hurt: Topology) -> bool:
-    """Return True if a failure does not change the network of a group and of the relays of its file."""
+    """Return True if a failure does not change the network of a group and of the relays of its file.
+
+    It is False if the failure separates ranks of the group.
+
+    Args:
+        entry: Entry of the healthy library.
+        group: Its group, or one of its isomorphic groups.
+        healthy: Topology without the failure.
+        hurt: Topology with the failure.
+    """
     kind = KINDS.get(entry.collective)
     name = entry.collective if kind is not None and kind.by_name else "allgather"
     root = group[0] if find_kind(name).rooted else None

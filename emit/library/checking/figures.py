@@ -93,7 +93,10 @@ def check_figures(values: Mapping[str, Any], evidence: Evidence) -> FigureFindin
 
 
 def _shape(values: Mapping[str, Any], evidence: Evidence, findings: FigureFindings) -> Iterator[str]:
-    """Yield the faults of the fields that describe the schedule."""
+    """Yield the faults of the fields that describe the schedule.
+
+    Without a schedule, add those that the row states to `findings.unproved`.
+    """
     shape = _shape_of(evidence.stored)
     if shape is None:
         findings.unproved += [key for key in SHAPE if values.get(key) is not None]
@@ -104,7 +107,7 @@ def _shape(values: Mapping[str, Any], evidence: Evidence, findings: FigureFindin
 
 
 def _shape_of(stored: StoredSchedule | None) -> dict[str, Any] | None:
-    """Return the fields that a stored schedule determines; None without a schedule."""
+    """Return the fields of a row that a stored schedule determines, with their values; None without a schedule."""
     if stored is None:
         return None
     schedule, problem = stored.schedule, stored.problem
@@ -120,7 +123,11 @@ def _shape_of(stored: StoredSchedule | None) -> dict[str, Any] | None:
 
 
 def _times(values: Mapping[str, Any], evidence: Evidence, findings: FigureFindings) -> Iterator[str]:
-    """Yield the faults of the times."""
+    """Yield the first fault of the times that a row states.
+
+    If they cannot be computed, add the fields that depend on them to `findings.unproved` instead; so is a time without
+    a size.
+    """
     stated = [row for row in _rows(values) if row[1] is not None]
     if evidence.time_us is None:
         findings.unproved += [key for key in ("time_us", *_OF_BOUND, "libraries") if values.get(key) is not None]
@@ -135,7 +142,7 @@ def _times(values: Mapping[str, Any], evidence: Evidence, findings: FigureFindin
 
 
 def _rows(values: Mapping[str, Any]) -> Iterator[tuple[str, int, Any, Any]]:
-    """Yield (field, bytes, time, bound) of every place that states a time."""
+    """Yield (field, size in bytes, time in µs, bound in µs) of every place that states a time; a bound may be None."""
     size, worst = values.get("shown_bytes"), values.get("worst")
     if size is not None and values.get("time_us") is not None:
         yield "time_us", size, values["time_us"], values.get("bound_us")
@@ -146,7 +153,10 @@ def _rows(values: Mapping[str, Any]) -> Iterator[tuple[str, int, Any, Any]]:
 
 
 def _bounds(values: Mapping[str, Any], evidence: Evidence, findings: FigureFindings) -> Iterator[str]:
-    """Yield the faults of the bounds, and of the figures that follow from them."""
+    """Yield the faults of the bounds, and of the figures that follow from them: gaps and the text of the proof.
+
+    Fields that no witness proves are added to `findings.unproved`. After a wrong bound nothing else is checked.
+    """
     bound = Bound(evidence.witnesses) if evidence.witnesses else None
     if bound is None:
         findings.unproved += [key for key in _OF_BOUND if values.get(key) is not None]
@@ -178,7 +188,11 @@ def _bounds(values: Mapping[str, Any], evidence: Evidence, findings: FigureFindi
 
 
 def _gaps(values: Mapping[str, Any], evidence: Evidence) -> Iterator[str]:
-    """Yield the faults of the gaps, by the times and bounds beside them."""
+    """Yield the faults of the gaps, of `optimal` and of `worst`, by the times and bounds that the row states.
+
+    A gap is a time divided by its bound, and at least 1. `worst` must be at a size that the row is for, with a gap no
+    smaller than any on the curve at such sizes.
+    """
     time_us, bound_us, gap, size = (values.get(key) for key in ("time_us", "bound_us", "gap", "shown_bytes"))
     least = 1.0
     if time_us is not None and bound_us:
@@ -204,7 +218,16 @@ def _gaps(values: Mapping[str, Any], evidence: Evidence) -> Iterator[str]:
 
 
 def _proof_texts(values: Mapping[str, Any], time_us: Callable[[float], float], bound: Bound) -> Iterator[str]:
-    """Yield the faults of the text that names the proof of the bound."""
+    """Yield the fault of the text `proof`, which must be the text of a witness that gives the bound at the size shown.
+
+    A regime that is met may precede it, such as "optimal: ". A row without the text, its size or its bound has no
+    fault.
+
+    Args:
+        values: The row.
+        time_us: Returns the time in µs at a message size in bytes.
+        bound: The proved bound.
+    """
     claim, size = values.get("proof"), values.get("shown_bytes")
     if claim is None or size is None or values.get("bound_us") is None:
         return
@@ -215,13 +238,21 @@ def _proof_texts(values: Mapping[str, Any], time_us: Callable[[float], float], b
 
 
 def _has_met_regime(values: Mapping[str, Any], time_us: Callable[[float], float], bound: Bound) -> bool:
-    """Return True if a proof's text claims no regime that is not met."""
+    """Return True if the text `proof` of a row claims no regime, such as "optimal: ", that is not met at its size."""
     proof_text, met = str(values["proof"]), _met_regimes(values["shown_bytes"], time_us, bound)
     return any("optimal" not in proof_text.removeprefix(regime) for regime in met)
 
 
 def _met_regimes(size: int, time_us: Callable[[float], float], bound: Bound) -> list[str]:
-    """Return how a proof's text may begin: regimes that are met at a size, at huge sizes or at tiny ones."""
+    """Return how a proof's text may begin: "", and the regimes that are met.
+
+    They are "optimal: " at the size, "bandwidth-optimal: " at huge sizes and "latency-optimal: " at tiny ones.
+
+    Args:
+        size: Message size in bytes.
+        time_us: Returns the time in µs at a message size in bytes.
+        bound: The proved bound.
+    """
     regimes = {"": True, "optimal: ": time_us(size) / bound.at(size)[0] <= OPTIMAL}
     regimes["bandwidth-optimal: "] = time_us(_HUGE) <= bound.at(_HUGE)[0] * (1 + _LIMIT)
     regimes["latency-optimal: "] = time_us(_TINY) <= bound.at(_TINY)[0] * (1 + _LIMIT)
@@ -229,7 +260,10 @@ def _met_regimes(size: int, time_us: Callable[[float], float], bound: Bound) -> 
 
 
 def _libraries(values: Mapping[str, Any], evidence: Evidence, findings: FigureFindings) -> Iterator[str]:
-    """Yield the faults of the times stated for other libraries."""
+    """Yield a fault for each library whose stated figures are not those of its model.
+
+    If they cannot be computed, or a library's time is not stated, "libraries" is added to `findings.unproved`.
+    """
     stated, size = values.get("libraries"), values.get("shown_bytes")
     if not stated:
         return
@@ -251,7 +285,7 @@ def _libraries(values: Mapping[str, Any], evidence: Evidence, findings: FigureFi
 
 
 def _same(value: Any, expected: Any) -> bool:
-    """Return True if two values are equal, up to rounding for numbers."""
+    """Return True if two values are equal; a float may differ from a number by rounding."""
     if isinstance(value, float) and isinstance(expected, int | float):
         return math.isclose(value, expected, rel_tol=_CLOSE)
     return bool(value == expected)

@@ -22,7 +22,7 @@ class Networks:
         self._load = lru_cache(64)(_known)
 
     def named(self, name: str) -> Topology | None:
-        """Return the topology of a name; None if it is not known."""
+        """Return the topology of a name, a given one first; None if it is not known. Lookups are remembered."""
         return self._given[name] if name in self._given else self._load(name)
 
     def of(self, entry: IndexEntry) -> Topology | None:
@@ -37,7 +37,7 @@ def largest_rank(entry: IndexEntry) -> int:
 
 
 def _known(name: str) -> Topology | None:
-    """Return the topology that the package knows by a name; None if there is none."""
+    """Return the topology that the package itself knows by a name; None for any other, such as a file's name."""
     with suppress(InputError):
         topology = None if "/" in name or name.endswith((".toml", ".xml", ".json")) else load(name)
         return topology if topology is not None and topology.name == name else None

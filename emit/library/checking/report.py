@@ -30,7 +30,10 @@ class LibraryReport:
 
     @property
     def unproved_files(self) -> set[str]:
-        """Return the files that state something unproved besides a schedule's shape and what only a search knows."""
+        """Return the files that state something unproved, besides a schedule's shape and what only a search knows.
+
+        The text of a witness does not count either.
+        """
         harmless = {*UNPROVABLE, *SHAPE, "proof"}  # "proof" is the text of a witness; its figures are proved.
         return {
             name
@@ -40,7 +43,7 @@ class LibraryReport:
         }
 
     def add(self, report: LibraryReport, prefix: str) -> None:
-        """Add the result of another folder to this one, with `prefix` before its paths."""
+        """Add the result of another folder to this one in place, with `prefix` before its paths."""
         self.wrong += [(f"{prefix}{name}", fault) for name, fault in report.wrong]
         self.remarks += report.remarks
         for reason, names in report.unproved.items():

@@ -33,7 +33,7 @@ CheckedSchedule = tuple[StoredSchedule, ScheduleCheck]
 def check_schedule(
     folder: Path, name: str, proof: str | None, networks: Networks, report: LibraryReport
 ) -> CheckedSchedule | None:
-    """Check a schedule and the proof beside it; return None if one is wrong, which is reported.
+    """Check a schedule and the proof of its bound; return None if one is wrong, which is reported.
 
     Args:
         folder: Folder of the library.
@@ -75,10 +75,17 @@ def check_schedule(
 
 
 def witnesses_of_questions(stored: Iterable[CheckedSchedule]) -> dict[object, tuple[Witness, ...]]:
-    """Return the checked witnesses of each question that names alone state; a bound holds for every schedule of it.
+    """Return the checked witnesses of each question that its names state in full.
 
-    Schedules of other questions are left out. A question is (collective, topology, group, relays, root or None, costs
-    as (protocols, source) or None).
+    A bound holds for every schedule of a question. Schedules of other questions are left out, and so are those on a
+    quotient of the network.
+
+    Args:
+        stored: Schedules with their checks.
+
+    Returns:
+        The witnesses of the schedules' proofs by question: (collective, topology, group, relays, root or None, costs as
+        (protocols, source) or None).
     """
     witnesses_of: dict[object, tuple[Witness, ...]] = {}
     for schedule, checked in stored:
@@ -97,6 +104,9 @@ def _on_named(stored: StoredSchedule, networks: Networks) -> Problem | None:
     """Return the problem of a schedule file on the topology of its stated name; None if that is not known.
 
     Costs that are not the named topology's own count as not known.
+
+    Raises:
+        InputError: If the problem is not possible on that topology.
     """
     problem = stored.bounded_problem
     topology = networks.named(problem.topology.name)
@@ -115,9 +125,12 @@ def with_stated_costs(
 ) -> Topology | None:
     """Return the topology with the costs on that a file states; None if they are not the topology's own.
 
+    They are its own if the source is, and the protocols are all that its costs allow or those that one of the targets
+    has.
+
     Args:
         topology: The topology.
-        names: The protocols that the file states: all that the topology's costs allow, or those that an executor has.
+        names: The protocols that the file states.
         source: The source of the costs that the file states.
         targets: The executors that the file may be for.
     """
@@ -135,7 +148,7 @@ def unfiled_faults(
     stored: Mapping[str, CheckedSchedule | None],
     report: LibraryReport,
 ) -> Iterator[str]:
-    """Yield the faults of a row of a build's record that has a schedule and no file.
+    """Yield the faults of a row of a build's record that has a schedule and no file, each a line that names the row.
 
     Args:
         row: The row.
@@ -184,10 +197,10 @@ def unfiled_faults(
 
 
 def any_protocol(problem: Problem) -> Problem:
-    """Return a problem under its best protocol if its costs are on, else as it is."""
+    """Return a problem under the best of its protocols if its costs are on, else the problem itself."""
     return problem.under(ANY) if problem.topology.protocol else problem
 
 
 def form_of(problem: Problem) -> bytes:
-    """Return the canonical form of a problem's network and nodes."""
+    """Return a digest of a problem's network and nodes, which is equal where two of these are the same rank by rank."""
     return network_form(problem.network, problem.topology.nodes[list(problem.ranks)])

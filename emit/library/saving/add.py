@@ -67,7 +67,7 @@ def add(additions: Sequence[Addition], folder: str | Path, *, anew: bool = False
     """Write programs into a library, each for its own range of sizes; a custom program's collective is its name.
 
     An existing file for the same question is replayed and timed again, and it stays at every size at which it is no
-    slower. With `anew` only files for other sizes stay.
+    slower. With `anew` it stays only at other sizes than the new files'.
 
     Args:
         additions: Programs to add.
@@ -108,7 +108,17 @@ def add(additions: Sequence[Addition], folder: str | Path, *, anew: bool = False
 
 
 def _file(addition: Addition, library: Library, earlier: Sequence[IndexEntry]) -> LibraryFile:
-    """Build the library's file of a program; `earlier` are the entries of the additions before it."""
+    """Build the library's file of a program; nothing is written.
+
+    Args:
+        addition: The program.
+        library: The library that is being written.
+        earlier: Entries of the additions before it.
+
+    Raises:
+        InputError: If the target cannot hold the program, it serves a size that an earlier one serves, or it cannot be
+            timed on its topology.
+    """
     entry = IndexEntry.of(_row(addition), library.folder)
     entry = entry.restated(file=f"{addition.target.folder}/{_name(entry, library, earlier)}{addition.target.suffix}")
     stem = Path(entry.file).stem[: min(63, addition.target.longest_name)]
@@ -124,7 +134,10 @@ def _file(addition: Addition, library: Library, earlier: Sequence[IndexEntry]) -
 
 
 def _place_of(addition: Addition) -> tuple[Topology, list[int]]:
-    """Return the topology and its ranks on which a program is timed."""
+    """Return the topology and its ranks on which a program is timed.
+
+    For a program that runs anywhere, the topology joins the ranks by equal links.
+    """
     n = addition.program.nranks
     if addition.topology is None:
         return load(f"full:{max(2, n)}"), list(range(n))
@@ -132,7 +145,7 @@ def _place_of(addition: Addition) -> tuple[Topology, list[int]]:
 
 
 def _requirement(addition: Addition, entry: IndexEntry) -> Requirement:
-    """Return what the library's files for the question of an addition must be."""
+    """Return what the library's files for the question of an addition must be; `entry` is the addition's own entry."""
     p, kind = addition.program, find_kind(addition.program.collective)
 
     def is_goal(existing: IndexEntry) -> bool:
@@ -146,7 +159,7 @@ def _requirement(addition: Addition, entry: IndexEntry) -> Requirement:
 
 
 def _row(addition: Addition) -> dict[str, Any]:
-    """Return the entry of a program, without its file and what depends on the file."""
+    """Return the row of a program's entry; its file name and its number of threadblocks only hold a place for now."""
     p = addition.program
     name = plain_name(p.name)
     group = list(addition.ranks) or list(range(p.nranks))
@@ -209,7 +222,10 @@ def _naming_key(entry: IndexEntry) -> tuple[object, ...]:
 
 
 def _check_free(entry: IndexEntry, others: Sequence[IndexEntry]) -> None:
-    """Raise InputError if an entry serves a size that another one serves for the same question and form."""
+    """Raise InputError if an entry serves a size that one of the others serves for the same question and form.
+
+    All of them must be of scripts: the message names these.
+    """
     for other in others:
         if other.question_and_form == entry.question_and_form and (
             entry.min_bytes <= other.last_bytes and other.min_bytes <= entry.last_bytes

@@ -60,7 +60,7 @@ class Outcome:
     lapsed: int = 0
 
     def clauses(self) -> Iterator[str]:
-        """Yield what a report says of the outcome, clause by clause."""
+        """Yield what a report says of the outcome, a clause for each kind of outcome that occurred."""
         if self.ranges:
             ranges = sorted(set(self.ranges), key=lambda ends: ends[0])
             sizes = ", ".join(format_served(low, high) for low, high in ranges)
@@ -84,8 +84,8 @@ def place(
 ) -> list[PlacedFile]:
     """Return the files of one question and form as the library will hold them, in order of their sizes.
 
-    Nothing is written. A file can be there several times, with different ranges of sizes, or not at all if others serve
-    all of its sizes.
+    Nothing is written. A file can be there more than once, with different ranges of sizes, or not at all if others
+    serve all of its sizes.
 
     Args:
         new_files: New files, no two of which serve one size. Their `entry`, `serves` and `precedence` are changed in
@@ -135,7 +135,11 @@ def write_placed(library: Library, placed: Iterable[PlacedFile]) -> None:
 
 
 def _usable(entries: Sequence[IndexEntry], requirement: Requirement, outcome: Outcome) -> list[LibraryFile]:
-    """Return the existing files that meet a requirement, in order of their sizes; note the others."""
+    """Return the existing files that meet a requirement, in order of their sizes, after checking them.
+
+    The others are left out: `outcome.moved` counts those for another network, `outcome.thrown` has the reason for each
+    other one.
+    """
     files = []
     for entry in sorted(entries, key=lambda entry: entry.min_bytes):
         if None not in (requirement.network, entry.network) and entry.network != requirement.network:
@@ -149,7 +153,11 @@ def _usable(entries: Sequence[IndexEntry], requirement: Requirement, outcome: Ou
 
 
 def _add_known_facts(file: LibraryFile, existing: Sequence[LibraryFile]) -> None:
-    """Add the better bound, the schedule and the proof of an existing file of the same text and name to a new file."""
+    """Let a new file state what the library knows of it, if `existing` has a file of the same text and name.
+
+    Its `entry` becomes that file's entry if this has a bound that is no lower; else it gets only that entry's schedule
+    and proof.
+    """
     entry = file.entry
     known = next((old.entry for old in existing if old.text == file.text and old.entry.file == entry.file), None)
     if known is None:
@@ -161,7 +169,16 @@ def _add_known_facts(file: LibraryFile, existing: Sequence[LibraryFile]) -> None
 
 
 def _rank(file: LibraryFile, new_files: Sequence[LibraryFile], requirement: Requirement, anew: bool) -> None:
-    """Set what decides which sizes a file gets: which messages it takes, and its precedence."""
+    """Set what decides which sizes a file gets: its `precedence`, and `serves`, which messages it takes.
+
+    `serves` stays if the file has padding, or a new file sees other message sizes than the problem.
+
+    Args:
+        file: The file, existing or new.
+        new_files: All new files.
+        requirement: What a file must be to answer the question.
+        anew: True if new files replace all others.
+    """
     target, divides, padding = requirement.target, file.entry.divides, file.entry.padding
     cells = divides // (requirement.blocks * (target.cell_bytes or 1))
     # The blocks of such files differ in size, so any size may be usual.
@@ -177,7 +194,10 @@ def _rank(file: LibraryFile, new_files: Sequence[LibraryFile], requirement: Requ
 
 
 def _never_slower(file: LibraryFile, new_files: Sequence[LibraryFile]) -> bool:
-    """Return True if a file with other padding is never slower than the new files for the same contents."""
+    """Return True if a file with other padding is never slower than the new files for the same contents.
+
+    It is compared with each new file at the size at which that is shown. Every new file must have an offer.
+    """
     filled = 1 - file.entry.padding
     for new_file in new_files:
         assert new_file.offer is not None
@@ -188,14 +208,16 @@ def _never_slower(file: LibraryFile, new_files: Sequence[LibraryFile]) -> bool:
 
 
 def _ends(entry: IndexEntry) -> tuple[int, int | None]:
-    """Return the smallest and the largest message of an entry in bytes."""
+    """Return the smallest and the largest message of an entry in bytes; the latter is None for no limit."""
     return entry.min_bytes, entry.max_bytes
 
 
 def _entry_for(
     file: LibraryFile, low: int, high: int | None, names: Collection[str], *, is_repeated: bool
 ) -> IndexEntry:
-    """Return the entry of a file for a part of its sizes, with a name of its own.
+    """Return the entry of a file for a part of its sizes, with a name of its own; its own entry if nothing changes.
+
+    A new file whose name is in use, or another part of a file, gets a new name.
 
     Args:
         file: The file.
@@ -214,7 +236,7 @@ def _entry_for(
 
 
 def _text_for(file: LibraryFile, entry: IndexEntry) -> str | None:
-    """Return the text of a file under a new entry; None if the library has it already.
+    """Return the text of a file under a new entry, restated if the entry changed; None if the library has it already.
 
     Raises:
         InputError: If the file takes no message of the entry's sizes.
@@ -230,7 +252,20 @@ def _text_for(file: LibraryFile, entry: IndexEntry) -> str | None:
 def _figures_for(
     file: LibraryFile, low: int, high: int | None, result: SearchResult, new_files: Sequence[LibraryFile]
 ) -> dict[str, Any]:
-    """Return what a file's entry states of its time, now that the file is for the sizes from `low` to `high`."""
+    """Return what a file's entry states of its time, now that the file is for the sizes from `low` to `high`.
+
+    The figures are for the size at which the entry is shown if that is in the range, else for a size in its middle.
+
+    Args:
+        file: The file.
+        low: Smallest message in bytes, as an executor sees it.
+        high: Largest message in bytes, as an executor sees it; None if there is no limit.
+        result: The search, whose bound counts.
+        new_files: The new files; the first tells how message sizes of the problem and of executors compare.
+
+    Returns:
+        Values of the entry's fields: those of `synth.search.statement.compare`, and worst and curve.
+    """
     scale_of_contents = next((new_file.scale * (1 - new_file.entry.padding) for new_file in new_files), 1.0)
     scale = scale_of_contents / (1 - file.entry.padding)
     least, most = math.ceil(max(1, low) / scale), LARGEST if high is None else int(high / scale)
@@ -247,13 +282,23 @@ def _figures_for(
 
 
 def _middle(low: int, high: int) -> int:
-    """Return a power of two in the middle of a range, or its lower end if it contains none."""
+    """Return the power of two in the middle of a range, the lower of two; the lower end if it contains none."""
     exponents = [e for e in range(63) if low <= 1 << e <= high]
     return 1 << exponents[(len(exponents) - 1) // 2] if exponents else low
 
 
 def _free_name(stem: str, low: int, text: str, suffix: str, names: Collection[str]) -> str:
-    """Return a free name for a file whose name is in use: with its first size, and with a digest if that is needed."""
+    """Return a new name for a file whose name is in use: with its first size, and with a digest of its text if needed.
+
+    The name with the digest is returned even if it is in use. An ending for the form of calls stays at the end.
+
+    Args:
+        stem: The name without its suffix.
+        low: Smallest message in bytes.
+        text: Text of the file.
+        suffix: Suffix of the name.
+        names: Names that are in use.
+    """
     form_ending = next((ending for ending in FORMS.values() if stem.endswith(ending)), "")
     named = f"{stem.removesuffix(form_ending)}-from{low}"
     candidates = [f"{named}{form_ending}{suffix}", f"{named}-{zlib.crc32(text.encode()):08x}{form_ending}{suffix}"]
@@ -293,7 +338,11 @@ def table_rows(
 
 
 def _table_row(result: SearchResult, placed_file: PlacedFile) -> dict[str, Any]:
-    """Return the row of a file; the time and bound of an existing file are computed again."""
+    """Return the row of a file with the sizes that it now serves.
+
+    The time and bound of an existing file are computed again, at the size at which its entry is shown or, if it does
+    not serve that, at one in the middle.
+    """
     entry, file = placed_file.entry, placed_file.file
     ends = {"min_bytes": entry.min_bytes, "max_bytes": entry.max_bytes}
     if file.offer is not None:

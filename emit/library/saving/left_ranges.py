@@ -29,7 +29,7 @@ class OwnAlgorithm:
     library: str
 
     def time_us(self, size_bytes: float) -> float:
-        """Return the library's time in µs for a message size in bytes."""
+        """Return the library's time in µs for a message size in bytes; infinity if its model has none."""
         choice = self.result.library(self.library, int(size_bytes))
         return choice.time_us if isinstance(choice, LibraryChoice) else float("inf")
 
@@ -41,9 +41,9 @@ class OwnAlgorithm:
 def leave_to_libraries(result: SearchResult, libraries: Sequence[str]) -> SearchResult:
     """Return a search result whose ranges are cut, at powers of two, where a library is faster.
 
-    Ranges that are left to a library have its name and times. A schedule that has no program is compared like a
-    program. Nothing is left to a library where none is modelled, where times are without an executor's costs, or
-    where the user named the engine.
+    Ranges that are left to a library have its name and times, and the reason in `refused`. A schedule that has no
+    program is compared like a program. A library must be faster by more than 2 %. Nothing is left to a library where
+    none is modelled, where times are without an executor's costs, or where the user named the engine.
 
     Args:
         result: The search result with programs.
@@ -81,7 +81,10 @@ def _parts(result: SearchResult, offer: Offer, libraries: Sequence[str]) -> Iter
 
 
 def _faster_library(result: SearchResult, offer: Offer, libraries: Sequence[str], size_bytes: int) -> str:
-    """Return the first library whose algorithm is clearly faster than an offer at a size, and than others; else ""."""
+    """Return the library whose algorithm is faster than an offer at a size by more than 2 %; "" if there is none.
+
+    Of two such libraries the earlier one is taken, unless the later one is faster by more than 2 % than it.
+    """
     best, best_us = "", _FASTER * offer.time_us(size_bytes)
     for library in libraries:
         time_us = OwnAlgorithm(result, library).time_us(size_bytes)

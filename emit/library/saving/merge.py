@@ -48,8 +48,9 @@ _Part = tuple[RivalT, int, int]  # A rival and the smallest and the largest mess
 def merge(rivals: Sequence[RivalT]) -> list[_Part[RivalT]]:
     """Return (rival, smallest size, largest size) in order of sizes; both are inclusive.
 
-    An earlier rival stays where a later one is no faster. A rival can occur several times, or not at all. Sizes that no
-    rival covers are in no part.
+    Of the rivals that cover a size only those with the lowest precedence count. An earlier one stays where a later one
+    is no faster, and may take over a part of only a few sizes. A rival can occur more than once, or not at all. Sizes
+    that no rival covers are in no part.
     """
     parts: list[_Part[RivalT]] = []
     for low, next_low in pairwise(sorted({end for rival in rivals for end in (rival.low, rival.high + 1)})):
@@ -61,7 +62,7 @@ def merge(rivals: Sequence[RivalT]) -> list[_Part[RivalT]]:
 
 
 def _joined(parts: Sequence[_Part[RivalT]]) -> list[_Part[RivalT]]:
-    """Return the parts with neighbours of one rival joined."""
+    """Return the parts in their order, with neighbouring parts of one rival joined into one."""
     joined: list[_Part[RivalT]] = []
     for rival, low, high in parts:
         if joined and joined[-1][0] is rival and joined[-1][2] + 1 == low:
@@ -71,7 +72,11 @@ def _joined(parts: Sequence[_Part[RivalT]]) -> list[_Part[RivalT]]:
 
 
 def _worth(part: _Part[RivalT], rivals: Sequence[RivalT]) -> _Part[RivalT]:
-    """Return the part, or give it to an earlier rival if it is only a few sizes, so that a file is saved."""
+    """Return the part, or give it to an earlier rival if it is only a few sizes, so that a file is saved.
+
+    That is so if they span at most 1/64 of the first one. The earlier rival must cover them and have the same
+    precedence. The part stays if it is all of its rival's sizes.
+    """
     server, low, high = part
     if high - low > low // _FEW or (low, high) == (server.low, server.high):
         return part
@@ -84,7 +89,7 @@ def _worth(part: _Part[RivalT], rivals: Sequence[RivalT]) -> _Part[RivalT]:
 
 
 def _shared(rivals: Sequence[RivalT], low: int, high: int) -> list[_Part[RivalT]]:
-    """Return the parts of a range that all of the rivals could serve.
+    """Return the parts of the sizes from `low` to `high`, all of which each of the rivals could serve.
 
     Their ends are exact to the byte, so that a later merge of the resulting files finds the same servers.
     """
@@ -93,7 +98,7 @@ def _shared(rivals: Sequence[RivalT], low: int, high: int) -> list[_Part[RivalT]
 
 
 def _sample_sizes(low: int, high: int) -> list[int]:
-    """Return the sizes at which a range is examined: its ends within ordinary sizes, and two sizes per octave."""
+    """Return the sizes at which a range is examined, rising: its ends within SMALLEST to LARGEST, and two an octave."""
     first, last = max(low, min(SMALLEST, high)), min(high, max(LARGEST, low))
     octaves = (base << e for e in range(63) for base in (2, 3))
     return sorted({first, last, *(size for size in octaves if first < size < last)})
@@ -102,8 +107,9 @@ def _sample_sizes(low: int, high: int) -> list[int]:
 def _best(rivals: Sequence[RivalT], size: int, *, exact: bool = False) -> RivalT:
     """Return the fastest rival at a size among those that take all messages that an earlier rival takes.
 
-    Sizes between powers of two divide into fewer cells. Which messages a file takes is therefore asked for the power of
-    two below and for half of it, unless `exact`.
+    A later rival that takes more is preferred whatever its time; one that is only faster must be so by more than
+    rounding. Sizes between powers of two divide into fewer cells. Which messages a file takes is therefore asked for
+    the power of two below and for half of it, unless `exact`.
     """
     power = 1 << (size.bit_length() - 1)
     sizes_asked = (size,) if exact else (power, power // 2)

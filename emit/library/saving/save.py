@@ -67,14 +67,17 @@ class Saved:
 
     @property
     def paths(self) -> list[Path]:
-        """Return the paths of all new files: the executor's files, the index, then schedules and proofs."""
+        """Return the paths of all new files: the executor's files, the index, then schedules and proofs.
+
+        The executor's files include those of the other form of calls.
+        """
         new_paths = [*self._new(), *(self.other_form._new() if self.other_form else [])]
         stored = [paths[kind] for paths in self._new() for kind in FILE_KINDS[1:] if kind in paths]
         index = [] if self.index is None else [self.index]
         return [paths["file"] for paths in new_paths if "file" in paths] + index + stored
 
     def _new(self) -> list[dict[str, Path]]:
-        """Return the files of the rows that are new."""
+        """Return the files of the rows that are new, each by kind (file, schedule, proof_file)."""
         return [files for row, files in zip(self.rows, self.files, strict=True) if not row["kept"]]
 
 
@@ -99,12 +102,12 @@ def save(
     Args:
         result: The search.
         folder: Folder of the library.
-        settings: The target and its limits.
+        settings: The target and its limits; without a target only schedules are written.
         proof: True to write schedules and proofs.
         anew: True to replace existing files.
         until: Time of `synth.model.deadline.now` after which nothing is lowered or checked. What is missing then has no
             file, files of the other form first. If another process still holds the library then, all is written to a
-            new library beside it, which `Saved.folder` names.
+            new library next to it, which `Saved.folder` names.
         other_result: The same answers with programs of the other form of calls, if these are known. They are not
             lowered then.
 
@@ -200,15 +203,16 @@ class _CallForm:
 
     @property
     def files(self) -> list[LibraryFile]:
-        """Return the new files."""
+        """Return the new files, in the order of their ranges."""
         return [file for file in self.new_files if file is not None]
 
     def make(self, library_entries: Sequence[IndexEntry], until: float) -> None:
-        """Make a file for each range, or note why there is none.
+        """Make a file for each range, or note why there is none; fill `new_files`, `refused` and `left`.
 
         Args:
             library_entries: Entries of the library.
-            until: Time of `now` after which no more files are made.
+            until: Time of `now` after which no more files are made, with half of the search's time of grace. The first
+                file of the usual form is made even then if its text is written already.
         """
         programs = self.programs
         ending = "" if programs is None or programs.is_usual else FORMS[programs.inplace]
@@ -234,7 +238,9 @@ class _CallForm:
             self.new_files.append(new_file)
 
     def join(self, old_entries: Sequence[IndexEntry], outcome: Outcome, used_names: Sequence[str]) -> None:
-        """Place the new files among the library's existing files.
+        """Place the new files among the library's existing files, and keep the outcome in `placed`; nothing is written.
+
+        Without new files nothing is done.
 
         Args:
             old_entries: The library's entries for the question and form.
@@ -248,8 +254,13 @@ class _CallForm:
     def keep_schedules(self, library: Library, outcome: Outcome, until: float) -> None:
         """Check the library's schedules against the new ones of the same names, for ranges without a file.
 
-        An existing schedule stays if it is no slower at any size compared, and gives way if it is slower at all of
-        them. Else both stay.
+        An existing schedule stays if it is no slower at any size compared, and is replaced if it is slower at all of
+        them. Else both stay, also if the time ends first. `result`, `stays` and `stays_beside` say so afterwards.
+
+        Args:
+            library: The library.
+            outcome: Where the ranges of the schedules that stay are added.
+            until: Time of `now` after which no more schedules are checked, with half of the search's time of grace.
         """
         ranges, listed = list(self.result.ranges), {entry.schedule for entry in library.entries}
         for number, name in enumerate(stems(self.result, library.entries)):
@@ -290,7 +301,7 @@ class _CallForm:
 
 
 def file_of(result: SearchResult, served: Offer, name: str, programs: Programs, **fields: object) -> LibraryFile:
-    """Return an offer of a search as a file of a library.
+    """Return an offer of a search as a file of a library; nothing is written.
 
     Args:
         result: The search.
@@ -342,7 +353,10 @@ def file_of(result: SearchResult, served: Offer, name: str, programs: Programs, 
 
 
 def _sizes(served: Offer) -> set[int]:
-    """Return the sizes in bytes at which schedules for a range are compared."""
+    """Return the sizes in bytes at which schedules for a range are compared: its ends and the size that is shown.
+
+    They are 1 byte or more; without a largest size LARGEST is taken.
+    """
     return {max(1, served.low), served.shown, max(served.low, LARGEST) if served.high is None else served.high}
 
 
@@ -359,7 +373,7 @@ def _remarks(forms: Sequence[_CallForm], entries: Sequence[IndexEntry], outcome:
 
 
 def _of_target(programs: Programs, entries: Sequence[IndexEntry]) -> Iterator[str]:
-    """Yield what users of the files must know of the executor and its devices."""
+    """Yield sentences on what users of the files must know of the executor and its devices, maybe none."""
     target, collective = programs.target, programs.problem.collective.name
     if programs.in_place_of is not None:
         yield f"{programs.in_place_of.reader} cannot call {collective}: the files are for {target.reader}"
@@ -373,7 +387,13 @@ def _of_target(programs: Programs, entries: Sequence[IndexEntry]) -> Iterator[st
 
 
 def _served(target: Target, entries: Sequence[IndexEntry], lacking: Sequence[str]) -> Iterator[str]:
-    """Yield which sizes and forms of calls the files do not serve, and what serves these."""
+    """Yield which sizes and forms of calls the files do not serve, and what serves these.
+
+    Args:
+        target: Executor of the files.
+        entries: Entries of the files.
+        lacking: Reasons why ranges have no file, a clause each.
+    """
     unit = "bytes" if target.cell_bytes else "elements"
     divides = sorted({entry.divides for entry in entries} - {1})
     if divides:
@@ -386,9 +406,20 @@ def _served(target: Target, entries: Sequence[IndexEntry], lacking: Sequence[str
 def _place_schedules(
     library: Library, forms: Sequence[_CallForm], proof: bool, others: Sequence[IndexEntry]
 ) -> dict[int, dict[str, str]]:
-    """Write the schedules of algorithms without a file, with `proof` of all that stay; return them by range number.
+    """Write the schedules of algorithms without a file, with `proof` those of all new files too, each with its proof.
 
     Entries of their files then name them. The entries in `others`, of other questions or targets, keep their schedules.
+    Ranges that are left to a vendor library have none.
+
+    Args:
+        library: The library that is being written.
+        forms: The files of each form of calls, the usual one first; entries of their new files are changed in place.
+        proof: True to write all schedules, with their proofs.
+        others: The library's entries that are not replaced.
+
+    Returns:
+        The names of the schedule (and the proof_file) by this kind, for each range number that has any. An existing
+        schedule that stays is included.
     """
     usual, stored = forms[0], {}
     placed = [placed_file for form in forms for placed_file in form.placed]
@@ -422,7 +453,21 @@ def _place_schedules(
 
 
 def _place_schedule(library: Library, result: SearchResult, served: Offer, name: str, proof: bool) -> dict[str, str]:
-    """Write the schedule of one algorithm at the size it is shown for; return the names of its files by kind."""
+    """Write the schedule of one algorithm at the size it is shown for, with `proof` also the proof of its bound.
+
+    Args:
+        library: The library that is being written.
+        result: The search.
+        served: The offer of the algorithm.
+        name: Stem of the files' names.
+        proof: True to write the proof.
+
+    Returns:
+        The names in the library: schedule, and proof_file if there is one.
+
+    Raises:
+        InputError: If a file cannot be written.
+    """
     files = {"schedule": f"{SCHEDULES}/{name}.synth"}
     path = save_schedule(library.place(files["schedule"]), served.algorithm, served.shown)
     if proof:
@@ -434,7 +479,11 @@ def _place_schedule(library: Library, result: SearchResult, served: Offer, name:
 
 
 def stem_of_problem(problem: Problem) -> str:
-    """Return how the names of a problem's files begin: what is asked."""
+    """Return how the names of a problem's files begin: collective, network, group, root and relays.
+
+    The group is allN if it is all N ranks, else its ranks with dots between. Ranks that would take more than 40
+    characters are replaced by a digest.
+    """
     fields = question(problem)
     root = "" if fields["root"] is None else f"-root{fields['root']}"
     network, group, relays = _names_of_ranks(problem)
@@ -442,12 +491,16 @@ def stem_of_problem(problem: Problem) -> str:
 
 
 def folder_of_problem(problem: Problem) -> str:
-    """Return a name for a folder of the files for a problem's network, group and relays."""
+    """Return a name for a folder of the files for a problem, NETWORK-GROUP, with -relayRANKS if there are relays."""
     return "{}-{}{}".format(*_names_of_ranks(problem))
 
 
 def _names_of_ranks(problem: Problem) -> tuple[str, str, str]:
-    """Return a problem's network, group and relays as parts of names; the relays begin with - if there are any."""
+    """Return a problem's network, group and relays as parts of names; the relays begin with -relay, or are "" if none.
+
+    The group is allN if it is all N ranks, else its ranks with dots between. Ranks that would take more than 40
+    characters are replaced by a digest.
+    """
     fields = question(problem)
     topology = as_file_name(Path(fields["topology"]).name)
     group = fields["group"]
@@ -462,7 +515,10 @@ def _names_of_ranks(problem: Problem) -> tuple[str, str, str]:
 
 
 def stem(result: SearchResult, served: Offer) -> str:
-    """Return a file's name without its ending: what is asked and the algorithm's shape (unique within a library)."""
+    """Return a file's name without its ending: what is asked, and the algorithm's steps, rounds and chunks.
+
+    Two ranges of one algorithm have the same; `stems` tells them apart.
+    """
     shape = served.algorithm
     return f"{stem_of_problem(result.problem)}-{shape.steps}step-{shape.rounds}r{shape.chunks}c"
 

@@ -74,7 +74,7 @@ def save_groups(
     If a group's own bound is higher than the union's, `proof` also writes that group's part of the schedule and the
     proof of its bound (NAME-groupN.synth, NAME-groupN.proof.json). Existing files for all groups stay if they are no
     slower, and nothing is written then; files for other sizes stay; with `anew` none of them stays. If there can be no
-    file, the schedule is written, and `SavedGroups.refused` says why.
+    file, the schedule is written, where one of the library that is no slower stays, and `SavedGroups.refused` says why.
 
     Args:
         result: The plan.
@@ -82,7 +82,7 @@ def save_groups(
         programs: Lowering of plans.
         proof: True to write proofs.
         until: Time of `synth.model.deadline.now` after which no file is made for an executor. If another process still
-            holds the library then, all is written to a new one beside it.
+            holds the library then, all is written to a new one next to it.
         anew: True to replace existing files.
 
     Raises:
@@ -120,11 +120,15 @@ def save_groups(
 def _new_files(
     result: ConcurrentResult, programs: GroupPrograms, until: float
 ) -> tuple[ConcurrentPrograms | None, list[LibraryFile], str]:
-    """Return a plan's programs and their files; None, no file and the reason if there are none in time."""
+    """Return a plan's programs, their files and "", or None, no file and the reason why there are none in time.
+
+    The reason is empty if no target is asked for. Nothing is written.
+    """
     if programs.settings.name == NONE:
         return None, [], ""
 
     def lower_and_write() -> tuple[ConcurrentPrograms, list[LibraryFile]]:
+        """Return the plan's programs and their files."""
         lowered = programs.lower(result.problem, result.algorithm)
         return lowered, [_file(result, part) for part in lowered.parts]
 
@@ -142,7 +146,16 @@ def _existing_files(
     parts: Sequence[GroupProgram],
     new_files: Sequence[LibraryFile],
 ) -> tuple[list[IndexEntry], float] | None:
-    """Return the library's files for all groups, checked again, and their time in µs; None if a group has none."""
+    """Return the entries of the library's files for all groups and their time in µs; None if a group has none.
+
+    The files are checked again. A wrong one, or one beyond the target's present limits, counts as none.
+
+    Args:
+        entries: Entries of the library.
+        result: The plan.
+        parts: The plan's new programs.
+        new_files: Their files, in the same order.
+    """
     files: list[LibraryFile] = []
     for part, new_file in zip(parts, new_files, strict=True):
         programs, problem = copy(part.programs), part.algorithm.problem
@@ -161,7 +174,15 @@ def _existing_files(
 
 
 def _beside(library: Library, entry: IndexEntry) -> Iterator[IndexEntry]:
-    """Yield the library's entries that remain for a question next to a group's file for one size; cut their files."""
+    """Yield the library's entries that remain for a question next to a group's file for one size.
+
+    A file whose range has that size is cut into the sizes below and above, which are written to `library`. A part that
+    cannot be written is left out.
+
+    Args:
+        library: The library that is being written.
+        entry: The group's entry, of one size.
+    """
     size = entry.min_bytes
     for existing in library.entries:
         if existing.question != entry.question:
@@ -183,7 +204,16 @@ def _beside(library: Library, entry: IndexEntry) -> Iterator[IndexEntry]:
 
 
 def _place_schedules(library: Library, result: ConcurrentResult, name: str, proof: bool) -> list[str]:
-    """Write schedules and proofs, and return their names in the library."""
+    """Write the union's schedule, with `proof` also the proof of its bound; return their names in the library.
+
+    If the decisive bound is one group's own, `proof` also writes that group's part and its proof, whose names follow.
+
+    Args:
+        library: The library that is being written.
+        result: The plan.
+        name: Path of the files in the library without their endings.
+        proof: True to write proofs.
+    """
     size, written = result.size_bytes, [f"{name}.synth"]
     path = save_schedule(library.place(written[0]), result.algorithm, size)
     if proof:
@@ -206,7 +236,14 @@ def _place_schedules(library: Library, result: ConcurrentResult, name: str, proo
 
 
 def _file(result: ConcurrentResult, part: GroupProgram) -> LibraryFile:
-    """Return the library's file of a program; its entry says where each group's chunks are."""
+    """Return the library's file of a program of a plan; its entry says where each group's chunks are.
+
+    Nothing is written. A program of more than one group gets a collective of its own, whose name ends in a digest of
+    the plan's question.
+
+    Raises:
+        InputError: If the target cannot hold the program.
+    """
     is_one_group, problem, size = len(part.groups) == 1, part.algorithm.problem, max(1, round(part.size_bytes))
     offer = Offer(part.algorithm, part.by).at_size(size)
     bound = result.isolated[part.groups[0]].bound if is_one_group else result.bound
@@ -231,7 +268,7 @@ def _file(result: ConcurrentResult, part: GroupProgram) -> LibraryFile:
 
 
 def _stem(result: ConcurrentResult) -> str:
-    """Return a file's name without its ending: what is asked, shortened, and the shape."""
+    """Return a file's name without its ending: collective, topology, groups, digest of what is asked, and the shape."""
     problem = result.problem
     plain = [as_file_name(name) for name in (problem.collective.name, Path(problem.topology.name).name)]
     shape = f"{result.algorithm.steps}step-{len(result.algorithm.schedule)}sends"
@@ -239,6 +276,6 @@ def _stem(result: ConcurrentResult) -> str:
 
 
 def _digest(result: ConcurrentResult) -> str:
-    """Return a digest of what is asked."""
+    """Return eight hexadecimal digits for what is asked: each group's ranks, collective and size, relays, objective."""
     members = [(m.ranks, m.collective.name, float(m.size_bytes)) for m in result.problem.members]
     return f"{zlib.crc32(repr([*members, result.relay, result.objective]).encode()):08x}"

@@ -56,9 +56,10 @@ class Times:
     predictors: dict[tuple[str, tuple[int, ...]], TimedProgram | None] = field(default_factory=dict)
 
     def at(self, entry: IndexEntry, size_bytes: int) -> float | None:
-        """Return the time in µs of an entry's file at a size; None if the network is not known.
+        """Return the time in µs of an entry's file at a message size in bytes; None if the network is not known.
 
-        It is the time that the entry states for this size, or else a prediction.
+        It is the time that the entry states for this size, or else a prediction, whose predictor is kept in
+        `predictors`.
 
         Raises:
             InputError: If the file cannot be read or is wrong; a stated time needs no file.
@@ -75,7 +76,11 @@ class Times:
         return None if timed is None else timed.time_us(size_bytes)
 
     def _predictor(self, entry: IndexEntry) -> TimedProgram | None:
-        """Return the predictor of an entry's checked file; None if its network is not known."""
+        """Return the predictor of an entry's checked file; None if its network is not known.
+
+        Raises:
+            InputError: If the file cannot be read or is wrong.
+        """
         topology = self.networks.of(entry)
         if topology is None:
             return None
@@ -90,11 +95,13 @@ def differences(
 ) -> Iterator[Difference]:
     """Yield the predicted times of two libraries for every question and each size for which either has a file.
 
+    Isomorphic groups are questions of their own. Of a question's files the first in whose range the size is counts.
+
     Args:
         first: Entries of the first library.
         second: Entries of the second library.
         sizes: Message sizes in bytes.
-        topology: Topology of the entries of its name; others are found by their names.
+        topology: Topology of the entries of its name; others are looked up by their names.
 
     Raises:
         InputError: If a file cannot be read or is wrong.

@@ -39,7 +39,9 @@ class Environment:
 
 
 def environments(entries: Sequence[IndexEntry], target: str | None = None) -> list[Environment]:
-    """Return the environment of each target that has files among the entries of one index, or of the named target only.
+    """Return the environment of each target that has files among the entries of one index, in the order of TARGETS.
+
+    With `target`, only that of the target of this name is returned.
 
     Raises:
         InputError: If the named target is unknown or has no files, or if a list of files needs a library at a path
@@ -57,7 +59,11 @@ def environments(entries: Sequence[IndexEntry], target: str | None = None) -> li
 
 
 def _environment(target: Target, entries: Sequence[IndexEntry]) -> Environment:
-    """Return the environment of one target; raise InputError if a colon in a path prevents a list."""
+    """Return the environment of one target, given its entries, of which there must be one.
+
+    Raises:
+        InputError: If the variable is a list of files with colons, and the library's path has a colon.
+    """
     folder = entries[0].folder.resolve()
     remarks = list(target.remarks)
     variables: dict[str, str] = {}
@@ -90,7 +96,7 @@ def _environment(target: Target, entries: Sequence[IndexEntry]) -> Environment:
 
 
 def _mixed(entries: Sequence[IndexEntry]) -> str:
-    """Return the first two questions of one collective and number of ranks, which readers confuse; empty if none."""
+    """Return two questions of one collective and number of ranks in words, which readers confuse; "" if none are."""
     first_entries: dict[tuple[str, int], IndexEntry] = {}
     for entry in entries:
         first = first_entries.setdefault((entry.collective, len(entry.communicator)), entry)
@@ -100,6 +106,6 @@ def _mixed(entries: Sequence[IndexEntry]) -> str:
 
 
 def _question(entry: IndexEntry) -> str:
-    """Return an entry's question in words."""
+    """Return an entry's collective, topology, ranks and root in words."""
     root = "" if entry.root is None else f" root {entry.root}"
     return f"{entry.collective} on {entry.topology} group {format_listed(entry.communicator)}{root}"

@@ -56,9 +56,10 @@ def export_folders(
     groups: Iterable[tuple[int, ...]] = (),
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> list[Folder]:
-    """Write a folder for each communicator that a target has files for, or for each root if there are several.
+    """Write a folder for each communicator that a target has files for, or for each root if there is more than one.
 
-    Each is a library with an index and env.sh. Every file is checked before the first folder is written.
+    Each is a library with an index and env.sh. Every file is checked before the first folder is written. Files that a
+    folder holds for other questions stay.
 
     Args:
         entries: Entries of the library.
@@ -95,7 +96,11 @@ def export_folders(
 
 
 def _folders(entries: Sequence[IndexEntry]) -> dict[str, list[IndexEntry]]:
-    """Return the entries of each folder by its name: one per communicator, or one per root if there are several."""
+    """Return the entries of each folder by its name: one per topology and communicator, or one per root of it.
+
+    Roots have folders of their own if there are two or more. With one per root, entries without a root are in each of
+    these folders.
+    """
     folders: dict[str, list[IndexEntry]] = {}
     by_communicator: dict[tuple[str, tuple[int, ...]], list[IndexEntry]] = defaultdict(list)
     for entry in entries:
@@ -116,7 +121,7 @@ def checked_bytes(entry: IndexEntry) -> bytes:
     """Return a file's bytes, which must be right for what the entry serves, whatever digest the index states.
 
     Raises:
-        InputError: If the file is wrong, or is not the one that the index was written for.
+        InputError: If the file cannot be read, is wrong, or is not the one that the index was written for.
     """
     data = read_bytes(entry.path, "a file of the library", MOST_BYTES, entry.folder)
     stated = entry.stated_digest("file")
@@ -134,7 +139,13 @@ def checked_bytes(entry: IndexEntry) -> bytes:
 
 
 def _other_call(entry: IndexEntry, program: Program) -> str:
-    """Return how a right program serves other calls than its entry says; empty if it serves these."""
+    """Return in words how a right program serves other calls than its entry says; empty if it serves these.
+
+    The first difference of collective, ranks, root, form of calls and protocol counts.
+
+    Raises:
+        InputError: If the goal that the entry states is malformed.
+    """
     kind = KINDS.get(entry.collective)
     is_named = kind is not None and kind.by_name and not entry.relays and entry.goal() is None
     root = program.root if entry.root is None or not is_named else entry.group.index(entry.root)
@@ -151,7 +162,16 @@ def _other_call(entry: IndexEntry, program: Program) -> str:
 
 
 def _write(folder: Path, entries: Sequence[IndexEntry], files: dict[str, bytes]) -> Folder:
-    """Write one folder with its index and env.sh."""
+    """Write one folder with its index and env.sh.
+
+    Args:
+        folder: The folder, which is made if it is missing.
+        entries: Its entries, one or more, of one target; their schedules and proofs are not written.
+        files: Bytes of the files by their names in `entries`.
+
+    Raises:
+        InputError: If the folder cannot be written.
+    """
     with writing(folder, "-o") as library:
         own_entries = []
         for entry in entries:
@@ -171,5 +191,5 @@ def _write(folder: Path, entries: Sequence[IndexEntry], files: dict[str, bytes])
 
 
 def load_line(folder: Folder) -> str:
-    """Return the command of a POSIX shell that makes an executor load a folder."""
+    """Return the line for a POSIX shell that sets the environment of a folder, by which the executor loads it."""
     return f". {shlex.quote(str(folder.path / 'env.sh'))}"

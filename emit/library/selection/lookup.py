@@ -26,7 +26,9 @@ GOAL_FORMAT = "synth-goal-1"
 
 
 def choose(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> IndexEntry | None:
-    """Return the entry that serves a call, or None, as `Selector.choose` does, which is faster for many calls.
+    """Return the entry that serves a call; None if the executor's own algorithm serves it.
+
+    For many calls of one index, `Selector.choose` does the same faster.
 
     Args:
         entries: Entries of one index.
@@ -40,7 +42,7 @@ def choose(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) ->
 
 
 def entry_beside(path: str | Path) -> IndexEntry | None:
-    """Return what an index beside a file, or in the folder above, says of it; None if no index of ours names it."""
+    """Return the entry of a file in the index of its folder or of the folder above; None if neither index names it."""
     for folder, name in _folders_above(path):
         with suppress(InputError):
             for entry in load_index(folder):
@@ -50,10 +52,10 @@ def entry_beside(path: str | Path) -> IndexEntry | None:
 
 
 def place_beside(path: str | Path) -> tuple[Topology, list[int]] | None:
-    """Return the topology of a file, and its rank of each rank of the file, by an index beside it or one folder above.
+    """Return the topology of a file and its rank of each rank of the file, by the index of its folder or the one above.
 
-    If the topology has dead or slow parts, it is the healthy one, whose devices and nodes are the same. None if there
-    is no index, `load` does not know the name, or the topology has too few ranks.
+    If the topology has dead or slow parts, it is the healthy one, whose devices and nodes are the same. None if no
+    index names the file, `load` does not know the topology's name, or the topology has too few ranks.
     """
     entry = entry_beside(path)
     if entry is None:
@@ -65,7 +67,10 @@ def place_beside(path: str | Path) -> tuple[Topology, list[int]] | None:
 
 
 def namesake_beside(path: str | Path) -> str | None:
-    """Return another file of the library that the executor would confuse with this one by its name; None without."""
+    """Return another file of the library, by its path there, that the executor would take for this one by its name.
+
+    None if there is none, no index names the file, or the executor does not tell files apart by the names in them.
+    """
     for folder, name in _folders_above(path):
         with suppress(InputError):
             entries = load_index(folder)
@@ -80,7 +85,7 @@ def namesake_beside(path: str | Path) -> str | None:
 def goal_beside(path: str | Path) -> Goal | None:
     """Return the goal of a file that does not say it itself; None if there is none.
 
-    It is stated by the index beside it or in the folder above, else by the file NAME.goal.json beside it. An index that
+    It is stated by the index of its folder or of the folder above, else by NAME.goal.json in its folder. An index that
     is not ours, or of another version, is ignored.
 
     Raises:
@@ -102,7 +107,7 @@ def goal_beside(path: str | Path) -> Goal | None:
 
 
 def goal_path(path: str | Path) -> Path:
-    """Return the path NAME.goal.json beside a file NAME.*, where the goal of a file that is in no library stands."""
+    """Return the path NAME.goal.json next to a file NAME.*, where the goal of a file that is in no library stands."""
     return Path(path).parent / f"{Path(path).stem}.goal.json"  # `.stem` also works for "." and "/", which have no name.
 
 
@@ -115,7 +120,10 @@ def goal_text(goal: Goal) -> str:
 
 
 def _folders_above(path: str | Path) -> Iterator[tuple[Path, str]]:
-    """Yield the file's folder and the one above, each with the name that an index there gives the file."""
+    """Yield the file's folder and the one above, each with the name that an index there gives the file.
+
+    Nothing is yielded if a relative path has no folder to begin from, as that was removed.
+    """
     try:
         absolute = Path(os.path.abspath(path))
     except OSError:  # The working folder was removed.

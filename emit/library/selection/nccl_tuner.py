@@ -79,10 +79,18 @@ class Line(NamedTuple):
 def model_lines(entries: Sequence[IndexEntry], topology: Topology) -> tuple[list[Line], list[str]]:
     """Return what NCCL would run by its own cost model for a library's groups on a topology, with remarks.
 
-    Only which collectives and groups the library has counts, not its files; groups with relays are left out.
+    Only which collectives and groups the library has counts, not its files; groups with relays or of one rank are left
+    out, and so are those that the model does not cover.
 
-    A line is for a number of nodes and ranks, since the plug-in knows nothing else of a group. Of several such groups
-    the first is taken, and a remark says where another group's choices differ.
+    A line is for a number of nodes and ranks, since the plug-in knows nothing else of a group. Of groups that have
+    these in common the first in order is taken, and a remark says where another group's choices differ.
+
+    Args:
+        entries: Entries of the library.
+        topology: Topology of its groups.
+
+    Returns:
+        The lines by collective and group, those of each covering all sizes in ascending order; and the remarks.
 
     Raises:
         InputError: If NCCL's model covers none of the groups.
@@ -150,10 +158,11 @@ def measured_lines(path: str | Path) -> list[Line]:
 
 
 def _lines_of(rows: csv.DictReader[str], origin: str) -> list[Line]:
-    """Return the lines of a table's rows.
+    """Return the lines of a table's rows, as `measured_lines` does; the rows are consumed.
 
     Raises:
-        InputError: If a row is malformed; the message names line and column.
+        InputError: If a column is missing, a row is malformed, or there is no row; the message begins with `origin`,
+            and names line and column.
         csv.Error: If the table is no CSV.
     """
     lacking = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
@@ -191,14 +200,15 @@ def _lines_of(rows: csv.DictReader[str], origin: str) -> list[Line]:
 
 
 def text_of(lines: Sequence[Line], source: str) -> str:
-    """Return the text of the file; `source` says in a few words where the lines come from."""
+    """Return the text of the file, two comments first; `source` says in a few words where the lines come from."""
     return "\n".join([f"# {source}", f"# {HEADER}", *map(str, lines)]) + "\n"
 
 
 def _pieces(choose: Callable[[int], NcclTuning]) -> list[tuple[NcclTuning, int, int]]:
-    """Return (choice, smallest size, largest size) of the ranges of sizes within which the choice is the same.
+    """Return (choice, smallest size, largest size) of the ranges of sizes in bytes within which the choice is the same.
 
-    An end is exact to the byte if the choice changes only once in half an octave.
+    They cover 0 to NO_END, both inclusive. An end is exact to the byte if the choice changes only once in half an
+    octave; above 2^40 bytes it does not change.
     """
     sizes = {0, 1, *(base << e for e in range(_LARGEST.bit_length() - 1) for base in (2, 3))}
     samples = [(size, choose(size)) for size in sorted(sizes) if size <= _LARGEST]
@@ -206,7 +216,11 @@ def _pieces(choose: Callable[[int], NcclTuning]) -> list[tuple[NcclTuning, int, 
 
 
 def _choice(text: str | None, choices: Sequence[str], location: str) -> str:
-    """Return a text as one of the known words; else raise InputError."""
+    """Return a text, without spaces around it and in lower case, if it is one of the known words.
+
+    Raises:
+        InputError: If it is not; the message begins with `location`.
+    """
     word = (text or "").strip().lower()
     if word not in choices:
         raise InputError(f"{location}: {shown(text)} is not known; it must be one of {', '.join(choices)}")
@@ -217,7 +231,11 @@ _MOST_DIGITS = 20
 
 
 def _whole(text: str | None, least: int, most: int, location: str) -> int:
-    """Return a text as a whole number in a range; else raise InputError."""
+    """Return a text as a whole number from `least` to `most`; spaces around it do not count.
+
+    Raises:
+        InputError: If it is anything else; the message begins with `location`.
+    """
     plain = (text or "").strip()
     digits = plain.removeprefix("-")
     if not (digits.isdecimal() and digits.isascii() and len(digits) <= _MOST_DIGITS) or not least <= int(plain) <= most:
@@ -226,7 +244,11 @@ def _whole(text: str | None, least: int, most: int, location: str) -> int:
 
 
 def _latency(text: str | None, location: str) -> float:
-    """Return a text as a number of µs above 0; else raise InputError."""
+    """Return a text as a finite number of µs above 0.
+
+    Raises:
+        InputError: If it is anything else; the message begins with `location`.
+    """
     try:
         value = float(text or "")
     except ValueError:

@@ -56,10 +56,13 @@ class Rule(NamedTuple):
 
 
 def rules_of(lines: Sequence[Line]) -> list[Rule]:
-    """Return the lines of NCCL's own tuner file as rules; a range without a whole number of bytes a rank is left out.
+    """Return the lines of NCCL's own tuner file as rules, in their order, with sizes divided by the number of ranks.
+
+    A range without a whole number of bytes a rank is left out.
 
     Raises:
-        InputError: A line has conditions that NCCLX's file cannot state.
+        InputError: A line has conditions that NCCLX's file cannot state: any number of ranks or nodes, ranks that the
+            nodes do not divide, pipelined operations or registered buffers.
     """
     rules = []
     for line in lines:
@@ -78,7 +81,7 @@ def rules_of(lines: Sequence[Line]) -> list[Rule]:
 
 
 def csv_text(rules: Sequence[Rule], source: str) -> str:
-    """Return the CSV form of rules; `source` says in a few words where they come from."""
+    """Return the CSV form of rules, after two lines of comment; `source` says in a few words where they come from."""
     rows = [f"# {source}", f"# {HEADER}"]
     for rule in rules:
         spans = [_interval(span) for span in (rule.bytes_a_rank, rule.nodes, rule.local_ranks)]
@@ -88,7 +91,7 @@ def csv_text(rules: Sequence[Rule], source: str) -> str:
 
 
 def json_text(rules: Sequence[Rule]) -> str:
-    """Return the JSON form of rules."""
+    """Return the JSON form of rules, one object of a filter and a config for each, in their order."""
     objects = []
     for rule in rules:
         matches = {
@@ -102,10 +105,11 @@ def json_text(rules: Sequence[Rule]) -> str:
 
 
 def read_rules(path: str | Path) -> list[Rule]:
-    """Read and check a selection file, CSV or (`.json`) JSON.
+    """Read and check a selection file, CSV or (`.json`) JSON, and return its rules in order.
 
     Raises:
-        InputError: The file is malformed, or among lines with the same conditions two overlap or sizes are missing.
+        InputError: The file cannot be read or is malformed, or among lines with the same conditions two overlap or
+            sizes are missing.
     """
     origin = origin_of(path)
     text = read_text(path, "a selection file of NCCLX", _MAX_FILE_BYTES)
@@ -113,7 +117,17 @@ def read_rules(path: str | Path) -> list[Rule]:
 
 
 def parse_rules(text: str, origin: str, is_json: bool) -> list[Rule]:
-    """Return the rules of a text as `read_rules` does; messages begin with `origin`."""
+    """Return the rules of a selection file's text, in order.
+
+    Args:
+        text: The text.
+        origin: Name of the file, with which errors begin.
+        is_json: True for the JSON form, False for the CSV form.
+
+    Raises:
+        InputError: The text is malformed or holds no rule, or among lines with the same conditions two overlap or sizes
+            are missing.
+    """
     placed = list(_json_rules(text, origin) if is_json else _csv_rules(text, origin))
     if not placed:
         raise InputError(f"{origin}: holds no rule; it must have lines {HEADER}")
@@ -122,7 +136,11 @@ def parse_rules(text: str, origin: str, is_json: bool) -> list[Rule]:
 
 
 def _csv_rules(text: str, origin: str) -> Iterator[tuple[str, Rule]]:
-    """Yield the place and the rule of each line."""
+    """Yield the place (for errors) and the rule of each line; empty lines and lines that begin with # are left out.
+
+    Raises:
+        InputError: A line is malformed.
+    """
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.strip().startswith("#"):
             continue
@@ -136,7 +154,11 @@ def _csv_rules(text: str, origin: str) -> Iterator[tuple[str, Rule]]:
 
 
 def _json_rules(text: str, origin: str) -> Iterator[tuple[str, Rule]]:
-    """Yield the place and the rule of each object."""
+    """Yield the place (for errors) and the rule of each object.
+
+    Raises:
+        InputError: The text or an object in it is malformed.
+    """
     try:
         rules = json.loads(text)["rules"]
         objects = [(rule["filter"], rule["config"]) for rule in rules]
@@ -157,7 +179,13 @@ def _json_rules(text: str, origin: str) -> Iterator[tuple[str, Rule]]:
 
 
 def _rule(fields: Sequence[str], place: str) -> Rule:
-    """Return the rule of eight fields in the order of the CSV form; empty fields have their defaults."""
+    """Return the rule of eight fields in the order of the CSV form; empty fields have their defaults.
+
+    These are `*` for intervals, -1 for channels and 0 for the size of a chunk.
+
+    Raises:
+        InputError: A field is wrong; the message begins with `place`.
+    """
     collective, size, algorithm, protocol, channels, nodes, local_ranks, chunk = fields
     for text, known, name in (
         (collective, COLLECTIVES, "collective"),
@@ -176,7 +204,13 @@ def _rule(fields: Sequence[str], place: str) -> Rule:
 
 
 def _span(text: str, place: str, name: str) -> Span:
-    """Return the numbers that an interval of the file matches."""
+    """Return the smallest and the largest number that a field of the file matches: `*`, a number or an interval.
+
+    An empty field counts as `*`.
+
+    Raises:
+        InputError: The text is none of these, or its interval is empty; the message begins with `place` and `name`.
+    """
     if text in ("", "*"):
         return ANY
     if _WHOLE.fullmatch(text) and int(text) >= 0:
@@ -192,7 +226,7 @@ def _span(text: str, place: str, name: str) -> Span:
 
 
 def _interval(span: Span) -> str:
-    """Return an interval as the file spells it."""
+    """Return a span as the file spells it: `*`, a number, [low,high], or [low,) without an end."""
     low, high = span
     if span == ANY:
         return "*"
@@ -202,7 +236,8 @@ def _interval(span: Span) -> str:
 def _check_ranges(placed: Sequence[tuple[str, Rule]]) -> None:
     """Raise InputError if two ranges of sizes overlap under the same conditions, or if sizes have no line.
 
-    Sizes are also served by lines with wider conditions, such as `*`.
+    Conditions are collective, nodes and ranks a node. Sizes are also served by lines with wider conditions, such as
+    `*`. `placed` holds the place (for errors) of each rule and the rule.
     """
     by_conditions: dict[tuple[str, Span, Span], list[tuple[Span, str]]] = defaultdict(list)
     for place, rule in placed:
@@ -224,6 +259,9 @@ def _check_ranges(placed: Sequence[tuple[str, Rule]]) -> None:
 
 
 def _holds(wider: tuple[str, Span, Span], conditions: tuple[str, Span, Span]) -> bool:
-    """Return whether each call that meets some conditions meets the others too."""
+    """Return whether each call that meets `conditions` meets `wider` too.
+
+    Both are (collective, numbers of nodes, numbers of ranks a node).
+    """
     spans = zip(wider[1:], conditions[1:], strict=True)
     return wider[0] == conditions[0] and all(outer[0] <= inner[0] and inner[1] <= outer[1] for outer, inner in spans)

@@ -34,7 +34,10 @@ def pick(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> l
 
 
 def _why(entry: IndexEntry, call: LibraryCall, size_bytes: int) -> str:
-    """Return in words what an entry serves, and how well at the size of its curve that is nearest to a size."""
+    """Return in words what an entry serves, and how well at the size of its curve that is nearest to a size in bytes.
+
+    Nearest is by the ratio of sizes. The size at which the entry is shown counts as a size of the curve.
+    """
     form = "in place" if entry.inplace else "out of place"
     clauses = [f"serves {format_served(entry.min_bytes, entry.max_bytes)} {form}"]
     shown = [(entry.shown_bytes, entry.time_us, entry.bound_us)] if entry.shown_bytes is not None else []
@@ -54,10 +57,10 @@ def _why(entry: IndexEntry, call: LibraryCall, size_bytes: int) -> str:
 
 
 def why_none(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> str:
-    """Return why no file fits a call, given that none does (`pick` returns nothing).
+    """Return why no file fits a call, given that none does (`pick` returns nothing); the call must name its ranks.
 
-    It is the first of these that no file meets: collective, ranks, topology, executor, root, relays, form, size,
-    divisor.
+    It is the first of these that no file meets, of the files that meet all before it: collective, ranks, topology,
+    executor, root, relays, form, size, divisor. The text may name what the library has instead.
     """
     candidates = Selector(entries).expanded()
     ranks = call.ranks or ()
@@ -98,7 +101,15 @@ _ALTERNATIVES = {
 
 
 def _alternatives(candidates: Sequence[IndexEntry], reason: str) -> str:
-    """Return what the library has instead of what is missing, if that is short."""
+    """Return what the library has instead of what is missing, as the end of a sentence.
+
+    It is "" for reasons without a list of alternatives, which are those of ranks, relays and form, or without
+    candidates.
+
+    Args:
+        candidates: The entries that meet all earlier conditions.
+        reason: What is missing, as `why_none` words it.
+    """
     name = next((name for beginning, name in _ALTERNATIVES.items() if reason.startswith(beginning)), None)
     if name is None or not candidates:
         return ""

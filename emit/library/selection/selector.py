@@ -51,9 +51,11 @@ class LibraryCall(NamedTuple):
     any_order: bool = False
 
     def checked(self) -> LibraryCall:
-        """Return a copy with plain values, and ranks as tuples; raise InputError for a call that is impossible.
+        """Return a copy with plain values, and ranks as tuples; the collective may be unknown.
 
-        Whether the collective is known is not checked.
+        Raises:
+            InputError: If a field has the wrong type, `element_bytes` or `nranks` is below 1, or `ranks` are not
+                `nranks` different ones.
         """
         ranks = None if self.ranks is None else whole_numbers(self.ranks, "ranks")
         call = LibraryCall(
@@ -120,7 +122,11 @@ def entries_in_order(entries: Iterable[IndexEntry], ranks: tuple[int, ...]) -> l
 
 
 def entries_of(entries: Sequence[IndexEntry], ranks: tuple[int, ...]) -> list[IndexEntry]:
-    """Return the entries for ranks in this order, then those for the same ranks in other orders, each with its own."""
+    """Return the entries for ranks in this order, then those for the same ranks in other orders.
+
+    The `group` of an entry is in its own order. Entries that serve an order as an isomorphic group are restated for it
+    (`IndexEntry.for_group`).
+    """
     sorted_ranks = sorted(ranks)
     groups = [entry.group for entry in entries]
     groups += [group for entry in entries for group in entry.isomorphic_groups]
@@ -160,15 +166,17 @@ class Selector:
     def choose(self, call: LibraryCall, size_bytes: int) -> IndexEntry | None:
         """Return the entry that serves a call; None if the executor's own algorithm serves it.
 
-        That is so if no file of the library fits, or the message size is no multiple of what its file needs.
+        That is so if no file of the library fits, or the message size is no multiple of what its file needs. An entry
+        that serves the call's ranks as an isomorphic group is restated for them. What was asked is remembered.
 
         Args:
             call: The call.
             size_bytes: Larger of a rank's send and receive buffer in bytes.
 
         Raises:
-            InputError: If the call or its size is impossible, its collective is unknown, it needs a root, or several
-                entries fit that differ in more than the order of ranks; the message says what would tell them apart.
+            InputError: If the call or its size is impossible, its collective is unknown, it needs a root, or more than
+                one entry fits and these differ in more than the order of ranks; the message says what would tell them
+                apart.
         """
         try:
             starts, served = self._ranges(*call)
@@ -183,7 +191,7 @@ class Selector:
         return self._first_of_orders(fitting, call, size_bytes) if fitting else None
 
     def _ranges_of(self, fields: Sequence[Any]) -> Ranges:
-        """Return the entries for a call with these fields and any size; raise InputError for an impossible call.
+        """Return the entries for a call with these fields, by ranges of sizes; raise InputError for an impossible call.
 
         The answer is remembered if the fields can be hashed.
         """
@@ -193,7 +201,10 @@ class Selector:
             return self._make_ranges(*fields)
 
     def _make_ranges(self, *fields: Any) -> Ranges:
-        """Return the entries for a call with these fields and any size; raise InputError for an impossible call."""
+        """Return the entries for a call with these fields, by ranges of sizes; raise InputError for an impossible call.
+
+        The fields are those of `LibraryCall`, in their order.
+        """
         call = LibraryCall(*fields).checked()
         name = call.collective if call.collective in self._names else parse_name(call.collective)
         required = {key: value for key in ("target", "topology", "root") if (value := getattr(call, key)) is not None}
@@ -213,16 +224,31 @@ class Selector:
         return _cut(matching(entry for order in orders for entry in self._in_order((name, call.inplace, order))), call)
 
     def expanded(self) -> list[IndexEntry]:
-        """Return the entries in their order, then one for each further group that an entry serves."""
+        """Return the entries in their order, then one for each isomorphic group that an entry serves, restated for it.
+
+        A group is left out where the same question has entries of its own.
+        """
         shared = (entry for key in self._shared for entry in self._in_order(key)[len(self._own.get(key, ())) :])
         return [*self._entries, *shared]
 
     def _in_order(self, key: _Key) -> list[IndexEntry]:
-        """Return the entries of a collective, form and ranks, those of the ranks themselves first."""
+        """Return the entries of a collective, form and ranks: first those whose group the ranks are.
+
+        Those that serve them as an isomorphic group follow, restated for them.
+        """
         return entries_in_order([*self._own.get(key, ()), *self._shared.get(key, ())], key[2])
 
     def _first_of_orders(self, fitting: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> IndexEntry:
-        """Return the first entry if only the order of ranks differs; else raise InputError that says what differs."""
+        """Return the first entry if only the order of ranks differs.
+
+        Args:
+            fitting: One or more entries that serve the call.
+            call: The call.
+            size_bytes: Its message size.
+
+        Raises:
+            InputError: If the entries differ otherwise, or have a root and the call states none; it says what to give.
+        """
         description = f"{call.collective} of {call.nranks} ranks, {size_bytes} bytes"
         if call.root is None and any(entry.root is not None for entry in fitting):
             raise InputError(f"{description}: the library's files are for one root each; give root")
@@ -239,7 +265,7 @@ class Selector:
 
 
 def _size(size_bytes: Any) -> int:
-    """Return a size as a whole number; raise InputError if it is negative or no number."""
+    """Return a size as an int; raise InputError if it is negative or no whole number."""
     size = whole(size_bytes, "size_bytes")
     if size < 0:
         raise InputError(f"size_bytes {size}: is not possible; it must be 0 or more")
@@ -247,7 +273,7 @@ def _size(size_bytes: Any) -> int:
 
 
 def _cut(entries: Sequence[IndexEntry], call: LibraryCall) -> Ranges:
-    """Return the ranges of sizes with the entries that serve each.
+    """Return the ranges of sizes, from 0 on, with the entries that serve each, maybe none.
 
     For ranks in any order, only the first of entries that differ in the order of their ranks is kept.
     """

@@ -81,13 +81,15 @@ def choose_plans(
 ) -> PlanChoice:
     """Choose the plans of one communicator for the shim's names.
 
-    If there are more plans than names, those that gain most over NCCL's own algorithm are chosen.
+    If there are more plans than names, those that gain most over NCCL's own algorithm are chosen. Names are given in
+    the order of SLOTS to the chosen plans by their smallest message. Only allreduce and allgather qualify.
 
     Args:
-        entries: Entries of plans for one communicator without relays.
+        entries: Entries of plans, one or more, for one communicator without relays.
         nodes: Node of each rank of the topology.
         inplace: Whether the plans are for calls in place; the shim supposes one form for all plans of a process.
-        only_sums: Whether the user states that all calls of collectives that reduce are sums.
+        only_sums: Whether the user states that all calls of collectives that reduce are sums; without it, allreduce is
+            left out.
     """
     reasons: Counter[str] = Counter()
     slots = _slots_of(entries[0].communicator, nodes)
@@ -110,7 +112,10 @@ def _sure_gain(entry: IndexEntry) -> float:
 
 
 def _slots_of(communicator: Sequence[int], nodes: Sequence[int]) -> list[Slot]:
-    """Return the slots for a communicator, whose ranks must fill equal blocks of nodes in order."""
+    """Return the slots for a communicator, in the order of SLOTS, maybe none.
+
+    Its ranks must fill equal blocks of nodes in order. `nodes` holds the node of each rank of the topology.
+    """
     own_nodes = [nodes[rank] for rank in communicator]
     counts = Counter(own_nodes)
     ranks_per_node = max(counts.values())
@@ -135,12 +140,15 @@ def install_plans(placed: dict[Slot, IndexEntry], folder: Path) -> list[str]:
     """Write plans under the shim's names, and return the names of the files that were there before and are kept.
 
     A file that is not ours and has one of the names, or another name that the shim reads for the same communicators, is
-    kept under another name: the shim takes any of two plans that serve a call. A record in the folder lets `undo_plans`
-    restore it, also after a call that was killed.
+    kept under another name: the shim takes any of two plans that serve a call. Our own earlier files of these names are
+    replaced or removed. A record in the folder lets `undo_plans` restore it, also after a call that was killed.
 
     Args:
         placed: The entry for each slot.
         folder: The folder; it is made if it does not exist.
+
+    Returns:
+        The new names of the files that are kept, which end in .before-synth.
 
     Raises:
         InputError: A plan is not what its entry says, a file is kept already, or the folder cannot be written.
@@ -176,7 +184,7 @@ def install_plans(placed: dict[Slot, IndexEntry], folder: Path) -> list[str]:
 
 
 def undo_plans(folder: Path) -> list[str]:
-    """Remove the plans that `install_plans` wrote, restore what had their names before, and say what was done.
+    """Remove the plans that `install_plans` wrote, restore what had their names before, and return a line on each file.
 
     A file that was changed since stays, and so does the record of it while a file that was kept waits for its name.
 
@@ -217,7 +225,10 @@ def undo_plans(folder: Path) -> list[str]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Make a folder and lock it against other installations; raise InputError for an OSError inside."""
+    """Make a folder and lock it against other installations; raise InputError for an OSError inside.
+
+    It waits for another installation without an end. Where the file system has no locks, the folder is not locked.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
@@ -232,12 +243,12 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _kept(folder: Path, name: str) -> Path:
-    """Return where a file is kept that had one of the names before."""
+    """Return the path under which a file is kept that had one of the names before."""
     return folder / f"{name}{_KEPT}"
 
 
 def _digest(data: bytes) -> str:
-    """Return the SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes in hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -275,19 +286,25 @@ class _Record:
         return cls({name: set(texts) for name, texts in digests.items()}, set(kept))
 
     def write(self, folder: Path) -> None:
-        """Write the record to a folder."""
+        """Write the record to a folder, as JSON; raise InputError if that fails."""
         digests = {name: sorted(texts) for name, texts in sorted(self.digests.items()) if texts}
         document = {"format": _FORMAT, "files": digests, "kept": sorted(self.kept)}
         with replaced(folder / _RECORD) as file:
             file.write((json.dumps(document, indent=1) + "\n").encode())
 
     def is_ours(self, folder: Path, name: str) -> bool:
-        """Return whether the file of a name is one that we wrote."""
+        """Return whether the file of a name is one that we wrote.
+
+        If another file of the name is to be kept and is not yet, the file is not ours, whatever its bytes.
+        """
         is_kept = os.path.lexists(_kept(folder, name))
         return (is_kept or name not in self.kept) and self.has_digest(folder, name)
 
     def has_digest(self, folder: Path, name: str) -> bool:
-        """Return whether the file of a name has the bytes of one that we wrote."""
+        """Return whether the file of a name has the bytes of one that we wrote.
+
+        It has not if it is a link, is missing or cannot be read.
+        """
         path = folder / name
         if path.is_symlink() or not self.digests.get(name):
             return False

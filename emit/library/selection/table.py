@@ -31,11 +31,11 @@ def table_bytes(entries: Sequence[IndexEntry], index: bytes, topology: str | Non
 
     Args:
         entries: Entries of the index.
-        index: Bytes of index.json.
+        index: Bytes of index.json, whose SHA-256 stands in the table.
         topology: Name of the topology whose entries are taken; None for the only one.
 
     Raises:
-        InputError: If there are no entries, there are several topologies and none is named, the named one has no
+        InputError: If there are no entries, there is more than one topology and none is named, the named one has no
             entries, a rank is too large, or two entries serve one question and size.
     """
     names = list(dict.fromkeys(entry.topology for entry in entries))
@@ -90,7 +90,7 @@ class _TableText:
         self._known: dict[str, int] = {}
 
     def place(self, word: str) -> int:
-        """Return the offset of a string; add it if it is new."""
+        """Return the offset in bytes of a string in the section; add it if it is new."""
         if word not in self._known:
             self._known[word] = len(self.all)
             self.all += word.encode() + b"\0"
@@ -105,7 +105,7 @@ class _TableRanks:
         self._known: dict[tuple[int, ...], int] = {}
 
     def place(self, ranks: tuple[int, ...]) -> int:
-        """Return the offset of a list of ranks; add it if it is new."""
+        """Return the offset of a list of ranks in the section, counted in ranks; add it if it is new."""
         if ranks not in self._known:
             self._known[ranks] = len(self.all)
             self.all += ranks
@@ -113,7 +113,7 @@ class _TableRanks:
 
 
 def _key(entry: IndexEntry) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-    """Return what identifies an entry's ranks: numbers of ranks and relays, and both sorted."""
+    """Return (number of ranks, number of relays, sorted ranks, sorted relays) of an entry, which identify its ranks."""
     return len(entry.group), len(entry.relays), tuple(sorted(entry.group)), tuple(sorted(entry.relays))
 
 
@@ -126,7 +126,17 @@ def _record(
     entry: IndexEntry, group_of: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], int], place: dict[str, int],
     text: _TableText, ranks: _TableRanks,
 ) -> bytes:  # fmt: skip
-    """Return the bytes of an entry's record."""
+    """Return the bytes of an entry's record, of fixed length.
+
+    Its file name and its communicator are added to `text` and `ranks` if they are new there.
+
+    Args:
+        entry: The entry.
+        group_of: Number of each group by its key (see `_key`).
+        place: Number of each string of collectives, targets and protocols.
+        text: Section of strings.
+        ranks: Section of lists of ranks.
+    """
     time_us, shown_bytes, blocks = entry.time_us, entry.shown_bytes, entry.row.get("threadblocks") or 0
     return _RECORD.pack(
         group_of[_key(entry)],

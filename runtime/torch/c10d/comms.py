@@ -50,8 +50,13 @@ class SynthComm(TorchCommBackend):  # type: ignore[misc]  # The package has no t
     def init(self, device: Any, name: str, options: Any) -> None:  # noqa: ARG002
         """Meet the other ranks, as the process's variables number them, over the store of the options or of the job.
 
+        Args:
+            device: Ignored.
+            name: Name of the communicator.
+            options: torchcomms' options; its `store` and `timeout` are used if they are set.
+
         Raises:
-            InputError: No variables state the rank.
+            InputError: No variables state the rank, or ranks would choose differently.
             RuntimeError: A rank does not come in time.
         """
         rank, size = rank_and_size()
@@ -63,14 +68,17 @@ class SynthComm(TorchCommBackend):  # type: ignore[misc]  # The package has no t
         self._group = Group(dist.PrefixStore(f"torchcomms/{name}/", store), rank, size, timeout, [], name)
 
     def finalize(self) -> None:
-        """Wait for the calls under way, and leave the communicator."""
+        """Wait for the open calls, and leave the communicator; raise InputError if it is not connected."""
         self._connected().shutdown()
         self._group = None
 
     def split(self, ranks: Sequence[int], name: str, options: Any) -> SynthComm | None:
         """Return a communicator of some of these ranks, in this order; None on a rank that is not among them.
 
+        Its time-out is that of the options, else the one that was set here, else that of this communicator.
+
         Raises:
+            InputError: This communicator is not connected, or ranks would choose differently.
             RuntimeError: A rank does not come in time.
         """
         timeout = getattr(options, "timeout", None) or self._timeout
@@ -82,15 +90,15 @@ class SynthComm(TorchCommBackend):  # type: ignore[misc]  # The package has no t
         return part
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set the time-out of all further collectives."""
+        """Set the time-out of all further collectives, not of messages, and of communicators that are split later."""
         self._timeout = timeout
 
     def get_rank(self) -> int:
-        """Return the rank."""
+        """Return this rank's place in the communicator; raise InputError if it is not connected."""
         return int(self._connected().rank())
 
     def get_size(self) -> int:
-        """Return the number of ranks."""
+        """Return the number of ranks; raise InputError if the communicator is not connected."""
         return int(self._connected().size())
 
     def get_backend_name(self) -> str:
@@ -98,97 +106,110 @@ class SynthComm(TorchCommBackend):  # type: ignore[misc]  # The package has no t
         return NAME
 
     def get_comm_name(self) -> str:
-        """Return the communicator's name."""
+        """Return the communicator's name, "" before it is connected."""
         return self._name
 
     # ---- messages
 
     def send(self, tensor: Tensor, dst: int, async_op: bool) -> Any:
-        """Send a tensor to a rank."""
+        """Send a tensor to a rank and return None; with `async_op` return its work at once."""
         return _ended(self._connected().send([tensor], dst, 0), async_op)
 
     def recv(self, tensor: Tensor, src: int, async_op: bool) -> Any:
-        """Receive a tensor from a rank."""
+        """Receive a tensor from a rank, in place, and return None; with `async_op` return its work at once."""
         return _ended(self._connected().recv([tensor], src, 0), async_op)
 
     # ---- collectives
 
     def broadcast(self, tensor: Tensor, root: int, async_op: bool) -> Any:
-        """Run a broadcast in place."""
+        """Run a broadcast in place and return None; with `async_op` return its work at once."""
         options = self._options(c10d.BroadcastOptions, async_op, root=root)
         return _ended(self._connected().broadcast([tensor], options), async_op)
 
     def all_reduce(self, tensor: Tensor, op: Any, async_op: bool) -> Any:
-        """Run an all-reduce in place."""
+        """Run an all-reduce in place and return None; with `async_op` return its work at once."""
         options = self._options(c10d.AllreduceOptions, async_op, op)
         return _ended(self._connected().allreduce([tensor], options), async_op)
 
     def reduce(self, tensor: Tensor, root: int, op: Any, async_op: bool) -> Any:
-        """Run a reduction to the root, in place."""
+        """Run a reduction to the root, in place there, and return None; with `async_op` return its work at once."""
         options = self._options(c10d.ReduceOptions, async_op, op, root)
         return _ended(self._connected().reduce([tensor], options), async_op)
 
     def all_gather(self, tensor_list: list[Tensor], tensor: Tensor, async_op: bool) -> Any:
-        """Run an all-gather into one tensor for each rank."""
+        """Run an all-gather into one tensor for each rank and return None; with `async_op` return its work at once."""
         options = self._options(c10d.AllgatherOptions, async_op)
         return _ended(self._connected().allgather([tensor_list], [tensor], options), async_op)
 
     def all_gather_v(self, tensor_list: list[Tensor], tensor: Tensor, async_op: bool) -> Any:
-        """Run an all-gather of tensors that may differ in size."""
+        """Run an all-gather of tensors that may differ in size and return None; with `async_op` return its work."""
         return self.all_gather(tensor_list, tensor, async_op)
 
     def all_gather_single(self, output: Tensor, input: Tensor, async_op: bool) -> Any:
-        """Run an all-gather into one tensor."""
+        """Run an all-gather into one tensor, by rank, and return None; with `async_op` return its work at once."""
         options = self._options(c10d.AllgatherOptions, async_op)
         return _ended(self._connected().all_gather_single(output, input, options), async_op)
 
     def reduce_scatter(self, output: Tensor, input_list: list[Tensor], op: Any, async_op: bool) -> Any:
-        """Run a reduce-scatter of one tensor for each rank."""
+        """Run a reduce-scatter of one tensor for each rank and return None; with `async_op` return its work at once."""
         options = self._options(c10d.ReduceScatterOptions, async_op, op)
         return _ended(self._connected().reduce_scatter([output], [input_list], options), async_op)
 
     def reduce_scatter_v(self, output: Tensor, input_list: list[Tensor], op: Any, async_op: bool) -> Any:
-        """Run a reduce-scatter of tensors that may differ in size."""
+        """Run a reduce-scatter of tensors that may differ in size and return None; with `async_op` return its work."""
         return self.reduce_scatter(output, input_list, op, async_op)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, op: Any, async_op: bool) -> Any:
-        """Run a reduce-scatter of one tensor."""
+        """Run a reduce-scatter of one tensor with a block per rank and return None; with `async_op` return its work."""
         options = self._options(c10d.ReduceScatterOptions, async_op, op)
         return _ended(self._connected().reduce_scatter_single(output, input, options), async_op)
 
     def all_to_all(self, output_list: list[Tensor], input_list: list[Tensor], async_op: bool) -> Any:
-        """Run an all-to-all of one tensor for each rank, which may differ in size."""
+        """Run an all-to-all of one tensor for each rank and return None; with `async_op` return its work at once.
+
+        The tensors may differ in size.
+        """
         options = self._options(c10d.AllToAllOptions, async_op)
         return _ended(self._connected().alltoall(output_list, input_list, options), async_op)
 
     def all_to_all_single(self, output: Tensor, input: Tensor, async_op: bool) -> Any:
-        """Run an all-to-all of the rows of one tensor in equal blocks."""
+        """Run an all-to-all of one tensor's rows in equal blocks and return None; with `async_op` return its work."""
         return self.all_to_all_v_single(output, input, [], [], async_op)
 
     def all_to_all_v_single(
         self, output: Tensor, input: Tensor, output_splits: list[int], input_splits: list[int], async_op: bool
     ) -> Any:
-        """Run an all-to-all of the rows of one tensor in blocks of given numbers of rows."""
+        """Run an all-to-all of the rows of one tensor and return None; with `async_op` return its work at once.
+
+        `output_splits` has the rows of `output` that come from each rank, `input_splits` the rows of `input` that go to
+        each. An empty list stands for equal blocks.
+        """
         options = self._options(c10d.AllToAllOptions, async_op)
         work = self._connected().all_to_all_single(output, input, output_splits, input_splits, options)
         return _ended(work, async_op)
 
     def gather(self, output_list: list[Tensor], input: Tensor, root: int, async_op: bool) -> Any:
-        """Run a gather to the root."""
+        """Run a gather to the root and return None; with `async_op` return its work at once.
+
+        The root's `output_list` has one tensor for each rank; elsewhere the list is ignored.
+        """
         group = self._connected()
         outputs = [output_list] if group.rank() == root else []
         options = self._options(c10d.GatherOptions, async_op, root=root)
         return _ended(group.gather(outputs, [input], options), async_op)
 
     def scatter(self, output: Tensor, input_list: list[Tensor], root: int, async_op: bool) -> Any:
-        """Run a scatter from the root."""
+        """Run a scatter from the root and return None; with `async_op` return its work at once.
+
+        The root's `input_list` has one tensor for each rank; elsewhere the list is ignored.
+        """
         group = self._connected()
         inputs = [input_list] if group.rank() == root else []
         options = self._options(c10d.ScatterOptions, async_op, root=root)
         return _ended(group.scatter([output], inputs, options), async_op)
 
     def barrier(self, async_op: bool) -> Any:
-        """Wait until all ranks have called it."""
+        """Wait until all ranks have called it and return None; with `async_op` return its work at once."""
         return _ended(self._connected().barrier(self._options(c10d.BarrierOptions, async_op)), async_op)
 
     # ---- inside
@@ -200,13 +221,16 @@ class SynthComm(TorchCommBackend):  # type: ignore[misc]  # The package has no t
         return self._group
 
     def _options(self, kind: Any, async_op: bool, op: Any = None, root: int | None = None) -> Any:
-        """Return torch's options of a call.
+        """Return torch's options of a call, with the time-out that was set, if any.
 
         Args:
             kind: torch's class of the options.
             async_op: Whether the caller goes on before the call is over.
             op: torchcomms' reduction; None for a call that does not reduce.
-            root: Root of a rooted collective.
+            root: Root of a rooted collective, otherwise None.
+
+        Raises:
+            InputError: The reduction has a factor, which only NCCL supports.
         """
         options = kind()
         options.asyncOp = async_op
@@ -236,7 +260,11 @@ def reduction(op: Any) -> Any:
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Return this process's rank and the number of ranks, which a launcher states; raise InputError if none does."""
+    """Return this process's rank and the number of ranks, from the first launcher's variables that are whole numbers.
+
+    Raises:
+        InputError: No launcher states the two numbers, or the rank is not less than the number of ranks.
+    """
     for rank, size in _RANK_AND_SIZE:
         stated = os.environ.get(rank, ""), os.environ.get(size, "")
         if all(text.isdecimal() for text in stated):

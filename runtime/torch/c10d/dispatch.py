@@ -33,7 +33,10 @@ _REDUCTION_NAMES = (*_REDUCTIONS, "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 
 def reduction_of(redop: Any) -> str:
-    """Return our name of torch's reduction, or torch's own name for a reduction that we do not support."""
+    """Return our name of torch's reduction: sum, prod, max, min or avg.
+
+    A reduction that we do not support keeps torch's name (BAND, BOR, BXOR, PREMUL_SUM); any other is "unknown".
+    """
     name = next((name for name in _REDUCTION_NAMES if redop == getattr(dist.ReduceOp, name)), "unknown")
     return _REDUCTIONS.get(name, name)
 
@@ -52,7 +55,10 @@ def _sums_for_averages(opts: Any, averages: bool) -> Iterator[None]:
 
 
 def _store_rank(store: Any) -> int | None:
-    """Return the rank whose process serves the store; None if the store is no rank's, or if that is not known."""
+    """Return 0 if rank 0's process serves the store, a TCPStore; None if no rank serves it, or that is not known.
+
+    torchrun's agent serves the store where TORCHELASTIC_USE_AGENT_STORE is True.
+    """
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     launched = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
@@ -79,13 +85,16 @@ class Copies(dict[int, Tensor]):
         return [self._values_of(tensor) for tensor in tensors]
 
     def _values_of(self, tensor: Tensor) -> Tensor:
-        """Return a tensor, or its copy if its memory does not hold its values."""
+        """Return a tensor, or its copy if its memory does not hold its values; the copy is kept for `write_back`.
+
+        Without `copies` it always returns the tensor, and so it does for a sparse one.
+        """
         if not self._copies or tensor.layout != torch.strided or holds_values(tensor):
             return tensor
         return self.setdefault(id(tensor), as_values(tensor))
 
     def write_back(self, tensors: Sequence[Tensor]) -> None:
-        """Write the values of the copies back into the tensors."""
+        """Write the values of the copies back into those of the tensors that were copied."""
         for tensor in tensors:
             if id(tensor) in self:
                 tensor.copy_(self[id(tensor)])
@@ -139,7 +148,7 @@ class Dispatcher:
         }
 
     def terms(self, opts: Any) -> Terms:
-        """Return how a call with torch's options, or None, is made.
+        """Return how a call with torch's options, or None, is made; its caller waits at once if asyncOp is False.
 
         Its time-out is that of the options, else the one that the group was given later, else None for the group's own.
         """
@@ -161,18 +170,20 @@ class Dispatcher:
     # ---- collectives
 
     def run(self, name: str, buffers: Buffers, opts: Any, arguments: Arguments) -> Any:
-        """Run a collective and return torch's Work.
+        """Start a collective and return torch's Work.
 
         Args:
             name: Name of a row of OPERATIONS.
             buffers: Tensors that the call reads and writes on this rank.
             opts: torch's options of the call, or None.
-            arguments: Gives the arguments of the wrapped back end's method, from a function that copies tensors whose
-                memory does not hold their values.
+            arguments: Gives the arguments of the wrapped back end's method before its options, from a function that
+                copies tensors whose memory does not hold their values.
 
         Raises:
-            InputError: The elements of an output share memory, or an algorithm does not exist.
-            RuntimeError: The tensors are on a device that this group does not serve.
+            InputError: The elements of an output share memory, an algorithm does not exist, or the root is not in the
+                group.
+            RuntimeError: The tensors are on a device that this group does not serve, or the call is known to be in
+                vain.
         """
         operation = OPERATIONS[name]
         opts = opts or operation.options()
@@ -193,18 +204,21 @@ class Dispatcher:
         return self.core.execute(issued, part, buffers, op or "sum", self.terms(opts))
 
     def run_blocks(self, name: str, blocks: Blocks, buffers: Buffers, opts: Any, arguments: Arguments) -> Any:
-        """Run a collective in which a rank does not know all block sizes of the other ranks, and return torch's Work.
+        """Start a collective in which a rank does not know all block sizes of the other ranks, and return torch's Work.
 
         Args:
             name: Name of a row of OPERATIONS.
             blocks: This rank's blocks.
-            buffers: As in `run`; its block is this rank's own.
+            buffers: Tensors that the call reads and writes on this rank; the block is this rank's own.
             opts: torch's options of the call, or None.
-            arguments: As in `run`.
+            arguments: Gives the arguments of the wrapped back end's method before its options, from a function that
+                copies tensors whose memory does not hold their values.
 
         Raises:
-            InputError: The elements of an output share memory, or an algorithm does not exist.
-            RuntimeError: The tensors are on a device that this group does not serve.
+            InputError: The elements of an output share memory, an algorithm does not exist, the tensors are sparse or
+                of more than one type or device, or the root is not in the group.
+            RuntimeError: The tensors are on a device that this group does not serve, or the call is known to be in
+                vain.
         """
         operation = OPERATIONS[name]
         opts = opts or operation.options()
@@ -224,13 +238,13 @@ class Dispatcher:
     def send_blocks(
         self, name: str, buffers: Buffers, opts: Any, work: Callable[[Transport], None], op: str = "sum"
     ) -> Any:
-        """Run a collective of unequal blocks whose sizes all ranks know, and return torch's Work.
+        """Start a collective of unequal blocks whose sizes all ranks know, and return torch's Work.
 
         Args:
             name: Name of a row of OPERATIONS.
             buffers: Tensors of the call, on the CPU; the size of the block is only counted.
             opts: torch's options of the call, or None.
-            work: Sends the blocks one by one, given the messages of the call.
+            work: Sends the blocks one by one, given the messages of the call, and writes the outputs.
             op: A key of REDUCERS; for avg `work` leaves sums, which are then divided.
 
         Raises:
@@ -241,9 +255,9 @@ class Dispatcher:
         return self.core.send_blocks(self._call(operation, buffers, opts), buffers, work, op, self.terms(opts))
 
     def _call(self, operation: TorchOperation, buffers: Buffers, opts: Any) -> TableCall:
-        """Return the facts on which the choice of an algorithm depends.
+        """Return the facts on which the choice of an algorithm depends: size, type, root and the group's ranks.
 
-        The size is that of the rank with most elements.
+        The type is that of the first tensor; the root is a place in the group, 0 for a collective without a root.
 
         Raises:
             InputError: The root is not a rank of the group.
@@ -257,13 +271,16 @@ class Dispatcher:
         )
 
     def _describe(self, operation: TorchOperation, size_bytes: int, kind: Any, opts: Any) -> str:
-        """Return the text of a call for errors, the same on all ranks."""
+        """Return the text of a call for errors, the same on all ranks, such as "allreduce sum, 8 bytes of float32".
+
+        Ranks are those of the whole job. `kind` is torch's type of the elements; `opts` must not be None.
+        """
         reduced = f" {reduction_of(opts.reduceOp)}" if operation.kind.reduces else ""
         root = f" of root {self.core.ranks[opts.rootRank]}" if operation.kind.rooted else ""
         return f"{operation.kind.name}{reduced}{root}, {size_bytes} bytes of {type_text(kind)}"
 
     def _root(self, operation: TorchOperation, call: TableCall) -> str:
-        """Return the text that names the root of a rooted call, or ""."""
+        """Return " of root N", with the root as the whole job numbers it, or "" for a collective without a root."""
         return f" of root {self.core.ranks[call.root]}" if operation.kind.rooted else ""
 
     def _run_wrapped(
@@ -277,7 +294,25 @@ class Dispatcher:
         opts: Any,
         op: str | None,
     ) -> Any:
-        """Run a collective on a wrapped back end, count it with its reason, and return torch's Work."""
+        """Start a collective on a wrapped back end, count it with its reason, and return torch's Work.
+
+        For an average on Gloo it sets the reduction of `opts` to a sum, and a task divides the sums. A task also waits
+        for a call whose tensors are copied, or that Gloo ends only when somebody waits for it.
+
+        Args:
+            issued: The call.
+            operation: Its operation.
+            wrapped: The wrapped back end.
+            buffers: Tensors of the call, of which the outputs are written.
+            arguments: Gives the arguments of the back end's method before its options, from a function that copies
+                tensors.
+            why: Reason of the choice; a deliberate choice is counted as "".
+            opts: torch's options of the call.
+            op: Our name of the reduction; None without one.
+
+        Raises:
+            RuntimeError: The back end refuses the call, or it is known to be in vain.
+        """
         name, core = wrapped.name(), self.core
         reason = "" if why in CHOSEN else why
         record = counters.count(issued.call.collective, name, issued.call.size_bytes, reason)
@@ -307,11 +342,14 @@ class Dispatcher:
         return task
 
     def pass_on(self, method: str, arguments: Sequence[Any]) -> WrappedWork:
-        """Run a call with several tensors per rank on Gloo, which checks and serves it, and return torch's Work.
+        """Start a call with more than one tensor per rank on Gloo, which checks and serves it, and return torch's Work.
 
         Args:
             method: Name of the method of Gloo and of c10d.
             arguments: Its arguments; those that are None are left out.
+
+        Raises:
+            RuntimeError: Gloo refuses the call, or it is known to be in vain.
         """
         wrapped, watch = self.wrapped["cpu"][1], self.core.watch
         waiting = Waiting(f"{method} of several tensors a rank", peers=range(len(self.core.ranks)))
@@ -321,9 +359,10 @@ class Dispatcher:
         return WrappedWork(work, record, watch, waiting, partial(wait_apart, work.wait, watch.is_left))
 
     def follow(self, work: Any, finish: Callable[[], None], outputs: Sequence[Tensor]) -> TaskWork:
-        """Return a work that is over after `work` and after `finish`, which uses what `work` has written.
+        """Start a task that is over after `work` and after `finish`, which uses what `work` has written, and return it.
 
-        `finish` runs after the group's earlier calls, and `outputs` are the tensors that it writes.
+        Both are waited for on the group's thread, after the group's earlier tasks. If `work` fails, `finish` is not
+        called, and the task keeps the error. `outputs` are the tensors that `finish` writes.
         """
 
         def function() -> None:
@@ -338,7 +377,11 @@ class Dispatcher:
     # ---- barriers, messages and the end of the group
 
     def monitored_barrier(self, timeout: Any, wait_all_ranks: bool) -> None:
-        """Run Gloo's barrier that names the ranks that did not come.
+        """Wait for the group's earlier tasks, then run Gloo's barrier that names the ranks that did not come.
+
+        Args:
+            timeout: Limit of the barrier, a timedelta; None for Gloo's own.
+            wait_all_ranks: Whether the error names all ranks that did not come, instead of the first.
 
         Raises:
             RuntimeError: A rank did not come in time.
@@ -347,7 +390,7 @@ class Dispatcher:
         self.wrapped["cpu"][1].monitored_barrier(timeout, wait_all_ranks)
 
     def message(self, method: str, tensors: Sequence[Tensor], tag: int, peer: int | None = None) -> WrappedWork:
-        """Send or receive a single message by a method of the wrapped back end.
+        """Start to send or receive a single message by a method of the wrapped back end; return torch's Work.
 
         Args:
             method: send, recv or recv_anysource.
@@ -357,6 +400,7 @@ class Dispatcher:
 
         Raises:
             InputError: The tag is one of those that schedules use.
+            RuntimeError: The tensor is on a device that this group does not serve, or the peer cannot be reached.
         """
         if not 0 <= tag < OWN_TAG:
             raise InputError(f"tag {tag} is used by schedules; it must be 0 to {OWN_TAG - 1}")
@@ -375,7 +419,7 @@ class Dispatcher:
         return WrappedWork(work, record, watch, waiting, wait, streams=wrapped.name() != "gloo")
 
     def shutdown(self) -> None:
-        """Wait until all calls under way are over, then leave the group.
+        """Wait until all open calls are over, then leave the group, and stop its thread and the wrapped back ends.
 
         A call that another rank does not make ends with an error. If calls are not over within the group's time-out, or
         if Ctrl-C ended one, it does as `abort` does.
@@ -393,7 +437,10 @@ class Dispatcher:
                 wrapped.shutdown()
 
     def abort(self, why: str = "has aborted the group") -> None:
-        """Stop all calls under way, and tell the other ranks why this rank makes no more calls."""
+        """Stop all open calls, leave the group and stop its thread.
+
+        The other ranks read `why` after "rank N"; if Ctrl-C ended a call, they read "was interrupted" instead.
+        """
         why = "was interrupted" if self.core.lane.interrupted else why
         self.core.watch.leave(why, over=False)
         self.core.lane.stop()
@@ -403,7 +450,9 @@ class Dispatcher:
 
 
 def _make_gloo(store: Any, watch: FailureWatch, timeout: Any) -> tuple[Any, Any]:
-    """Return the wrapped back end for CPU tensors, and the part of the store that belongs to this group.
+    """Wait for all ranks; return the wrapped back end for CPU tensors, and the part of the store of this group.
+
+    A group of one rank waits for nobody, and keeps the store as it is.
 
     Raises:
         RuntimeError: The back end cannot be made; the message names the rank to blame.

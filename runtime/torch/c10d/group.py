@@ -75,13 +75,16 @@ class Group(Watched):
 
     @watched
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """Run an all-reduce in place."""
+        """Start an all-reduce of a list of one tensor in place, and return torch's Work."""
         buffers = Buffers(tensors, tensors, tensors[0].numel(), in_place=True)
         return self._dispatch.run("all_reduce", buffers, opts, lambda copy: [copy(tensors)])
 
     @watched
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        """Run all-reduces of several tensors in place, packed by type."""
+        """Start all-reduces of the tensors of a list in place, packed by type, and return one torch's Work for all.
+
+        A tensor that is listed more than once is reduced once.
+        """
         distinct = {
             (t.data_ptr(), t.shape, t.stride()): t for t in tensors
         }.values()  # Like Gloo, which reads all tensors first, it reduces a repeated tensor once.
@@ -90,7 +93,13 @@ class Group(Watched):
 
     @watched
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Run an all-gather into one output tensor per rank, which may differ in size."""
+        """Start an all-gather into one output tensor per rank, which may differ in size, and return torch's Work.
+
+        outputs[0] has one tensor per rank, inputs[0] is this rank's tensor.
+
+        Raises:
+            InputError: There is not one output per rank, or this rank's output is not as long as its input.
+        """
         into, tensor = outputs[0], inputs[0]
         count = tensor.numel()
         self._check_one_a_rank("all_gather", "outputs", into)
@@ -111,14 +120,22 @@ class Group(Watched):
 
     @watched
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        """Run an all-gather into one output tensor."""
+        """Start an all-gather of equally long tensors into one output, in the order of ranks, and return torch's Work.
+
+        Raises:
+            InputError: The output does not have as many elements as the inputs of all ranks.
+        """
         self._check_blocks("all_gather_into_tensor", output.numel(), tensor.numel())
         buffers = Buffers([tensor], [output], tensor.numel(), self._n)
         return self._dispatch.run("all_gather_into_tensor", buffers, opts, lambda copy: copy([output, tensor]))
 
     @watched
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Run all-gathers into one output tensor each, packed by type."""
+        """Start all-gathers of each tensor of `inputs` into one of `outputs`, packed by type; return one Work for all.
+
+        Raises:
+            InputError: An output does not have as many elements as its input has on all ranks.
+        """
         calls = []
         for output, tensor in zip(outputs, inputs, strict=True):
             self._check_blocks("all_gather_into_tensor", output.numel(), tensor.numel())
@@ -127,7 +144,11 @@ class Group(Watched):
 
     @watched
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Run all-gathers of several tensors into lists of outputs, packed by type."""
+        """Start all-gathers of the tensors of `inputs` into lists of outputs, packed by type; return one Work for all.
+
+        `outputs` has for each input a list of one tensor per rank. If it has as many lists as ranks, but not as many as
+        inputs, it has for each rank a list of one tensor per input.
+        """
         lists = zip(*outputs, strict=True) if len(outputs) == self._n != len(inputs) else outputs
         calls = []
         for into, tensor in zip(lists, inputs, strict=True):
@@ -137,7 +158,13 @@ class Group(Watched):
 
     @watched
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Run a reduce-scatter of one input tensor per rank, which may differ in size."""
+        """Start a reduce-scatter of one input tensor per rank, which may differ in size, and return torch's Work.
+
+        inputs[0] has one tensor for each rank, outputs[0] is this rank's output.
+
+        Raises:
+            InputError: There is not one input per rank, or this rank's input is not as long as its output.
+        """
         out, parts = outputs[0], inputs[0]
         count = out.numel()
         self._check_one_a_rank("reduce_scatter", "inputs", parts)
@@ -158,14 +185,22 @@ class Group(Watched):
 
     @watched
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        """Run a reduce-scatter of one input tensor."""
+        """Start a reduce-scatter of one tensor with a block per rank, in the order of ranks; return torch's Work.
+
+        Raises:
+            InputError: The tensor does not have as many elements as the outputs of all ranks.
+        """
         self._check_blocks("reduce_scatter_tensor", tensor.numel(), output.numel())
         buffers = Buffers([tensor], [output], output.numel(), self._n)
         return self._dispatch.run("reduce_scatter_tensor", buffers, opts, lambda copy: copy([output, tensor]))
 
     @watched
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Run reduce-scatters of one input tensor each, packed by type."""
+        """Start reduce-scatters of each tensor of `inputs` into one of `outputs`, packed by type; return one Work.
+
+        Raises:
+            InputError: An input does not have as many elements as its output has on all ranks.
+        """
         calls = []
         for output, tensor in zip(outputs, inputs, strict=True):
             self._check_blocks("reduce_scatter_tensor", tensor.numel(), output.numel())
@@ -176,9 +211,17 @@ class Group(Watched):
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
     ) -> Any:
-        """Run an all-to-all of the rows of one tensor, in blocks of equal or given numbers of rows.
+        """Start an all-to-all of the rows of one tensor, in blocks of equal or given numbers of rows; return a Work.
 
-        `in_sizes` has the rows of `tensor` that go to each rank, `out_sizes` the rows of `output` that come from each.
+        Args:
+            output: Tensor that is written; its rows lie along its first dimension.
+            tensor: Tensor that is sent, likewise.
+            out_sizes: Rows of `output` that come from each rank; None or empty for equal blocks.
+            in_sizes: Rows of `tensor` that go to each rank; None or empty for equal blocks.
+            opts: torch's options, or None.
+
+        Raises:
+            InputError: The sizes do not fit the tensors or the number of ranks.
         """
         if not out_sizes and not in_sizes:
             count = tensor.numel() // self._n
@@ -203,7 +246,13 @@ class Group(Watched):
 
     @watched
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Run an all-to-all of one tensor per rank, which may differ in size."""
+        """Start an all-to-all of one tensor per rank, which may differ in size, and return torch's Work.
+
+        inputs[r] goes to rank r, and outputs[r] comes from it.
+
+        Raises:
+            InputError: There is not one output and one input per rank.
+        """
         self._check_one_a_rank("all_to_all", "outputs", outputs)
         self._check_one_a_rank("all_to_all", "inputs", inputs)
         buffers = Buffers(inputs, outputs, sum(tensor.numel() for tensor in inputs) // self._n, self._n)
@@ -217,20 +266,26 @@ class Group(Watched):
 
     @watched
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
-        """Run a broadcast in place."""
+        """Start a broadcast of a list of one tensor in place, from the root in the options, and return torch's Work."""
         buffers = Buffers(tensors, tensors, tensors[0].numel(), in_place=True)
         return self._dispatch.run("broadcast", buffers, opts, lambda copy: [copy(tensors)])
 
     @watched
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
-        """Run a reduction to the root, in place."""
+        """Start a reduction of a list of one tensor to the root in the options, in place there; return torch's Work."""
         outputs = tensors if self._is_root("reduce", opts) else []
         buffers = Buffers(tensors, outputs, tensors[0].numel(), in_place=True)
         return self._dispatch.run("reduce", buffers, opts, lambda copy: [copy(tensors)])
 
     @watched
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Run a gather to the root, of blocks that may differ in size."""
+        """Start a gather to the root in the options, of blocks that may differ in size, and return torch's Work.
+
+        inputs[0] is this rank's block. On the root outputs[0] has one tensor per rank; elsewhere `outputs` is ignored.
+
+        Raises:
+            InputError: The root does not have one output per rank.
+        """
         into = outputs[0] if self._is_root("gather", opts) else []
         if self._is_root("gather", opts):
             self._check_one_a_rank("gather", "outputs", into)
@@ -245,7 +300,13 @@ class Group(Watched):
 
     @watched
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        """Run a scatter from the root, of blocks that may differ in size."""
+        """Start a scatter from the root in the options, of blocks that may differ in size, and return torch's Work.
+
+        outputs[0] is this rank's block. On the root inputs[0] has one tensor per rank; elsewhere `inputs` is ignored.
+
+        Raises:
+            InputError: The root does not have one input per rank.
+        """
         parts = inputs[0] if self._is_root("scatter", opts) else []
         if self._is_root("scatter", opts):
             self._check_one_a_rank("scatter", "inputs", parts)
@@ -259,7 +320,10 @@ class Group(Watched):
         )
 
     def _serve(self, name: str, arguments: Sequence[Any]) -> Any:
-        """Make a call of a method, on Gloo if it has several tensors per rank."""
+        """Call the method of this name without another look for watchers, and return its Work.
+
+        Gloo serves the call instead if a list that should have one tensor does not.
+        """
         if any(len(arguments[place]) != 1 for place in ONE_TENSOR.get(name, ())):
             return self._dispatch.pass_on(name, [plain(argument) for argument in arguments])
         return super()._serve(name, arguments)
@@ -267,14 +331,20 @@ class Group(Watched):
     def _coalesced(
         self, name: str, method: str, outputs: Sequence[Any], calls: Sequence[Coalesced], opts: Any
     ) -> CombinedWork:
-        """Run several calls as one per element type; calls that cannot be packed run on their own.
+        """Start calls packed into one call per element type, and return one Work for all.
+
+        Calls that cannot be packed run on their own.
 
         Args:
             name: torch's function, a row of OPERATIONS.
             method: Method that makes one call.
-            outputs: Outputs of all calls.
+            outputs: Outputs of all calls, which are the result of the Work.
             calls: The calls.
-            opts: torch's options of all calls, or None. The calls are not waited for one by one.
+            opts: torch's options of all calls, or None; only the time-out and the reduction are used. The calls are not
+                waited for one by one.
+
+        Raises:
+            InputError: Elements of an output of a packed call share memory.
         """
         row = OPERATIONS[name]
         works = []
@@ -303,24 +373,37 @@ class Group(Watched):
         return bool((opts or OPERATIONS[name].options()).rootRank == self._me)
 
     def _at_root(self, name: str, opts: Any, block: Tensor) -> list[Tensor | None]:
-        """Return by rank the block that goes to or comes from the root, and None for all other ranks."""
+        """Return a list of one item per rank: `block` at the root's place, and None elsewhere."""
         root = (opts or OPERATIONS[name].options()).rootRank
         return [block if rank == root else None for rank in range(self._n)]
 
     def _check_one_a_rank(self, name: str, which: str, tensors: Sequence[Tensor]) -> None:
-        """Raise InputError if there is not one tensor per rank."""
+        """Raise InputError, which names the call and `which` tensors are wrong, if there is not one tensor per rank."""
         if len(tensors) != self._n:
             raise InputError(f"{name}: {len(tensors)} {which}; it must be {self._n}, one per rank")
 
     def _check_blocks(self, name: str, elements: int, block: int) -> None:
-        """Raise InputError if a tensor does not hold one block per rank."""
+        """Raise InputError, which names the call, unless `elements` is the number of ranks times `block`."""
         if elements != block * self._n:
             raise InputError(
                 f"{name}: {elements} elements in {self._n} blocks of {block}; it must be {block * self._n}"
             )
 
     def custom(self, name: str, output: Any, tensor: Any, redop: Any, opts: Any) -> Any:
-        """Run a custom collective; `runtime.torch.process_group.custom` describes the arguments."""
+        """Start a custom collective by its name in the library, and return its task.
+
+        Args:
+            name: Name of the collective.
+            output: Tensor on the CPU that is written, of any shape; empty if the rank has none.
+            tensor: Tensor that is read, likewise.
+            redop: torch's reduction.
+            opts: torch's options of an all-reduce, for the time-out and whether the caller waits at once.
+
+        Raises:
+            InputError: Both tensors are empty, the reduction is not supported, or no program of the library serves the
+                tensors.
+            RuntimeError: Ranks compare their calls, and these differ, or a rank is lost.
+        """
         inputs, outputs = ([plain(value)] if value.numel() else [] for value in (tensor, output))
         if not inputs and not outputs:
             raise InputError(f"{name}: has neither input nor output on this rank; it must have one of them")
@@ -328,7 +411,15 @@ class Group(Watched):
         return self._dispatch.core.execute_custom(name, Buffers(inputs, outputs, 0), reduction_of(redop), terms)
 
     def run_program(self, part: RankProgram, buffers: Buffers, op: str) -> Any:
-        """Run this rank's part of a custom program, which need not be in a library; the caller waits at once."""
+        """Start this rank's part of a custom program, which need not be in a library; return its task.
+
+        The caller must wait at once: without earlier tasks, the part runs on this thread before the function returns.
+
+        Args:
+            part: This rank's part.
+            buffers: Tensors of the call; the outputs are written.
+            op: A key of REDUCERS.
+        """
         return self._dispatch.core.execute_program(part.program.name, part, buffers, op, Terms(waits=True))
 
     # ---- barriers, messages, and the beginning and end of groups
@@ -339,26 +430,46 @@ class Group(Watched):
 
     @watched
     def barrier(self, opts: Any = None) -> Any:
-        """Run a barrier after all calls of this group so far."""
+        """Start a barrier after this group's earlier tasks, and return torch's Work, which ends when all have come."""
         return self._dispatch.core.barrier(self._dispatch.terms(opts or dist.BarrierOptions()))
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """Run a barrier whose error names the ranks that did not come."""
+        """Wait for the group's earlier tasks, then for all ranks.
+
+        Args:
+            timeout: Limit of the wait for ranks, a timedelta; None for Gloo's own.
+            wait_all_ranks: Whether the error names all ranks that did not come, instead of the first.
+
+        Raises:
+            RuntimeError: A rank did not come in time.
+        """
         self._dispatch.monitored_barrier(timeout, wait_all_ranks)
 
     @watched
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        """Send a tensor to a peer."""
+        """Start to send a list of one tensor to a place in the group, and return torch's Work.
+
+        Raises:
+            InputError: The tag is negative, or one of those that schedules use.
+        """
         return self._dispatch.message("send", tensors, tag, peer)
 
     @watched
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        """Start to receive a tensor from a peer."""
+        """Start to receive into a list of one tensor from a place in the group, and return torch's Work.
+
+        Raises:
+            InputError: The tag is negative, or one of those that schedules use.
+        """
         return self._dispatch.message("recv", tensors, tag, peer)
 
     @watched
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        """Start to receive a tensor from any rank."""
+        """Start to receive into a list of one tensor from any rank, and return torch's Work, which knows the sender.
+
+        Raises:
+            InputError: The tag is negative, or one of those that schedules use.
+        """
         return self._dispatch.message("recv_anysource", tensors, tag)
 
     def split_group(
@@ -371,9 +482,18 @@ class Group(Watched):
     ) -> Group | None:
         """Build a group of some of these ranks, as all of its members do; return None on other ranks.
 
-        `new_ranks` are places in this group, in the order of the new group; without a `timeout` it has this group's.
         torch's `split_group` calls it. Before torch 2.15 that function refuses groups without a device, as it does for
         Gloo.
+
+        Args:
+            new_ranks: Places in this group, in the order of the new group.
+            timeout: Time-out of the new group, a timedelta; None for this group's.
+            group_name: Its name; None for one made of its ranks.
+            group_desc: Its description; None for "undefined".
+
+        Raises:
+            InputError: Ranks would choose differently.
+            RuntimeError: A rank is lost or does not come in time.
         """
         if self._me not in new_ranks:
             return None
@@ -386,11 +506,15 @@ class Group(Watched):
         return new_group
 
     def shutdown(self) -> None:
-        """Wait for the calls under way, leave the group and stop its thread."""
+        """Wait for the open calls, leave the group and stop its thread.
+
+        Calls that are not over within the group's time-out are stopped, and so are all if Ctrl-C ended a call. A call
+        that another rank does not make ends with an error.
+        """
         self._dispatch.shutdown()
 
     def abort(self) -> None:
-        """Stop the calls under way, leave the group and stop its thread."""
+        """Stop the open calls, leave the group and stop its thread."""
         self._dispatch.abort()
 
 

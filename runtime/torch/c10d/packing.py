@@ -27,7 +27,7 @@ class Coalesced(NamedTuple):
 
 
 def group_calls(calls: Sequence[Coalesced]) -> list[list[Coalesced]]:
-    """Return the calls in groups that can each be one call, in the order of their first calls.
+    """Return the calls in groups that can each be one call, one per element type, in the order of their first calls.
 
     A call that must stay separate is a group of its own. It uses only facts that are the same on all ranks.
     """
@@ -38,7 +38,11 @@ def group_calls(calls: Sequence[Coalesced]) -> list[list[Coalesced]]:
 
 
 def _kind(call: Coalesced) -> Any:
-    """Return the element type that calls must share to be packed; None if this call must stay separate."""
+    """Return the element type that calls must share to be packed; None if this call must stay separate.
+
+    It must if it is not `whole`, has no elements, or has tensors that are sparse, not on the CPU, or of different
+    types.
+    """
     first, tensors = call.inputs[0], [*call.inputs, *call.outputs]
     are_plain = all(t.layout == torch.strided and t.dtype == first.dtype and t.device.type == "cpu" for t in tensors)
     return first.dtype if call.whole and are_plain and first.numel() else None
@@ -49,13 +53,15 @@ def pack(
 ) -> tuple[Tensor, Tensor, Callable[[], None]]:
     """Build the input and output of one packed call, and the function that copies its output to all calls.
 
-    The input, in one dimension, is a copy of the calls' inputs; the function is to be called when the packed call is
-    over.
-
     Args:
         calls: Calls to pack, a group of `group_calls`.
         input_blocks: Number of blocks of an input.
-        output_blocks: Number of blocks of an output. The packed output is the packed input if both have one block.
+        output_blocks: Number of blocks of an output.
+
+    Returns:
+        The packed input, a copy of the calls' inputs; the packed output, which is the same tensor if both have one
+        block; and the function, to be called when the packed call is over. Both tensors have one dimension: for each
+        block the values of all calls.
     """
     rows = [torch.cat([t.reshape(-1) for t in call.inputs]).view(input_blocks, -1) for call in calls]
     tensor = torch.cat(rows, 1).view(-1)

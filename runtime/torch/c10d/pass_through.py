@@ -81,7 +81,7 @@ class PassThrough:
 
     # It is longer than other functions, because a call of a few bytes must call no further functions (see above).
     def calls_or(self, fallback: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function like `call` that returns `fallback` of the same arguments where `call` returns None."""
+        """Return a function like `call`, which returns `fallback(tensors, opts)` where `call` returns None."""
         method = self._method
         watch, collective, backend = self._core.watch, self._operation.kind.name, self._backend
         average, finished, unlimited = dist.ReduceOp.AVG, _FinishedWork(), self._operation.unlimited
@@ -100,7 +100,20 @@ class PassThrough:
         def call(
             tensors: Sequence[Tensor], opts: Any, buffers: Buffers | None = None, arguments: Sequence[Any] = ()
         ) -> Any:
-            """Make one call; return torch's Work, or the result of `fallback`."""
+            """Make one call on Gloo, count it and return torch's Work, or return `fallback(tensors, opts)` instead.
+
+            It calls `fallback` if the call must be watched, compared or examined. Unless the options are asynchronous,
+            the call is over when the function returns.
+
+            Args:
+                tensors: Tensors of the call.
+                opts: torch's options, or None, for which `fallback` is called.
+                buffers: The call's buffers; None if the first tensor is read and written in place.
+                arguments: With buffers, the arguments of the wrapped back end's method before its options.
+
+            Raises:
+                RuntimeError: The call failed; the message names the call and the rank to blame.
+            """
             nonlocal last_range
             # Modes and profilers must see the call, and a rank that is lost or calls something else must be reported.
             if opts is None or modes() or profiled() or other_calls or gone_ranks or ends or watch.cause is not None:
@@ -163,7 +176,11 @@ class PassThrough:
         return f"{self._describe(self._operation, size_bytes, kind, opts)}, on {self._backend}"
 
     def _find(self, kind: Any, size_bytes: int) -> _PassedRange:
-        """Return the range of a size, of elements of a type, for the method that `using` names now."""
+        """Return the range that holds a size, of elements of a type, for the method that `using` names now.
+
+        Its tally is None if calls of these sizes must be examined one by one, as all must if ranks compare their calls.
+        The ranges of each type and method are kept.
+        """
         core, collective, key = self._core, self._operation.kind, (kind, requested_method.get())
         if key not in self._ranges:
             call = TableCall(collective.name, 0, type_text(kind), core.ranks)

@@ -45,7 +45,7 @@ EARLIER = {
 
 
 def _registrable() -> bool:
-    """Return True if a back end can be written in Python."""
+    """Return True if the installed torch lets Python code define a back end."""
     try:
         type("Probe", (Backend,), {})(0, 1)
     except TypeError:
@@ -73,7 +73,10 @@ def is_special(tensor: Tensor) -> bool:
 
 
 def _without_data(value: Any) -> Any:
-    """Return a call's argument with tensors of the same shapes that hold no data."""
+    """Return a call's argument with each dense tensor replaced by one of the same shape that holds no data.
+
+    Other values stay; lists and tuples become lists, item by item.
+    """
     if isinstance(value, torch.Tensor):
         return torch.empty_like(value, device="meta") if value.layout == torch.strided else value
     return [_without_data(item) for item in value] if isinstance(value, list | tuple) else value
@@ -94,7 +97,8 @@ class Registered:
             store: torch's store of the group.
             rank: Place of this rank in the group.
             size: Number of ranks in the group.
-            serve: Bound method that makes a call, given the name and the arguments of a group's method.
+            serve: Bound method that makes a call, given the name and the arguments of a group's method. Its object is
+                not kept alive.
         """
         self.group = dist.ProcessGroup(store, rank, size)
         self.hooked = False
@@ -107,7 +111,10 @@ class Registered:
             self.group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
     def is_watched(self, tensors: Sequence[Tensor]) -> bool:
-        """Return True if a call with these tensors must go through the dispatcher."""
+        """Return True if a call with these tensors must go through the dispatcher.
+
+        That is so within a mode, with hooks or a profiler, and for tensors that only the dispatcher can handle.
+        """
         return bool(
             torch._C._len_torch_dispatch_stack()
             or self.hooked
@@ -122,13 +129,13 @@ class Registered:
         tensors: Sequence[Tensor],
         named: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        """Make a watched call and return torch's Work.
+        """Make a call so that watchers see it, and return torch's Work.
 
         Args:
             name: Name of the group's method.
-            arguments: Its arguments.
+            arguments: Its arguments; torch's defaults replace any None at their end.
             tensors: Tensors among them.
-            named: Keyword arguments of a shorter form of the call.
+            named: Keyword arguments of a shorter form of the call, which only torch 2.15 or later has.
         """
         shown_arguments = list(arguments)
         while shown_arguments and shown_arguments[-1] is None:  # C++ has its own defaults.
@@ -146,7 +153,7 @@ class Registered:
         return self._serve(name, arguments)
 
     def _serve(self, name: str, arguments: Sequence[Any]) -> Any:
-        """Make a call on our group, and store its work for `call`."""
+        """Make a call on our group, and return its work, which is also stored for `call` on this thread."""
         serve = self._ours()
         assert serve is not None  # A call is under way, so its group exists.
         self._served.work = serve(name, arguments)
@@ -154,7 +161,7 @@ class Registered:
 
 
 def _backend(rank: int, size: int, serve: Callable[[str, Sequence[Any]], Any]) -> Any:
-    """Return a back end of c10d whose methods all call `serve`."""
+    """Return a back end of c10d whose methods all call `serve` with their name and arguments, and return its result."""
 
     def method(name: str) -> Callable[..., Any]:
         """Return a method that calls `serve` with a name."""
@@ -166,14 +173,24 @@ def _backend(rank: int, size: int, serve: Callable[[str, Sequence[Any]], Any]) -
 
 
 def plain(value: Any) -> Any:
-    """Return a tensor without its history, so that autograd does not see writes, as with Gloo; lists item by item."""
+    """Return a tensor that shares memory but has no history, so that autograd does not see writes, as with Gloo.
+
+    Lists and tuples become lists, item by item. Sparse tensors and other values stay.
+    """
     if isinstance(value, torch.Tensor):
         return value.data if value.layout == torch.strided else value
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _is_short(arguments: Sequence[Any], full_signature: Signature) -> bool:
-    """Return True if a method is called in one of torch's shorter forms: a tensor for a list, or no options."""
+    """Return True if a method is called in one of torch's shorter forms.
+
+    These have a tensor for a list, something else for the options, or more arguments than the method takes.
+
+    Args:
+        arguments: Positional arguments without `self`.
+        full_signature: Signature of the method, with `self`.
+    """
     for value, name in zip(arguments, list(full_signature.parameters)[1:], strict=False):
         if name in ("tensors", "outputs", "inputs") and isinstance(value, torch.Tensor):
             return True
@@ -185,13 +202,18 @@ def _is_short(arguments: Sequence[Any], full_signature: Signature) -> bool:
 def watched(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a group's method that goes through the dispatcher if something watches, and works on plain tensors.
 
-    It also takes the shorter forms of torch's calls from torch 2.15 on; before, it raises InputError for them.
+    It also takes the shorter forms of torch's calls from torch 2.15 on; before, it raises InputError for them. Its
+    attribute `unwatched` is the given method.
     """
     full_signature, name = signature(method), method.__name__
 
     @wraps(method)
     def call(self: Watched, *arguments: Any, **named: Any) -> Any:
-        """Make the call, through the dispatcher if something watches."""
+        """Make the call, through the dispatcher if something watches or if the call has a shorter form.
+
+        Raises:
+            InputError: The call has a shorter form, which torch before 2.15 does not support.
+        """
         is_short = False
         try:
             arguments, named = full_signature.bind(self, *arguments, **named).args[1:] if named else arguments, {}
@@ -221,7 +243,9 @@ class Watched(dist.ProcessGroup):  # type: ignore[misc]
         self._shortened: list[str] = []
 
     def _shorten(self, name: str, calls_or: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Replace a method by a faster function that is used while nothing watches.
+        """Replace a method of this object by a faster function for calls of a list of one tensor with options.
+
+        All other calls go to the method, and so do all calls once a hook is registered.
 
         Args:
             name: Name of the method.
@@ -248,13 +272,13 @@ class Watched(dist.ProcessGroup):  # type: ignore[misc]
         setattr(self, name, call)
 
     def _be_hooked(self) -> None:
-        """Start to watch all calls, since a hook waits for them."""
+        """Let all further calls go through the dispatcher, since a hook waits for them, and undo `_shorten`."""
         self._registered.hooked = True
         while self._shortened:
             delattr(self, self._shortened.pop())
 
     def _serve(self, name: str, arguments: Sequence[Any]) -> Any:
-        """Call the method of this name, without another look for watchers."""
+        """Call the method of this name on plain tensors, without another look for watchers, and return its result."""
         return getattr(type(self), name).unwatched(self, *map(plain, arguments))
 
     def get_group_store(self) -> Any:
@@ -274,19 +298,19 @@ class Watched(dist.ProcessGroup):  # type: ignore[misc]
         self._registered.group._set_group_desc(text)
 
     def register_pre_hook(self, number: int, hook: Any) -> None:
-        """Register a hook that runs before each call."""
+        """Register a hook, by a number of torch's choice, that runs before each call; calls are watched from now on."""
         self._registered.group.register_pre_hook(number, hook)
         self._be_hooked()
 
     def register_post_hook(self, number: int, hook: Any) -> None:
-        """Register a hook that runs after each call."""
+        """Register a hook, by a number of torch's choice, that runs after each call; calls are watched from now on."""
         self._registered.group.register_post_hook(number, hook)
         self._be_hooked()
 
     def unregister_pre_hook(self, number: int) -> None:
-        """Remove a hook that runs before each call."""
+        """Remove the hook of this number that runs before each call; calls are still watched."""
         self._registered.group.unregister_pre_hook(number)
 
     def unregister_post_hook(self, number: int) -> None:
-        """Remove a hook that runs after each call."""
+        """Remove the hook of this number that runs after each call; calls are still watched."""
         self._registered.group.unregister_post_hook(number)

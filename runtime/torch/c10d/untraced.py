@@ -17,7 +17,7 @@ PACKAGE = __name__.rsplit(".", 2)[0]  # `runtime.torch`, the package of all code
 
 
 def untraced(function: Function) -> Function:
-    """Mark a function to run uncompiled, with all that it calls, and return it."""
+    """Mark a function, in place, to run uncompiled, with all that it calls, and return it."""
     marked: Any = function
     marked._torchdynamo_disable = True  # It must not become a part of its caller.
     if hasattr(eval_frame, "set_code_exec_strategy"):  # It exists since torch 2.7.

@@ -60,7 +60,10 @@ class _Futures(Work):  # type: ignore[misc]
     _origin: Place
 
     def _for_caller(self, future: Any, outputs: Sequence[Any]) -> Any:
-        """Return the future, or for C++ a future of the written tensors that ends when it ends."""
+        """Return the future, or for C++ a future of the written tensors that ends when it ends.
+
+        Without outputs C++ gets the future itself, too.
+        """
         return _script().tensors_after(future, list(outputs)) if outputs and _caller() == self._origin else future
 
 
@@ -113,7 +116,7 @@ class WrappedWork(_Futures):
         watch.begin(self, waiting)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait until the call is over; without a time-out, up to that of the wrapped back end.
+        """Wait until the call is over and return True; without a time-out, up to that of the wrapped back end.
 
         Raises:
             RuntimeError: The call failed or took too long; the message names the rank to blame.
@@ -123,7 +126,14 @@ class WrappedWork(_Futures):
         return bool(self._ended(partial(self._inner.wait, timeout), is_limited=True))
 
     def _ended(self, ask: Callable[[], Any], is_limited: bool = False) -> Any:
-        """Return the result of `ask`, which waits for the end of the call, and record the time once."""
+        """Return the result of `ask`, which waits for the end of the call, and record the time once if it succeeds.
+
+        The watch does not watch the work any more, also if `ask` fails. `is_limited` states that the caller may go on
+        elsewhere after a time limit.
+
+        Raises:
+            RuntimeError: The call failed or took too long; the message names the rank to blame.
+        """
         try:
             with self._watch.guard(self._waiting, is_limited=is_limited):
                 result = ask()
@@ -151,7 +161,11 @@ class WrappedWork(_Futures):
         return self._inner.result()
 
     def get_future(self) -> Any:
-        """Return the future of the wrapped work, which also records its time and names lost ranks."""
+        """Return a future of the wrapped work's value, which also records the time and names lost ranks.
+
+        For C++ callers its value is a list of the written tensors. For them a future of a device's streams is the
+        wrapped work's own, which records nothing.
+        """
         inner = self._inner.get_future()
         if self._streams:  # Only futures derived from it know which streams wait for which.
             return inner if _caller() == self._origin else inner.then(lambda ended: self._ended(ended.value))
@@ -175,20 +189,23 @@ class WrappedWork(_Futures):
         return self._for_caller(future, self._outputs)
 
     def leave(self) -> None:
-        """Set the results of its futures, since they are in vain and may never end by themselves."""
+        """Set the results of its futures, since they are in vain and may never end by themselves.
+
+        Their waits then raise RuntimeError, unless the call is over. It does nothing for futures of a device's streams.
+        """
         while self._leave:
             # Each has its own thread, since a callback may wait for anything.
             threading.Thread(target=self._leave.pop(), daemon=True).start()
 
     def source_rank(self) -> int:
-        """Return the rank that sent the message."""
+        """Return the place in the group of the rank that sent the message."""
         return int(self._inner.source_rank())
 
     def _source_rank(self) -> int:
         return int(self._inner._source_rank())
 
     def synchronize(self) -> None:
-        """Wait until the call is over."""
+        """Wait until the call is over, as `wait` does without a time-out."""
         self.wait()
 
 
@@ -201,7 +218,7 @@ class CombinedWork(Work):  # type: ignore[misc]
         self._works, self._outputs = list(works), list(outputs)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Wait for all works in turn, each up to the time-out, and return True; raise the first error of a work."""
+        """Wait for all works one by one, each up to the time-out, and return True; raise the first error of a work."""
         for work in self._works:
             work.wait() if timeout is None else work.wait(timeout)
         return True
@@ -223,12 +240,12 @@ class CombinedWork(Work):  # type: ignore[misc]
         return self._outputs
 
     def get_future(self) -> Any:
-        """Return a future of the written tensors that ends with the last work."""
+        """Return a future of the written tensors that ends with the last work; its wait raises an error of a work."""
         outputs = self._outputs
         return torch.futures.collect_all([work.get_future() for work in self._works]).then(
             lambda futures: [future.value() for future in futures.value()] and outputs
         )
 
     def synchronize(self) -> None:
-        """Wait for all works."""
+        """Wait for all works, and raise the first error of a work."""
         self.wait()

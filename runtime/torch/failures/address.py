@@ -45,7 +45,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read what `str` wrote.
+        """Read an address from the text NAME SECRET IP PORT HOST that `str` makes of one.
 
         Raises:
             ValueError: The text is not an address.
@@ -75,7 +75,7 @@ def this_host() -> str:
 
 
 def all_on_this_host() -> bool:
-    """Return True if the environment says that all processes of the job are on this host.
+    """Return True if the environment says that all processes of the job are on this host; False if none is known.
 
     torchrun states the number of processes on this host and in the job. Without it the store's address tells, if that
     is loopback.

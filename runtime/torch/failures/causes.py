@@ -48,11 +48,14 @@ class Gone:
     has_left: bool = False
 
     def is_through(self, number: int | None) -> bool:
-        """Return True if it has done its part of the call of this number."""
+        """Return True if it has done its part of the call of this number; False if either number is unknown."""
         return number is not None and self.first_open is not None and number < self.first_open
 
     def makes_none(self, number: int | None) -> bool:
-        """Return True if it has not made, and will not make, the call of this number."""
+        """Return True if it has not made, and will not make, the call of this number; False if that is unknown.
+
+        A rank that has left the group takes part only in calls before its first open one.
+        """
         bound = self.first_open if self.has_left else None if self.calls_made is None else self.calls_made + 1
         return number is not None and bound is not None and number >= bound
 
@@ -92,7 +95,10 @@ class Cause:
 
 
 def error_end(error: BaseException) -> str:
-    """Return what other ranks are told of a program that an error ends, such as "raised ValueError: …"."""
+    """Return what other ranks read of a program that an error ends, such as "raised ValueError: …".
+
+    Only the first line of the error is kept, up to 400 characters. KeyboardInterrupt gives "was interrupted".
+    """
     if isinstance(error, KeyboardInterrupt):
         return "was interrupted"
     line = next(iter(str(error).strip().splitlines()), "")
@@ -100,13 +106,16 @@ def error_end(error: BaseException) -> str:
 
 
 def _name_ranks(ranks: Sequence[int]) -> str:
-    """Return the text that names ranks."""
+    """Return the text that names the first 8 ranks and counts the others, such as "rank 1, 2"."""
     named = ", ".join(map(str, ranks[:_MOST]))
     return f"rank {named}" + (f" and {len(ranks) - _MOST} more" if len(ranks) > _MOST else "")
 
 
 def find_cause(waiting: Waiting, rank: int, group: str, facts: Mapping[int, Fact]) -> Cause:
     """Return the cause of a failed call.
+
+    The first of these holds: ranks whose processes ended without a reason; a rank that ended or left, first one that
+    did so on its own; a rank in another call; a cause that a rank reports; what a living rank does or does not do.
 
     Args:
         waiting: The call, as this rank waits in it.
@@ -142,7 +151,7 @@ def _follows(why: str | None) -> bool:
 
 
 def _describe_end(peer: int, fact: Fact, waiting: Waiting, group: str) -> str:
-    """Return the text about a rank that has ended."""
+    """Return the text about a rank that has ended, with the calls that it made if it did not make this one."""
     calls_made = ""
     if waiting.number is not None and fact.calls_made is not None and fact.calls_made < waiting.number:
         calls_made = f": it {_describe_calls(fact.calls_made, waiting.number, group)}"
@@ -150,14 +159,18 @@ def _describe_end(peer: int, fact: Fact, waiting: Waiting, group: str) -> str:
 
 
 def _describe_calls(calls: object, number: int, group: str, verb: str = "has") -> str:
-    """Return the text about the calls that ranks have made."""
+    """Return the text about the calls that ranks have made, such as "has made 1 call of GROUP, this is call 2"."""
     return f"{verb} made {calls} call{'' if str(calls) == '1' else 's'} of {group}, this is call {number}"
 
 
 def _find_cause_among_live(
     waiting: Waiting, rank: int, group: str, facts: Mapping[int, Fact], answers: Mapping[int, Mapping[str, Any]]
 ) -> Cause:
-    """Return the cause if no process has ended: a rank that does not answer, waits elsewhere or has not come."""
+    """Return the cause if no process has ended: a rank that does not answer, waits elsewhere or has not come.
+
+    If all ranks are in the call, it takes longer than its time-out. `answers` are those of `facts`, in the order of
+    ranks.
+    """
     silent = sorted(peer for peer, fact in facts.items() if fact.is_connected and fact.answer is None)
     if silent:
         why = "stopped, or too busy" if len(silent) == 1 else "each is stopped, or too busy"

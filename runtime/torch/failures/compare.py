@@ -15,7 +15,7 @@ _CALL_BYTES = 200  # Bytes of a call's description that are compared.
 
 
 def _gather(messages: Messages, tensor: Any, size: int) -> list[Any]:
-    """Return all ranks' copies of a small tensor, over the group's messages."""
+    """Return a list of all ranks' copies of a small tensor, by place; `size` is the number of ranks."""
     tensors = [torch.empty_like(tensor) for _ in range(size)]
     messages.allgather([tensors], [tensor]).wait()
     return tensors

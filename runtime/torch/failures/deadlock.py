@@ -59,7 +59,7 @@ class Held:
 
     @property
     def message(self) -> Message:
-        """Return the state in the form in which it is sent."""
+        """Return the state as a dict with the keys "rank", "made" and "calls", as it is sent; `of` reads it."""
         return {"rank": self.rank, "made": dict(self.calls_made), "calls": self.calls}
 
     @classmethod
@@ -76,7 +76,7 @@ class Held:
 
     @property
     def waits(self) -> set[tuple[str, int]]:
-        """Return the calls, by group and number."""
+        """Return the set of the calls that hold the process, each as (group, number)."""
         return {call[:2] for call in self.calls}
 
 
@@ -103,7 +103,7 @@ class DeadlockWatch(Protocol):
         """
 
     def give_up_call(self, cause: Cause) -> None:
-        """Stop a call of the group for a cause, and tell the other ranks."""
+        """Stop a call of the group for a cause, and send the cause to the other ranks."""
 
 
 def own_state(watches: Iterable[DeadlockWatch], helping_threads: set[int | None]) -> tuple[Held | None, float]:
@@ -147,7 +147,11 @@ def find_stuck(states: Mapping[str, Held]) -> dict[str, Held]:
 
 
 def _lacking(call: HeldCall, stuck: Mapping[str, Held]) -> list[str]:
-    """Return the stuck processes that have not made a call, lowest rank first."""
+    """Return the names of the stuck processes that a call still lacks, lowest rank first.
+
+    A process lacks in it if it is in `call.absent` and has made fewer calls of the group; one that does not know the
+    group does not.
+    """
     group, number, _, absent = call
     missing = [name for name in absent if name in stuck and stuck[name].calls_made.get(group, number) < number]
     return sorted(missing, key=lambda name: stuck[name].rank)
@@ -215,7 +219,8 @@ class Deadlocks:
     def look(self, watches: Sequence[DeadlockWatch]) -> None:
         """Ask other processes if this one is held for long, and use the answers that have come.
 
-        It does not wait, so it is called again and again. If there is a deadlock, its calls are given up.
+        It does not wait, so it is called again and again. If two rounds of questions show the same deadlock, all stuck
+        processes give up its calls. Nothing is reported if more than 64 processes would be asked.
 
         Args:
             watches: Watches of all groups of this process.
@@ -245,7 +250,7 @@ class Deadlocks:
             self._round = None
 
     def _ask(self, current: _DeadlockRound) -> None:
-        """Ask the processes that a call lacks, or in the second round those that were stuck, each only once."""
+        """Ask the processes that a call lacks, or in the second round those that were stuck, each only once a round."""
         states = [state for state in (current.stuck_before or current.answers).values() if state is not None]
         lacked = {name for state in states for call in state.calls for name in call.absent}
         names = (set(current.stuck_before) or lacked) - current.asked_names - {self._name}
@@ -262,7 +267,7 @@ class Deadlocks:
             self._round.answers[name] = None if message["state"] is None else Held.of(message["state"])
 
     def _report(self, stuck: Mapping[str, Held], watches: Sequence[DeadlockWatch]) -> None:
-        """Report the deadlock to all stuck processes, and give up its calls."""
+        """Send the deadlock of the processes in `stuck` to all of them, and give up its calls here."""
         message = {
             "stuck": describe(stuck),
             "calls": sorted({call for state in stuck.values() for call in state.waits}),

@@ -72,7 +72,10 @@ class Link:
                     del self.unsent[: self.channel.send(self.unsent, socket.MSG_DONTWAIT)]
 
     def receive(self) -> bytes:
-        """Return bytes that have come; b"" if the connection is closed or broken."""
+        """Return up to 64 KiB that have come; b"" if the connection is closed or broken.
+
+        If nothing has come, it waits unless the socket does not block.
+        """
         try:
             return self.channel.recv(1 << 16)
         except OSError:  # The host is gone, or the process ended with unread messages.
@@ -82,7 +85,7 @@ class Link:
         """Return the lines that these bytes complete, and True if the line after them has just become too long.
 
         Lines are without their ends. The rest of the bytes is kept for the next call; a line that is too long is
-        dropped as a whole.
+        dropped as a whole. From now on `has_spoken` is True.
         """
         self.has_spoken = True
         *lines, remainder = bytes(self._line_start + data).split(b"\n")

@@ -129,7 +129,7 @@ class FailureWatch(Members):
             self.presence.of_rank.clear()
 
         def check(names: list[str]) -> None:
-            """Store the names of the processes, and raise an error if one has ended."""
+            """Store the names of the processes; raise RuntimeError if one has ended."""
             self.names = names
             self._raise_if_gone()
 
@@ -146,8 +146,8 @@ class FailureWatch(Members):
         """Return the result of a function that needs all ranks; it runs on another thread.
 
         Raises:
-            RuntimeError: A rank has ended; it is raised soon after that, while the function goes on. Errors of the
-                function are raised as they are.
+            RuntimeError: A rank has ended; it is raised `tuning.making` seconds after that, while the function goes on.
+                Errors of the function are raised as they are, unless a rank has ended.
         """
         leaves_at = math.inf
 
@@ -166,7 +166,10 @@ class FailureWatch(Members):
             raise
 
     def _raise_if_gone(self) -> None:
-        """Raise RuntimeError with the cause if a rank has ended."""
+        """Raise RuntimeError with the cause if a rank has ended or left, or if the group has failed before.
+
+        The cause is kept for the group, and sent to the other ranks once.
+        """
         if self.cause is None and self.any_gone(None):
             self._give_up(find_cause(Waiting(""), self.ranks[self.me], self.group, self.facts(None)))
         if self.cause is not None:
@@ -176,10 +179,10 @@ class FailureWatch(Members):
     # ---- calls and waits
 
     def issue(self, text: str) -> Waiting:
-        """Return the group's next call, which all ranks make, with its number.
+        """Return the group's next call, which all ranks make, with its number, counted from 1.
 
-        If another rank has told of another text of this call, all ranks are told so, and later waits fail for this
-        cause; nothing is raised here.
+        If another rank has reported another text of this call, this becomes the cause for which later waits fail, and
+        it is sent to all ranks; nothing is raised here.
         """
         with self._change:
             waiting = self.calls.issue(text)
@@ -193,10 +196,10 @@ class FailureWatch(Members):
         """Record that a wait begins; it is forgotten with its key.
 
         Args:
-            key: Object that stands for the wait.
+            key: Object that stands for the wait; it is not kept alive.
             waiting: The call.
-            thread: Thread that waits; None for none yet.
-            is_limited: As in `Wait`.
+            thread: Identifier of the thread that waits; None for none yet.
+            is_limited: Whether the thread goes on elsewhere after a time limit.
         """
         with self._change:
             self.calls.begin_wait(key, Wait(waiting, time.monotonic(), thread, is_limited))
@@ -210,13 +213,13 @@ class FailureWatch(Members):
     def guard(
         self, waiting: Waiting, new: bool = False, closes: bool = True, is_limited: bool = False
     ) -> Iterator[None]:
-        """Return a context for an operation that needs the other ranks.
+        """Return a context for an operation that needs the other ranks; its wait is watched until it is over.
 
         Args:
             waiting: The call.
             new: Whether nothing of the operation has begun, so that it does not begin if it is known to be in vain.
             closes: Whether the call is over with the operation; it always is if the operation fails.
-            is_limited: As in `Wait`.
+            is_limited: Whether the thread goes on elsewhere after a time limit.
 
         Raises:
             RuntimeError: The operation raised one or is in vain; the message names the call and the rank to blame. If
@@ -246,9 +249,10 @@ class FailureWatch(Members):
             self.end(key, closes)
 
     def is_left(self, peers: Collection[int] = ()) -> bool:
-        """Return True if open waits are in vain; with peers also if all of these peers have ended some time ago.
+        """Return True if waits are in vain that still go on `tuning.ending` seconds after connections were closed.
 
-        `peers` are places in the group.
+        With peers, which are places in the group, it is also True if all of them ended more than `tuning.grace` seconds
+        ago.
         """
         now = time.monotonic()
         dead = [
@@ -260,23 +264,25 @@ class FailureWatch(Members):
     def leave(self, why: str = "has left the group", over: bool = True) -> None:
         """Report to the other ranks that this rank makes no more calls; it ends none of its own.
 
+        Before the ranks have met it does nothing.
+
         Args:
             why: Text for the other ranks, to be read after "rank N".
-            over: Whether the calls under way still complete.
+            over: Whether the open calls still complete.
         """
         calls_made, first_open = self.counts()[self.id]
         self.tell({"left": why, "counts": [calls_made, calls_made + 1 if over else first_open]})
 
     def is_in_call(self) -> bool:
-        """Return True if a call that all ranks make is under way, as long as some object holds its work."""
+        """Return True if a call that all ranks make is waited for, or its work exists and is not over."""
         with self._change:
             return any(wait.waiting.number is not None for wait in self.calls.waits())
 
     def leave_calls(self, are_over: Callable[[float], bool], limit_s: float) -> bool:
-        """Wait for the calls under way before this rank leaves the group; return True if they all ended.
+        """Wait for the open calls before this rank leaves the group; return True if they all ended.
 
-        A call that another rank has not made, long after this rank wanted to leave, ends with an error that names that
-        rank. A call that is not over after `limit_s` ends with an error, too.
+        Every `tuning.leaving` seconds it checks whether another rank has not made a call, or `limit_s` is over. Then it
+        ends all calls with an error that names that rank, if any, closes the group's connections, and returns False.
 
         Args:
             are_over: Waits up to this many seconds, and returns True if all calls are over.
@@ -297,7 +303,10 @@ class FailureWatch(Members):
         return True
 
     def _absent_from(self, number: int) -> list[int]:
-        """Return the ranks, as the whole job numbers them, that say that they have not made the call of a number."""
+        """Ask the other ranks, and return those that answer that they have not made the call of a number.
+
+        They are sorted, as the whole job numbers them. It waits up to `tuning.answers` seconds.
+        """
         with self._asking:
             self._ask(Waiting("", number))
             calls_of_place = {place: answer.get("made") for place, answer in self.answers.items()}
@@ -310,7 +319,16 @@ class FailureWatch(Members):
     # ---- causes
 
     def _find_cause(self, waiting: Waiting, late: bool) -> str:
-        """Return the cause as a text to be put after an error; the first cause holds for every later call, too."""
+        """Return the cause of a failed call as a text to be put after an error, which begins with "; ".
+
+        It is "" before the ranks have met. The first cause holds for every later call, too; it is sent to the other
+        ranks.
+
+        Args:
+            waiting: The call.
+            late: Whether a message came too late. Otherwise it waits up to `tuning.spread` seconds for other ranks to
+                report the cause.
+        """
         if not self.names:
             return ""
         with self._asking:
@@ -328,33 +346,43 @@ class FailureWatch(Members):
         return f"; {cause.text}"
 
     def _wait_until(self, over: Callable[[], bool], seconds: float) -> None:
-        """Wait until a condition holds or the seconds are over."""
+        """Wait until a condition holds or the seconds are over; `over` is called every 0.02 s, under the lock."""
         deadline = time.monotonic() + seconds
         with self._change:
             while not over() and time.monotonic() < deadline:
                 self._change.wait(0.02)  # No notification comes when a process ends.
 
     def _ask(self, waiting: Waiting) -> None:
-        """Ask the other ranks what they do, and wait for their answers."""
+        """Ask the other ranks what they do, and wait until all that are connected have answered, or a cause is known.
+
+        It waits up to `tuning.answers` seconds. The answers are in `answers`, by place; those to earlier questions are
+        dropped.
+        """
         self.answers, self._question = {}, secrets.token_hex(8)
         self.tell({"ask": self._question, "number": waiting.number})
         open_places = {place for place, name in enumerate(self.names) if self.is_open(name)}
         self._wait_until(lambda: self.cause is not None or open_places <= set(self.answers), self.tuning.answers)
 
     def _give_up(self, cause: Cause) -> None:
-        """Set the cause of the group's failure, if there is none yet."""
+        """Set the cause of the group's failure, if there is none yet, and wake all that wait for it."""
         with self._change:
             self.cause = self.cause or cause
             self._change.notify_all()
 
     def _tell_cause(self) -> None:
-        """Send the cause to the other ranks, once."""
+        """Send the cause to the other ranks, once; do nothing without a cause."""
         if self.cause is not None and not self._has_told_cause:
             self._has_told_cause = True
             self.tell({"cause": [self.cause.text, self.cause.number, self.cause.blamed_ranks]})
 
     def _differ(self, number: int, place: int, other_text: str) -> None:
-        """Set and send the cause that another rank makes a different call."""
+        """Set and send the cause that another rank makes a different call.
+
+        Args:
+            number: Number of the call.
+            place: Place of the other rank in the group.
+            other_text: Text of its call.
+        """
         text = different_calls(self.ranks[place], other_text, self.ranks[self.me], self.calls.text(number) or "")
         self._give_up(Cause(text, number))
         self._tell_cause()
@@ -362,7 +390,12 @@ class FailureWatch(Members):
     # ---- methods that the thread of `Presence` calls
 
     def state(self, question: Message) -> Message:
-        """Return what this rank does, for a rank that asks; about another group only "waits" (see `causes.Fact`)."""
+        """Return what this rank does, for a rank that asks about the call question["number"]; None stands for no call.
+
+        The keys are "made", the number of calls made; "text" of that call, None if it is too old or not made; "inside",
+        whether it is not over; "waits", at most one text; "cause", [text, number, blamed ranks] or None; and "group". A
+        question about another group is answered with "waits" only.
+        """
         with self._change:
             waits = [
                 f"{wait.waiting.text} of {self.group}" for wait in self.calls.waits()[:1]
@@ -376,7 +409,13 @@ class FailureWatch(Members):
             return part | {"waits": waits, "cause": given_up, "group": self.id}
 
     def held(self) -> tuple[str, int, list[HeldCall] | None, set[int], float]:
-        """Return what `deadlock.DeadlockWatch.held` describes."""
+        """Return what holds this rank in the group.
+
+        Returns:
+            Name of the group; number of calls made; a list of the first open call, empty if all are over, or None if
+            this rank also waits for other things than calls or has not met the others; threads that wait without a
+            limit; start of the first wait by `time.monotonic`, in seconds, inf without any.
+        """
         with self._change:
             texts, threads, since = self.calls.held()
             if not texts:
@@ -391,12 +430,15 @@ class FailureWatch(Members):
             return self.id, self.calls.last_number, [call], threads, since
 
     def give_up_call(self, cause: Cause) -> None:
-        """Set the cause for which a call that is waited in, and those after it, end; send it to the other ranks."""
+        """Set the cause for which a call that is waited in, and those after it, end; send it to the other ranks.
+
+        An earlier cause stays. The waits end at the next `look`.
+        """
         self._give_up(cause)
         self._tell_cause()
 
     def counts(self) -> Message:
-        """Return by the group's id the number of calls made, and the number of the first call that is not over."""
+        """Return, by the group's id, a list: the number of calls made, and that of the first call that is not over."""
         with self._change:
             self.calls.waits()  # This forgets waits that have completed.
             return {self.id: [self.calls.last_number, self.calls.first_open()]}
@@ -406,7 +448,11 @@ class FailureWatch(Members):
         return "" if self.cause is None else FAILED + self.cause.text
 
     def hear(self, name: str, message: Message) -> None:
-        """Read a message of the process of a name, if it is about this group and from one of its members."""
+        """Read a message of the process of a name, if it is about this group and from one of its members.
+
+        It records that the rank has left, an answer to the last question, the cause of a failure, or that the rank
+        waits long in a call. If that call differs from this rank's, this becomes the cause, which is sent to all ranks.
+        """
         if not self.id or message.get("group") != self.id or name not in self.names:
             return
         place = self.names.index(name)
@@ -435,7 +481,10 @@ class FailureWatch(Members):
             self._differ(number, place, other_text)
 
     def interrupt(self) -> None:
-        """Stop the main thread's wait, so that Ctrl-C is raised there."""
+        """Stop the main thread's wait, so that Ctrl-C is raised there; do nothing if it does not wait.
+
+        It closes the group's connections, and sends the cause to the other ranks.
+        """
         with self._change:
             waits = [wait for wait in self.calls.waits() if wait.thread == threading.main_thread().ident]
         if waits and not self._woken and self.messages is not None:
@@ -445,9 +494,9 @@ class FailureWatch(Members):
             self._end_waits()
 
     def look(self) -> None:
-        """Stop waits that are in vain, and report the first wait to the other ranks when it is long.
+        """Stop waits that are in vain, and report the first call's wait to the other ranks after `tuning.long` seconds.
 
-        When that wait is over, the next one becomes the first. So each wait that lasts is reported.
+        When that wait is over, the next one becomes the first. So each wait that lasts is reported, once.
         """
         now = time.monotonic()
         with self._change:
@@ -478,6 +527,6 @@ class FailureWatch(Members):
         return self.lacks(number, wait.since, self.tuning.grace)
 
     def _end_waits(self) -> None:
-        """Close all connections, so that waits for them end."""
+        """Close all connections, so that waits for them end; others are left `tuning.ending` seconds later."""
         self._woken, self._leaves_at = True, time.monotonic() + self.tuning.ending
         close_all(self.messages, self.peers)

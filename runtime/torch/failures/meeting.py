@@ -80,7 +80,9 @@ def meet(
 
 
 def _connect(own: Presence, store: Any, key: str, rank: int) -> tuple[list[str], str]:
-    """Open a connection to the process whose address a rank wrote; return the rank's words and the process's name.
+    """Open a connection to the process whose address a rank wrote; return what the rank wrote and the process's name.
+
+    What it wrote is a list: the five parts of the address, then a number that is used once, in hexadecimal.
 
     Raises:
         RuntimeError: The rank wrote something else into the store.
@@ -97,12 +99,15 @@ def _connect(own: Presence, store: Any, key: str, rank: int) -> tuple[list[str],
 
 
 def _have_written(store: Any, attempt: int, places: Sequence[int]) -> bool:
-    """Return True if all these places have written their addresses."""
+    """Return True if all these places have written their addresses for this attempt; it does not wait."""
     return bool(store.check([f"{attempt}/at/{place}" for place in places]))
 
 
 def _enter_attempt(store: Any, me: int, words: list[str]) -> int | None:
-    """Write this rank's words into the latest attempt; return the attempt once place 0 has answered in it."""
+    """Write what this rank writes, an address and a nonce, into the latest attempt; return the attempt's number.
+
+    It is None until place 0 has answered with this nonce.
+    """
     attempt, answer = int(store.add(_ATTEMPT, 0)), f"answer/{me}"
     store.set(f"{attempt}/at/{me}", " ".join(words))
     is_answered = store.check([f"{attempt}/{answer}"]) and bytes(store.get(f"{attempt}/{answer}")) == words[-1].encode()

@@ -104,10 +104,10 @@ class Members:
         return False
 
     def is_open(self, name: str) -> bool:
-        """Return True if there is an open connection to a process."""
+        """Return True if there is an open connection to the process of a name; False before the ranks have met."""
         return self.presence is not None and self.presence.is_open(name)
 
     def tell(self, message: Message) -> None:
-        """Send a message about this group to the other ranks that are connected; nothing before the ranks have met."""
+        """Send a message about this group to the other ranks that are connected; nothing before the ranks met."""
         if self.presence is not None and self.id:
             self.presence.tell([self.names[place] for place in self.peers], message | {"group": self.id})

@@ -50,13 +50,13 @@ class Listener(DeadlockWatch, Protocol):
         """Check the waits, after messages and in every tick."""
 
     def state(self, question: Message) -> Message:
-        """Return its part of the answer to {"ask": …, "group": …}: {"waits": [the first], …}."""
+        """Return the answer to a question {"ask": …, "group": …, "number": …}: {"waits": [at most one text], …}."""
 
     def interrupt(self) -> None:
         """Handle Ctrl-C, since the main thread may be where Python cannot raise it."""
 
     def counts(self) -> Message:
-        """Return by group the number of calls made so far, and the number of the first that is not over."""
+        """Return by group a list: the number of calls made so far, and the number of the first that is not over."""
 
     def failed(self) -> str:
         """Return why its last call failed, for the other ranks when this process ends; "" if none failed."""
@@ -137,7 +137,11 @@ class Presence:
         return to.name
 
     def _reach(self, to: Address) -> None:
-        """Open a connection to a process, or record that it has ended."""
+        """Open a connection to a process, or record in `ends` that it has ended, within `tuning.connect` seconds.
+
+        It does nothing if the process is connected, has ended, or listens only on another host. A process that was
+        never reached stays unknown after any error but a refusal, since a firewall may hide it.
+        """
         name = to.name
         if name in self._links or name in self.ends or not to.is_reachable:
             return
@@ -168,7 +172,7 @@ class Presence:
                 link.send(message)
 
     def say_end(self, why: str) -> None:
-        """Tell all connected processes why this process is about to end.
+        """Send all connected processes the reason why this process is about to end.
 
         They read `why` after "rank N", with the cause of a failed call if it has none. They also get, for each group,
         the number of calls made and that of the first one still open. The connections stay open.
@@ -185,9 +189,9 @@ class Presence:
             return list(self._listeners)
 
     def hear_signals(self) -> None:
-        """Register for Ctrl-C unless other code has done so.
+        """Register for Ctrl-C unless other code has done so, or this is not the main thread.
 
-        The thread then notices it at once, even if the main thread waits outside Python.
+        The presence's thread then notices it at once, even if the main thread waits outside Python.
         """
         if threading.current_thread() is threading.main_thread():
             earlier_fd = signal.set_wakeup_fd(self._rope.fileno(), warn_on_full_buffer=False)
@@ -210,7 +214,10 @@ class Presence:
         self.drop()
 
     def drop(self) -> None:
-        """Close this process's copies of the connections, as a forked process must."""
+        """Close this process's copies of the connections and the port without a message, as a forked process must.
+
+        It also stops to hear signals, unless other code hears them now.
+        """
         with suppress(ValueError):  # Not the main thread, or the earlier descriptor is closed.
             wakeup_fd = signal.set_wakeup_fd(-1)
             if wakeup_fd != self._rope.fileno():
@@ -224,7 +231,10 @@ class Presence:
         self._strangers.close()
 
     def _keep(self, channel: socket.socket, name: str, address: Address | None = None) -> Link:
-        """Set the options of a connection to a member, store it, and return it."""
+        """Set the options of a connection to a member, store it by the member's name, and return it.
+
+        `address` is None if the member opened the connection.
+        """
         channel.settimeout(None)
         channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -253,7 +263,11 @@ class Presence:
                     time.sleep(self.tuning.tick)
 
     def _serve(self, seconds: float) -> bool:
-        """Wait for data and handle it; return True if any of it came from a member of the job."""
+        """Wait up to some seconds for data and handle it; return True if any came from a member or from this process.
+
+        It also lets strangers in, closes those whose time is over, and reports Ctrl-C to the listeners unless the
+        program has its own handler.
+        """
         has_heard = False
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._strangers.server:
@@ -283,7 +297,7 @@ class Presence:
         self._deadlocks.look(self._listening())
 
     def _held(self) -> tuple[Held | None, float]:
-        """Return the state in which this process is held, as `deadlock.own_state` does."""
+        """Return the state in which this process is held, None if it is not, and since when by `time.monotonic`."""
         return own_state(self._listening(), own_threads() | {self._thread.ident})
 
     def _reach_expected(self) -> None:
@@ -296,7 +310,10 @@ class Presence:
     # ---- members of the job
 
     def _admit(self, stranger: Link) -> bool:
-        """Read a stranger's frame; return True if it is a member of the job, otherwise close its connection."""
+        """Read a stranger's frame; return True if it is a member of the job, which is then connected.
+
+        Otherwise its connection is closed, and so is one from this process itself.
+        """
         name = self._strangers.identify(stranger)
         if name is None or name == self.name:
             stranger.channel.close()
@@ -307,7 +324,11 @@ class Presence:
         return True
 
     def _read(self, link: Link) -> None:
-        """Read from a member, handle complete lines, and record its end if the connection is closed."""
+        """Read from a member and handle complete lines; if the connection is closed, forget it and record the end.
+
+        A connection that this process opened is opened anew instead, at most `tuning.tries` times in all, if nothing
+        ever came over it. A line that is too long is invalid data.
+        """
         data = link.receive()
         if data:
             self._tries.pop(link.name, None)
@@ -331,7 +352,7 @@ class Presence:
         self.ends[link.name] = replace(earlier_end, known_at=time.monotonic(), is_closed=True)
 
     def _hear(self, link: Link, line: bytes) -> None:
-        """Read a message of a member and handle it."""
+        """Read a message of a member and handle it; distrust the member for an invalid one, and log other errors."""
         try:
             message = read_message(line)
         except ValueError as error:
@@ -343,13 +364,19 @@ class Presence:
             log.exception("synth: a message could not be handled")
 
     def _distrust(self, link: Link, description: str) -> None:
-        """Record a member that sends invalid data as the cause of later failures; its process lives."""
+        """Record a member that sends invalid data as the cause of later failures, and log it; its process lives.
+
+        It does nothing if the member's end is known already.
+        """
         if link.name not in self.ends:
             self.ends[link.name] = End(_BROKEN, time.monotonic(), is_closed=False)
             log.error("synth: process %s sent %s; all ranks must run the same version of synth", link.name, description)
 
     def _take(self, link: Link, message: Message) -> None:
-        """Handle a message of a member."""
+        """Handle a message of a member: record its end, answer its question, or give it to the listeners.
+
+        Messages about deadlocks go to their search. An empty message has no effect.
+        """
         if "end" in message:
             end = End(message["end"], time.monotonic(), False, message["counts"])
             self.ends.setdefault(link.name, end)

@@ -53,10 +53,11 @@ class Strangers:
         return Address(name, self._secret, ip, port, host or ANYWHERE)
 
     def accept(self) -> None:
-        """Accept a stranger's connection, as long as a place is free.
+        """Accept a stranger's connection, unless the stranger has left; stop to accept when all places are taken.
 
         A place stays taken for its full time even if the stranger leaves earlier, so that the number of strangers per
-        second is limited. A stranger that turns out to be a member frees its place.
+        second is limited. A stranger that turns out to be a member frees its place. If the system refuses, such as
+        without a free file descriptor, all places are taken.
         """
         try:
             channel, _ = self.server.accept()

@@ -33,7 +33,10 @@ _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any
 
 
 def _report_error(earlier_hook: _Hook) -> _Hook:
-    """Return a hook for errors that end the program, which reports them to the other processes."""
+    """Return a hook for errors that end the program, which reports them to the other processes.
+
+    The hook then calls `earlier_hook`.
+    """
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Report the error, then call the earlier hook."""

@@ -21,7 +21,7 @@ _HELLO_NAME = re.compile(rb" ([0-9a-f]{%d})\n" % NAME_DIGITS)
 
 
 def hello(secret: str, name: str) -> bytes:
-    """Return the first frame of a connection from the process of a name to the process with this secret."""
+    """Return the first frame of a connection, from the process `name` to the process with this secret."""
     return f"{secret} {name}\n".encode()
 
 
@@ -106,7 +106,7 @@ def _is_state(value: Any) -> bool:
 
 
 def _is_flag(value: Any) -> bool:
-    """Return True for a boolean or None."""
+    """Return True for a boolean and for None."""
     return value is None or isinstance(value, bool)
 
 

@@ -20,9 +20,13 @@ _UNEVEN = -1  # In place of a block's length: this rank's own blocks differ in l
 
 
 def _gather_numbers(transport: Transport, own_numbers: Sequence[int]) -> Tensor:
-    """Return the numbers of all ranks as a matrix with one row per rank.
+    """Return the numbers of all ranks as an int64 tensor of shape (ranks, numbers), in the order of places.
 
-    Each rank gives equally many numbers. Each rank sends ⌈log₂ n⌉ messages (Bruck's algorithm).
+    Each rank gives equally many numbers, and waits until it has those of all ranks. Each rank sends ⌈log₂ n⌉ messages
+    (Bruck's algorithm).
+
+    Raises:
+        MessageLost: A message did not come.
     """
     size, me = len(transport.ranks), transport.rank
     rows = torch.empty(size, len(own_numbers), dtype=torch.int64)
@@ -60,7 +64,9 @@ def agree_on_block(transport: Transport, blocks: Blocks) -> int | None:
 
 
 def exchange_sizes(transport: Transport, blocks: Blocks) -> list[list[int]]:
-    """Return the elements of all blocks as a matrix by giving and taking place, the same on every rank.
+    """Return the elements of all blocks as [giving place][taking place], the same on every rank.
+
+    `blocks` are this rank's own.
 
     Raises:
         InputError: A rank gives another a longer or shorter block than that rank takes; the same error on every rank.

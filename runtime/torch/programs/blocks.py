@@ -43,7 +43,7 @@ def write_back(tensor: Tensor, values: Tensor) -> None:
 
 
 def _overlaps_itself(tensor: Tensor) -> bool:
-    """Return True if several elements of a tensor share one place in memory."""
+    """Return True if elements share one place in memory since a dimension of more than one element has the stride 0."""
     return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
@@ -67,12 +67,12 @@ class Buffers:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of the message in bytes."""
+        """Return the size of the message in bytes: `blocks` blocks of `block` elements of the first tensor's type."""
         return int(self.block * self.blocks * (self.outputs or self.inputs)[0].element_size())
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Return all tensors, an output first if there is one."""
+        """Return all outputs, then all inputs; a tensor that is both is listed twice."""
         return [*self.outputs, *self.inputs]
 
     @property
@@ -84,7 +84,10 @@ class Buffers:
         )
 
     def check_outputs(self, collective: str) -> None:
-        """Raise InputError if elements of an output share memory."""
+        """Raise InputError, which begins with `collective`, if elements of a dense output share memory.
+
+        Only elements along one dimension are compared, as those of an expanded tensor.
+        """
         for tensor in self.outputs:
             if tensor.layout == torch.strided and _overlaps_itself(tensor):
                 raise InputError(
@@ -93,9 +96,18 @@ class Buffers:
                 )
 
     def execute(self, part: RankProgram, op: str, transport: Transport) -> None:
-        """Run this rank's part of a program on these tensors, as `run` does, whose errors it raises.
+        """Run this rank's part of a program on these tensors until its messages are sent and received.
 
-        The outputs are written, whatever their shape; avg leaves sums. `op` is a key of REDUCERS.
+        The outputs are written, whatever their shape.
+
+        Args:
+            part: The rank's part.
+            op: A key of REDUCERS; avg leaves sums.
+            transport: Messages of the call.
+
+        Raises:
+            InputError: The part cannot run on blocks of `block` elements.
+            RuntimeError: A message did not come.
         """
         input_tensor = output_tensor = None
         if self.inputs:
@@ -116,12 +128,12 @@ class Buffers:
             self._copy_outputs(output_tensor)
 
     def execute_uneven(self, part: RankProgram, blocks: Blocks, sizes: Sizes, transport: Transport) -> None:
-        """Run this rank's part of a program on blocks of unequal sizes.
+        """Run this rank's part of a program on blocks of unequal sizes, and write the outputs, whatever their shape.
 
         Args:
             part: The rank's part, which has a piece map.
             blocks: This rank's blocks.
-            sizes: Elements of all blocks, by giving and taking place.
+            sizes: Elements of all blocks, as [giving place][taking place].
             transport: Messages of the call.
 
         Raises:
@@ -144,7 +156,7 @@ class Buffers:
             self._copy_outputs(torch.cat([output_blocks[order.index(place)] for place in range(len(order))]))
 
     def _copy_outputs(self, values: Tensor) -> None:
-        """Copy values into the outputs, one after the other."""
+        """Copy a one-dimensional tensor, which has all outputs' elements, into the outputs, one after the other."""
         for tensor, part in zip(self.outputs, values.split([t.numel() for t in self.outputs]), strict=True):
             tensor.copy_(part.view(tensor.shape))
 
@@ -157,9 +169,17 @@ class Buffers:
         op: str,
         transport: Transport,
     ) -> None:
-        """Run a program whose ranks have another order than the group's.
+        """Run a program whose ranks have another order than the group's; it raises the errors of `run`.
 
-        A buffer with one block per rank is reordered accordingly.
+        A buffer with one block per rank is reordered for the program, and its output back into the group's order.
+
+        Args:
+            part: The rank's part.
+            order: Place in the group of each of the program's ranks.
+            input_tensor: Contiguous input in one dimension; None if the rank has none.
+            output_tensor: Output likewise, which is written.
+            op: A key of REDUCERS; avg leaves sums.
+            transport: Messages of the call.
         """
         places, elements_of_all = torch.tensor(order), len(order) * self.block
         if input_tensor is not None and input_tensor.numel() == elements_of_all:
@@ -190,11 +210,11 @@ class Blocks:
 
     @staticmethod
     def of(parts: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> Blocks:
-        """Build the blocks of a call from its tensors.
+        """Build the blocks of a call from its tensors, which may have any shape.
 
         Args:
-            parts: Tensor that goes to each rank; None for no block.
-            into: Tensor that comes from each rank, to be written by `exchange`; None for no block.
+            parts: For each rank the tensor that goes to it; None for no block.
+            into: For each rank the tensor that comes from it, to be written by `exchange`; None for no block.
         """
         sizes = {tensor.numel() for tensor in (*parts, *into) if tensor is not None}
         sent_sizes, received_sizes = (

@@ -52,7 +52,7 @@ class PieceMap:
     def length(self, piece: Piece, sizes: Sizes) -> int:
         """Return the number of elements of a piece, for blocks of these sizes that are cut into `chunks` chunks.
 
-        `sizes` is by the program's ranks.
+        `sizes` has the elements of all blocks, as [source][target] by the program's ranks.
         """
         elements = sizes[piece.source][piece.target]
         start, end = (chunk_start(chunk, self.chunks, elements) for chunk in (piece.chunk, piece.chunk + 1))
@@ -61,7 +61,8 @@ class PieceMap:
     def spans(self, sizes: Sizes) -> tuple[list[int], list[int], list[int]]:
         """Return for input, output and scratch the first element of each cell, and the end of the last cell.
 
-        A cell of scratch is as long as the longest of its pieces. `sizes` is by the program's ranks.
+        A cell of scratch is as long as the longest of its pieces. `sizes` has the elements of all blocks, as
+        [source][target] by the program's ranks.
         """
         lengths_of_buffers = [
             [self.length(piece, sizes) for piece in self.input_pieces],
@@ -105,7 +106,10 @@ def map_pieces(part: RankProgram) -> PieceMap | None:
 
 
 def _own_piece(program: Program, rank: int, buffer: int, cell: int, chunks: int) -> Piece:
-    """Return the piece that belongs into a cell of a rank's input (buffer 0) or output (buffer 1)."""
+    """Return the piece that belongs into a cell of a rank's input (buffer 0) or output (buffer 1).
+
+    `chunks` is the number of chunks of a block.
+    """
     block, chunk = divmod(cell, chunks)
     source, target = (rank, block) if buffer == 0 else (block, rank)
     if program.collective == "gather" and buffer == 0:
@@ -118,9 +122,13 @@ def _own_piece(program: Program, rank: int, buffer: int, cell: int, chunks: int)
 def _trace(
     program: Program, columns: Columns, chunks: int
 ) -> tuple[dict[int, tuple[Piece, ...]], dict[tuple[int, int], set[Piece]]] | None:
-    """Return by step of all ranks the pieces that it moves, and by (rank, cell) all pieces that scratch holds in turn.
+    """Return the pieces that each step receives, or reads if it receives nothing, and all that scratch ever holds.
 
-    It returns None if a cell of an input or output ever holds a piece of another place, or if anything is reduced.
+    The first dict is by step of all ranks, numbered as in `columns`, without those that do nothing. The second has for
+    each (rank, cell) of scratch the set of its pieces. It returns None if a cell of an input or output ever holds a
+    piece of another place, if a step reads scratch that holds nothing, or if anything is reduced.
+
+    `chunks` is the number of chunks of a block.
     """
     sequence, partner, _ = order_steps(program, columns)
     moved: dict[int, tuple[Piece, ...]] = {}
@@ -130,7 +138,7 @@ def _trace(
     cells_of_rank = [Layout.of(program, 0).cells(rank) for rank in range(program.nranks)]
 
     def pieces_in(rank: int, buffer: int, first: int, count: int) -> tuple[Piece | None, ...]:
-        """Return the pieces that cells hold now; None for a cell that holds none."""
+        """Return the pieces that cells of a buffer hold now; None for an empty cell of scratch, or beyond a buffer."""
         cells = range(first, first + count)
         if buffer == 2:
             return tuple(now.get((rank, cell)) for cell in cells)

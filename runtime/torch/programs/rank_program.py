@@ -81,11 +81,14 @@ class RankProgram:
 
     @cached_property
     def most_chunks(self) -> int:
-        """Return the largest number of chunks of a message."""
+        """Return the largest number of chunks that a step receives, or reads if it receives nothing; 0 if none."""
         return max((len(step.lengths) for step in self.steps), default=0)
 
     def fits(self, elements: int) -> bool:
-        """Return True if the part can run on blocks of this many elements."""
+        """Return True if the part can run on blocks of this many elements.
+
+        It can if the chunks of such a block are equally long, or if the part keeps lengths.
+        """
         return self.keeps_lengths or elements % Layout.of(self.program, 1).chunks == 0
 
     def check_fits(self, elements: int) -> None:
@@ -106,10 +109,10 @@ def rank_program(program: Program, place: int, order: tuple[int, ...] | None = N
     Args:
         program: The program.
         place: Place of this rank in the group.
-        order: As in `RankProgram`: place in the group of each of the program's ranks; None for the same numbering.
+        order: Place in the group of each of the program's ranks; None for the same numbering.
 
     Raises:
-        InputError: The steps of the program do not fit together, or it stops before its end.
+        InputError: The steps of the program do not fit each other, or it stops before its end.
     """
     rank, places = (place, range(program.nranks)) if order is None else (order.index(place), order)
     columns = executable_columns(program)
@@ -145,9 +148,10 @@ def rank_program(program: Program, place: int, order: tuple[int, ...] | None = N
 def order_steps(program: Program, columns: Columns) -> tuple[list[int], dict[int, int], list[list[int]]]:
     """Return all steps in an executable order, the send of each receive, and the predecessors of each step.
 
-    Steps are numbered as in the columns, all ranks together. The order is by the length of the longest chain of steps
-    before each step, then by number. The predecessors of a step are those that it needs at once: the step before it in
-    its threadblock, the one that it depends on, and the send of what it receives.
+    Steps of all ranks are numbered as in the columns. The order is by the length of the longest chain of steps before
+    each step, then by number. The second result is by step that receives. The third has a list for each step, by
+    number: the steps that it needs at once, which are the step before it in its threadblock, the one that it depends
+    on, and the send of what it receives.
 
     Raises:
         InputError: The program stops before its end.
@@ -176,7 +180,12 @@ def order_steps(program: Program, columns: Columns) -> tuple[list[int], dict[int
 
 
 def _past(order: list[int], predecessors: list[list[int]]) -> list[int] | None:
-    """Return by step all steps that are over when it starts, as a bit mask; None if there are too many steps."""
+    """Return by step a bit mask of all steps that are over when it starts; None for more than _MOST_STEPS steps.
+
+    Args:
+        order: All steps in an executable order.
+        predecessors: By step, the steps that it needs at once.
+    """
     if len(order) > _MOST_STEPS:
         return None
     past = [0] * len(order)
@@ -191,7 +200,15 @@ def _lengths(
 ) -> tuple[dict[int, tuple[int, ...]], bool]:
     """Return by step the chunks whose lengths its cells have, and whether all cells hold chunks of their own length.
 
-    The cells of a step are those that it receives, or those that it reads if it receives nothing.
+    The cells of a step are those that it receives, or those that it reads if it receives nothing; steps that do nothing
+    are left out. The second result is False if a chunk is reduced with, or stored in an input or output in the place
+    of, another chunk.
+
+    Args:
+        program: The program.
+        columns: Its steps.
+        order: All steps in an executable order.
+        partner: By step that receives, the step that sends to it.
     """
     chunks = Layout.of(program, 1).chunks
     scratch: dict[tuple[int, int], int] = {}
@@ -218,7 +235,11 @@ def _lengths(
 def _cells(
     scratch: dict[tuple[int, int], int], rank: int, buffer: int, first: int, count: int, chunks: int
 ) -> tuple[int, ...]:
-    """Return the chunks of a block whose lengths the cells of a buffer have."""
+    """Return for `count` cells of a buffer from `first` on the number of the chunk of a block whose length each has.
+
+    In scratch (buffer 2) it is what `scratch` has for (rank, cell), 0 for an empty cell. Elsewhere it is the cell's
+    number modulo `chunks`, the number of chunks of a block.
+    """
     if buffer == 2:
         return tuple(scratch.get((rank, cell), 0) for cell in range(first, first + count))
     return tuple(cell % chunks for cell in range(first, first + count))
@@ -229,7 +250,18 @@ def _hazards(
 ) -> tuple[list[bool], list[bool]]:
     """Return for each of this rank's steps whether its message must be a copy, and whether it may receive early.
 
-    A send need no copy if everything that overwrites its cells starts, or was sent, after its receiver had it.
+    A send need no copy if everything that overwrites its cells starts, or was sent, after its receiver had it. A step
+    that only stores what it receives (r, rcs) may receive early if the earlier steps that touch its cells are over when
+    its message is sent.
+
+    Args:
+        columns: The program's steps.
+        own_steps: Steps of this rank, in their order.
+        shift: If input and output share memory, the cell of the input at which the output begins, negative if the input
+            is inside the output; otherwise None.
+        partner: By step that receives, the step that sends to it.
+        past: By step, a bit mask of all steps that are over when it starts; None if unknown, so that none counts as
+            over.
     """
 
     def cells(buffer: int, first: int, count: int) -> set[tuple[int, int]]:

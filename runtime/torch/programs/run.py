@@ -99,10 +99,10 @@ def run_uneven(
     Args:
         part: The rank's part, which has a piece map.
         input_tensor: Blocks that this rank gives, in the order of the program's ranks, contiguous and in one dimension.
-        output_tensor: Blocks that this rank takes, likewise; it shares no memory with the input.
-        sizes: Elements of all blocks, by the program's ranks.
+        output_tensor: Blocks that this rank takes, likewise, which are written; it shares no memory with the input.
+        sizes: Elements of all blocks, as [source][target] by the program's ranks.
         transport: Messages of the call.
-        threads_from: As in `run`.
+        threads_from: Bytes of a chunk from which on each threadblock has a thread.
 
     Raises:
         RuntimeError: A message did not come.
@@ -128,8 +128,16 @@ def _in_one_memory(
 ) -> tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None]:
     """Return the input and output of a part in place in one memory, and the pair (target, source) to copy afterwards.
 
-    Without a shift, and if they are one tensor, they stay as they are. If the input belongs into the output, it is
-    copied there. Otherwise the input is copied into a new tensor, and the output must be copied from there.
+    They stay as they are, with None for the pair, without a shift, without an input, or if they are one tensor. If the
+    input belongs into the output, it is copied there, and the pair is None. Otherwise the input is copied into a new
+    tensor, the output is a view of that, and the pair copies from there; the pair is None if there is no output.
+
+    Args:
+        part: The rank's part.
+        input_tensor: Contiguous input in one dimension, or None.
+        output_tensor: Output likewise, or None.
+        sizes: Elements of the input and of the output.
+        layout: The program's layout.
     """
     if part.shift is None or input_tensor is None or input_tensor is output_tensor:
         return input_tensor, output_tensor, None
@@ -149,21 +157,21 @@ class _RunProgress:
         self._stopped = False
 
     def finish(self, place: tuple[int, int]) -> None:
-        """Set a step as over."""
+        """Record that a step is over, if another step waits for it; `place` is its threadblock and position."""
         if place in self._end_events:
             self._end_events[place].set()
 
     def wait(self, place: tuple[int, int]) -> bool:
-        """Wait until a step is over; return False if all threads must stop."""
+        """Wait until a step that another one depends on is over; return False if `stop` was called."""
         self._end_events[place].wait()
         return not self._stopped
 
     def is_over(self, place: tuple[int, int]) -> bool:
-        """Return True if a step is over."""
+        """Return True if a step that another one depends on is over, or if `stop` was called."""
         return self._end_events[place].is_set()
 
     def stop(self) -> None:
-        """Stop all waits, after an error."""
+        """End all waits, now and later, with the result False, after an error."""
         self._stopped = True
         for end_event in self._end_events.values():
             end_event.set()
@@ -217,7 +225,11 @@ class _RankRun:
         return max(self.buffers, key=lambda tensor: tensor.numel())
 
     def go(self, threads_from: int) -> None:
-        """Run all steps, with threads if chunks have at least `threads_from` bytes, and wait for all sends."""
+        """Run all steps, and wait for all sends.
+
+        Each threadblock runs on a thread of its own if there are at least two, and if the longest chunk has at least
+        `threads_from` bytes.
+        """
         steps = self.part.steps
         blocks: dict[int, _RankBlock] = {}
         for step in steps:
@@ -233,7 +245,11 @@ class _RankRun:
         """Run each threadblock on a thread, so that only steps that depend on a slow link wait for it.
 
         Steps that need not wait are done before, in the order of all steps. Otherwise the first messages would leave in
-        the order in which the threads happen to start.
+        the order in which the threads happen to start. It returns when all threads have ended, and raises their first
+        error.
+
+        Args:
+            blocks: By threadblock, all its steps; they are used up.
         """
         faults: list[BaseException] = []
         progress = _RunProgress(self.part.steps)
@@ -275,14 +291,17 @@ class _RankRun:
             raise faults[0]
 
     def _post_first(self, block: _RankBlock) -> _RankBlock:
-        """Start the first receives of a threadblock."""
+        """Start up to AHEAD receives of a threadblock, and return it; the steps of later receives are kept in it."""
         block.later_receives = deque(step for step in block.steps if step.op in RECEIVES)
         while block.later_receives and len(block.open_receives) < AHEAD:
             block.open_receives.append(self._post(block.later_receives.popleft()))
         return block
 
     def _walk(self, block: _RankBlock, progress: _RunProgress | None) -> None:
-        """Run steps in their order; with `progress` also wait for the steps that they depend on."""
+        """Run and remove a threadblock's steps in their order; with `progress` also wait for the steps they depend on.
+
+        It returns early if `progress` is stopped.
+        """
         while block.steps:
             after = block.steps[0].predecessor
             if progress is not None and after is not None and not progress.wait(after):
@@ -290,7 +309,10 @@ class _RankRun:
             self._advance(block, progress)
 
     def _advance(self, block: _RankBlock, progress: _RunProgress | None) -> None:
-        """Run the next step of a threadblock, and start its next receive."""
+        """Wait for what the next step of a threadblock receives, run and remove the step, and start its next receive.
+
+        With `progress` the step is recorded as over.
+        """
         step = block.steps.popleft()
         received: Tensor | None = None
         if step.op in RECEIVES:
@@ -306,7 +328,7 @@ class _RankRun:
             block.open_receives.append(self._post(block.later_receives.popleft()))
 
     def _post(self, step: RankStep) -> Started | None:
-        """Start a receive early, if possible into its destination; return None if nothing comes."""
+        """Start a step's receive early, if possible into its destination; return None if nothing comes."""
         size = sum(self.lengths_of(step))
         assert step.source is not None
         if not size:
@@ -331,7 +353,11 @@ class _RankRun:
         return [self.buffers[buffer][b : b + n] for b, n in zip(begin, lengths, strict=True)]
 
     def _do(self, step: RankStep, received: Tensor | None) -> None:
-        """Run the local part of a step, and start its send."""
+        """Run the local part of a step, and start its send.
+
+        `received` has the values that the step received; it may be overwritten. None stands for a step that receives
+        nothing.
+        """
         src, dst = self._places(step.src, step), self._places(step.dst, step)
         if max(len(src), len(dst)) > 1:
             src, dst = self._places(step.src, step, True), self._places(step.dst, step, True)

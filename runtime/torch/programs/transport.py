@@ -71,7 +71,10 @@ class Transport:
     def receive(self, values: Tensor, peer: int, channel: int) -> Started:
         """Start to receive into `values`, a contiguous tensor of the message's size; return what `finish` takes.
 
-        The other arguments are those of `send`.
+        Args:
+            values: Tensor that is written by the time when the message is finished.
+            peer: Place of the other rank among `ranks`.
+            channel: 0 to MAX_CHANNELS - 1, as the sender gives it.
 
         Raises:
             MessageLost: The peer cannot be reached.
@@ -79,13 +82,18 @@ class Transport:
         return self._begin(self.messages.recv, values, peer, channel)
 
     def _begin(self, call: Callable[..., Any], values: Tensor, peer: int, channel: int) -> Started:
+        """Start a message by `call`, a method of `messages`, and return what `finish` takes.
+
+        Raises:
+            MessageLost: The peer cannot be reached.
+        """
         try:
             return call([values], peer, self.tag + channel), values, peer
         except RuntimeError as error:
             raise self._lost(peer, "reaches", error) from error
 
     def finish(self, message: Started, word: str = "waits for") -> Tensor:
-        """Wait for a message that was started, and return its tensor.
+        """Wait for a message that was started, and return its tensor; add the seconds to `wait_seconds`.
 
         Args:
             message: Result of `send` or `receive`.
@@ -105,7 +113,7 @@ class Transport:
         return values
 
     def _lost(self, peer: int, word: str, error: RuntimeError) -> MessageLost:
-        """Return the error of a message that did not come."""
+        """Return the error of a message that did not come, with the verb `word` between the names of both ranks."""
         ranks_text = f"rank {self.ranks[self.rank]} {word} rank {self.ranks[peer]}"
         return MessageLost(f"{self.call}: {ranks_text} in vain: {error_text(error)}", peer)
 
@@ -113,8 +121,8 @@ class Transport:
 def exchange(transport: Transport, out: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> None:
     """Send out[r] to each rank r and receive into[r] from it, of any sizes; None stands for no block.
 
-    The tag depends on the size. So a block of which two ranks expect different sizes never arrives; otherwise Gloo
-    would end a process whose buffer is too short.
+    The tag depends on the size in bytes, modulo MAX_CHANNELS. So a block of which two ranks expect different sizes does
+    not arrive, unless these sizes have the same tag; then Gloo ends a process whose buffer is too short.
 
     Args:
         transport: Messages of the call.

@@ -138,7 +138,10 @@ class LazyGroup(StrictGroup):
         return list(all_commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Return the command of a name, imported if necessary; None if there is none."""
+        """Return the command of a name, or of torch's spelling of a collective; None if there is none.
+
+        Its module is imported if necessary, and the command is kept.
+        """
         name, commands = cmd_name, all_commands()
         if name not in commands:
             with suppress(InputError):
@@ -152,7 +155,7 @@ class LazyGroup(StrictGroup):
         return self.commands[name]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the commands by section, without importing them."""
+        """Write the names and summaries of the commands to the help page by section, without importing them."""
         commands = all_commands()
         for section in dict.fromkeys(row.section for row in commands.values()):
             with formatter.section(section):
@@ -175,7 +178,10 @@ _DEFECT = 4  # exit code if a part of synth itself fails; 1 is a verdict
 
 
 def _refuse(why: str, code: int) -> NoReturn:
-    """Print one line on stderr and exit with a code."""
+    """Print a reason on stderr in one line, after the progress line is removed, and exit with a code.
+
+    A reason of over 2000 characters is shortened in its middle.
+    """
     if sys.stderr.isatty():
         streams.clear_line()
     line = in_one_line(why)
@@ -185,7 +191,10 @@ def _refuse(why: str, code: int) -> NoReturn:
 
 
 def _in_our_words(error: click.ClickException) -> str:
-    """Return what is wrong with the arguments of a command, and what would be right."""
+    """Return a line on what is wrong with the arguments of a command, and what would be right.
+
+    Errors that need no other words are returned in click's words.
+    """
     message = " ".join(error.format_message().split())
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
@@ -212,7 +221,7 @@ def _in_our_words(error: click.ClickException) -> str:
 
 
 def _refuse_hidden_packages() -> None:
-    """Exit with one line where a file of the user's hides one of our packages, so that an import failed."""
+    """Exit with code 2 and one line if a file of the user's hides one of our packages; otherwise do nothing."""
     try:
         check_packages("emit", "runtime")
     except ImportError as error:
@@ -220,7 +229,12 @@ def _refuse_hidden_packages() -> None:
 
 
 def main() -> None:
-    """Run the command `synth`; this is its entry point."""
+    """Run the command `synth` with the arguments of the process; this is its entry point.
+
+    Raises:
+        SystemExit: With 2 for wrong input, 130 after an interruption, 4 if a part of synth fails, 1 for a closed pipe,
+            or with the command's own code. Reasons are printed on stderr.
+    """
     streams.prepare()
     interrupts.install()
     restart()

@@ -55,7 +55,11 @@ def _clear(cache: str | None, as_json: bool) -> None:
 
 
 def _opened(folder: str | None) -> Cache:
-    """Return the cache that the option names; raise InputError if it is turned off."""
+    """Return the cache that the option names; None stands for the usual one.
+
+    Raises:
+        InputError: The cache is turned off, a named folder does not exist, or a folder has other files only.
+    """
     opened = open_cache(folder)
     if opened.folder is None:
         raise InputError("--cache none: turns the cache off; it must be a folder, and so must $SYNTH_CACHE")

@@ -14,7 +14,7 @@ _shows_traces = False
 
 
 def _show_traces(_context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    """Set whether tracebacks are shown."""
+    """Show tracebacks in this process from now on if the option is set; a callback of click."""
     global _shows_traces  # The option is on every command, and the error is caught outside of them.
     _shows_traces = _shows_traces or value
 
@@ -30,6 +30,8 @@ debug_option = click.Option(
 
 def say_defects(defects: Iterable[Defect], outcome: str) -> None:
     """Print a line on stderr for each defect, with the command that the user should send to the developers.
+
+    With `--debug` the traceback comes before the line.
 
     Args:
         defects: Parts of synth that failed.

@@ -36,9 +36,9 @@ class _InterruptState:
 
 
 def install() -> None:
-    """Set the handlers of Ctrl-C for a command that begins, and forget earlier interrupts.
+    """Set the handlers of Ctrl-C for a command that begins, and forget earlier interrupts and answers.
 
-    SIGALRM and `sys.unraisablehook` are taken too, until `end_command` is called.
+    SIGALRM is handled too, `sys.unraisablehook` is taken until `end_command` is called, and a function runs at exit.
     """
     _InterruptState.came, _InterruptState.answered = 0, False
     atexit.unregister(_end)
@@ -51,7 +51,10 @@ def install() -> None:
 
 
 def end_command() -> None:
-    """Restore what Ctrl-C changed, so that other work in this process waits as usual; signal handlers stay."""
+    """Restore `sys.unraisablehook`, and let other work in this process wait for libraries again.
+
+    The signal handlers stay.
+    """
     sys.unraisablehook = _InterruptState.hook_before
     writer = sys.modules.get("emit.library.write")
     if writer is not None:
@@ -64,12 +67,15 @@ def let_finish() -> None:
 
 
 def came() -> int:
-    """Return how many times Ctrl-C came."""
+    """Return how many times Ctrl-C came since `install`."""
     return _InterruptState.came
 
 
 def leave(_signal: int = signal.SIGALRM, _frame: FrameType | None = None) -> None:
-    """Stop the process as soon as the disk is in order; set a timer to try again if it is not."""
+    """Stop the process with exit code 130 as soon as the disk is in order; set a timer to try again if it is not.
+
+    It can be a signal handler; the arguments are not used.
+    """
     writer = sys.modules.get("emit.library.write")  # A command that writes nothing does not load it.
     if writer is not None and not writer.abandon():
         signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
@@ -78,7 +84,10 @@ def leave(_signal: int = signal.SIGALRM, _frame: FrameType | None = None) -> Non
 
 
 def _end() -> None:
-    """Stop the process after a second Ctrl-C, before Python restores its handlers: then the timer would kill it."""
+    """Stop the process with exit code 130 if Ctrl-C came twice; otherwise do nothing.
+
+    It runs before Python restores its handlers, since the timer would then kill the process. Output is flushed.
+    """
     if _InterruptState.came > 1:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
@@ -95,7 +104,16 @@ def _raise_again(unraisable: sys.UnraisableHookArgs) -> None:
 
 
 def _interrupt(signal_: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, but never inside an import: some libraries swallow it, or leave half a module."""
+    """Raise KeyboardInterrupt, but not inside an import: some libraries swallow it, or leave half a module.
+
+    Inside an import a timer tries again. If there is an answer, the first two Ctrl-C raise nothing, so that it is
+    written. The second without an answer, or the third with one, raises anywhere, and the process is stopped after 0.15
+    s. On a terminal a message is printed.
+
+    Args:
+        signal_: SIGINT, or SIGALRM of a timer; only the former counts.
+        frame: The frame that was interrupted.
+    """
     _InterruptState.came += signal_ == signal.SIGINT
     writer = sys.modules.get("emit.library.write")
     if _InterruptState.answered and writer is not None:

@@ -40,7 +40,7 @@ def target_option(auto: str) -> Option:
 
 
 def _about(target: Target) -> list[str]:
-    """Return what the help says of a target: how its executor loads files, its state, and what it cannot call."""
+    """Return texts for the help on a target: how its executor loads files, its state, and functions that it lacks."""
     uncallable = [f"no function for {' and '.join(target.uncallable)}"] if target.uncallable else []
     return [target.load, target.state, *uncallable]
 
@@ -92,7 +92,7 @@ replace_option: Option = click.option(
 
 
 def declare(*options: Option) -> Option:
-    """Return a decorator that adds options to a command, in this order on the help page."""
+    """Return a decorator that adds options or arguments to a command, in this order on the help page."""
 
     def declared(command: Command) -> Command:
         """Add the options to a command."""

@@ -134,14 +134,18 @@ def place(
 
 
 def _outcome(saved: dict[str, Any]) -> str:
-    """Return in a few words which files were written for a call, or why there are none."""
+    """Return the number of files that were written for a call and their time, or why there are none, as text."""
     if saved["unsaved"]:
         return f"no executor's file: {saved['unsaved']}"
     return f"{format_count(len(saved['files']), 'file')}, {format_time(saved['time_us'])}"
 
 
 def _plans_of_best(ranking: Ranking) -> list[ConcurrentResult]:
-    """Return the plan of each call of the best placement; raise InputError if no schedule was searched for one."""
+    """Return the plan of each call of the best placement, in the workload's order.
+
+    Raises:
+        InputError: No schedule was searched for a call before the budget ended.
+    """
     plans = []
     for i, call in enumerate(ranking.workload.calls):
         plan = ranking.plans.get((i, ranking.best.mesh.tobytes()))
@@ -156,7 +160,18 @@ def _plans_of_best(ranking: Ranking) -> list[ConcurrentResult]:
 def _save_library(
     ranking: Ranking, plans: Sequence[ConcurrentResult], folder: str, target: str
 ) -> dict[str, dict[str, Any]]:
-    """Write files for the groups of each call of the best placement; return files, time_us and unsaved by call."""
+    """Write files for the groups of each call of the best placement to a library.
+
+    Args:
+        ranking: The ranking.
+        plans: The plan of each call.
+        folder: The library.
+        target: The executor of the files.
+
+    Returns:
+        By the call's name: files (paths as text), time_us (of the programs in µs; None without files) and unsaved (why
+        there are none, or "").
+    """
     step, saved_calls = ranking.workload, {}
     for i, (call, plan) in enumerate(zip(step.calls, plans, strict=True)):
         # An MSCCL++ plan counts packets by process, so it cannot use them if a rank is in two calls at a time.
@@ -168,7 +183,16 @@ def _save_library(
 
 
 def _write(folder: Path, ranking: Ranking, document: dict[str, object], source: str) -> None:
-    """Write the best placement into a folder, in the forms that launchers read."""
+    """Write the best placement into a folder, which is created, in the forms that launchers read.
+
+    The files are placement.json (the whole ranking), mesh.py (torch), rankfile (Open MPI) and hosts (Slurm, MPICH).
+
+    Args:
+        folder: The folder.
+        ranking: The ranking.
+        document: Its statement.
+        source: The command, for a comment.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     best = ranking.best
     write_text(folder / "placement.json", json.dumps(document, ensure_ascii=False, indent=1) + "\n")

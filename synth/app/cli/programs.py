@@ -22,14 +22,17 @@ Place = tuple[Topology, list[int]]  # a topology, and its rank of each rank of t
 
 
 def read_program(file: str | Path, depth: int | None = None) -> tuple[Program, Goal | None, Verdict]:
-    """Return the program of a file, what it must achieve if its collective does not say it, and the verdict on it.
+    """Return the program of a file, what it must achieve, and the verdict on it.
+
+    The second result is the goal in the file next to it or in the file itself, or None if there is none. A wrong
+    program is returned too; the verdict tells.
 
     Args:
         file: The file.
         depth: FIFO slots; None for those of its protocol.
 
     Raises:
-        InputError: The file holds no program.
+        InputError: The file holds no program, or the number of FIFO slots is impossible.
     """
     check_depth(file, depth)
     goal = goal_beside(file)
@@ -40,7 +43,10 @@ def read_program(file: str | Path, depth: int | None = None) -> tuple[Program, G
 
 
 def check_depth(file: str | Path, depth: int | None) -> None:
-    """Raise InputError for an impossible number of FIFO slots, or for a format without FIFOs."""
+    """Raise InputError for fewer than one FIFO slot, or for any number of slots with a format without FIFOs.
+
+    None, which stands for no number, is always right.
+    """
     if depth is not None and depth < 1:
         raise InputError(f"--depth {depth}: must be 1 or more")
     if depth is not None and not format_of(file).has_fifo:
@@ -48,7 +54,9 @@ def check_depth(file: str | Path, depth: int | None) -> None:
 
 
 def place_program(nranks: int, topo: str | None, group: str | None) -> Place | None:
-    """Return the topology and the ranks of a program by --topo and --group; None without them.
+    """Return the topology and the ranks of a program by --topo and --group; None without --topo.
+
+    Without --group these are the topology's first ranks.
 
     Args:
         nranks: Number of ranks of the program.
@@ -56,7 +64,7 @@ def place_program(nranks: int, topo: str | None, group: str | None) -> Place | N
         group: The option --group.
 
     Raises:
-        InputError: The options name another number of ranks.
+        InputError: The group has another number of ranks, the topology has fewer, or --group is given without --topo.
     """
     if topo is None:
         if group is not None:
@@ -71,24 +79,28 @@ def place_program(nranks: int, topo: str | None, group: str | None) -> Place | N
 
 
 def nodes_at(place: Place | None) -> list[int] | None:
-    """Return the node of each rank of the program."""
+    """Return the node of each rank of the program; None without a topology."""
     return None if place is None else [int(place[0].nodes[rank]) for rank in place[1]]
 
 
 def scratch_bytes(text: str | None) -> int | None:
-    """Return the bytes of `--scratch-limit`, None without it; raise InputError if it is no size."""
+    """Return the bytes of the option `--scratch-limit`; None without it.
+
+    Raises:
+        InputError: The text is no size.
+    """
     return None if text is None else parse_size(text, "--scratch-limit")
 
 
 def sms_at(place: Place | None) -> int:
-    """Return the SMs of a device of the topology; 0 if unknown."""
+    """Return the SMs of a device of the topology; 0 if unknown or without a topology."""
     return 0 if place is None else place[0].sms
 
 
 def named_problem(
     topology: Topology, collective: str, ranks: tuple[int, ...], root: int | None, relays: tuple[int, ...] = ()
 ) -> Problem | None:
-    """Return the problem that a program solves; None if its name does not say which one.
+    """Return the problem that a program solves; None if its name does not state which one, or for a single rank.
 
     Args:
         topology: The topology.
@@ -96,6 +108,9 @@ def named_problem(
         ranks: The topology's rank of each rank of the program.
         root: The topology's rank of the root; ignored if the collective has no root.
         relays: Ranks of the topology that forward.
+
+    Raises:
+        InputError: The ranks cannot reach each other, or the root is none of them.
     """
     kind = find_kind(collective)
     if not kind.by_name or len(ranks) < 2:
@@ -119,7 +134,12 @@ def check_ending(out: str | Path, suffix: str, what: str) -> None:
 
 
 def check_not_source(out: str | Path, source: str) -> None:
-    """Raise InputError if a file would be written over the one that it is made from."""
+    """Raise InputError if both files exist and are the same one, so that a file would replace what it is made from.
+
+    Args:
+        out: The file that is to be written.
+        source: The file that it is made from.
+    """
     if Path(out).exists() and Path(source).exists() and Path(out).samefile(source):
         raise InputError(f"{out}: is the file that it would be made from; give another name")
 

@@ -15,7 +15,7 @@ _LOGGED_S = 15.0  # time between two lines in a log
 
 
 def seldom_logger(begun: float | None = None) -> Callable[[str], None]:
-    """Return a function that prints a line on standard error if the last one is long enough ago.
+    """Return a function that prints a line on standard error if the last one was 15 s ago or more; others are dropped.
 
     Args:
         begun: Time of `time.monotonic` that counts as that of the line before the first; None for now.
@@ -23,7 +23,7 @@ def seldom_logger(begun: float | None = None) -> Callable[[str], None]:
     logged = time.monotonic() if begun is None else begun
 
     def log(line: str) -> None:
-        """Print a line, or not."""
+        """Print a line, or drop it."""
         nonlocal logged
         if time.monotonic() - logged >= _LOGGED_S:
             logged = time.monotonic()
@@ -34,7 +34,9 @@ def seldom_logger(begun: float | None = None) -> Callable[[str], None]:
 
 @contextmanager
 def bar(what: str, total: int | None = None, remark: str = "") -> Iterator[Callable[[int, int, str], None]]:
-    """Draw a bar on the terminal, and yield a function that takes what is done, of how many, and a remark behind it.
+    """Draw a bar on the terminal, and yield a function that updates it; at the end of the block it is removed.
+
+    The function takes how many things are done, of how many, and a remark that stands after the bar.
 
     Args:
         what: Text before the bar.
@@ -55,7 +57,9 @@ def bar(what: str, total: int | None = None, remark: str = "") -> Iterator[Calla
 
 @contextmanager
 def counting(what: str) -> Iterator[Count]:
-    """Yield a function that shows how many things are done, and about how long the others take.
+    """Yield a function that shows on stderr how many things are done, of how many, and about how long the others take.
+
+    On a terminal it draws a bar; otherwise it prints a line at most every 15 s, without a duration.
 
     Args:
         what: What is done with the things, as "checking".
@@ -68,7 +72,7 @@ def counting(what: str) -> Iterator[Count]:
     with bar(what) as draw:
 
         def show(done: int, total: int) -> None:
-            """Update the bar."""
+            """Update the bar with the estimated seconds of what is left."""
             left_s = (time.monotonic() - begun) * (total - done) / max(1, done)
             draw(done, total, f"{left_s:.0f} s left" if done else "")
 

@@ -20,7 +20,7 @@ class PlainStream(io.TextIOWrapper):
     """A text stream that writes control characters as escapes, as JSON does, so that no terminal obeys a file."""
 
     def write(self, text: str) -> int:
-        """Write a text and return its length."""
+        """Write a text with control characters as escapes, and return the length of the text before that."""
         super().write(_UNPRINTED.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
         return len(text)
 
@@ -34,7 +34,10 @@ def clear_line() -> None:
 
 
 def drawing_stream() -> TextIO:
-    """Return standard error for a library that draws on the terminal and may write control characters."""
+    """Return standard error for a library that draws on the terminal and may write control characters.
+
+    If `prepare` replaced standard error, it is a new stream on the same terminal.
+    """
     if not isinstance(sys.stderr, PlainStream):
         return sys.stderr
     return open(2, "w", encoding=sys.stderr.encoding, errors="backslashreplace", buffering=1, closefd=False)
@@ -43,7 +46,8 @@ def drawing_stream() -> TextIO:
 def prepare() -> None:
     """Make standard input, output and error usable: closed ones lead nowhere, and printed text is plain.
 
-    Otherwise the next opened file would get the number of a closed stream, and all output would go into that file.
+    `sys.stdout` and `sys.stderr` are replaced. Otherwise the next opened file would get the number of a closed stream,
+    and all output would go into that file.
     """
     for number in (0, 1, 2):
         try:
@@ -60,7 +64,14 @@ def prepare() -> None:
 
 
 def _plain(stream: TextIO | None, number: int) -> TextIO:
-    """Return a stream that prints plain text in place of standard output or error."""
+    """Return a stream that prints plain text in place of standard output or error.
+
+    A stream that is not Python's own, such as a test's, is returned unchanged; Python's own is detached.
+
+    Args:
+        stream: The stream; None if it is closed.
+        number: Its file descriptor.
+    """
     if stream is None:  # The stream is closed.
         return open(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
     if type(stream) is not io.TextIOWrapper:  # The stream was replaced, for example by a test.

@@ -11,7 +11,9 @@ _MOST_SIZES = 1000
 
 
 def parse_sweep(text: str, option: str = "--sizes", factor: int = 2) -> list[int]:
-    """Return the message sizes in bytes of a range or a list.
+    """Return the message sizes in bytes of a range, ascending, or of a list, in its order.
+
+    A range begins at its lower end and stops before the first size over its upper end.
 
     Args:
         text: `1K:1G:4x` (LOW:HIGH:FACTOR), `1K:1G`, or `4K,1M,64M`.

@@ -105,7 +105,7 @@ def _topo_show(topology: str, form: str, levels: bool, as_json: bool) -> None:
 
 
 def _show_levels(topology: Topology, as_json: bool) -> None:
-    """Print the levels of a topology's hierarchy."""
+    """Print the levels of a topology's hierarchy with their sizes and first parts, or as JSON with all parts."""
     hierarchy = find_levels(topology)
     rows = [
         (level.name, level.size, [[int(rank) for rank in part] for part in hierarchy.parts(i)])
@@ -210,7 +210,11 @@ def _topo_here(out: str | None, name: str | None, reference: str | None) -> None
 
 
 def _printed_here(folder: Path) -> list[Path]:
-    """Return files with what the tools of this machine print; raise InputError if there are none, or they fail."""
+    """Write what the first tool that works prints to a file in a folder, and return that file in a list.
+
+    Raises:
+        InputError: No tool is installed, or all that are installed fail.
+    """
     failed = []
     for tool, further_tools in _TOOLS.items():
         try:
@@ -230,19 +234,37 @@ def _printed_here(folder: Path) -> list[Path]:
 
 
 def _run(command: list[str]) -> str:
-    """Run a command and return its output."""
+    """Run a command and return what it prints on stdout; bytes that are no UTF-8 are replaced.
+
+    Raises:
+        OSError: The command cannot be started.
+        SubprocessError: It fails, or takes over 60 s.
+    """
     completed = subprocess.run(command, capture_output=True, timeout=_TOOL_S, check=True)
     return completed.stdout.decode("utf-8", "replace")
 
 
 def _complaint(error: subprocess.SubprocessError) -> str:
-    """Return the first characters of a failed command's error output."""
+    """Return the first 200 characters of a failed command's error output in one line.
+
+    If that is empty, they are of its output, or else of the error itself.
+    """
     text = (getattr(error, "stderr", b"") or getattr(error, "stdout", b"") or b"").decode("utf-8", "replace")
     return " ".join((text or str(error)).split())[:200]
 
 
 def _write_imported(machine: Machine, out: str | None, reference: str | None) -> None:
-    """Write an imported topology, and print how it differs from a reference."""
+    """Write an imported topology to a file or stdout, and print how it differs from a reference.
+
+    Args:
+        machine: The topology with its NICs and remarks.
+        out: The file, after which summary and remarks are printed; None for stdout.
+        reference: Name or file of the topology that it is compared with; None for no comparison. The comparison goes to
+            stderr if the topology goes to stdout.
+
+    Raises:
+        InputError: The reference is not known, or the file cannot be written.
+    """
     differs = [] if reference is None else compare(machine, load_machine(reference))
     text = to_toml(machine.topology, machine.nics, machine.remarks)
     if out is None:
@@ -257,7 +279,13 @@ def _write_imported(machine: Machine, out: str | None, reference: str | None) ->
 
 
 def _connection(parts: Sequence[Sequence[int]], nranks: int) -> list[str]:
-    """Return the lines of `check` on the parts of a topology whose ranks all reach each other."""
+    """Return the lines of `check` that state which ranks reach each other.
+
+    Args:
+        parts: Groups of ranks that all reach each other, as `_parts` returns them; of those with two or more ranks, at
+            most 8 are named.
+        nranks: Number of ranks of the topology.
+    """
     if nranks == 1:
         return ["cannot be used: there is one rank, but at least 2 are needed"]
     if len(parts) == 1:
@@ -278,7 +306,15 @@ def _connection(parts: Sequence[Sequence[int]], nranks: int) -> list[str]:
 
 
 def _described(topology: Topology) -> dict[str, Any]:
-    """Return the properties of a topology as a JSON object."""
+    """Return the properties of a topology as a JSON object.
+
+    Returns:
+        A dictionary. ranks, switches, links and limits are numbers; sms, compute_capability, gcn and platform are None
+        if unknown. out_gbs (sum over the links that leave a rank, in GB/s) and alpha_us (of a link, in µs) are texts
+        with the smallest and largest value. parts has a text for each group of ranks that all reach each other;
+        connected is True for one such group. switch_ops is a text or None. topology, summary, source and alpha_assumed
+        are the topology's own.
+    """
     nranks = topology.nranks
     parts = _parts(topology)
     leaving = np.bincount(topology.link_src, weights=topology.bandwidth_gbs, minlength=topology.nvertices)[:nranks]
@@ -311,7 +347,11 @@ def _switch_ops(topology: Topology) -> str | None:
 
 
 def _parts(topology: Topology) -> list[list[int]]:
-    """Return the groups of ranks that all reach each other, through other ranks too, ordered by their first rank."""
+    """Return the groups of ranks that all reach each other, through other ranks and switches too.
+
+    Each group ascends; groups are ordered by their first rank. A rank that no other can reach and return from is a
+    group.
+    """
     from topologies.arrays import components, strongly_connected  # It imports SciPy, which list and show do not need.
 
     ends = (topology.nvertices, topology.link_src, topology.link_dst)
@@ -324,7 +364,7 @@ def _parts(topology: Topology) -> list[list[int]]:
 
 
 def _span(values: NDArray[Any]) -> str:
-    """Return the smallest and the largest value as text, or one value if they are equal."""
+    """Return the smallest and the largest value as `LOW–HIGH`; one value if they are equal, "none" without any."""
     if not len(values):
         return "none"
     low, high = float(values.min()), float(values.max())

@@ -33,7 +33,7 @@ _MOST_WORDS = 300  # characters of a reason for a missing file
 def checked_answer(share: BuildShare, answer: Answer) -> Answer:
     """Return an answer after a check of each schedule, program, time and bound for a share of a plan.
 
-    Comparisons with what libraries run, which no file proves, are computed anew.
+    Comparisons with the baselines, which no file proves, and the largest gap are computed anew in the result.
 
     Args:
         share: The questions that the answer is for.
@@ -64,7 +64,17 @@ def checked_answer(share: BuildShare, answer: Answer) -> Answer:
 
 
 def _check_as_library(share: BuildShare, answer: Answer, folder: Path) -> None:
-    """Write an answer as a library and check it; raise InputError for the first thing that is wrong or not proved."""
+    """Write an answer into a folder as a library and check it.
+
+    Args:
+        share: The questions that the answer is for.
+        answer: The answer, with the names and ranks of the share's first question.
+        folder: An empty folder.
+
+    Raises:
+        InputError: Something is wrong or not proved; the first such thing is named. Other errors of `HOSTILE` are
+            possible.
+    """
     for name, data in answer.files.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
@@ -93,7 +103,10 @@ def _check_as_library(share: BuildShare, answer: Answer, folder: Path) -> None:
 
 
 def _compared(row: Mapping[str, Any], baselines: Sequence[Algorithm]) -> dict[str, Any]:
-    """Return a row with its comparison with the baselines computed anew, if it states one."""
+    """Return a copy of a row with vs_baseline, the best baseline's time / the row's, computed anew if it states one.
+
+    Without baselines it is None.
+    """
     if row.get("vs_baseline") is None:
         return dict(row)
     size = row["shown_bytes"]

@@ -75,11 +75,14 @@ def build(
 ) -> Built:
     """Build a library in a folder; after Ctrl-C end early, with all answers written that are known.
 
+    Answers are taken from the library and the cache if they are there. New ones are put into the cache. If another
+    process holds the library, the last answers go to another folder, and a remark names it.
+
     Args:
         plan: The shares and their problems.
         folder: The library's folder.
         cache: Answers of earlier builds.
-        pool: Processes that solve the problems.
+        pool: Processes that solve the problems; they are stopped at the end.
         report: Function that is called with the progress.
 
     Raises:
@@ -113,7 +116,11 @@ class _Build:
         self.written = self.spent_s = 0.0
 
     def run(self) -> Built:
-        """Run the build: take known answers, solve the other problems, write answers now and then and at the end."""
+        """Run the build and return its outcome: take known answers, solve other problems, write answers now and then.
+
+        Searches are submitted from the longest estimate to the shortest. Ctrl-C ends the solving; what is known is
+        written.
+        """
         begin = self.written = now()
         try:
             self._take_known_answers()
@@ -141,7 +148,11 @@ class _Build:
         return self.built
 
     def _take_known_answers(self) -> None:
-        """Collect answers of the library and the cache; add other tasks to `open`, or submit known relabellings."""
+        """Take the answers of the library and the cache; add the tasks of all other shares to `open`.
+
+        A relabelling whose search is in the cache is submitted; of others the search is added to `open` too. Questions
+        without an answer are recorded as left out.
+        """
         kept_numbers = self.placing.known()
         self.built.progress.kept = self.built.progress.done = len(kept_numbers)
         for number in kept_numbers:
@@ -172,7 +183,16 @@ class _Build:
         self._report_progress()
 
     def _checked(self, key: str, packed: bytes | None, source: str) -> bytes | None:
-        """Return an answer that somebody else may have made after a check; remark on a wrong one and return None."""
+        """Return an answer that somebody else may have made, after a check for the first share that waits for it.
+
+        A wrong answer is removed from the cache and remarked on, and the result is None. An answer for which no share
+        waits is returned without a check.
+
+        Args:
+            key: Key of the task.
+            packed: The answer; None is returned as it is.
+            source: Where it comes from, such as "of the cache", for the remark.
+        """
         if packed is None or key not in self.shares:
             return packed
         try:
@@ -183,7 +203,10 @@ class _Build:
             return None
 
     def _solved(self, task: Task, packed: bytes) -> None:
-        """Place a solved answer, put it into the cache, and submit the relabellings that wait for it."""
+        """Place a solved answer, put it into the cache, and submit the relabellings that wait for it.
+
+        An answer of other users' processes is checked first; if it is wrong, the task is left out.
+        """
         believed = packed if self.pool.is_own else self._checked(task.key, packed, "of a worker")
         if believed is None:
             self._leave_out(task, "the answer of a worker did not pass its check")
@@ -203,7 +226,10 @@ class _Build:
         self._report_progress()
 
     def _place(self, key: str, packed: bytes) -> bool:
-        """Add an answer to all shares that wait for it; return False if its bytes are no answer."""
+        """Add an answer to all shares that wait for it, which are then done; return False if its bytes are no answer.
+
+        Its defects, and that the clock ended its search, become remarks.
+        """
         try:
             answer = unpacked(packed)
         except InputError:
@@ -219,7 +245,7 @@ class _Build:
         return True
 
     def _leave_out(self, task: Task, why: str) -> None:
-        """Record that a task has no answer, and neither have the relabellings of that search."""
+        """Record that a task and the relabellings that wait for it have no answer, so that their shares are done."""
         self.open.pop(task.key, None)
         for lost_task in (task, *self.after.pop(task.key, ())):
             self.open.pop(lost_task.key, None)
@@ -235,17 +261,20 @@ class _Build:
         self.built.progress.worst = max(self.built.progress.worst, gap)
 
     def _remark(self, text: str) -> None:
-        """Add a remark unless it is there already."""
+        """Add a remark to the outcome unless it is there already."""
         if text not in self.built.remarks:
             self.built.remarks.append(text)
 
     def _report_progress(self) -> None:
-        """Report the progress, with the estimated seconds of the open problems."""
+        """Estimate the seconds that the open problems still need on all cores, and report the progress."""
         self.built.progress.left_s = sum(map(estimated_s, self.open.values())) / self.plan.cores
         self.report(self.built.progress)
 
     def _write_now_and_then(self) -> None:
-        """Write the waiting answers if the last write is long enough ago."""
+        """Write the waiting answers if 5 s have passed since the last write, and 50 times its duration.
+
+        Nothing is written while another process holds the library.
+        """
         since = now() - self.written
         if since > max(_WRITTEN_S, self.spent_s / _WRITING) and self.placing.changed:
             begun = now()

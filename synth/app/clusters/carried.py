@@ -16,13 +16,13 @@ from topologies.errors import InputError
 
 
 def relabel(algorithm: Algorithm, onto: Problem, order: Ints) -> Algorithm:
-    """Return an algorithm relabelled for another problem; its replay proves it there.
+    """Return an algorithm relabelled for another problem; it is replayed there.
 
     Args:
-        algorithm: The algorithm of one problem.
+        algorithm: The algorithm of one problem; its size, engine and chunks of a block stay.
         onto: The other problem, of the same collective (one chunk a block), whose place i is local rank order[i] of the
             algorithm's problem.
-        order: Local rank of the algorithm's problem at each place of the other one.
+        order: Local rank of the algorithm's problem at each place of the other one, shape (ranks,).
 
     Raises:
         InputError: The chunks have no image in the other problem, or the networks have different links.

@@ -126,9 +126,11 @@ class Cluster:
 def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
     """Read a cluster file.
 
+    Missing fields have defaults: all collectives, all sizes, a budget of 5 minutes, and AUTO for targets.
+
     Args:
-        path: The file.
-        without: Dead parts besides those of the file.
+        path: The file. Files that it names are first looked for in its folder.
+        without: Dead parts in addition to those of the file.
 
     Raises:
         InputError: The file cannot be read, or a field is not as this module describes it. The message names file, line
@@ -174,12 +176,15 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
 
 
 def targets_of(collective: str, targets: tuple[str, ...], topology: Topology) -> tuple[str, ...]:
-    """Return the targets of a collective's files: those that are named, or for AUTO the one that a search would take.
+    """Return the targets of a collective's files: the named ones, or for (AUTO,) the one that a search would take.
 
     Args:
         collective: Name of the collective.
-        targets: Names of targets, or AUTO.
+        targets: Names of targets, or (AUTO,). () stays (): schedules only.
         topology: The topology, whose devices decide for AUTO.
+
+    Raises:
+        InputError: For AUTO, no target can express the collective.
     """
     if targets != (AUTO,):
         return targets
@@ -187,13 +192,22 @@ def targets_of(collective: str, targets: tuple[str, ...], topology: Topology) ->
 
 
 def _beside(path: str | Path, name: str) -> str | Path:
-    """Return the path of a file in the folder of the cluster file; if there is none, return the name itself."""
+    """Return the path of a TOML file of a name in the folder of the cluster file; without one, the name itself."""
     neighbour = Path(path).parent / name
     return neighbour if name.endswith(".toml") and neighbour.is_file() else name
 
 
 def _relays(top: Fields, topology: Topology, dead: Sequence[int]) -> str | tuple[int, ...]:
-    """Read the field `relays`: "none", "all", or living ranks."""
+    """Return the field `relays`: "none" (its default), "all", or the tuple of living ranks.
+
+    Args:
+        top: Fields of the file.
+        topology: The topology.
+        dead: Ranks that are dead.
+
+    Raises:
+        InputError: The text is none of these, or names a rank that does not exist or is dead.
+    """
     text = top.string("relays", NO_RELAYS)
     if text in (NO_RELAYS, ALL):
         return text
@@ -204,7 +218,16 @@ def _relays(top: Fields, topology: Topology, dead: Sequence[int]) -> str | tuple
 
 
 def _switch_ops(top: Fields, topology: Topology, targets: Collection[str]) -> bool:
-    """Read the field `switch_ops`; return False if the topology has no switches that multicast or reduce."""
+    """Return the field `switch_ops`; False if it is missing or the topology has no switches that multicast or reduce.
+
+    Args:
+        top: Fields of the file.
+        topology: The topology with its costs.
+        targets: Targets of the files; () for schedules only.
+
+    Raises:
+        InputError: The field is true, but the costs or the files of all targets cannot express such operations.
+    """
     if not top.boolean("switch_ops", False):
         return False
     if costs_omit_switch_ops(topology):
@@ -216,7 +239,7 @@ def _switch_ops(top: Fields, topology: Topology, targets: Collection[str]) -> bo
 
 
 def _stated(top: Fields, key: str, read: Callable[[], Value]) -> Value:
-    """Return what a function reads; raise an InputError of it with the name of the field."""
+    """Return what a function reads; raise an InputError of it anew, with the names of the file and the field."""
     try:
         return read()
     except InputError as error:
@@ -224,7 +247,11 @@ def _stated(top: Fields, key: str, read: Callable[[], Value]) -> Value:
 
 
 def _texts(top: Fields, key: str, default: Sequence[str]) -> tuple[str, ...]:
-    """Read a field that is a text or an array of texts."""
+    """Return a field that is a text or an array of texts as a tuple; `default` if it is missing.
+
+    Raises:
+        InputError: The field is something else.
+    """
     value = top.values.get(key)
     return (value,) if isinstance(value, str) else tuple(top.strings(key, default))
 
@@ -232,7 +259,18 @@ def _texts(top: Fields, key: str, default: Sequence[str]) -> tuple[str, ...]:
 def _named(
     top: Fields, key: str, known_names: Sequence[str], read: Callable[[str], str], empty: str = ""
 ) -> tuple[str, ...]:
-    """Read a field of names, each once in the order of the file; "all" is all known names, and `empty` is no name."""
+    """Return a field of names, each once in the order of the file.
+
+    Args:
+        top: Fields of the file.
+        key: Name of the field.
+        known_names: The names that are allowed; "all" or a missing field stands for all of them.
+        read: Function from a text to a name.
+        empty: The text that stands for no name, for which the result is (); "" for a field that needs a name.
+
+    Raises:
+        InputError: The field is an empty array, or a name is not known.
+    """
     texts = _texts(top, key, (ALL,))
     if texts in ((ALL,), (empty,)):
         return tuple(known_names) if texts == (ALL,) else ()
@@ -249,7 +287,13 @@ def _named(
 
 
 def _sizes(top: Fields) -> tuple[int, int]:
-    """Read the field `sizes`: the smallest and the largest message size in bytes."""
+    """Return the field `sizes` as the smallest and the largest message size in bytes; a single size is both.
+
+    The default is all sizes of `SMALLEST` to `LARGEST`.
+
+    Raises:
+        InputError: An end is no size, or the first is larger than the last.
+    """
     text = top.string("sizes", f"{SMALLEST}:{LARGEST}")
     first, colon, last = text.partition(":")
     low, high = (_stated(top, "sizes", partial(parse_size, end, "")) for end in (first, last if colon else first))
@@ -259,7 +303,18 @@ def _sizes(top: Fields) -> tuple[int, int]:
 
 
 def _groups(top: Fields, topology: Topology, dead: set[int]) -> tuple[ClusterGroup, ...]:
-    """Read the field `groups`: each group of living ranks once, with the first text that asks for it."""
+    """Return the field `groups`: each group of living ranks once, with the first text that asks for it.
+
+    Dead ranks are left out of groups, and groups of fewer than two living ranks are left out.
+
+    Args:
+        top: Fields of the file.
+        topology: The topology without dead and slow parts.
+        dead: Ranks that are dead.
+
+    Raises:
+        InputError: The field is missing, a text is wrong, or there are over 100 000 groups.
+    """
     group_of_ranks: dict[tuple[int, ...], ClusterGroup] = {}
     mesh: dict[str, str] = {}
     lists: list[Axes] = []
@@ -291,7 +346,19 @@ def _groups(top: Fields, topology: Topology, dead: set[int]) -> tuple[ClusterGro
 
 
 def _along_each(top: Fields, text: str, mesh: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each named axis of a list as a part on the mesh of all lists so far, with a label."""
+    """Yield the text and the label of each axis along which a list of axes asks for groups.
+
+    The text is a list of all axes so far with that axis, such as `tp=8,dp=4:tp`; the label is the axis. Without `:AXIS`
+    in the text, each axis that it names counts. Axes of one rank are left out.
+
+    Args:
+        top: Fields of the file.
+        text: A list of axes such as `tp=8,dp=4` or `tp=8,dp=4:dp`.
+        mesh: Extent of each axis so far, to which the list's axes are added.
+
+    Raises:
+        InputError: An axis has another extent than before.
+    """
     listed, colon, chosen = text.partition(":")
     names = []
     for item in listed.split(","):
@@ -309,7 +376,17 @@ def _along_each(top: Fields, text: str, mesh: dict[str, str]) -> Iterator[tuple[
 
 
 def _subsets(top: Fields, text: str, range_match: re.Match[str], topology: Topology) -> Iterator[tuple[int, ...]]:
-    """Yield all groups of some sizes within one node, node by node, the smallest first."""
+    """Yield all groups of some sizes within one node, node by node, the smallest first.
+
+    Args:
+        top: Fields of the file.
+        text: The text of the file, for messages.
+        range_match: The match of `_SUBSETS`: the smallest size and, unless it is the only one, the largest.
+        topology: The topology.
+
+    Raises:
+        InputError: No node has such a group, or there are over 100 000.
+    """
     least, most = int(range_match[1]), int(range_match[2] or range_match[1])
     nodes = [np.flatnonzero(topology.nodes == node).tolist() for node in np.unique(topology.nodes).tolist()]
     largest = max(map(len, nodes))

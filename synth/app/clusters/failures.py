@@ -44,10 +44,11 @@ class FailureCost:
 
 
 def single_failures(topology: Topology, kinds: Sequence[str]) -> list[str]:
-    """Return each single failure of the requested kinds, as `--without` takes it.
+    """Return each single failure of the requested kinds, as `--without` takes it, in the order of the kinds.
 
-    A failure of kind "nodes" is the loss of all ranks of a node. One of kind "nics" is the loss of a link from a rank
-    out of its node, to another rank or to a switch of several nodes. One of kind "links" is the loss of any other link.
+    A failure of kind "nodes" is the loss of all ranks of a node; a topology of one node has none. One of kind "nics" is
+    the loss of a link from a rank out of its node, to another rank or to a switch of more than one node. One of kind
+    "links" is the loss of any other link. Links are lost in both directions.
 
     Raises:
         InputError: A kind is unknown, or the topology has no such part.
@@ -64,7 +65,8 @@ def single_failures(topology: Topology, kinds: Sequence[str]) -> list[str]:
 def touched(healthy: BuildPlan, file: str | Path, without: Sequence[str]) -> tuple[BuildPlan, LibraryFault]:
     """Return the plan of the questions that a failure touches, and what it leaves of the healthy library.
 
-    A question is touched if its answer is not the healthy network's. Each problem is in the plan once.
+    A question is touched if its answer is not the healthy network's. Each problem is in the plan once. `impossible` has
+    only questions that the healthy network answers.
 
     Args:
         healthy: The plan of the healthy network.
@@ -103,7 +105,7 @@ def _fault_of(healthy: BuildPlan, hurt: BuildPlan, without: Sequence[str]) -> Li
 
 
 def write_fault(folder: Path, fault: LibraryFault) -> None:
-    """Write into a failure's folder what it leaves of the healthy library.
+    """Write into a failure's folder what it leaves of the healthy library; do nothing if the same is written there.
 
     Raises:
         InputError: The folder cannot be written.
@@ -118,7 +120,11 @@ def write_fault(folder: Path, fault: LibraryFault) -> None:
 
 
 def fault_folder(library: str | Path, without: Sequence[str]) -> Path:
-    """Return the folder of the answers for a network with dead parts."""
+    """Return the folder of the answers for a network with dead parts, faults/NAME in the library; it is not made.
+
+    NAME is the parts with other characters than letters, digits, `_` and `.` replaced by -; over 60 characters it is
+    shortened and ends in a checksum.
+    """
     text = ",".join(without)
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", text)
     if len(name) > _SHORT:
@@ -129,7 +135,7 @@ def fault_folder(library: str | Path, without: Sequence[str]) -> Path:
 def costs(library: str | Path, hurt: str | Path) -> list[FailureCost]:
     """Return the cost of a failure for each question at its largest messages, the most expensive first.
 
-    Only questions that the healthy library answers too are listed.
+    Only questions that the healthy library answers too, at the same shown size, are listed.
 
     Args:
         library: Folder of the healthy library.
@@ -150,12 +156,12 @@ def costs(library: str | Path, hurt: str | Path) -> list[FailureCost]:
 
 
 def _question_of(entry: IndexEntry) -> tuple[object, ...]:
-    """Return what tells the questions of a library apart."""
+    """Return what tells the questions of a library apart: collective, group, root, target and form of calls."""
     return entry.collective, entry.group, entry.root, entry.target, entry.inplace
 
 
 def _for_largest_messages(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
-    """Return the entry of each question that serves the largest messages."""
+    """Return, for each question, the entry whose range of sizes ends last; of equal ends the first."""
     largest: dict[tuple[object, ...], IndexEntry] = {}
     for entry in entries:
         known = largest.get(_question_of(entry))
@@ -165,7 +171,7 @@ def _for_largest_messages(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
 
 
 def _of_kind(topology: Topology, kind: str) -> Iterator[str]:
-    """Yield each single failure of one kind."""
+    """Yield each single failure of one kind, as `single_failures` describes; links are sorted by their ends."""
     nranks, nodes = topology.nranks, topology.nodes
     if kind == "nodes":
         for node in np.unique(nodes).tolist() if len(np.unique(nodes)) > 1 else []:

@@ -47,7 +47,10 @@ class Axes:
     along: tuple[str, ...]
 
     def agrees(self, axes: Axes) -> bool:
-        """Return whether two lists of axes begin the same mesh."""
+        """Return whether two lists of axes begin the same mesh: equal names and extents at the same positions.
+
+        Only the positions that both lists have count.
+        """
         return all(
             own_axis == other_axis
             for own_axis, other_axis in zip(self.extents.items(), axes.extents.items(), strict=False)
@@ -59,15 +62,18 @@ def parse_groups(
 ) -> list[tuple[int, ...]]:
     """Return the groups of one part of a list, in the order written; groups along axes are ordered by their first rank.
 
+    Dead ranks are left out. Axes are over the living ranks; those beyond all axes form one slowest axis more.
+
     Args:
-        part: The text between two semicolons.
+        part: The text between two semicolons: ranks, axes or "all".
         topology: The topology, with its dead ranks.
         dead: Dead ranks, which are left out of the groups.
         lists: The axes of the parts before this one; the axes of this part are appended.
         option: Name of the option or field for error messages.
 
     Raises:
-        InputError: The part is no list of ranks or axes, or its axes are not of the mesh of the parts before it.
+        InputError: The part is no list of ranks or axes, has a group of one rank, or its axes are not of the mesh of
+            the parts before it.
     """
     if not part.strip():
         raise InputError(f"{option}: {shown(part)} has an empty group; it must be as in 0-7;8-15 or tp=8")
@@ -89,7 +95,14 @@ def parse_groups(
 
 
 def _refuse_mesh(axes: Axes, earlier: Axes, living: int, option: str) -> NoReturn:
-    """Raise InputError for two lists of axes of different meshes: the user seldom means groups along the second one."""
+    """Raise InputError for two lists of axes of different meshes: the user seldom means groups along the second one.
+
+    Args:
+        axes: The list that is refused.
+        earlier: A list before it.
+        living: Number of living ranks.
+        option: Name of the option or field for the message.
+    """
     merged = {**axes.extents, **earlier.extents}
     mesh = {**earlier.extents, **axes.extents}
     advice = "one mesh for all lists, the fastest axis first, as in tp=8;tp=8,dp=*:dp"
@@ -103,12 +116,14 @@ def _refuse_mesh(axes: Axes, earlier: Axes, living: int, option: str) -> NoRetur
 
 
 def _example(axes: Axes, living: int) -> str:
-    """Return the first ranks of the first group along axes, by their position among the living ranks."""
+    """Return the first ranks (at most four) of the first group along axes, as positions among the living ranks."""
     return " ".join(map(str, _along(axes, range(living))[0][:4]))
 
 
 def _axes(part: str, living: int, option: str) -> Axes:
-    """Return the axes of a part, with * replaced by a number.
+    """Return the axes of a part, with * replaced by the number of ranks that are left.
+
+    Without `:AXES` in the text the groups lie along the first axis.
 
     Args:
         part: The text, such as `tp=8,dp=*:dp`.
@@ -116,7 +131,7 @@ def _axes(part: str, living: int, option: str) -> Axes:
         option: Name of the option or field for error messages.
 
     Raises:
-        InputError: The part is no list of axes, or does not divide the living ranks.
+        InputError: The part is no list of axes, does not divide the living ranks, or makes groups of one rank.
     """
     listed, colon, chosen = part.partition(":")
     extents: dict[str, int] = {}  # 0 stands for *.
@@ -153,7 +168,7 @@ def _axes(part: str, living: int, option: str) -> Axes:
 
 
 def _along(axes: Axes, living: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the groups of living ranks along one or several axes; ranks beyond all axes form one slowest axis more."""
+    """Return the groups of living ranks along the axes of `along`; ranks beyond all axes form one slowest axis more."""
     extents = tuple(axes.extents.values())
     # The slowest axis is the first dimension. The axes of a group become the last dimensions, in the same order.
     grid = np.array(living).reshape(-1, *extents[::-1])

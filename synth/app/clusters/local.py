@@ -51,10 +51,10 @@ class WorkerPool(Protocol):
     is_own: bool
 
     def submit(self, task: Task) -> None:
-        """Add a task behind the tasks that were submitted before."""
+        """Add a task after the tasks that were submitted before."""
 
     def results(self) -> Iterator[Done]:
-        """Yield each outcome as it comes, until no task is left; further tasks may be submitted meanwhile."""
+        """Yield each outcome as it comes, in any order, until no task is left; new tasks may be submitted meanwhile."""
 
     def __enter__(self) -> WorkerPool: ...
 
@@ -72,7 +72,7 @@ class _Worker:
         self.task: Task | None = None
 
     def end(self) -> None:
-        """Stop the process and close its pipe."""
+        """Kill the process, wait for its end, and close its pipe."""
         self.process.kill()
         self.process.join()
         self.pipe.close()
@@ -103,11 +103,14 @@ class Local:
         self._workers = []
 
     def submit(self, task: Task) -> None:
-        """Add a task behind the tasks that were submitted before."""
+        """Add a task after the tasks that were submitted before; it starts when `results` is iterated."""
         self._waiting.append(task)
 
     def results(self) -> Iterator[Done]:
-        """Yield each outcome as it comes, until no task is left; further tasks may be submitted meanwhile."""
+        """Yield each outcome as it comes, in any order, until no task is left; more tasks may be submitted meanwhile.
+
+        A task whose process dies is tried again; after two deaths it has no answer.
+        """
         while True:
             self._hand_out()
             busy: dict[object, _Worker] = {worker.pipe: worker for worker in self._workers if worker.task is not None}
@@ -119,7 +122,7 @@ class Local:
                     yield outcome
 
     def _hand_out(self) -> None:
-        """Send waiting tasks to idle workers, and start workers as long as there may be more."""
+        """Send waiting tasks to idle workers, and start workers up to `processes` as long as tasks wait."""
         while self._waiting:
             idle = next((worker for worker in self._workers if worker.task is None), None)
             if idle is None:
@@ -133,7 +136,11 @@ class Local:
                 continue
 
     def _receive(self, worker: _Worker) -> Done | None:
-        """Return the outcome that a worker sent; None if it died and its task waits for another worker."""
+        """Return the outcome that a worker sent; None if it died and its task waits for another worker.
+
+        A dead worker is removed. After too many deaths of one task, the outcome states this as the reason for no
+        answer.
+        """
         task = worker.task
         assert task is not None
         try:
@@ -155,7 +162,12 @@ class Local:
 
 
 def attempt(work: Callable[[Task], bytes], task: Task) -> tuple[bytes | None, str]:
-    """Return the packed answer, or None and a line that says why there is none."""
+    """Return the packed answer and "", or None and a line on why there is none; no Exception is raised.
+
+    Args:
+        work: Function that solves a task.
+        task: The task.
+    """
     try:
         return work(task), ""
     except InputError as error:
@@ -167,7 +179,14 @@ def attempt(work: Callable[[Task], bytes], task: Task) -> tuple[bytes | None, st
 
 
 def _serve(pipe: Connection, work: Callable[[Task], bytes]) -> None:
-    """Run a worker process: receive tasks and send answers until the other end is closed."""
+    """Run a worker process: receive tasks and send answers until the other end is closed.
+
+    Ctrl-C is ignored, numeric libraries get one thread, and the process ends with its parent.
+
+    Args:
+        pipe: The worker's end of the pipe.
+        work: Function that solves a task.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that hands out tasks.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, "1")
@@ -184,7 +203,7 @@ def _serve(pipe: Connection, work: Callable[[Task], bytes]) -> None:
 
 
 def _leave_with_parent() -> None:
-    """Wait for the end of the parent, then stop this process, since a busy process does not read its pipe."""
+    """Wait for the end of the parent process, then exit this process with code 1 at once."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

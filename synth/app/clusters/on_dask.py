@@ -98,7 +98,13 @@ class OnDask:
         self._settings.close()
 
     def _check_versions(self, on: str) -> None:
-        """Raise InputError if a worker has other engines, since its answers would not be those of this version."""
+        """Raise InputError if a worker has another version of the engines, or cannot load synth.
+
+        Answers of such a worker would not be those of this version.
+
+        Args:
+            on: The option `--on`, for the message.
+        """
         engines = engines_version()
         worker_versions = self._client.run(engines_version, on_error="return")
         for worker, version in sorted(worker_versions.items()):
@@ -113,7 +119,7 @@ class OnDask:
             raise InputError(f"--on {on}: worker {worker} {why}; it must be the same on all workers")
 
     def submit(self, task: Task) -> None:
-        """Add a task behind the tasks that were submitted before."""
+        """Send a task to the cluster, after the tasks that were submitted before."""
         future = self._submit(task, f"{_OURS}{task.key}")
         self._task_of[future.key] = task
         self._futures.append(future)
@@ -121,11 +127,14 @@ class OnDask:
             self._running.add(future)
 
     def _submit(self, task: Task, key: str) -> Any:
-        """Send a task to the cluster and return its future."""
+        """Send a task to the cluster under a key of Dask, and return its future; Dask does not try it again."""
         return self._client.submit(_attempt_on_worker, engines_version(), self.work, task, key=key, retries=0)
 
     def results(self) -> Iterator[Done]:
-        """Yield each outcome as it comes, until no task is left; further tasks may be submitted meanwhile."""
+        """Yield each outcome as it comes, in any order, until no task is left; more tasks may be submitted meanwhile.
+
+        Tasks whose worker died are solved again at the end, one at a time.
+        """
         self._running = self._distributed.as_completed(list(self._futures))
         blamed = deque[Task]()
         while True:
@@ -141,7 +150,10 @@ class OnDask:
             yield self._solve_isolated(blamed.popleft())
 
     def _solve_isolated(self, task: Task) -> Done:
-        """Return the outcome of a task that is solved while nothing else runs, so that a worker's death is its own."""
+        """Return the outcome of a task that is solved while nothing else runs, so that a worker's death is its own.
+
+        It is tried twice; if a worker dies each time, the outcome has no answer.
+        """
         for death in range(MOST_DEATHS):
             future = self._submit(task, f"{_OURS}{task.key}-{death}")
             self._futures.append(future)
@@ -151,7 +163,7 @@ class OnDask:
         return Done(task, None, f"{MOST_DEATHS} workers died while they solved it")
 
     def _outcome_of(self, task: Task, future: Any) -> Done | None:
-        """Wait for a task and return its outcome; None if its worker died."""
+        """Wait for a task, release its future, and return its outcome; None if its worker died."""
         error = future.exception()
         outcome = Done(task, *future.result()) if error is None else Done(task, None, f"{error}"[:300])
         future.release()
@@ -159,7 +171,13 @@ class OnDask:
 
 
 def _attempt_on_worker(version: str, work: Callable[[Task], bytes], task: Task) -> tuple[bytes | None, str]:
-    """Return a worker's packed answer, or None and a reason, also if the worker has another version of the engines."""
+    """Return a worker's packed answer and "", or None and a reason, as `attempt` does.
+
+    Args:
+        version: Version of the engines that the worker must have; with another, there is no answer.
+        work: Function that solves a task.
+        task: The task.
+    """
     if engines_version() != version:
         return None, "a worker that came later has another version of synth; it must be the same on all workers"
     return attempt(work, task)
@@ -188,13 +206,13 @@ def _deaths_of_ours(name: str, client: str) -> Any:
             self.scheduler = scheduler
 
         def transition(self, key: Any, _: str, finish: str, *__: Any, **___: Any) -> None:
-            """Set a problem's count of deaths to the limit when it starts."""
+            """Set the count of deaths of a problem of ours to the scheduler's limit when it starts to be processed."""
             task = self.scheduler.tasks.get(key) if finish == "processing" else None
             if task is not None and str(key).startswith(_OURS):
                 task.suspicious = max(task.suspicious, self.scheduler.allowed_failures)
 
         def remove_client(self, scheduler: Any, client: str) -> None:
-            """Remove the plugin with its client."""
+            """Remove the plugin from the scheduler if the client that leaves is its own."""
             if client == own_client:
                 scheduler.plugins.pop(name, None)
 

@@ -79,7 +79,10 @@ class Placing:
         self._record = f"{RECORDS}/{_plain(plan.cluster.topology.name)}-{cluster_digest(plan.cluster)}.json"
 
     def known(self) -> set[int]:
-        """Return the numbers of the shares whose files stand in the library already, each byte as it was written."""
+        """Return the numbers of the shares whose files are in the library already, each byte as it was written.
+
+        The records of these shares are taken into `shares`. Without a readable record of the build the result is empty.
+        """
         try:
             record = read_record(self.folder, self.folder / self._record)
         except InputError:
@@ -96,7 +99,7 @@ class Placing:
         return set(self.shares)
 
     def add(self, number: int, answer: Answer, packed: bytes) -> None:
-        """Add the answer of a share; the next `commit` writes it.
+        """Add the answer of a share; the next `commit` writes it. An earlier record of the share is replaced.
 
         Args:
             number: Number of the share in the plan.
@@ -115,7 +118,12 @@ class Placing:
         }
 
     def leave_out(self, questions: Sequence[BuildQuestion], why: str) -> None:
-        """Record questions that get no answer."""
+        """Record questions that get no answer; the next `commit` writes the record.
+
+        Args:
+            questions: The questions.
+            why: Why they get none.
+        """
         self.left_out += [
             {"collective": lost.collective, "group": list(lost.group), "root": lost.root, "why": why}
             for lost in questions
@@ -123,15 +131,18 @@ class Placing:
 
     @property
     def changed(self) -> bool:
-        """Return whether an answer or a question without one is not written yet."""
+        """Return whether an answer or a question without one waits for the next `commit`."""
         return bool(self._waiting) or self._recorded != (len(self.shares), len(self.left_out))
 
     def commit(self, until: float = math.inf, elsewhere: bool = False) -> Path:
         """Write the answers that were added since the last commit, and return the folder in which they are.
 
+        The record of the build and the index are written too; the index has the plan's order. Groups that other builds
+        named for the same files stay in it.
+
         Args:
-            until: The time of `now` when a wait for another writer ends.
-            elsewhere: Whether to write to a new folder beside the library where that wait ends in vain.
+            until: The time of `synth.model.deadline.now` when a wait for another writer ends.
+            elsewhere: Whether to write to a new folder next to the library if the other writer does not end by then.
 
         Raises:
             InputError: The folder cannot be written. No added answer is lost then.
@@ -189,8 +200,11 @@ class Placing:
 def unfiled_schedules(folder: str | Path) -> list[dict[str, Any]]:
     """Return the recorded rows of size ranges for which a target can hold no file, if they have a schedule.
 
-    Each row also has the collective, the groups and the root (its place in the group). A file that is no record is left
-    out.
+    Each row also has the collective, the groups and the root (its index in the group, or None). A file that is no
+    record is left out.
+
+    Args:
+        folder: The library.
     """
     rows = []
     for path in sorted((Path(folder) / RECORDS).glob("*.json")):
@@ -204,8 +218,15 @@ def unfiled_schedules(folder: str | Path) -> list[dict[str, Any]]:
 def read_record(folder: Path, path: Path) -> dict[str, Any]:
     """Return what a build recorded of a library, with each field of the type that its readers expect.
 
+    Args:
+        folder: The library.
+        path: The record's file in it.
+
+    Returns:
+        The record; its keys are those that `Placing` writes, among them shares and left_out.
+
     Raises:
-        InputError: The file is no such record, or a link inside the library leads to it.
+        InputError: The file cannot be read or is no such record, or a link inside the library leads to it.
     """
     origin = origin_of(path)
     data = read_bytes(path, "a record of synth library build", _MOST_RECORD_BYTES, inside=folder)
@@ -221,7 +242,10 @@ def read_record(folder: Path, path: Path) -> dict[str, Any]:
 
 
 def _check_share(share: Fields) -> None:
-    """Check the types of a record's share; raise InputError for the first field that is wrong."""
+    """Check the types of a record's share; raise InputError for the first field that is wrong.
+
+    Of rows without a file only those with a schedule are checked.
+    """
     share.string("collective")
     share.string("key")
     groups = share.values.get("groups")
@@ -253,13 +277,13 @@ def _is_group(ranks: object) -> bool:
 
 
 def cluster_digest(cluster: Cluster) -> str:
-    """Return a digest of all that a cluster file asks for."""
+    """Return a digest (8 hexadecimal digits) of all that a cluster file asks for; the topology counts by its name."""
     fields = asdict(replace(cluster, topology=None, healthy=None))  # type: ignore[arg-type]
     return hashlib.sha256(json.dumps([cluster.topology.name, fields]).encode()).hexdigest()[:8]
 
 
 def _place_of(share: BuildShare) -> tuple[str, str, tuple[int, ...]]:
-    """Return what tells the index rows of a share from those of other shares."""
+    """Return what tells the index rows of a share from those of other shares: key, collective and first group."""
     return share.task.key, share.first.collective, share.first.group
 
 
@@ -269,7 +293,13 @@ def _groups(share: BuildShare) -> list[list[int]]:
 
 
 def _is_intact(folder: Path, row: Mapping[str, Any], entry_of_file: Mapping[str, IndexEntry]) -> bool:
-    """Return whether all files of a share are as they were written, and the index lists those of executors."""
+    """Return whether all files of a share are as they were written, and the index lists those of executors.
+
+    Args:
+        folder: The library.
+        row: The share's record. False is returned if it names no files or is malformed.
+        entry_of_file: The index's entries by file.
+    """
     try:
         for name, digest in row["files"].items():
             data = read_bytes(folder / name, "a file of the library", _MOST_FILE_BYTES, inside=folder)
@@ -293,10 +323,14 @@ def _plain(name: str) -> str:
 def in_its_name(share: BuildShare, answer: Answer, entries: Sequence[IndexEntry] = ()) -> Answer:
     """Return an answer with the names, ranks and topology of the share's first question, whose name its files have.
 
+    The answer itself is returned if it has them already. Otherwise schedules are relabelled and replayed, and proofs
+    are checked again; proofs that no longer hold are left out.
+
     Args:
         share: The questions that the files answer.
         answer: The answer, perhaps to the same problem with other ranks or another topology.
-        entries: Entries of the library for which the files are; the files get none of their names.
+        entries: Entries of the library for which the files are. If a file of another question there has a name that
+            begins equally, the key's first 8 digits are added to the names.
     """
     problem = replace(share.task, group=share.first.group, root=share.first.root).problem()
     stated_question = question(problem)
@@ -325,19 +359,38 @@ def in_its_name(share: BuildShare, answer: Answer, entries: Sequence[IndexEntry]
 
 
 def _renamed(name: str, old: str, new: str) -> str:
-    """Return the name of a file with another beginning."""
+    """Return the name FOLDER/FILE with the beginning `old` of FILE replaced by `new`; the folder stays."""
     folder, _, base = name.partition("/")
     return f"{folder}/{new}{base.removeprefix(old)}"
 
 
 def _stored_name(row: Mapping[str, Any], kind: str, old: str, new: str, files: Mapping[str, bytes]) -> str | None:
-    """Return the new name of a row's schedule or proof; None if there is none."""
+    """Return the new name of a row's schedule or proof; None if the row names none or it is not among the new files.
+
+    Args:
+        row: A row of the answer.
+        kind: "schedule" or "proof_file".
+        old: Beginning of the answer's names.
+        new: Beginning of the new names.
+        files: The new files by name.
+    """
     name = None if row.get(kind) is None else _renamed(row[kind], old, new)
     return name if name in files else None
 
 
 def _restate_schedules(answer: Answer, problem: Problem, stem: str) -> dict[str, bytes]:
-    """Return the schedules of an answer as files for a problem with the same network, replayed, with checked proofs."""
+    """Return the schedules of an answer as files for a problem with the same network, replayed, with checked proofs.
+
+    A proof that is refused for the new problem is left out.
+
+    Args:
+        answer: The answer.
+        problem: The new problem; its local ranks are those of the answer.
+        stem: Beginning of the new names.
+
+    Returns:
+        Bytes of each schedule and proof by its new name.
+    """
     files = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, data in answer.files.items():
@@ -366,7 +419,10 @@ def _restate_schedules(answer: Answer, problem: Problem, stem: str) -> dict[str,
 
 
 def _resource_map(old: Problem, new: Problem) -> Ints:
-    """Return the new number of each resource of an equal network, and of each link as a resource of its own."""
+    """Return the new number of each resource of an equal network, and of each link as a resource of its own.
+
+    It is an int array of shape (resources + carriers,).
+    """
     net = old.network
     resource_map = np.arange(net.nresources + net.ncarriers)
     resource_map[resource_order(net)] = resource_order(new.network)

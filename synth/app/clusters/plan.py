@@ -95,7 +95,10 @@ class BuildPlan:
 
     @cached_property
     def searches(self) -> list[Task]:
-        """Return each distinct problem once."""
+        """Return each distinct problem to be searched once, in the order of the shares; computed at the first call.
+
+        Tasks with equal keys are the same problem, so that the plan's tasks must have keys.
+        """
         tasks = (share.source or share.task for share in self.shares)
         return list({task.key: task for task in tasks}.values())
 
@@ -109,12 +112,12 @@ class BuildPlan:
         return len({question for share in self.shares for question in share.questions}) + len(self.impossible)
 
     def tasks(self) -> Iterator[Task]:
-        """Yield all tasks, searches before relabellings."""
+        """Yield all tasks: each distinct search once, then the relabelling of each share that has one."""
         yield from self.searches
         yield from (share.task for share in self.shares if share.source is not None)
 
     def seconds(self, done: set[str] = frozenset()) -> float:  # type: ignore[assignment]
-        """Return the estimated seconds of all tasks on all cores.
+        """Return the estimated seconds of all tasks, spread evenly over all cores.
 
         Args:
             done: Keys of tasks that do not count.
@@ -122,7 +125,7 @@ class BuildPlan:
         return sum(estimated_s(task) for task in self.tasks() if task.key not in done) / self.cores
 
     def memory_bytes(self) -> float:
-        """Return the estimated bytes of the largest tasks at the same time, and of the process that hands them out."""
+        """Return the estimated bytes of the process that hands out tasks and of the `cores` largest searches."""
         task_bytes = sorted(
             (_PROCESS_BYTES + _LINK_BYTES * len(task.group) ** 2 for task in self.searches), reverse=True
         )
@@ -130,7 +133,10 @@ class BuildPlan:
 
 
 def estimated_s(task: Task) -> float:
-    """Return the estimated seconds of a task on one core."""
+    """Return the estimated seconds of a task on one core.
+
+    They grow with its `work_s`, ranks and targets. For a relabelling, which has an `order`, the search does not count.
+    """
     pairs, kind = (len(task.group) + len(task.relays)) ** 2, KINDS[task.collective]
     whole = 2.0 if kind.in_shares or ROOT in (kind.before, kind.after) else 1.0
     filed_s = _FILED_S * max(1, len(task.targets)) * pairs * 8 * whole if len(task.group) <= 64 else 0.0
@@ -142,12 +148,13 @@ def estimated_s(task: Task) -> float:
 
 
 def make_plan(cluster: Cluster, cores: int, work_s: float | None = None) -> BuildPlan:
-    """Find the distinct problems of a cluster, and how long each may take so that all fit its budget.
+    """Return the plan of a cluster: its distinct problems, and how long each may take so that all fit the budget.
 
     Args:
         cluster: The cluster.
         cores: Number of processes that solve tasks.
-        work_s: The budget class, in seconds of counted work for each problem; None to derive it from the budget.
+        work_s: The budget class, in seconds of counted work for each problem. None for the largest of `WORKS_S` with
+            which the estimate is at most 80 % of the budget, or else the smallest.
 
     Raises:
         InputError: No question has an answer.
@@ -172,7 +179,7 @@ def make_plan(cluster: Cluster, cores: int, work_s: float | None = None) -> Buil
 
 
 def _plan_without_budget(cluster: Cluster, cores: int) -> BuildPlan:
-    """Return the plan without budget and keys.
+    """Return the plan of a cluster; its tasks have neither budget nor keys yet.
 
     If operations of switches are asked for, groups that have such switches get answers of two networks: with these
     operations, for the targets whose files can express them, and without, for the other targets.
@@ -199,12 +206,17 @@ def _network(topology: Topology, cluster: Cluster, group: tuple[int, ...]) -> Ne
 
 
 def _with_work(plan: BuildPlan, work_s: float) -> BuildPlan:
-    """Return the plan with tasks of a budget class, and with their keys."""
+    """Return a plan with new tasks: with a budget class, a time limit and their keys.
+
+    Args:
+        plan: The plan, which is not changed.
+        work_s: The budget class, in seconds of counted work for each task.
+    """
     finished: dict[int, Task] = {}
     forms: dict[tuple[int, ...], str] = {}
 
     def timed(task: Task) -> Task:
-        """Return a task with its budget, its time limit and its key."""
+        """Return a task with its budget, its time limit and its key; the same object for the same task."""
         if id(task) not in finished:
             budgeted = replace(task, work_s=work_s)
             limit_s = max(_LEAST_LIMIT_S, _LIMIT * estimated_s(budgeted))
@@ -221,9 +233,9 @@ def _with_work(plan: BuildPlan, work_s: float) -> BuildPlan:
 
 
 def task_key(task: Task, form: str) -> str:
-    """Return the key that tells a task's answer from others.
+    """Return the key, 40 hexadecimal digits, that tells a task's answer from others.
 
-    It covers the problem, without the names of its ranks, and the settings of its search.
+    It covers the problem, without the names of its ranks, the settings of its search, and the versions of the engines.
 
     Args:
         task: The task.
@@ -247,9 +259,10 @@ def task_key(task: Task, form: str) -> str:
 
 
 def _form(topology: Topology, group: tuple[int, ...], relays: tuple[int, ...] = ()) -> bytes:
-    """Return a digest of all that a group's answers depend on but names: its network, and what models of libraries use.
+    """Return a digest (32 bytes) of all that a group's answers depend on but names.
 
-    With costs on, the networks of all protocols count.
+    That is the network of the group and its relays, and what the models of vendor libraries use. With costs on, the
+    networks of all protocols count.
     """
     ranks = (*group, *relays)
     names = protocols_of(topology) if topology.protocol == ANY else [topology.protocol]
@@ -265,7 +278,7 @@ def _form(topology: Topology, group: tuple[int, ...], relays: tuple[int, ...] = 
 
 
 def _why_apart(topology: Topology, ranks: tuple[int, ...], relays: tuple[int, ...]) -> str:
-    """Return why ranks cannot reach each other through themselves and relays; "" if they can."""
+    """Return why ranks cannot reach each other through themselves and relays, in both directions; "" if they can."""
     try:
         make_problem(topology, "broadcast", ranks, relays)
         make_problem(topology, "reduce", ranks, relays)
@@ -299,7 +312,14 @@ class _Planner:
                 self.refused[form] = _why_apart(self.topology, group, relays)
 
     def plan(self, cores: int) -> BuildPlan:
-        """Return the plan, with tasks that have no keys yet."""
+        """Return the plan of all collectives and groups; its tasks have neither budget nor keys yet.
+
+        Groups with the same network share files, unless they have relays. Groups whose ranks cannot reach each other
+        are `impossible`. A collective that has no answer for a group's targets is left out.
+
+        Args:
+            cores: Number of processes that solve tasks.
+        """
         shares: dict[Same, BuildShare] = {}
         all_shares: list[BuildShare] = []
         sources: dict[Same, Task] = {}
@@ -325,13 +345,16 @@ class _Planner:
         return BuildPlan(self.cluster, all_shares, cores, impossible)
 
     def _roots(self, name: str, group: tuple[int, ...]) -> Sequence[int | None]:
-        """Return the roots of a collective on a group; (None,) if the collective has no root."""
+        """Return the roots of a collective on a group: all its ranks or the first; (None,) if it has no root."""
         if not KINDS[name].rooted:
             return (None,)
         return group if self.cluster.all_roots else group[:1]
 
     def _targets(self, collective: str, group: tuple[int, ...]) -> tuple[str, ...] | None:
-        """Return the targets for which a group's collective is answered, () for schedules only; None for no answer."""
+        """Return the targets for which a group's collective is answered, () for schedules only; None for no answer.
+
+        By `in_switches`, only targets that can express operations of switches count, or only the others, or all.
+        """
         targets, wanted = targets_of(collective, self.cluster.targets, self.cluster.healthy), self.in_switches[group]
         if wanted is None or (wanted and not targets):
             return targets
@@ -340,7 +363,17 @@ class _Planner:
     def _share(
         self, question: BuildQuestion, place: int | None, targets: tuple[str, ...], sources: dict[Same, Task]
     ) -> BuildShare:
-        """Return a new share of a question: a search, or the relabelling of a search that is added to `sources`."""
+        """Return a new share of a question: a search, or the relabelling of a search.
+
+        If the canonical order of its ranks is another than the group's, the share is the relabelling of a search in
+        that order. Every search is added to `sources`, unless an equal one is in it.
+
+        Args:
+            question: The question.
+            place: Index of the root in the group; None without a root.
+            targets: Targets of the answer.
+            sources: Searches by collective, network, the root's index and targets; changed in place.
+        """
         group, kind = question.group, KINDS[question.collective]
         order = tuple(range(len(group)))
         # For some collectives the order of ranks is part of the question. Schedules are relabelled for one protocol and
@@ -362,7 +395,14 @@ class _Planner:
     def _task(
         self, question: BuildQuestion, ranks: tuple[int, ...], targets: tuple[str, ...], order: tuple[int, ...] = ()
     ) -> Task:
-        """Return the task of a question, without budget and key."""
+        """Return the task of a question, without budget and key.
+
+        Args:
+            question: The question.
+            ranks: The group's ranks in the order in which they are solved.
+            targets: Targets of the answer.
+            order: Local rank of the known answer for each rank; () for a search.
+        """
         c = self.cluster
         return Task(
             "", self.topology, question.collective, ranks, question.root, c.low, c.high, targets, c.seed,
@@ -370,7 +410,12 @@ class _Planner:
         )  # fmt: skip
 
     def _order(self, group: tuple[int, ...], place: int | None) -> tuple[int, ...]:
-        """Return the canonical order of a group's ranks, as positions in the group."""
+        """Return the canonical order of a group's ranks, as indices in the group; equal networks share one order.
+
+        Args:
+            group: The group.
+            place: Index of the root in the group, which comes first in the order; None without a root.
+        """
         form_and_place = self.form_of[group], place
         if form_and_place not in self.order_of:
             net, nodes = network(self.topology, group), self.topology.nodes[list(group)]

@@ -6,7 +6,7 @@ import os
 
 
 def processors() -> int:
-    """Return the number of cores that this process may run on."""
+    """Return the number of cores that this process may run on, at least 1."""
     try:
         return max(1, len(os.sched_getaffinity(0)))
     except AttributeError:  # Some systems have no affinity.

@@ -91,7 +91,10 @@ class Task:
     relays: tuple[int, ...] = ()
 
     def problem(self) -> Problem:
-        """Return the problem, or its quotient where its schedules are too large to be written out."""
+        """Return the problem, or its quotient where its schedules are too large to be written out.
+
+        Problems with a root or under a protocol have no quotient.
+        """
         quotient = None
         if self.root is None and not self.topology.protocol:  # A bound covers only one protocol of a quotient.
             quotient = quotient_question(self.topology, self.collective, self.group, self.relays, None)
@@ -126,7 +129,7 @@ class Answer:
     defects: Sequence[str] = ()
 
     def packed(self) -> bytes:
-        """Return the answer as bytes, the same for the same answer."""
+        """Return the answer as bytes for `unpacked`, the same for the same answer."""
         return pack({"format": FORMAT, **{name: getattr(self, name) for name in _STATED}}, self.files)
 
 
@@ -161,7 +164,10 @@ def unpacked(data: bytes) -> Answer:
 
 
 def solve(task: Task) -> bytes:
-    """Return the packed answer of a task.
+    """Return the packed answer of a task: its known answer in the task's order of ranks, or else that of a search.
+
+    A known answer that is wrong is searched anew. Parts of synth that fail do not raise; each is a line of the answer's
+    `defects`, sorted.
 
     Raises:
         InputError: The task has no answer.
@@ -190,12 +196,15 @@ def rank_sends(work_s: float, problem: Problem) -> int | None:
 
 
 def _settings(task: Task, target: str) -> TargetSettings:
-    """Return the settings of a target, with patience for its programs that follows from the budget class."""
+    """Return the settings of a target; the patience for lowering is 20 times the task's work, and at least 2 s."""
     return TargetSettings(target, patience_s=max(_LEAST_PATIENCE_S, _PATIENCE * task.work_s))
 
 
 def _search_result(task: Task) -> SearchResult:
-    """Return the search result of a task: the relabelled known answer, or else that of a search."""
+    """Return the search result of a task: the known answer relabelled and replayed, or else that of a search.
+
+    A known answer that is wrong is searched anew.
+    """
     if task.known is not None:
         with suppress(InputError, VerificationError):  # A known answer of a cache may be wrong.
             return _relabelled_result(task, unpacked(task.known))
@@ -203,7 +212,10 @@ def _search_result(task: Task) -> SearchResult:
 
 
 def _searched_result(task: Task) -> SearchResult:
-    """Return the result of a search for a task."""
+    """Return the result of a search for a task, with the programs of its first target that can express the problem.
+
+    Without such a target, and of a quotient, only schedules are searched. The search runs in this process.
+    """
     problem = task.problem()
     pinned = task.low if task.low == task.high else None
     options = Options(pinned, budget_s=task.limit_s, seed=task.seed, rank_sends=rank_sends(task.work_s, problem))
@@ -223,7 +235,16 @@ def _searched_result(task: Task) -> SearchResult:
 
 
 def _relabelled_result(task: Task, known_answer: Answer) -> SearchResult:
-    """Return the known answer's schedules in this order of ranks, each replayed, with the bounds of this order."""
+    """Return the known answer's schedules in this order of ranks, each replayed, with the bounds of this order.
+
+    Args:
+        task: The task; its `order` has the known answer's local rank of each of its ranks.
+        known_answer: The answer.
+
+    Raises:
+        InputError: A schedule cannot be read.
+        VerificationError: A schedule is wrong.
+    """
     problem, algorithms = task.problem(), list[Algorithm]()
     with tempfile.TemporaryDirectory() as folder:
         for name, data in known_answer.files.items():
@@ -251,7 +272,15 @@ def _relabelled_result(task: Task, known_answer: Answer) -> SearchResult:
 
 
 def _answer_with_files(task: Task, result: SearchResult) -> Answer:
-    """Return the answer as the files of a library for each target, with schedules and proofs."""
+    """Return the answer of a task with the files of a library for each target, with schedules and proofs.
+
+    A target that can hold no file is stated in `unfiled`. Rows that serve none of the task's sizes are left out. Of a
+    quotient there are schedules only.
+
+    Args:
+        task: The task.
+        result: Its search result.
+    """
     rows, unfiled, cut = list[dict[str, Any]](), list[dict[str, Any]](), bool(result.stop_reason)
     is_quotient = result.problem.quotient is not None  # No file can hold a quotient's schedule.
     with tempfile.TemporaryDirectory() as folder:
@@ -288,5 +317,5 @@ def _answer_with_files(task: Task, result: SearchResult) -> Answer:
 
 
 def _overlaps(row: Mapping[str, Any], task: Task) -> bool:
-    """Return whether a row serves a message size of the task."""
+    """Return whether a row's range from min_bytes to max_bytes (None for no end), inclusive, has a size of the task."""
     return bool(row["min_bytes"] <= task.high and (row["max_bytes"] is None or row["max_bytes"] >= task.low))

@@ -31,7 +31,7 @@ class _BenchColumn:
     decimals: int | None = None
 
     def cell(self, row: Mapping[str, Any]) -> str:
-        """Return the cell of a row; "N/A" where a form of calls was not run, and "–" where a time is unknown."""
+        """Return the cell of a row: "N/A" for a form of calls that was not run, "–" for a figure that is unknown."""
         source = row[self.form] if self.form else row
         value = "N/A" if source is None else source[self.key]
         if value is None:
@@ -65,7 +65,7 @@ class BenchTable:
     """The columns that fit a width, for rows that are printed one by one."""
 
     def __init__(self, width: int | None) -> None:
-        """Choose the columns.
+        """Choose the columns: as many as fit, the most important first; those of importance 0 in any case.
 
         Args:
             width: Most characters of a line; None for any number.
@@ -78,7 +78,7 @@ class BenchTable:
         self._shown = max(fitting, key=len, default=choices[0])
 
     def left_out(self) -> list[str]:
-        """Return the titles of the columns for which there is no room, from left to right."""
+        """Return the titles of the columns for which there is no room, from left to right, each title once."""
         return list(dict.fromkeys(column.title for column in _COLUMNS if column not in self._shown))
 
     def heading(self) -> str:

@@ -33,12 +33,14 @@ class Column:
 
 
 def terminal_width() -> int:
-    """Return the width of the terminal, or what COLUMNS says; 80 for pipes and files, and at least 80."""
+    """Return the width of the terminal in characters, or what COLUMNS states; at least 80, as for pipes and files."""
     return max(LEAST_WIDTH, shutil.get_terminal_size((LEAST_WIDTH, 24)).columns)
 
 
 def fitted(columns: Sequence[Column], width: int | None) -> tuple[list[str], list[str]]:
     """Return the lines of a table, the titles first, and the titles of the columns for which there is no room.
+
+    Columns keep their order. They are taken by importance until one does not fit; it and those after it are left out.
 
     Args:
         columns: The columns from left to right, all with equally many cells.
@@ -63,7 +65,7 @@ def wrapped(texts: Sequence[str], width: int | None, indent: str = "  ") -> list
     """Return texts as lines of at most `width` characters; words that are longer, such as paths, stay whole.
 
     Args:
-        texts: The texts, each of which begins on a new line.
+        texts: The texts, each of which begins on a new line; an empty text is an empty line.
         width: Most characters of a line; None for one line a text.
         indent: What the second line of a text and those after it begin with.
     """
@@ -74,7 +76,10 @@ def wrapped(texts: Sequence[str], width: int | None, indent: str = "  ") -> list
 
 
 def say(texts: Sequence[str], width: int | None) -> None:
-    """Print texts, each from a new line on, broken between words so that lines have at most `width` characters."""
+    """Print texts, each from a new line on, broken between words so that lines have at most `width` characters.
+
+    With a width of None texts are not broken.
+    """
     click.echo("\n".join(wrapped(texts, width)))
 
 

@@ -67,7 +67,7 @@ def placement_statement(ranking: Ranking) -> dict[str, Any]:
 
 
 def _placement(ranking: Ranking, placement: Placement) -> dict[str, Any]:
-    """Return one placement as a dictionary of plain values; `placement_statement` documents its keys."""
+    """Return one placement of a ranking as a dictionary of plain values; `placement_statement` documents its keys."""
     names = [axis.name for axis in ranking.axes]
     axes_of_groups = dict.fromkeys(
         [*((axis,) for axis in range(len(names))), *(call.over for call in ranking.workload.calls)]
@@ -93,6 +93,8 @@ def _placement(ranking: Ranking, placement: Placement) -> dict[str, Any]:
 
 def placement_table(document: dict[str, Any], width: int | None = LEAST_WIDTH) -> str:
     """Return a `placement_statement` as text: heading, ranking, the calls of the best placement, and its rank order.
+
+    Of the ranking the first 12 placements, the default order and the last placement are shown.
 
     Args:
         document: The statement.
@@ -144,7 +146,14 @@ def placement_table(document: dict[str, Any], width: int | None = LEAST_WIDTH) -
 
 
 def _line(row: dict[str, Any], place: int, default: int, axes: list[str]) -> tuple[str, ...]:
-    """Return the line of a placement in the table."""
+    """Return the cells of a placement in the table: place, step, vs default, one for each axis, and bottleneck.
+
+    Args:
+        row: The placement in the statement; `~` marks an estimated time.
+        place: Its index in the ranking, from 0; the cell counts from 1.
+        default: Index of the default order, whose line is marked.
+        axes: Names of the axes.
+    """
     parts = ["–" if row["matrix"] is None else "×".join(map(str, row["matrix"][axis])) for axis in axes]
     share = "" if row["bottleneck"] == "latency" else f" {100 * row['busy_us'] / row['time_us']:.0f} %"
     note = "   (default)" if place == default else ""
@@ -153,7 +162,9 @@ def _line(row: dict[str, Any], place: int, default: int, axes: list[str]) -> tup
 
 
 def _calls(document: dict[str, Any], row: dict[str, Any], width: int | None) -> tuple[list[str], list[str]]:
-    """Return the table of the workload's calls with the times of one placement, and the columns left out of it.
+    """Return the lines of a table of the workload's calls with the times of one placement, the titles first.
+
+    The second result is the titles of the columns for which there is no room.
 
     Args:
         document: The statement.

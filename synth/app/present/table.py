@@ -27,10 +27,13 @@ _FILES = {"file": "file", "schedule": "schedule", "proof_file": "proof"}
 
 
 def heading(document: dict[str, Any], nranks: int) -> str:
-    """Return the heading of a statement, such as `allreduce · dgx-a100 · group 0 2 4 6 (4 of 8 …)`.
+    """Return the heading of a search's table: `allreduce · dgx1 · group 0 2 4 6 (4 of 8x V100, α 0.7 µs, root 0)`.
+
+    The group is `all 8 ranks` if it is all ranks in ascending order. Many ranks are abbreviated (`format_ranks`). Root
+    and relays are named only if there are any. A topology without a summary is described by its number of ranks.
 
     Args:
-        document: The statement.
+        document: The statement of the search (`synth.search.statement.statement`).
         nranks: Number of ranks of the topology.
     """
     group = document["group"]
@@ -52,15 +55,19 @@ def table(
     details: bool = False,
     more: tuple[str, str] = ("--wide", "; --details shows all of each algorithm"),
 ) -> str:
-    """Return the table of a search: the heading, a line for each algorithm, and lines on what is known of them.
+    """Return the table of a search as text: the heading, a line for each algorithm, and lines on what is known of them.
+
+    Rows for the other form of calls (in or out of place) follow under a title of their own, if they differ.
 
     Args:
-        document: The statement of the search.
+        document: The statement of the search (`synth.search.statement.statement`).
         nranks: Number of ranks of the topology.
         width: Most characters of a line: only the most important columns that fit are shown. None for all columns, with
             the whole proof of each bound.
-        details: Whether all figures of each algorithm follow the table, with what is proved of shapes.
-        more: What also shows the columns that are left out, and a clause on what shows even more.
+        details: Whether all figures of each algorithm follow the table. Then lines on what is proved of shapes and on
+            what each library would run are added too, as they are if `width` is None.
+        more: What also shows the columns that are left out, and a clause on what shows even more. The last line
+            consists of both and the names of these columns; it is missing with `details` and if no column is left out.
     """
     rows, other_rows = document["algorithms"], _differing(document)
     forms = ("in place", "out of place") if document.get("inplace") else ("out of place", "in place")
@@ -85,7 +92,17 @@ def table(
 
 
 def _columns(document: dict[str, Any], rows: Sequence[dict[str, Any]], wide: bool) -> list[Column]:
-    """Return the columns of some rows; wide ones have the whole proof, and time and bound of the worst size."""
+    """Return the columns of a search's table with a cell for each row, from left to right.
+
+    They are message size, steps, rounds, chunks, predicted, bound, gap, worst in range, vs baseline, "vs NAME" for each
+    library that at least one row is compared with, slowdown (only if a row is compared with the healthy network),
+    engine and proof.
+
+    Args:
+        document: The statement; its `libraries` give the order of the libraries, its `bounds` the kinds of proofs.
+        rows: Rows of algorithms, of one form of calls or of two.
+        wide: Whether "proof" has the whole proof instead of a word, and "worst in range" also its time and bound.
+    """
     healthy = any(row["vs_healthy"] is not None for row in rows)
     libraries = [name for name in document["libraries"] if any(name in row["libraries"] for row in rows)]
     shapes = {name: [_shape(row[name]) for row in rows] for name in ("steps", "rounds", "chunks")}
@@ -112,7 +129,11 @@ def _columns(document: dict[str, Any], rows: Sequence[dict[str, Any]], wide: boo
 
 
 def _differing(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows for the other form of calls, in place or out of place; none if they take the same times."""
+    """Return the rows for the other form of calls, in or out of place, if they differ; otherwise [].
+
+    They differ if a range of sizes or the reason why it has no file is another, or if a time is over 0.5 % longer than
+    that of the same range in the usual form. Times that are shorter do not count.
+    """
     rows, other_rows = document["algorithms"], document.get("other_form", [])
     figures = [[(row["min_bytes"], row["max_bytes"], row["refused"]) for row in form] for form in (rows, other_rows)]
     times_us = ([row["time_us"] for row in form] for form in (rows, other_rows))
@@ -122,7 +143,9 @@ def _differing(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _against_bound(row: dict[str, Any], figures: dict[str, Any]) -> tuple[str, str]:
-    """Return the bound and the gap of a row at a size as text; – for a library's time that is below the bound.
+    """Return the bound and the gap of a row at a size as texts.
+
+    Both are "–" for a vendor library's own time that is below the bound.
 
     Args:
         row: The row.
@@ -134,12 +157,17 @@ def _against_bound(row: dict[str, Any], figures: dict[str, Any]) -> tuple[str, s
 
 
 def _shape(number: int | None) -> str:
-    """Return a number of steps, rounds or chunks; – for an algorithm without one."""
+    """Return a number of steps, rounds or chunks as text; "–" for None."""
     return "–" if number is None else str(number)
 
 
 def _worst(row: dict[str, Any], wide: bool) -> str:
-    """Return the largest gap of a row's range with its size, if it is not the size shown, else –."""
+    """Return the largest gap of a row's range with its size, such as `1.204 @ 64K`; "–" if that size is the one shown.
+
+    Args:
+        row: The row.
+        wide: Whether the time and the bound at that size follow.
+    """
     worst = row["worst"]
     bound, gap = _against_bound(row, worst)
     if worst["bytes"] == row["shown_bytes"]:
@@ -149,7 +177,12 @@ def _worst(row: dict[str, Any], wide: bool) -> str:
 
 
 def _proof_in_a_word(row: dict[str, Any], bounds: Sequence[dict[str, Any]]) -> str:
-    """Return "optimal", or else the kind of the bound; "no file" for a range that is left to a vendor library."""
+    """Return "optimal", or else the kind of the bound; "no file" for a range that is left to a vendor library.
+
+    Args:
+        row: The row.
+        bounds: The bounds of the statement. The first whose text ends the row's proof counts; "–" if none does.
+    """
     if row["sends"] is None:
         return "no file"
     if row["optimal"]:
@@ -158,13 +191,13 @@ def _proof_in_a_word(row: dict[str, Any], bounds: Sequence[dict[str, Any]]) -> s
 
 
 def _whole_proof(row: dict[str, Any]) -> str:
-    """Return what proves the bound, why there is no file, and whether the library had the file before."""
+    """Return what proves a row's bound, then why it has no file if it has none, then `kept` if the library had it."""
     no_file = f" · no file: {row['refused']}" if row["refused"] else ""
     return f"{row['proof']}{no_file}{' · kept' if row.get('kept') else ''}"
 
 
 def _without_files(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a line for each reason why ranges of sizes have no file."""
+    """Return a line for each reason why rows have no file, with the ranges concerned; [] if all rows have files."""
     ranges: dict[str, list[str]] = {}
     for row in rows:
         if row["refused"]:
@@ -173,13 +206,22 @@ def _without_files(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _below_bounds(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a line for each vendor library of which a row's time is below the bound."""
+    """Return a line for each vendor library whose time in a row is below the bound, in the order of the rows."""
     names = dict.fromkeys(row["engine"] for row in rows if is_below_bound(row, row))
     return [f"– {name}'s time is by a model of its own, which counts less than our bound does" for name in names]
 
 
 def _details(row: dict[str, Any], form: str, width: int | None) -> list[str]:
-    """Return all figures of a row, a fact or two a line, under its range and the form of its calls."""
+    """Return the lines on one row: its range and form as a title, then its figures, each indented by two spaces.
+
+    They are its engine and shape, time, bound with the whole proof, worst size, comparisons and names of its files.
+    What is unknown is left out.
+
+    Args:
+        row: The row.
+        form: Text that follows the range in the title, such as ", in place"; "" for none.
+        width: Most characters of a line; None for one line for each group of figures.
+    """
     shape = [format_count(row[name], name[:-1]) for name in ("steps", "rounds", "chunks", "sends") if row[name]]
     parts = [", ".join([f"engine {row['engine'] or '–'}", *shape])]
     gap = _against_bound(row, row)[1]
@@ -199,7 +241,11 @@ def _details(row: dict[str, Any], form: str, width: int | None) -> list[str]:
 
 
 def format_next_minute(outlook: dict[str, Any]) -> str:
-    """Return the last line of a search's output: what the search would do with one minute more.
+    """Return the last line of a search's output: what the search would do with one minute more, and the largest gap.
+
+    It names at most two engines. The gap is left out if it is unknown or counts as optimal. If nothing remains, the
+    line states whether all is optimal or every engine has ended, and then perhaps the `--size` with which to search
+    further.
 
     Args:
         outlook: The dictionary `next_minute` of a statement.
@@ -222,23 +268,26 @@ def format_next_minute(outlook: dict[str, Any]) -> str:
 
 
 def _ratio(value: float | None) -> str:
-    """Return a ratio as text; – if it is unknown."""
+    """Return a ratio as text, such as `1.41 ×`; "–" for None."""
     return "–" if value is None else f"{value:.2f} ×"
 
 
 def _compared(row: dict[str, Any], name: str) -> str:
-    """Return how a library's time compares with a row's as text; – if it is unknown, or if the row is the library's."""
+    """Return how a library's time compares with a row's, as `format_comparison` does.
+
+    It is "–" if the library is not in the row's `libraries`, or if the row's range is left to this library.
+    """
     is_its_own = row["sends"] is None and row["engine"] == name
     return format_comparison(None if is_its_own else row["libraries"].get(name), name)
 
 
 def _libraries(document: dict[str, Any], left_out: Sequence[str] | None) -> list[str]:
-    """Return a line for each library: whether its own model or only its choice says so, and what it would run.
+    """Return a line for each library that a row is compared with: where its times come from, and what it would run.
 
     Args:
         document: The statement.
-        left_out: Columns that are not shown: their libraries are left out, and what the others would run. None for
-            all libraries with what they would run.
+        left_out: Titles of the columns that are not shown. Libraries of these columns get no line, and what the others
+            would run is left out. None for all libraries, with what they would run at each row's shown size.
     """
     lines = []
     for name, library in document["libraries"].items():
@@ -262,7 +311,10 @@ def _libraries(document: dict[str, Any], left_out: Sequence[str] | None) -> list
 
 
 def _searched(document: dict[str, Any]) -> list[str]:
-    """Return lines on engines other than the named one, and on what switches may do besides forwarding."""
+    """Return lines on engines of the algorithms other than the named one, and on what switches do besides forwarding.
+
+    There are at most two lines; [] if no other engine is shown and no switch can multicast or reduce.
+    """
     lines, rows, other_engines = [], document["algorithms"], document["other_engines"]
     if other_engines:
         is_shown = any(row["engine"] not in other_engines for row in rows)
@@ -283,7 +335,7 @@ def _searched(document: dict[str, Any]) -> list[str]:
 
 
 def _proved(document: dict[str, Any], is_short: bool) -> list[str]:
-    """Return lines on proved shapes, on faster schedules without a file, and on the dual bounds of time slots.
+    """Return lines on proved shapes, then on faster schedules without a file, then on the dual bounds of time slots.
 
     Args:
         document: The statement.
@@ -313,13 +365,15 @@ def _proved(document: dict[str, Any], is_short: bool) -> list[str]:
 
 
 def concurrent_table(document: dict[str, Any], labels: Sequence[str], nranks: int, width: int | None = None) -> str:
-    """Return the table of concurrent groups: heading, one line for each group, and lines that compare the plans.
+    """Return the table of concurrent groups as text: heading, a line for each group, and lines that compare the plans.
+
+    Of more than 32 groups only the first 30 and the last are listed, and a line states how many others there are.
 
     Args:
         document: The statement of `synth.concurrent.result.statement`.
-        labels: Name of each group.
+        labels: Name of each group, in the order of the statement.
         nranks: Number of ranks of the topology.
-        width: Most characters of a line of text; None for any number.
+        width: Most characters of a line of text; None for any number. The lines of the groups have any length.
     """
     lines = [("group", "collective", "size", "together", "alone", "slowdown", "bound alone")]
     groups = document["groups"]
@@ -355,7 +409,14 @@ def _concurrent_heading(document: dict[str, Any], nranks: int) -> str:
 
 
 def _concurrent_closing(document: dict[str, Any], labels: Sequence[str]) -> list[str]:
-    """Return lines that compare the chosen plan with the others, and a line on the largest slowdown."""
+    """Return lines that compare the chosen plan with the others, the fastest first, and a line on the largest slowdown.
+
+    The first line has the chosen plan's makespan, method, bound and gap; the second the groups one after another.
+
+    Args:
+        document: The statement of `synth.concurrent.result.statement`.
+        labels: Name of each group.
+    """
     makespan, group, fair = document["time_us"], document["proved_by"], document["objective"] == "fair"
     proof = document["proof"] if group is None else f"group {labels[group]} alone: {document['proof']}"
     best = ", optimal" if document["optimal"] else ""

@@ -65,22 +65,22 @@ class ItemTiming:
 
     @property
     def marks(self) -> Points:
-        """Return the known time as points."""
+        """Return the known time as one point (bytes, µs); () if no time is known."""
         return () if self.time_us is None else ((self.size_bytes, self.time_us),)
 
     @property
     def stated(self) -> Points:
-        """Return the bound as points if a file states it without a proof."""
+        """Return the bound as one point (bytes, µs) if a file states it without a proof; otherwise ()."""
         return () if self.proof or not self.bound_us else ((self.size_bytes, self.bound_us),)
 
     @property
     def gap(self) -> float | None:
-        """Return time / bound, or None."""
+        """Return time / bound; None if either is unknown."""
         return None if self.time_us is None or not self.bound_us else self.time_us / self.bound_us
 
     @property
     def optimal(self) -> bool:
-        """Return True if the page proves that the time equals the bound."""
+        """Return True if there is a proof, and the time equals the bound up to rounding."""
         return bool(self.proof) and self.gap is not None and self.gap <= OPTIMAL
 
 
@@ -118,27 +118,27 @@ class Item:
 
     @property
     def title(self) -> str:
-        """Return the collective and the topology."""
+        """Return the collective and the topology, as `allreduce on dgx1`; only the collective without a topology."""
         return self.collective + ("" if self.timing.topology_name is None else f" on {self.timing.topology_name}")
 
     @property
     def question(self) -> tuple[object, ...]:
-        """Return a key that is equal for algorithms that may be compared."""
+        """Return a key that is equal for algorithms that may be compared: collective, topology and `comparison_key`."""
         return self.collective, self.timing.topology_name, *self.comparison_key
 
 
 def proved_timing(
     problem: Problem, checked: ScheduleCheck, size_bytes: float, taken_us: float, curve: Points, sizes: Iterable[float]
 ) -> ItemTiming:
-    """Return the timing of an algorithm with what `checked` proves, at further sizes too.
+    """Return the timing of an algorithm with the bounds that `checked` proves, and its proof in sentences.
 
     Args:
         problem: The problem.
-        checked: The checked proof.
+        checked: The checked proof; without a bound in it, the timing has neither bounds nor proof.
         size_bytes: Message size in bytes.
         taken_us: Time in µs at this size.
-        curve: Times at further sizes.
-        sizes: Sizes in bytes for bounds.
+        curve: Times (bytes, µs) at further sizes.
+        sizes: Sizes in bytes for which bounds are stated; where there is no bound, the size is left out.
     """
     bound = tuple((size, bound_us) for size in sizes if (bound_us := checked.bound_at(size)) is not None)
     proof = tuple(explain_proof(problem, checked, size_bytes, taken_us))
@@ -146,7 +146,16 @@ def proved_timing(
 
 
 def explain_proof(problem: Problem, checked: ScheduleCheck, size_bytes: float, taken_us: float) -> list[str]:
-    """Return the proof in sentences for a reader who knows networks but not this program; empty without a proof."""
+    """Return the proof in sentences for a reader who knows networks but not this program; [] without a proof.
+
+    At most six limits other than the decisive one are named.
+
+    Args:
+        problem: The problem.
+        checked: The checked proof.
+        size_bytes: Message size in bytes.
+        taken_us: Time of the algorithm in µs at this size.
+    """
     witness, bound_us = checked.witness, checked.bound_us
     if witness is None or bound_us is None:
         return []
@@ -171,7 +180,13 @@ def explain_proof(problem: Problem, checked: ScheduleCheck, size_bytes: float, t
 
 
 def _explain_sum(witness: Witness, size_bytes: float, size: str) -> str:
-    """Return the sentence that adds up the limit in µs."""
+    """Return the sentence that adds up a witness's limit in µs from its latency, its time per byte and its cap.
+
+    Args:
+        witness: The witness.
+        size_bytes: Message size in bytes.
+        size: The same size in words.
+    """
     parts = [f"{witness.base_us:.4g} µs of latency"] if witness.base_us > 0 else []
     if witness.per_byte_us > 0:
         parts.append(f"{witness.per_byte_us * 1e6:.4g} µs for every MB (10⁶ bytes) of the message's {size}")
@@ -180,7 +195,10 @@ def _explain_sum(witness: Witness, size_bytes: float, size: str) -> str:
 
 
 def _explain_witness(problem: Problem, witness: Witness) -> str:
-    """Return the sentence that explains why the witness is a limit."""
+    """Return the sentence that explains why the witness is a limit; its own text for a kind without an explanation.
+
+    Ranks are named by their numbers in the topology; of over 16 ranks the first 15, and how many there are.
+    """
     members: tuple[int, ...] = getattr(witness, "ranks", ())
     ranks = [problem.ranks[r] for r in members if r < problem.nranks]
     names = ", ".join(map(str, ranks))

@@ -45,12 +45,15 @@ class Places:
 def place_vertices(name: str, total: int, ranks: Sequence[int], nodes: Ints, nswitches: int, ends: Ints) -> Places:
     """Return the places of some ranks of a topology, followed by those of switches.
 
+    Grids of a family's name are placed as grids, trees of switches in tiers. All others are on a circle, or in a
+    rectangle without their links if there are over 128 ranks and no switch.
+
     Args:
         name: Name of the topology; the name of a grid family states its dimensions.
         total: Number of ranks of the topology.
         ranks: Topology rank of each vertex.
-        nodes: Chassis of each vertex.
-        nswitches: Number of switches.
+        nodes: Chassis of each of these ranks, shape (ranks,).
+        nswitches: Number of switches; they are the vertices after the ranks.
         ends: Vertices that physical links join, shape (edges, 2).
     """
     n = len(ranks)
@@ -97,7 +100,10 @@ def network_view(
     edges: EdgeFigures,
     limits: Sequence[dict[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Return the page's data about the network; a network with too many vertices or links has only its figures.
+    """Return the page's data about the network.
+
+    Over 20 000 vertices are not drawn, and their names and places are []. Then, and if there are over 10 000 edges, no
+    edge is listed; busiest, mean and spread count all edges in any case.
 
     Args:
         at: Places of the vertices.
@@ -107,6 +113,12 @@ def network_view(
         names: Names of the vertices.
         edges: Figures of the edges.
         limits: Name, GB/s and load of each limit.
+
+    Returns:
+        A dictionary: n, members, names, x, y, spacing and stub describe the vertices; edges is the number of edges; u,
+        v, gbs, moved (if known) and load are lists over the drawn edges; busiest and mean are of all loads; spread
+        counts them in 20 bins from 0 to 1; now is the packed table of loads over time (see `pack_table`); limits is a
+        list.
     """
     has_places = len(at.x) <= MOST_VERTICES
     drawn, load = drawn_edges(len(at.x), len(ends)), edges.load
@@ -136,12 +148,16 @@ def network_view(
 
 
 def drawn_edges(nvertices: int, nedges: int) -> int:
-    """Return how many of a network's links are drawn: all or none."""
+    """Return how many of a network's edges are drawn: all, or 0 with over 20 000 vertices or 10 000 edges."""
     return nedges if nvertices <= MOST_VERTICES and nedges <= MOST_EDGES else 0
 
 
 def _dimensions(name: str, total: int) -> tuple[int, ...] | None:
-    """Return the extents of a mesh, torus or hypercube of this name, the last counting fastest; None for all others."""
+    """Return the extents of a mesh, torus or hypercube of this name, the last counting fastest; None for all others.
+
+    A hypercube is drawn as a grid of two dimensions. None is also for a single dimension, and if the extents do not
+    multiply to `total`.
+    """
     words = re.match(r"(mesh|torus|hypercube):([0-9]{1,7}(?:x[0-9]{1,7})*)(?![0-9x])", name)
     if words is None:
         return None
@@ -154,7 +170,14 @@ def _dimensions(name: str, total: int) -> tuple[int, ...] | None:
 
 
 def _grid(dims: tuple[int, ...], ranks: Ints, ends: Ints, bends: bool) -> Places:
-    """Place planes of the last two dimensions in rows; cut links around and between planes short, unless it `bends`."""
+    """Return the places of a grid's ranks: planes of its last two dimensions next to each other in rows.
+
+    Args:
+        dims: Extents of the grid, the last counting fastest.
+        ranks: Number of each vertex in the grid.
+        ends: Vertices of the edges, shape (edges, 2).
+        bends: Whether all links are drawn whole. Otherwise those around and between planes are cut short (`stub`).
+    """
     height, width = dims[-2:]
     x = (ranks % width).astype(np.float64)
     y = (ranks // width % height).astype(np.float64)
@@ -179,7 +202,10 @@ def _grid(dims: tuple[int, ...], ranks: Ints, ends: Ints, bends: bool) -> Places
 
 
 def _levels(n: int, nswitches: int, ends: Ints) -> Ints:
-    """Return the number of links from every vertex to the nearest rank; unreachable vertices count as 1."""
+    """Return the number of links from every vertex to the nearest rank, int, shape (n + nswitches,); 0 for ranks.
+
+    Vertices that no link connects to a rank count as 1.
+    """
     shape = (n + nswitches, n + nswitches)
     graph = csr_matrix((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=shape)
     level = dijkstra(graph, directed=False, indices=np.arange(n), unweighted=True, min_only=True)
@@ -187,7 +213,14 @@ def _levels(n: int, nswitches: int, ends: Ints) -> Ints:
 
 
 def _barycentres(x: Floats, vertices: Ints, below: Bools, ends: Ints) -> Floats:
-    """Return the mean place of each vertex's neighbours among `below` (flags)."""
+    """Return the mean place of the neighbours of some vertices; the mean of all of `below` if one has no neighbour.
+
+    Args:
+        x: Place of every vertex.
+        vertices: The vertices whose neighbours count.
+        below: True for each vertex that counts as a neighbour.
+        ends: Vertices of the edges, shape (edges, 2).
+    """
     directed_ends = np.concatenate([ends, ends[:, ::-1]])
     a, b = directed_ends[below[directed_ends[:, 0]]].T
     total, count = sum_by(b, x[a], len(x)), np.bincount(b, minlength=len(x))
@@ -195,7 +228,7 @@ def _barycentres(x: Floats, vertices: Ints, below: Bools, ends: Ints) -> Floats:
 
 
 def _circle(n: int, nswitches: int, ends: Ints) -> Places:
-    """Place ranks on a circle, a little wider than high, and switches within it, near the ranks that they serve."""
+    """Return places with ranks on a circle, a little wider than high, and switches in it, near the ranks they serve."""
     radius = max(1.2, n / (2 * math.pi))
     angle = 2 * np.pi * np.arange(n) / max(n, 1)
     x = np.append(1.25 * radius * np.sin(angle), np.zeros(nswitches))
@@ -216,7 +249,14 @@ def _circle(n: int, nswitches: int, ends: Ints) -> Places:
 
 
 def _tiers(n: int, nodes: Ints, level: Ints, ends: Ints) -> Places:
-    """Place ranks below, chassis by chassis, and switches above them by their distance from the ranks."""
+    """Return places with ranks below, chassis by chassis, and switches above them by their distance from the ranks.
+
+    Args:
+        n: Number of ranks, which are the first vertices.
+        nodes: Chassis of each rank, shape (n,).
+        level: Number of links from each vertex to the nearest rank, shape (vertices,).
+        ends: Vertices of the edges, shape (edges, 2).
+    """
     x, y = np.zeros(len(level)), np.zeros(len(level))
     order = np.argsort(nodes, kind="stable")
     chassis = np.split(order, np.flatnonzero(np.diff(nodes[order])) + 1)

@@ -73,7 +73,10 @@ class LibraryQuestion:
 
     @property
     def group_text(self) -> str:
-        """Return the group, its root and relays, in a few words."""
+        """Return the group, its root and relays, such as `0 1 2 3, root 0, 1 relay`.
+
+        Of over 9 ranks only the first 8 and the last are named; of relays only their number is.
+        """
         root = "" if self.root < 0 else f", root {self.root}"
         return f"{format_ranks(self.group, 9)}{root}" + (
             f", {format_count(len(self.relays), 'relay')}" if self.relays else ""
@@ -81,7 +84,7 @@ class LibraryQuestion:
 
     @property
     def page(self) -> str:
-        """Return the file name of its page."""
+        """Return the file name of the question's page, with a checksum that tells questions of one title apart."""
         ranks = ".".join(map(str, self.group))
         group = ranks if len(ranks) <= 40 else f"{self.nranks}ranks"
         title = f"{self.collective}-{Path(self.topology).name}-{group}" + ("" if self.root < 0 else f"-root{self.root}")
@@ -90,7 +93,14 @@ class LibraryQuestion:
 
 
 def find_library(path: str | Path) -> dict[LibraryQuestion, list[IndexEntry]] | None:
-    """Return the questions of a library (its folder or index.json) that answers several; otherwise None."""
+    """Return the questions of a library, each with its index entries, if it answers at least two; otherwise None.
+
+    Args:
+        path: The library's folder or its index.json. For any other path, or without an index, the result is None too.
+
+    Raises:
+        InputError: The index cannot be read.
+    """
     location = Path(path)
     index = location / INDEX if location.is_dir() else location
     if index.name != INDEX or not index.is_file():
@@ -108,12 +118,12 @@ def library_page(
     links: Mapping[LibraryQuestion, str],
     wrong: Mapping[str, str],
 ) -> str:
-    """Return the page about a library.
+    """Return the HTML page about a library.
 
     Args:
         questions: Questions and entries as `find_library` returns them.
         name: Name of the library.
-        topologies: Known topologies of the entries, by name.
+        topologies: Known topologies of the entries, by name; others are not drawn.
         links: Address of each question's own page, relative to this one; questions without a page are missing.
         wrong: Reasons why a schedule, program or proof is refused, by file.
     """
@@ -136,17 +146,24 @@ def library_page(
 
 
 def _gap(entry: IndexEntry) -> float | None:
-    """Return the gap that an entry states, or None."""
+    """Return the gap that an entry states at the size that its file is shown for; None if it is missing or below 1."""
     return float(entry.gap) if entry.gap is not None and entry.gap >= 1 else None
 
 
 def _gap_at(entry: IndexEntry, size: int) -> float | None:
-    """Return the gap at a size in bytes if the entry states it; otherwise at the size that its file is shown for."""
+    """Return the gap at a size in bytes, at least 1, if the entry's curve has that size.
+
+    Otherwise it is the gap at the size that the entry's file is shown for, or None if there is none.
+    """
     return next((max(1.0, time_us / bound) for at, time_us, bound in entry.curve if at == size), _gap(entry))
 
 
 def _worst_of(entry: IndexEntry) -> Worst:
-    """Return the largest gap that an entry states in its range."""
+    """Return the largest gap that an entry states in its range of sizes, with its size in bytes, time and bound in µs.
+
+    Gaps are at least 1. If no point of the curve has a larger gap, the result is that of the size that the file is
+    shown for, with 1 for a missing gap and None for missing figures.
+    """
     on_curve = [(max(1.0, t / b), int(s), t, b) for s, t, b in entry.curve if entry.in_range(int(s))]
     stated = entry.shown_bytes, entry.time_us, entry.bound_us
     size, time_us, bound = (value if is_figure(value) else None for value in stated)
@@ -155,14 +172,19 @@ def _worst_of(entry: IndexEntry) -> Worst:
 
 
 def largest_gap(entries: Sequence[IndexEntry]) -> float:
-    """Return the largest gap that entries state; 1 if none does."""
+    """Return the largest gap that entries state at any size in their ranges; 1 if none states one."""
     return max((_worst_of(entry)[0] for entry in entries), default=1.0)
 
 
 def _tiles(
     questions: Mapping[LibraryQuestion, Sequence[IndexEntry]], entries: Sequence[IndexEntry]
 ) -> list[tuple[str, str, str]]:
-    """Return the figures of the library for the page's tiles."""
+    """Return the page's tiles, each as (label, figure, remark).
+
+    Args:
+        questions: The questions of the library.
+        entries: All of its entries.
+    """
     gaps = [_worst_of(entry)[0] for entry in entries if _gap(entry) is not None]
     groups = {(e.topology, group) for e in entries for group in (e.group, *e.isomorphic_groups)}
     served = {(e.collective, e.topology, group) for e in entries for group in (e.group, *e.isomorphic_groups)}
@@ -185,7 +207,14 @@ def _tiles(
 
 
 def _cluster(name: str, topology: Topology | None) -> str:
-    """Return a line about a topology, and a drawing of it if it is small enough."""
+    """Return an HTML line about a topology, and an SVG drawing of it if it is small enough.
+
+    It may have at most 600 vertices and 4000 connected pairs of them.
+
+    Args:
+        name: Name of the topology.
+        topology: The topology; None if it is unknown, which the line then states.
+    """
     if topology is None:
         return (
             f'<p class="note"><b>{escape(name)}</b>: not drawn, since its topology is unknown; give it with --topo</p>'
@@ -217,7 +246,7 @@ def _cluster(name: str, topology: Topology | None) -> str:
 
 
 def _scaled(values: Floats, size: float) -> Floats:
-    """Set places on the scale of the drawing, with a margin."""
+    """Return places scaled to a drawing of a width or height `size`, with a margin; equal places go to the middle."""
     low, high = float(values.min()), float(values.max())
     if high <= low:
         return np.full(len(values), size / 2)
@@ -225,12 +254,12 @@ def _scaled(values: Floats, size: float) -> Floats:
 
 
 def _step(gap: float | None) -> str:
-    """Return the style class of a gap's colour."""
+    """Return the CSS class of a gap's colour: h0 for a gap of at most 1.005 up to h5 for one over 2.5; hx for None."""
     return "hx" if gap is None else f"h{sum(gap > step for step in STEPS)}"
 
 
 def _legend() -> str:
-    """Return the legend of the heat maps."""
+    """Return the HTML legend of the heat maps' colours."""
     words = [f"up to {STEPS[0]:g}", *(f"to {step:g}" for step in STEPS[1:]), f"over {STEPS[-1]:g}"]
     items = "".join(f'<li><i class="h{i}"></i>{word}</li>' for i, word in enumerate(words))
     return f'<ul class="swatches">{items}<li><i class="hx"></i>bound not known</li><li>– no file</li></ul>'
@@ -242,7 +271,17 @@ def _heat_map(
     links: Mapping[LibraryQuestion, str],
     opened: bool,
 ) -> str:
-    """Return the heat map of an executor's gaps by question and message size."""
+    """Return the HTML heat map of an executor's gaps by question and message size.
+
+    Only questions with a file of the executor have a row. Of over 400 questions the first 400 are shown, and a note
+    states how many there are more.
+
+    Args:
+        target: Name of the executor.
+        questions: Entries of each question, of all executors.
+        links: Address of each question's own page; questions without a page are missing.
+        opened: Whether the map is shown at first; otherwise only its title is.
+    """
     entries_of = {q: [e for e in entries if e.target == target] for q, entries in questions.items()}
     shown_questions = sorted(question for question, entries in entries_of.items() if entries)
     rows, last_collective = [], ""
@@ -267,7 +306,10 @@ def _heat_map(
 
 
 def _cell(entries: Sequence[IndexEntry], size: int) -> str:
-    """Return the largest gap of the files that serve a size, in or out of place."""
+    """Return an HTML cell with the largest gap of the entries that serve a size in bytes, and their file as a tooltip.
+
+    It is `–` if no entry serves the size, and empty if none of them states a gap.
+    """
     serving = [entry for entry in entries if entry.in_range(size)]
     if not serving:
         return '<td class="none">–</td>'
@@ -281,7 +323,14 @@ def _cell(entries: Sequence[IndexEntry], size: int) -> str:
 
 
 def _worst(questions: Mapping[LibraryQuestion, Sequence[IndexEntry]], links: Mapping[LibraryQuestion, str]) -> str:
-    """Return the table of the largest gap of each question and executor, the largest first."""
+    """Return the HTML table of the ten largest gaps, one for each question and executor, the largest first.
+
+    If no entry states a gap, the result is a note.
+
+    Args:
+        questions: Entries of each question.
+        links: Address of each question's own page; questions without a page are missing.
+    """
     worst: dict[tuple[LibraryQuestion, str], tuple[Worst, LibraryQuestion, IndexEntry]] = {}
     for question, question_entries in questions.items():
         for entry in (rated_entry for rated_entry in question_entries if _gap(rated_entry) is not None):
@@ -310,12 +359,12 @@ def _worst(questions: Mapping[LibraryQuestion, Sequence[IndexEntry]], links: Map
 
 
 def _linked(words: str, page: str | None) -> str:
-    """Return words as a link to a page, if there is one."""
+    """Return words (HTML) as a link to the address of a page; the words themselves if this is None."""
     return words if page is None else f'<a href="{escape(page, quote=True)}">{words}</a>'
 
 
 def _questions(questions: Mapping[LibraryQuestion, Sequence[IndexEntry]], links: Mapping[LibraryQuestion, str]) -> str:
-    """Return the list of all questions with links to their pages."""
+    """Return the HTML list of all questions, sorted, with links to their pages and the number of further groups."""
     items = []
     for question in sorted(questions):
         words = escape(f"{question.collective}, {question.topology}, {question.group_text}")

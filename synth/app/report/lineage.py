@@ -46,7 +46,15 @@ class Lineage:
 
 
 def sample_chunks(chunk: Ints, nchunks: int, most: int) -> Ints:
-    """Return chunks, ascending, with at most `most` rows in sum: all chunks, or a spread sample of at least one."""
+    """Return the chunks whose rows are listed, ascending: all chunks with rows if there are at most `most` rows.
+
+    Otherwise it is an evenly spread sample of chunks with at most `most` rows in sum, but of at least one chunk.
+
+    Args:
+        chunk: Chunk of each row.
+        nchunks: Number of chunks.
+        most: Most rows.
+    """
     count = np.bincount(chunk, minlength=nchunks)
     if int(count.sum()) <= most:
         return np.flatnonzero(count)
@@ -57,9 +65,9 @@ def sample_chunks(chunk: Ints, nchunks: int, most: int) -> Ints:
 
 
 def trace_schedule(problem: Problem, schedule: Schedule) -> Lineage:
-    """Find the lineage of every chunk of a schedule by its steps, as the replay does.
+    """Return for every row of a schedule the rows whose arrivals it passes on, step by step, as the replay does.
 
-    See `Schedule` for what a send carries.
+    Rows of one step pass on only what came in earlier steps. See `Schedule` for what a send carries.
     """
     net, collective = problem.network, problem.collective
     src, dst = net.src[schedule.link].tolist(), net.dst[schedule.link].tolist()
@@ -119,8 +127,8 @@ def describe_chunks(problem: Problem, chunks: Ints) -> dict[str, Any]:
 def assign_ticks(columns: Columns, order: list[int]) -> list[int]:
     """Return the tick of every step in `order` (topological), −1 for all others, if each step takes one tick.
 
-    A receive comes a tick after its send, and a step a tick after the step before it in its threadblock and after the
-    step that it waits for. FIFO slots do not delay steps.
+    The first tick is 0. A receive comes a tick after its send, and a step a tick after the step before it in its
+    threadblock and after the step that it waits for. FIFO slots do not delay steps.
     """
     tick = [-1] * len(columns.op)
     block, start, dep = columns.block.tolist(), columns.start.tolist(), columns.dep.tolist()
@@ -141,12 +149,12 @@ def assign_ticks(columns: Columns, order: list[int]) -> list[int]:
 def trace_program(c: Columns, order: list[int], cells: Cells) -> Carried:
     """Return what each sending step carries if the steps are executed in `order`.
 
-    A cell that nothing wrote holds a contribution of its rank, named by its place in i.
+    A cell that nothing wrote holds a contribution of its rank, named by its place in the buffer i.
 
     Returns:
-        For each step that sends: the values, one a chunk, and the numbers of the sending steps whose transmissions
-            brought
-        what is in them (none for what was there at the start).
+        For each step that sends: the values, one for each chunk, and the numbers of the sending steps whose
+        transmissions brought what is in them, ascending ([] for what was there at the start). A value is the sorted
+        contributions (rank, place); it is () if sums became too large to follow.
     """
     reads, writes, reads_destination = (c.is_op(ops).tolist() for ops in (READS_SRC, WRITES_DST, READS_DST))
     sends, receives, count = c.sends.tolist(), c.receives.tolist(), c.count.tolist()
@@ -158,7 +166,7 @@ def trace_program(c: Columns, order: list[int], cells: Cells) -> Carried:
     followed = 0
 
     def read(cell: int, rank: int) -> tuple[Value, tuple[int, ...]]:
-        """Return the value of a cell and the steps that brought it."""
+        """Return a cell's value and the sending steps that brought it; the rank's own input if nothing wrote it."""
         stored = memory.get(cell)
         return stored if stored is not None else (((rank, cell - base[rank]),), ())
 
@@ -236,7 +244,7 @@ def _piece(ranks: tuple[int, ...], places: list[int]) -> str:
 
 
 def format_spans(numbers: list[int]) -> str:
-    """Return ascending numbers as spans, such as `0–3, 7`."""
+    """Return ascending numbers as spans, such as `0–3, 7`; of over 12 spans the first 12 and an ellipsis."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:

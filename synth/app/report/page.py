@@ -62,16 +62,19 @@ def report(
 ) -> Page:
     """Build the page about a schedule (.synth), an MSCCL XML, an execution plan, a library or a folder of these.
 
-    Schedules are replayed, proofs are recomputed, programs are checked; the page shows what is wrong.
+    Schedules are replayed, proofs are recomputed, programs are checked; the page shows what is wrong. No file is
+    written.
 
     Args:
         path: The file, a library's index.json, or the folder.
         topology: Topology on which programs run; None: they are shown in steps. Schedules have their own.
-        group: Ranks of the topology on which programs run.
+        group: Ranks of the topology on which programs run; None for the ranks that the library states for this
+            topology, otherwise for the first ranks.
         size_bytes: Message size of programs in bytes; None: 1 MiB.
 
     Raises:
-        InputError: A file cannot be read, there are too many algorithms, or a program cannot be timed on the topology.
+        InputError: A file cannot be read, there is no algorithm or there are over 200, switches multicast or reduce in
+            a schedule, or the only program cannot be timed on the topology.
     """
     return report_sources(find_sources(path), Path(path).resolve().name or str(path), topology, group, size_bytes)
 
@@ -83,11 +86,11 @@ def report_sources(
     group: Sequence[int] | None = None,
     size_bytes: float | None = None,
 ) -> Page:
-    """Build the page about some files.
+    """Build the page about some files, in their order; the algorithm with the largest message size is shown first.
 
     Args:
-        sources: The files.
-        name: Title of the page if the files answer several questions.
+        sources: The files; at least one.
+        name: Title of the page if the files answer more than one question.
         topology: As for `report`.
         group: As for `report`.
         size_bytes: As for `report`.
@@ -129,14 +132,14 @@ def report_sources(
 
 
 def _script_safe(text: str) -> str:
-    """Return JSON, escaped so that no tag or comment in it can end the script."""
+    """Return JSON with `<`, `>`, `&` and two line separators escaped, so that nothing in it ends the script."""
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
     return text
 
 
 def _chooser(items: Sequence[Item]) -> str:
-    """Return the list from which a reader chooses an algorithm; empty if there is only one."""
+    """Return the HTML list from which a reader chooses an algorithm, grouped by title; "" if there is only one."""
     if len(items) < 2:
         return ""
     parts = ['<label class="chooser">Algorithm <select id="chooser">']
@@ -147,7 +150,10 @@ def _chooser(items: Sequence[Item]) -> str:
 
 
 def _overview(items: Sequence[Item]) -> str:
-    """Return a table with a line for each algorithm."""
+    """Return an HTML table with a row for each algorithm: name, sizes, time, bound, time / bound and badge.
+
+    What is unknown is "–".
+    """
     heads = ("algorithm", "for", "time", "bound", "time / bound", "")
     rows = []
     for number, item in enumerate(items):
@@ -169,7 +175,7 @@ def _overview(items: Sequence[Item]) -> str:
 
 
 def _badge(item: Item) -> str:
-    """Return the badge that says whether an algorithm is wrong, optimal or checked."""
+    """Return the HTML badge of an algorithm: `wrong` if it is refused, `optimal` if proved so, else its verdict."""
     kind, word = (
         (" bad", "wrong") if item.wrong else (" best", "optimal") if item.timing.optimal else ("", item.verdict)
     )
@@ -177,7 +183,12 @@ def _badge(item: Item) -> str:
 
 
 def _article(number: int, item: Item) -> str:
-    """Return the head of one algorithm: its question, its figures, whether it is right."""
+    """Return the HTML head of one algorithm: its question with a badge, why it is refused, its notes and its tiles.
+
+    Args:
+        number: Number of the algorithm on the page, from 0.
+        item: The algorithm.
+    """
     wrong = f'<p class="alert" role="alert">Wrong: {escape(item.wrong)}</p>' if item.wrong else ""
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in item.notes)
     return (
@@ -188,7 +199,10 @@ def _article(number: int, item: Item) -> str:
 
 
 def _frontiers(items: Sequence[Item]) -> str:
-    """Return one drawing a question, with all of its algorithms."""
+    """Return an HTML figure for each question with all of its algorithms: drawing, legend, and times as CSV for saving.
+
+    If no time of a question is known, a note replaces the drawing.
+    """
     parts = []
     for question in dict.fromkeys(item.question for item in items):
         answers = {number: item for number, item in enumerate(items) if item.question == question}
@@ -212,18 +226,27 @@ def _frontiers(items: Sequence[Item]) -> str:
 
 
 def _vendors(items: Mapping[int, Item]) -> dict[str, Points]:
-    """Return the curves of vendor libraries that are known for a question, by the library's name."""
+    """Return the curves of vendor libraries (bytes, µs) that are known for a question, by the library's name.
+
+    If two algorithms know a library's curve, that of the last counts.
+    """
     return {name: curve for item in items.values() for name, curve in item.timing.vendors.items()}
 
 
 def _bounds(items: Mapping[int, Item]) -> Points:
-    """Return the bounds that are known for a question, by size."""
+    """Return the bounds that are known for a question as points (bytes, µs), ascending, one for each size.
+
+    If two algorithms know the bound at a size, that of the last counts.
+    """
     bounds = {size: bound_us for item in items.values() for size, bound_us in item.timing.bound}
     return tuple(sorted(bounds.items()))
 
 
 def _table(items: Mapping[int, Item]) -> str:
-    """Return all times and bounds of one question as CSV: curve, bytes, µs."""
+    """Return all times and bounds of one question as CSV with the columns curve, bytes and us (µs).
+
+    The curves are those of the algorithms by name, then of vendor libraries, then `bound`.
+    """
     curves = {item.name: tuple(sorted({*item.timing.curve, *item.timing.marks})) for item in items.values()}
     curves |= _vendors(items) | {"bound": _bounds(items)}
     text = io.StringIO()
@@ -234,7 +257,12 @@ def _table(items: Mapping[int, Item]) -> str:
 
 
 def _proof(number: int, item: Item) -> str:
-    """Return the proof of one algorithm in words."""
+    """Return the HTML with the proof of one algorithm: a paragraph for each sentence, or the text that replaces it.
+
+    Args:
+        number: Number of the algorithm on the page, from 0.
+        item: The algorithm.
+    """
     lines = item.timing.proof
     body = "".join(f"<p>{escape(line)}</p>" for line in lines) or f'<p class="note">{escape(item.no_proof)}</p>'
     return f'<div class="proof" data-algorithm="{number}">{body}</div>'
@@ -258,28 +286,29 @@ class _PlotAxes:
         self.high_y = max(math.ceil(max(times) + 0.05), self.low_y + 1)
 
     def x(self, size: float) -> float:
-        """Return the horizontal place of a size."""
+        """Return the horizontal place of a size in bytes, in units of the drawing, from its left edge."""
         part = (math.log2(size) - self.low_x) / (self.high_x - self.low_x)
         return round(_LEFT + part * (WIDTH - _LEFT - _RIGHT), 2)
 
     def y(self, time: float) -> float:
-        """Return the vertical place of a time."""
+        """Return the vertical place of a time in µs, in units of the drawing, from its upper edge."""
         part = (math.log10(time) - self.low_y) / (self.high_y - self.low_y)
         return round(HEIGHT - _BOTTOM - part * (HEIGHT - _TOP - _BOTTOM), 2)
 
     def holds(self, size: float, time: float) -> bool:
-        """Return whether a point is between the axes' ends."""
+        """Return whether a point (bytes, µs), both over 0, is between the axes' ends."""
         return self.low_x <= math.log2(size) <= self.high_x and self.low_y <= math.log10(time) <= self.high_y
 
     def path(self, points: Sequence[tuple[float, float]]) -> str:
-        """Return the SVG path through the points."""
+        """Return the SVG path data of the straight lines through points (bytes, µs); at least one point."""
         return "M" + "L".join(f"{self.x(size)} {self.y(time)}" for size, time in points)
 
 
 def frontier_plot(items: Mapping[int, Item]) -> str:
-    """Return a drawing (SVG) of one question's times and bounds by size, with logarithmic axes; empty without points.
+    """Return a drawing (SVG) of one question's times and bounds by size, with logarithmic axes; "" without points.
 
-    A bound that is known at one size only is a dash there.
+    The points of algorithms and bounds set the axes; what of a library's curve lies beyond them is not drawn. Points
+    whose size or time is not positive are left out. A bound that a file states without a proof is a dash at its size.
 
     Args:
         items: The algorithms by their number on the page.
@@ -334,17 +363,22 @@ def frontier_plot(items: Mapping[int, Item]) -> str:
 
 
 def _drawn(points: Points) -> Points:
-    """Return the points that have a place on logarithmic axes."""
+    """Return the points that have a place on logarithmic axes: those whose size and time are over 0."""
     return tuple((size, time) for size, time in points if size > 0 and time > 0)
 
 
 def _format_point(size: float, time: float) -> str:
-    """Return the text of a point."""
+    """Return the text of a point, such as `5.37 µs at 64 KiB`.
+
+    Args:
+        size: Size in bytes; a fraction is rounded up.
+        time: Time in µs.
+    """
     return f"{format_time(time)} at {format_size(math.ceil(size))}"
 
 
 def _grid(axes: _PlotAxes) -> list[str]:
-    """Return the grid lines and the labels of the axes."""
+    """Return SVG elements: grid lines with labels at powers of two bytes and of ten µs, and the size axis's title."""
     parts = []
     right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
     step = max(1, math.ceil((axes.high_x - axes.low_x) / 6))

@@ -25,7 +25,10 @@ _HUE_STEP = 137.508  # degrees between the hues of two groups, so that neighbour
 
 
 def find_placement(path: str | Path) -> dict[str, Any] | None:
-    """Return the ranking in a file, or in a folder's placement.json; None if it is something else."""
+    """Return the ranking of placements in a JSON file, or in a folder's placement.json.
+
+    The result is None for anything else, a file that cannot be read included. Only the format's name is checked.
+    """
     location = Path(path)
     location = location / NAME if location.is_dir() and (location / NAME).is_file() else location
     if location.suffix != ".json" or not location.is_file():
@@ -39,10 +42,10 @@ def find_placement(path: str | Path) -> dict[str, Any] | None:
 
 
 def placement_page(document: dict[str, Any], name: str) -> str:
-    """Return the page about a ranking.
+    """Return the HTML page about a ranking.
 
     Args:
-        document: The ranking.
+        document: The ranking, as `find_placement` returns it; it need not be complete.
         name: Name of the file, for messages.
 
     Raises:
@@ -59,7 +62,12 @@ def placement_page(document: dict[str, Any], name: str) -> str:
 
 
 def _page(document: dict[str, Any]) -> str:
-    """Return the page about a ranking that is assumed to be complete."""
+    """Return the HTML page about a ranking that is assumed to be complete.
+
+    Raises:
+        ValueError: The numbers of levels, ranks and positions of the best order disagree.
+        LookupError: Something is missing; other errors are possible if a value has a wrong type.
+    """
     levels, axes, rows = document["levels"], document["axes"], document["placements"]
     best, default = rows[0], document["default"]
     if math.prod(levels.values()) != len(document["ranks"]) or sorted(best["order"]) != sorted(document["ranks"]):
@@ -87,14 +95,25 @@ def _page(document: dict[str, Any]) -> str:
 
 
 def _drawing(document: dict[str, Any], axis: str, groups: Sequence[Sequence[int]]) -> str:
-    """Return a drawing of the hierarchy with the groups of one axis."""
+    """Return an HTML drawing of the hierarchy in which devices of one colour are a group along one axis.
+
+    Of over 2048 ranks the first 2048 are drawn, with a note.
+
+    Args:
+        document: The ranking.
+        axis: Name of the axis.
+        groups: Ranks of each group along it.
+    """
     number = {int(rank): i for i, group in enumerate(groups) for rank in group}
     ranks = [int(rank) for rank in document["ranks"]]
     shown = ranks[:_DEVICES]
     names, sizes = list(document["levels"]), list(document["levels"].values())
 
     def part(level: int, begin: int, count: int) -> str:
-        """Return the drawing of `count` ranks from `begin` on, from one level down."""
+        """Return the drawing of `count` ranks from position `begin` on, divided by `level` and the levels within it.
+
+        It is "" if they are beyond the ranks that are drawn.
+        """
         if begin >= len(shown):
             return ""
         if level == len(sizes):
@@ -113,7 +132,10 @@ def _drawing(document: dict[str, Any], axis: str, groups: Sequence[Sequence[int]
 
 
 def _levels(document: dict[str, Any]) -> str:
-    """Return a bar for every level, of the best placement and of the default order."""
+    """Return HTML bars for every level, of the best and the default order.
+
+    A bar is the time for which the level's busiest resource is in use / the time of a step.
+    """
     lines = []
     rows = {"best": document["placements"][0], "default": document["placements"][document["default"]]}
     for i, level in enumerate(document["levels"]):
@@ -124,7 +146,10 @@ def _levels(document: dict[str, Any]) -> str:
 
 
 def _ranking(document: dict[str, Any]) -> str:
-    """Return a bar for every placement of the ranking."""
+    """Return an HTML bar for each of the first 60 placements, with its matrix and its time of a step.
+
+    A bar's length is the time / the longest of the times shown.
+    """
     rows = document["placements"]
     longest = max(row["time_us"] for row in rows[:_BARS])
     lines = []
@@ -140,7 +165,14 @@ def _ranking(document: dict[str, Any]) -> str:
 
 
 def _bar(label: str, share: float, note: str, kind: str) -> str:
-    """Return a bar with a label and a remark."""
+    """Return an HTML row with a label, a bar and a remark.
+
+    Args:
+        label: The label, as plain text.
+        share: Length of the bar as a share of the room; it is clipped to 0..1.
+        note: The remark, as plain text.
+        kind: CSS class of the bar.
+    """
     return (
         f'<div class="row"><span>{escape(label)}</span><div class="track"><div class="fill {kind}"'
         f' style="width:{100 * min(max(share, 0.0), 1.0):.1f}%"></div></div><span>{escape(note)}</span></div>'
@@ -148,7 +180,7 @@ def _bar(label: str, share: float, note: str, kind: str) -> str:
 
 
 def _calls(document: dict[str, Any]) -> str:
-    """Return the table of the calls of a step."""
+    """Return the HTML table of the calls of a step, with the time of all runs of each for the best placement."""
     rows = [
         (
             escape(f"{call['name']} ({call['collective']})"),

@@ -80,16 +80,22 @@ def program_item(
 ) -> Item:
     """Return the program of a file, checked, and timed at `size` bytes if there is a topology.
 
+    A program that is wrong, has a deadlock or is not checked is shown too, with the reason. Without a topology, or if
+    it does not run on the topology and is not the only one, it is shown in steps; its times are then those that the
+    library's index states.
+
     Args:
         source: The file.
         most_sends: Most transmissions that the page lists.
         topology: Topology on which it runs, or None.
-        group: Ranks on which it runs, or None.
+        group: Ranks of the topology on which it runs. None for the ranks that the library's index states, if it states
+            them for this topology; otherwise for the first ranks.
         size: Message size in bytes.
         only: True if it is the page's only algorithm, so that it must run on the topology.
 
     Raises:
-        InputError: The file cannot be read, or the only program does not run on the topology.
+        InputError: The file cannot be read or holds no program, the program is too large, or the only program does not
+            run on the topology.
     """
     entry, goal = source.entry, goal_beside(source.path)
     verdict = verify_program(source.path, goal)
@@ -137,7 +143,15 @@ def program_item(
 
 
 def _no_proof(entry: IndexEntry | None, topology: Topology | None) -> str:
-    """Return the text that replaces a missing proof."""
+    """Return the text that replaces a missing proof.
+
+    It names what the index states as the proof, in at most 400 characters; otherwise it asks for a topology if there is
+    none, or states why no bound was computed.
+
+    Args:
+        entry: Entry of the library's index, or None.
+        topology: Topology on which the program was timed, or None.
+    """
     words = None if entry is None else entry.row.get("proof")
     if isinstance(words, str):
         return (
@@ -150,7 +164,11 @@ def _no_proof(entry: IndexEntry | None, topology: Topology | None) -> str:
 
 
 def _stated(entry: IndexEntry | None) -> ItemTiming:
-    """Return the times and bounds that an index states."""
+    """Return the time, bound and curves that an index states, without a proof.
+
+    Without an entry the timing is empty; if size, time or bound is missing in the entry, only the topology's name is
+    set.
+    """
     if entry is None:
         return ItemTiming(None)
     size, time_us, bound_us = entry.shown_bytes, entry.time_us, entry.bound_us
@@ -161,7 +179,17 @@ def _stated(entry: IndexEntry | None) -> ItemTiming:
 
 
 def _timed(program: Program, predictor: TimedProgram, size: float, right: bool) -> ItemTiming:
-    """Return the predicted times on a topology, with a bound if the file states its question in full."""
+    """Return the predicted times at `size` bytes and from 1 KiB to 1 GiB, with a proved bound if there can be one.
+
+    A bound is proved only for a right program of a collective that is not rooted and states its question in full, on at
+    most 64 ranks.
+
+    Args:
+        program: The program.
+        predictor: What predicts its times.
+        size: Message size in bytes.
+        right: Whether the program was checked and is right.
+    """
     topology = predictor.topology
     sizes = [float(1 << e) for e in EXPONENTS]
     curve = tuple((s, predictor.time_us(s)) for s in sizes)
@@ -177,7 +205,13 @@ def _timed(program: Program, predictor: TimedProgram, size: float, right: bool) 
 
 
 def _facts(program: Program, view: dict[str, Any], timing: ItemTiming) -> list[Fact]:
-    """Return the figures of the program for the page's tiles."""
+    """Return the page's tiles, each as (label, figure, remark): times if known, then sizes of the program.
+
+    Args:
+        program: The program.
+        view: What `program_view` returned of it; without a network there is no tile on transmissions.
+        timing: Its times.
+    """
     facts: list[Fact] = []
     if timing.time_us is not None:
         at = f"at {format_size(round(timing.size_bytes))}"
@@ -206,13 +240,22 @@ def program_view(
     predictor: Predictor | None = None,
     size_bytes: float = 0.0,
 ) -> dict[str, Any]:
-    """Return the data that the page's script draws; at most `most_sends` transmissions, and instructions, are listed.
+    """Return the data that the page's script draws, as a dictionary of plain values.
 
     Without a predictor a step takes one tick, and the load of a connection is its share of the busiest connection's
-    chunks. With one, times are predicted at `size_bytes`, in µs.
+    chunks. With one, times are predicted in µs, and instructions are not listed. A program with a deadlock is drawn as
+    far as it runs. Of one whose steps have errors other than races, only the threadblocks are in the data, and
+    `network` is None.
+
+    Args:
+        program: The program.
+        most_sends: Most transmissions, and most instructions, that are listed.
+        goal: Goal of the program, which states which cells are the same memory; None to derive it from the collective.
+        predictor: What predicts its times, or None for ticks.
+        size_bytes: Message size in bytes; used only with a predictor.
 
     Raises:
-        InputError: The program has a deadlock.
+        InputError: The program moves too many chunks to be followed, or has an instruction that no program can hold.
     """
     findings = Findings()
     columns = columns_of(program, findings)
@@ -241,7 +284,15 @@ def program_view(
 def _run(
     columns: Columns, order: list[int], tick: list[int], predictor: Predictor | None, size_bytes: float
 ) -> _ReportedRun:
-    """Return the times of the transmissions."""
+    """Return when each transmission starts, ends and arrives, and the share of time in which each connection is in use.
+
+    Args:
+        columns: The program's steps.
+        order: An order in which the steps can be executed.
+        tick: Tick of each step.
+        predictor: What predicts times in µs, or None: each transmission then takes one tick and arrives as it ends.
+        size_bytes: Message size in bytes; used only with a predictor.
+    """
     if predictor is None:
         sent = [step for step in order if columns.sends[step] >= 0]
         start = np.array([tick[step] for step in sent], dtype=np.float64)
@@ -259,7 +310,10 @@ def _run(
 
 
 def _aliasing(program: Program, goal: Goal | None) -> Goal | None:
-    """Return the goal that says which cells of i and o are the same memory."""
+    """Return the goal that says which cells of the buffers i and o are the same memory.
+
+    It is `goal` if there is one, otherwise that of the program's collective, or None if this has no goal.
+    """
     if goal is not None:
         return goal
     inplace = program.inplace and not program.outofplace
@@ -269,7 +323,11 @@ def _aliasing(program: Program, goal: Goal | None) -> Goal | None:
 
 
 def _network(program: Program, timed: _ReportedRun) -> dict[str, Any]:
-    """Return ranks and connected pairs of them, with load; if timed, it is the share of the time in use."""
+    """Return the page's data about the ranks and the pairs of them that are connected, as `network_view` does.
+
+    The load of a pair is its number of chunks / that of the busiest pair; with a predictor, the time in use of its
+    connections / the span.
+    """
     n, predictor = program.nranks, timed.predictor
     ends = np.array([pair[:2] for pair in timed.columns.connections], dtype=np.int64).reshape(-1, 2)
     pairs, edge = np.unique(ends, axis=0, return_inverse=True)
@@ -292,7 +350,11 @@ def _network(program: Program, timed: _ReportedRun) -> dict[str, Any]:
 
 
 def _ranks(program: Program, timed: _ReportedRun) -> dict[str, Any]:
-    """Return how many connections of every rank send and receive in each piece of time, as shares of the most."""
+    """Return how many connections of every rank send and receive in each piece of time, as shares of the most.
+
+    Returns:
+        A dictionary with top (the most), out and in (packed tables, see `pack_table`), and got, which is None.
+    """
     rates = []
     for side in (0, 1):
         rate = np.zeros((program.nranks, timed.shares.shape[1]))
@@ -303,7 +365,13 @@ def _ranks(program: Program, timed: _ReportedRun) -> dict[str, Any]:
 
 
 def _rows(timed: _ReportedRun, all_listed: bool) -> tuple[dict[str, Any], Ints]:
-    """Return the timeline's rows, one a connection by ranks or bands of them, and the row of each connection."""
+    """Return the page's timeline with a row for each connection, sorted by ranks, and the row of each connection.
+
+    If there are many connections or not all transmissions are listed, a row stands for a band of connections.
+
+    Returns:
+        The data of `timeline_rows`, and the row of each connection, int, shape (connections,).
+    """
     connections = timed.columns.connections
     channels = len({channel for _, _, channel in connections}) > 1
     order = sorted(range(len(connections)), key=connections.__getitem__)
@@ -318,7 +386,20 @@ def _rows(timed: _ReportedRun, all_listed: bool) -> tuple[dict[str, Any], Ints]:
 
 
 def _sends(timed: _ReportedRun, row: Ints, carried: Carried, most: int) -> dict[str, Any]:
-    """Return the first transmissions in the form of a schedule's sends; `words` says what each carries."""
+    """Return the page's data about the first `most` transmissions, in the form of a schedule's sends.
+
+    Args:
+        timed: The transmissions.
+        row: Timeline row of each connection.
+        carried: What each step carries (see `trace_program`).
+        most: Most transmissions that are listed.
+
+    Returns:
+        A dictionary of lists with an element for each listed transmission, among them link (index in `links`), start,
+        end and arrives (None without a predictor). `words` holds the distinct texts on what is carried, and `what` the
+        index of each transmission's text. `from`, cut by `from_ptr`, has the listed transmissions that brought what is
+        carried.
+    """
     columns = timed.columns
     listed = timed.sent[:most]
     place = {step: i for i, step in enumerate(listed)}
@@ -367,7 +448,18 @@ def _sends(timed: _ReportedRun, row: Ints, carried: Carried, most: int) -> dict[
 
 
 def _blocks(program: Program, tick: list[int], most: int) -> dict[str, Any]:
-    """Return every rank's threadblocks, and their instructions with the tick of each where it is known."""
+    """Return every rank's threadblocks, and their instructions with the tick of each.
+
+    Args:
+        program: The program.
+        tick: Tick of each step, −1 for a step that is never executed; [] to list no instructions.
+        most: Most instructions that are listed; a threadblock is listed whole or not at all.
+
+    Returns:
+        A dictionary: rank, tb, channel, send, recv and steps have an element for each of the first 1024 threadblocks;
+        of is the number of all threadblocks; ops names all operations and count how often each occurs; listed has
+        [threadblock, position, tick, operation, text] for each instruction.
+    """
     blocks = [(rank, tb, block) for rank, gpu in enumerate(program.gpus) for tb, block in enumerate(gpu.threadblocks)]
     shown = min(len(blocks), MOST_ROWS * 4)
     steps: list[list[Any]] = []

@@ -62,10 +62,16 @@ class _DrawnTraffic:
 
 
 def schedule_item(source: Source, most_sends: int) -> Item:
-    """Return the schedule of a file, replayed, with its proof recomputed.
+    """Return the schedule of a file for the page, replayed, with its proof recomputed.
+
+    A schedule or proof that is refused is shown too, with the reason in `wrong`, and then without a curve.
+
+    Args:
+        source: The file.
+        most_sends: Most sends that the page lists.
 
     Raises:
-        InputError: The file cannot be read.
+        InputError: The file cannot be read, or switches multicast or reduce in the schedule.
     """
     stored = load_schedule(source.path)
     problem, size = stored.problem, stored.schedule.size_bytes
@@ -93,9 +99,10 @@ def schedule_item(source: Source, most_sends: int) -> Item:
 
 
 def _curve(stored: StoredSchedule, taken_us: float) -> Points:
-    """Return the curve as (bytes, µs): `taken_us` at the schedule's own size, and its order of sends at others.
+    """Return the schedule's times as points (bytes, µs), ascending by size.
 
-    It is empty if that order holds at the schedule's own size only.
+    At the schedule's own size the time is `taken_us`; at other sizes it is that of the same order of sends. There are
+    no points if that order holds at the schedule's own size only.
     """
     problem, schedule = stored.problem, stored.schedule
     try:
@@ -110,7 +117,11 @@ def _curve(stored: StoredSchedule, taken_us: float) -> Points:
 
 
 def _curve_sizes(stored: StoredSchedule) -> list[float]:
-    """Return message sizes in bytes for a schedule's curve, its own among them."""
+    """Return the message sizes in bytes of a schedule's curve: powers of two from 1 KiB to 1 GiB and its own size.
+
+    They ascend, and 0 is left out. Of a schedule with over 100 000 sends every second size is left out, but never its
+    own.
+    """
     size = stored.schedule.size_bytes
     sizes = sorted({*(float(1 << e) for e in EXPONENTS), size} - {0.0})
     if len(stored.schedule) > _LONG:
@@ -119,7 +130,15 @@ def _curve_sizes(stored: StoredSchedule) -> list[float]:
 
 
 def _facts(stored: StoredSchedule, timing: ItemTiming, network: dict[str, Any]) -> list[Fact]:
-    """Return the figures of the schedule for the page's tiles."""
+    """Return the page's tiles, each as (label, figure, remark).
+
+    Bound and gap are left out if there is no checked proof, the bandwidth if time or size is 0.
+
+    Args:
+        stored: The schedule.
+        timing: Its times and bound.
+        network: The page's data about the network, whose keys busiest and mean count.
+    """
     schedule, size, taken_us = stored.schedule, timing.size_bytes, timing.time_us or 0.0
     facts: list[Fact] = [("Predicted time", format_time(taken_us), f"at {format_size(math.ceil(size))}")]
     if timing.bound_us is not None and timing.gap is not None:
@@ -140,12 +159,16 @@ def _facts(stored: StoredSchedule, timing: ItemTiming, network: dict[str, Any]) 
 
 
 def _percent(part: float) -> str:
-    """Return a share as a percentage."""
+    """Return a share as a percentage: without decimals from 10 % on, below that with two significant digits."""
     return f"{part * 100:.0f} %" if part >= 0.1 else f"{part * 100:.2g} %"
 
 
 def _describe_group(problem: Problem) -> str:
-    """Return the group, the relays and the topology in words."""
+    """Return the group, the relays and the topology's summary in words: `group 0 2 (2 of 8), 1 relay · 8x V100`.
+
+    The group is `all 8 ranks` if it is all ranks in ascending order; of over 12 ranks the first 12 are named. Relays
+    and summary are left out if there are none.
+    """
     topology, group = problem.topology, problem.group
     if group == tuple(range(topology.nranks)):
         words = f"all {format_count(topology.nranks, 'rank')}"
@@ -160,7 +183,9 @@ def _describe_group(problem: Problem) -> str:
 def schedule_view(stored: StoredSchedule, most_sends: int) -> dict[str, Any]:
     """Return the data that the page's script draws: times in µs, loads as shares of the makespan or the capacity.
 
-    At most `most_sends` rows are listed one by one; of a larger schedule those of a sample of its chunks.
+    At most `most_sends` sends are listed one by one. Of a larger schedule all sends of a sample of its chunks are
+    listed, at least one chunk's even if these are more. On a network of over 20 000 ranks the tables of ranks are None.
+    A schedule of a quotient is shown by its stored sends, with the loads of the whole network.
 
     Raises:
         InputError: Switches multicast or reduce in the schedule.
@@ -188,9 +213,10 @@ def schedule_view(stored: StoredSchedule, most_sends: int) -> dict[str, Any]:
 
 
 def network_load(problem: Problem, schedule: Schedule) -> dict[str, Any]:
-    """Return the places of a network's vertices, and its links with the share of the time in which each is in use.
+    """Return the places of a network's vertices, and the load of its links and limits.
 
-    The dictionary is that of `synth.app.report.layout.network_view`.
+    The dictionary is that of `synth.app.report.layout.network_view`. A load is the bytes over a link or limit / what it
+    can carry in the schedule's makespan.
 
     Raises:
         InputError: Switches multicast or reduce in the schedule.
@@ -199,7 +225,11 @@ def network_load(problem: Problem, schedule: Schedule) -> dict[str, Any]:
 
 
 def _traffic(problem: Problem, schedule: Schedule) -> _DrawnTraffic:
-    """Compute the traffic of a schedule; raise InputError if switches multicast or reduce in it."""
+    """Return the traffic of a schedule on the links of the whole network, even if the schedule is for a quotient.
+
+    Raises:
+        InputError: Switches multicast or reduce in the schedule.
+    """
     if not ordinary(problem.network, schedule.link):
         raise InputError(
             "sends through switches that multicast or reduce cannot be drawn; give a schedule of sends over links"
@@ -236,7 +266,10 @@ def _traffic(problem: Problem, schedule: Schedule) -> _DrawnTraffic:
 
 
 def _network(problem: Problem, traffic: _DrawnTraffic) -> dict[str, Any]:
-    """Return vertices with places, physical links with their load, and the other shared capacities."""
+    """Return the page's data about the network (see `network_view`): ranks and switches, physical links, and limits.
+
+    Only switches at an end of a physical link are vertices. A load is bytes / (capacity · makespan).
+    """
     net, topology, physical = traffic.net, problem.topology, traffic.physical
     ends = np.column_stack([topology.link_src[physical], topology.link_dst[physical]])
     switches = np.unique(ends[ends >= topology.nranks]).tolist()
@@ -262,7 +295,7 @@ def _network(problem: Problem, traffic: _DrawnTraffic) -> dict[str, Any]:
 
 
 def _physical_links(topology: Topology, net: Network) -> Ints:
-    """Return the topology's links of the first resources, up to the first limit."""
+    """Return the topology's links that the first resources of a network are, ascending; the first limit ends them."""
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     number = {f"{topology.vertex_name(a)}→{topology.vertex_name(b)}": i for i, (a, b) in enumerate(ends)}
     links: list[int] = []
@@ -275,7 +308,12 @@ def _physical_links(topology: Topology, net: Network) -> Ints:
 
 
 def _resources(traffic: _DrawnTraffic, shown: int) -> tuple[Floats, Floats]:
-    """Return each resource's bytes / (capacity · makespan), and the first `shown` ones' in every piece of time."""
+    """Return the load of each resource, and that of the first `shown` resources in every piece of time.
+
+    Returns:
+        Bytes / (capacity · makespan), shape (resources,), 0 if the makespan is 0; and the rate over the capacity, shape
+        (shown, pieces of time).
+    """
     net, span = traffic.net, traffic.span
     users = net.link_of_use
     in_use = traffic.row[users] >= 0
@@ -289,7 +327,12 @@ def _resources(traffic: _DrawnTraffic, shown: int) -> tuple[Floats, Floats]:
 
 
 def _ranks(problem: Problem, schedule: Schedule, traffic: _DrawnTraffic) -> dict[str, Any]:
-    """Return each rank's sending and receiving rates over time, as shares of `top_gbs`, and how much it has."""
+    """Return each rank's sending and receiving rates over time, and how much of what it lacks it has.
+
+    Returns:
+        A dictionary with top_gbs (the highest rate in GB/s) and three packed tables (see `pack_table`) with a row for
+        each rank: out and in (rates as shares of top_gbs) and got (see `_progress`).
+    """
     net = traffic.net
     in_use = np.flatnonzero(traffic.row >= 0)
     rates = []
@@ -303,7 +346,16 @@ def _ranks(problem: Problem, schedule: Schedule, traffic: _DrawnTraffic) -> dict
 
 
 def _progress(problem: Problem, schedule: Schedule, bins: int, span: float) -> Floats:
-    """Return the share of what each rank lacks that has come by the end of each piece of time, shape (ranks, bins)."""
+    """Return the share of what each rank lacks that has come by the end of each piece of time, shape (ranks, bins).
+
+    It is 1 for a rank that lacks nothing. Of a quotient all ranks of an orbit have the same shares.
+
+    Args:
+        problem: The problem.
+        schedule: Its schedule.
+        bins: Number of equal pieces of time.
+        span: End of the last piece in µs; arrivals after it count in the last piece.
+    """
     net, collective = problem.network, problem.collective
     n = net.nranks
     # A rank does not lack a value that it holds at the start, or a sum of which it is the only contributor.
@@ -338,7 +390,10 @@ def _progress(problem: Problem, schedule: Schedule, bins: int, span: float) -> F
 
 
 def _link_name(problem: Problem, net: Network, link: int) -> str:
-    """Return a name such as `0→1`, with the first switch where several paths join the pair."""
+    """Return a link's name such as `0→1`, with ` over SWITCH` if neighbouring links of the network join the same ranks.
+
+    SWITCH is the vertex to which the link's first resource leads.
+    """
     name = problem.link_name(link)
     near = slice(max(0, link - 1), link + 2)
     if np.sum((net.src[near] == net.src[link]) & (net.dst[near] == net.dst[link])) > 1:
@@ -352,7 +407,22 @@ def _link_name(problem: Problem, net: Network, link: int) -> str:
 def _sends(
     listed: Schedule, lineage: Lineage, traffic: _DrawnTraffic, row: Ints, copies: int, total: int
 ) -> dict[str, Any]:
-    """Return the sends one by one, with the links that they use and the sends that brought what they carry."""
+    """Return the page's data about the listed sends, their links, and the sends that brought what they carry.
+
+    Args:
+        listed: The listed sends.
+        lineage: Their lineage.
+        traffic: Traffic of the whole schedule.
+        row: The page's row of each row of `traffic`.
+        copies: Number of sends for which a stored send stands.
+        total: Number of stored sends of the whole schedule.
+
+    Returns:
+        A dictionary of lists with an element for each listed send: link (index in `links`), chunk (index among the
+        listed chunks), start and end in µs, reduces and own (0 or 1), and hop; `from`, cut by `from_ptr`, has the sends
+        that brought what is carried. `links` has the ends, row, α in µs and physical links of each link in use. total,
+        stored and shown are numbers of sends.
+    """
     net = traffic.net
     links, at = np.unique(listed.link, return_inverse=True)
     chunk = np.unique(listed.chunk, return_inverse=True)[1]  # The page numbers only the chunks that it lists.

@@ -36,6 +36,10 @@ class Source:
 def find_sources(path: str | Path) -> list[Source]:
     """Return the files to report on, in the order of the index, then of their names.
 
+    Args:
+        path: A schedule, a program, an index.json, or a folder: of this its index's files, its own files and those in
+            its folders of schedules and programs are reported, without links.
+
     Raises:
         InputError: There is nothing to report on, or an index cannot be read or names a missing file.
     """
@@ -55,12 +59,19 @@ def find_sources(path: str | Path) -> list[Source]:
 
 
 def _kind(file_format: Format) -> str | None:
-    """Return whether a report shows files of a format as a program or as a schedule, or None."""
+    """Return "program" or "schedule", as which a report shows files of a format; None if it shows none of them."""
     return "program" if file_format.has_program else "schedule" if file_format.name == "schedule" else None
 
 
 def _folder(folder_path: Path) -> list[Source]:
-    """Return the files of a folder and of its folders of schedules and programs."""
+    """Return the files of a folder's index, then, by name, its other files and those of its inner folders.
+
+    The inner folders are those of schedules and of executors' files. Links are left out. JSON files count only in a
+    target's own folder, since elsewhere they need not be plans.
+
+    Raises:
+        InputError: There is no such file, a folder is a link or cannot be read, or the index is wrong.
+    """
     sources = _library(folder_path / INDEX) if (folder_path / INDEX).exists() else []
     indexed = {source.path for source in sources}
     kinds = {file_format.suffix: _kind(file_format) for file_format in FORMATS.values() if not file_format.simulator}
@@ -91,12 +102,16 @@ def _folder(folder_path: Path) -> list[Source]:
 
 
 def _library(index: Path) -> list[Source]:
-    """Return the files that an index names."""
+    """Return the files that an index names, as `sources_of` does.
+
+    Raises:
+        InputError: The index cannot be read, or a file that it names is missing.
+    """
     return sources_of(load_index(index), origin_of(index))
 
 
 def sources_of(entries: Sequence[IndexEntry], origin: str) -> list[Source]:
-    """Return the schedule of each entry, if it has one, and its file, if that holds a program.
+    """Return the schedule of each entry, if it has one, and its file, if that holds a program; each file once.
 
     Args:
         entries: Entries of an index.

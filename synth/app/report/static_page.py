@@ -10,11 +10,11 @@ _PARTS = Path(__file__).parent / "static"
 
 
 def static_page(title: str, heading: str, style: str, main: str) -> str:
-    """Return a self-contained page.
+    """Return a self-contained HTML page without a script.
 
     Args:
-        title: Title of the document.
-        heading: Heading of the page.
+        title: Title of the document, as plain text.
+        heading: Heading of the page, as plain text.
         style: Name of the file in `static` that extends report.css.
         main: HTML of the page's body.
     """
@@ -41,10 +41,10 @@ def static_page(title: str, heading: str, style: str, main: str) -> str:
 
 
 def html_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table that scrolls where it is too wide.
+    """Return an HTML table that scrolls where it is too wide.
 
     Args:
-        heads: Words of the head.
+        heads: HTML of each cell of the head; nothing is escaped.
         rows: HTML of the cells of each row.
     """
     head = "".join(f'<th scope="col">{word}</th>' for word in heads)
@@ -53,7 +53,7 @@ def html_table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def tiles(rows: Iterable[tuple[str, str, str]]) -> str:
-    """Return tiles of figures from rows of label, value and remark."""
+    """Return HTML tiles of figures from rows of label, value and remark, all plain text."""
     cells = (
         f'<div class="tile"><dt>{escape(a)}</dt><dd>{escape(b)}<small>{escape(c)}</small></dd></div>'
         for a, b, c in rows

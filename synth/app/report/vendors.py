@@ -13,10 +13,10 @@ from topologies.errors import InputError, NotModelled
 
 
 def vendor_curves(entry: IndexEntry) -> dict[str, Points]:
-    """Return the times of each vendor library with which an entry's row is compared, by the library's name.
+    """Return the times of each vendor library with which an entry's row is compared, as points (bytes, µs) by its name.
 
-    Libraries that the row does not name are left out, because their times are in another model; and so is everything on
-    a network that this package does not know by its name.
+    Left out are libraries that the row does not name or that have no cost model of their own, and everything on a
+    network that this package does not know by its name.
     """
     curves = {
         name: _curve(name, entry.topology, entry.communicator, entry.collective)
@@ -28,7 +28,11 @@ def vendor_curves(entry: IndexEntry) -> dict[str, Points]:
 
 @lru_cache(maxsize=64)
 def _curve(library: str, topology: str, ranks: tuple[int, ...], collective: str) -> Points:
-    """Return a library's times by size in its own model; empty where the model covers nothing of that."""
+    """Return a library's times in its own model as points (bytes, µs) from 1 KiB to 1 GiB; results are cached.
+
+    It is empty for an unknown topology, a rank that it lacks, a library without a model of its own, or a collective
+    that the model does not cover. The points end before the first size that the model does not cover.
+    """
     network, points = Networks().named(topology), list[tuple[float, float]]()
     if network is None or max(ranks) >= network.nranks or not LIBRARIES[library].own_clock:
         return ()

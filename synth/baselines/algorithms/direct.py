@@ -19,10 +19,15 @@ from topologies.errors import NoRoute, TooManySends
 
 
 def direct_baselines(problem: Problem, most: int = TUNING.most_sends, turns: bool = False) -> list[Unordered]:
-    """Build the direct algorithm of `direct_schedule`; empty for problems that it does not take.
+    """Build the direct algorithm of `direct_schedule`, as a list of one plan; empty for problems that it does not take.
 
-    An allreduce is cut into one share a rank. The schedule is built later, by `queued`, with the errors of
-    `direct_schedule`.
+    It takes collectives that only copy, allreduce, and sums of at most one goal each. An allreduce is cut into one
+    share a rank. The schedule is built later, by `queued`, with the errors of `direct_schedule`.
+
+    Args:
+        problem: The problem.
+        most: Most sends.
+        turns: As for `direct_schedule`; the algorithm is then named "direct in turns", else "direct".
     """
     collective = problem.collective
     one_goal = (np.diff(collective.goals[0]) <= 1).all()
@@ -39,28 +44,28 @@ def direct_schedule(
 ) -> Schedule:
     """Send every chunk to every goal separately, first come, first served at every link (see `fifo_order`).
 
-    Each goal's copy is a separate message from the nearest holder (of several the first), even where messages of one
+    Each goal's copy is a separate message from the nearest holder (of equals the first), even where messages of one
     chunk share links. This is kinder than a router in one respect: a rank that forwards copies of a chunk may send them
     on as soon as the first of them is there.
 
     A sum is named by the rank it is at, so a contribution cannot pass a rank that adds its own and stay separate:
-    contributions are added on the way, in the tree of the fixed routes to the goal. An allreduce is a reduce-scatter in
-    such trees, and then an allgather in the trees of the fixed routes back.
+    contributions are added at the ranks of the tree of the fixed routes to the goal. An allreduce is a reduce-scatter
+    in such trees, and then an allgather in the trees of the fixed routes back.
 
     Args:
-        problem: A problem of plain values only; or of sums only, with one goal each; or an allreduce with as many
-            chunks for every member.
-        chunk_bytes: Size of the smallest chunk for which the order is that of the queues.
+        problem: A problem of plain values only; or of sums only, with at most one goal each; or an allreduce with as
+            many chunks for every member. This is not checked.
+        chunk_bytes: Size in bytes of the smallest chunk for which the order is that of the queues.
         turns: True: every rank issues to the rank after it first, then to the one after that (as the send and receive
             calls of NCCL's all-to-all do). False: all ranks issue to 0, 1, 2, …
-        most: Most sends.
+        most: Most sends; of sums, most contributions.
 
     Returns:
-        Rows in the order of the queues, untimed.
+        Rows in the order of the queues, untimed; of an allreduce those of the reduce-scatter come first.
 
     Raises:
         NoRoute: A message, or a contribution to a sum, has no route.
-        TooManySends: The messages have more than `most` sends.
+        TooManySends: There are more than `most` of them.
     """
     collective = problem.collective
     if not collective.reducing:
@@ -82,7 +87,8 @@ def direct_schedule(
 def flows(problem: Problem) -> tuple[Ints, Ints, Ints]:
     """Return (chunk, source, goal) for every goal that lacks its chunk, by chunk, then goal; plain values only.
 
-    The source is the holder with the fewest hops to the goal, of equals the smallest rank.
+    The source is the holder with the fewest hops to the goal, of equals the smallest rank. A holder without a route
+    counts as farthest, and is named if there is no other. Each array has shape (flows,).
     """
     collective, need = problem.collective, find_requirements(problem.collective)
     chunk, goal = need.goal_chunk[~need.goal_is_holder], collective.goals[1][~need.goal_is_holder]
@@ -109,14 +115,14 @@ def messages(
 
     Args:
         problem: The problem.
-        chunk: Chunk of each message.
-        points: For each point the rank of each message; a message may stay at a rank.
-        issue: Number by which a rank orders its messages.
-        chunk_bytes: Size of the smallest chunk for which the order is that of the queues.
+        chunk: Chunk of each message, shape (n,).
+        points: For each point the rank of each message, shape (n,); a message may stay at a rank.
+        issue: Number by which a rank orders its messages, shape (n,).
+        chunk_bytes: Size in bytes of the smallest chunk for which the order is that of the queues.
         most: Most sends of all messages between two points.
 
     Returns:
-        Rows in the order of the queues, untimed.
+        Rows in the order of the queues, untimed. A message's steps count from 0 at its first link.
 
     Raises:
         NoRoute: A message has no route.
@@ -141,7 +147,18 @@ def messages(
 
 
 def _issue_order(source: Ints, issue: Ints, chunk: Ints) -> Ints:
-    """Return the order of all ranks' loops at once: every rank's first message, then every rank's second, and so on."""
+    """Return the order of all ranks' loops at once: every rank's first message, then every rank's second, and so on.
+
+    A rank's messages are in the order of `issue`, then of chunk; equal places are in the order of ranks.
+
+    Args:
+        source: Rank from which each message goes, shape (n,).
+        issue: Number by which a rank orders its messages, shape (n,).
+        chunk: Chunk of each message, shape (n,).
+
+    Returns:
+        Indices of the messages, shape (n,).
+    """
     order = np.lexsort((chunk, issue, source))
     ordered = source[order]
     place = np.arange(len(order)) - np.searchsorted(ordered, ordered)
@@ -151,7 +168,18 @@ def _issue_order(source: Ints, issue: Ints, chunk: Ints) -> Ints:
 def _trees(
     problem: Problem, root: Ints, chunk_bytes: float, turns: bool, most: int, spreading: bool = False
 ) -> Schedule:
-    """Build the trees of fixed routes with contributions to root[chunk], or with sums from there (-1: no tree).
+    """Build the trees of fixed routes with contributions to root[chunk], or with sums from there.
+
+    Args:
+        problem: The problem.
+        root: Rank of each chunk's root, shape (nchunks,); -1: no tree.
+        chunk_bytes: Size of the smallest chunk in bytes for which the order is that of the queues.
+        turns: As for `direct_schedule`.
+        most: Most contributions or goals.
+        spreading: True: sums are copied from the root to all goals. False: contributions are added on the route to it.
+
+    Returns:
+        Rows in the order of the queues, untimed.
 
     Raises:
         NoRoute: A contribution has no route to the root, or a sum none from there.

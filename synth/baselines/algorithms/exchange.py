@@ -39,6 +39,12 @@ def exchange_baselines(problem: Problem, engine: str, patterns: Sequence[Pattern
     Partners that are not neighbours send over fixed shortest routes. A block goes on as soon as it arrives, so phases
     may overlap.
 
+    Args:
+        problem: The problem with one chunk a block.
+        engine: Name of the algorithms.
+        patterns: Patterns that run at once.
+        most: Most sends.
+
     Returns:
         One plan, and for an allreduce a second one where whole sums can be exchanged. Empty for collectives other than
         allgather, reducescatter, allreduce, broadcast and reduce, for groups that are too large, and for patterns that
@@ -59,7 +65,7 @@ def exchange_baselines(problem: Problem, engine: str, patterns: Sequence[Pattern
         return []
 
     def spread(net: Network) -> Schedule:
-        """Build the all-gather over a network."""
+        """Build the all-gather of all patterns over a network."""
         return _spread(net, k, blocks_sent, most)
 
     if name not in GATHERING:
@@ -73,8 +79,16 @@ def exchange_baselines(problem: Problem, engine: str, patterns: Sequence[Pattern
 def _blocks_sent(pattern: Pattern, k: int) -> Ints:
     """Return rows (phase, from, to, block, place) of all that is sent among k members, in the order of the phases.
 
-    The place is the number of blocks that the sender had when this one came: blocks go on in the order in which they
-    came.
+    At the start member i has block i. In a phase a member sends each of its goals all blocks that it had before the
+    phase and the goal lacks. The place is the number of blocks that the sender had when this one came: blocks go on in
+    the order in which they came.
+
+    Args:
+        pattern: The pattern.
+        k: Number of members.
+
+    Returns:
+        Shape (blocks sent, 5), int.
     """
     place_of_block = np.where(np.eye(k, dtype=bool), 0, -1)
     count = np.ones(k, dtype=np.int64)
@@ -96,7 +110,21 @@ def _blocks_sent(pattern: Pattern, k: int) -> Ints:
 
 
 def _spread(net: Network, k: int, blocks_sent: Sequence[Ints], most: int) -> Schedule:
-    """Build all patterns at once; chunk b · patterns + i is the part of block b that the i-th pattern carries."""
+    """Build all patterns at once; chunk b · patterns + i is the part of block b that the i-th pattern carries.
+
+    Args:
+        net: The network.
+        k: Number of members.
+        blocks_sent: What each pattern sends, as `_blocks_sent` returns it.
+        most: Most sends of a phase.
+
+    Returns:
+        An untimed schedule, in the order of its steps.
+
+    Raises:
+        NoRoute: Two partners have no route.
+        TooManySends: A phase has more than `most` sends.
+    """
     rows = np.concatenate([np.column_stack([sent, np.full(len(sent), part)]) for part, sent in enumerate(blocks_sent)])
     messages = SpreadMessages(Routes(net, np.arange(k), most))
     for phase in checking_deadline(np.unique(rows[:, 0])):
@@ -106,7 +134,20 @@ def _spread(net: Network, k: int, blocks_sent: Sequence[Ints], most: int) -> Sch
 
 
 def _rooted(problem: Problem, engine: str, blocks_sent: Sequence[Ints], most: int) -> Unordered:
-    """Build a broadcast, or a reduce, along the trees of the root's own block."""
+    """Build a broadcast, or a reduce, along the trees of the root's own block.
+
+    The i-th part of the root's buffer takes the i-th pattern.
+
+    Args:
+        problem: A problem of broadcast or reduce with one chunk a block.
+        engine: Name of the algorithm.
+        blocks_sent: What each pattern sends, as `_blocks_sent` returns it.
+        most: Most sends of a phase.
+
+    Raises:
+        NoRoute: Two partners have no route.
+        TooManySends: A phase has more than `most` sends.
+    """
     cut = problem.with_chunks(len(blocks_sent))
     k = cut.collective.nranks
     root = np.full(len(blocks_sent), cut.collective.root)
@@ -117,9 +158,15 @@ def _rooted(problem: Problem, engine: str, blocks_sent: Sequence[Ints], most: in
 
 
 def _whole_sums(problem: Problem, engine: str, patterns: Sequence[Pattern]) -> list[Unordered]:
-    """Build exchanges of all that is summed so far, the last phase first.
+    """Build the allreduce that exchanges all that is summed so far, the last phase first, as a list of one plan.
 
-    Empty where parts would be added twice, or partners are not neighbours.
+    The i-th part of the buffer takes the i-th pattern. The list is empty where contributions would be added twice or be
+    missing, or where partners are not neighbours.
+
+    Args:
+        problem: A problem of an allreduce with one chunk a block.
+        engine: Name of the algorithm.
+        patterns: The patterns.
     """
     if not all(_adds_once(pattern, problem.collective.nranks) for pattern in patterns):
         return []
@@ -139,7 +186,10 @@ def _whole_sums(problem: Problem, engine: str, patterns: Sequence[Pattern]) -> l
 
 
 def _adds_once(pattern: Pattern, k: int) -> bool:
-    """Return True if sums of sums, from the last phase to the first, contain every contribution once in the end."""
+    """Return True if sums of sums, from the last phase to the first, contain every contribution once in the end.
+
+    In a phase a member adds what its partners had before the phase. `k` is the number of members.
+    """
     sums = np.eye(k, dtype=np.int64)
     for phase in reversed(pattern):
         before, sums = sums, sums.copy()
@@ -157,10 +207,11 @@ def along(extents: Sequence[int], dimension: int, goals: Goals) -> Goals:
     Args:
         extents: Extents of the grid's dimensions.
         dimension: The dimension of the lines.
-        goals: Shape (extents[dimension],), -1: nobody.
+        goals: Place to which each place sends, shape (extents[dimension],), -1: nobody.
 
     Returns:
-        Shape (members,), members numbered by coordinates, the last counting fastest.
+        Member to which each member sends, shape (members,), -1: nobody. Members are numbered by coordinates, the last
+        counting fastest.
     """
     stride, extent = math.prod(extents[dimension + 1 :]), extents[dimension]
     member = np.arange(math.prod(extents))
@@ -169,15 +220,19 @@ def along(extents: Sequence[int], dimension: int, goals: Goals) -> Goals:
 
 
 def mirrored(goals: Goals) -> Goals:
-    """Return the goals on a ring in the other direction; place 0 stays."""
+    """Return the goals on a ring in the other direction, shape (places,); place 0 stays.
+
+    Where place i sends to j, place -i now sends to -j, modulo the places. -1 (nobody) stays -1.
+    """
     back = -np.arange(len(goals)) % len(goals)
     return np.asarray(np.where(goals[back] < 0, -1, -goals[back] % len(goals)))
 
 
 def in_turns(lines: Sequence[Pattern], extents: Sequence[int], first: int) -> Pattern:
-    """Return one pattern of a pattern per dimension, in turns, so that its phases end with the dimension `first`.
+    """Return one pattern of a pattern per dimension, one dimension after another, that ends with dimension `first`.
 
-    Shorter patterns leave out the first turns.
+    Each round has a phase of every dimension, in descending order, cyclically. The last phases of all patterns are the
+    last round, so shorter patterns leave out the first rounds.
 
     Args:
         lines: lines[d] is a pattern among extents[d] places.
@@ -195,7 +250,10 @@ def in_turns(lines: Sequence[Pattern], extents: Sequence[int], first: int) -> Pa
 
 
 def fewest(base: int, places: int) -> int:
-    """Return the fewest phases that reach so many places from one, if each multiplies the reached ones by `base`."""
+    """Return the fewest phases that reach so many places from one, if each multiplies the reached ones by `base`.
+
+    It is 0 for one place.
+    """
     phases = 0
     while base**phases < places:
         phases += 1

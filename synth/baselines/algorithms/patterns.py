@@ -24,8 +24,11 @@ def bucket(problem: Problem) -> list[Concurrent]:
 
     Neighbours on the lines of a dimension send each other what they lack. There are as many concurrent exchanges as
     dimensions, each of which begins with another one. They take as many hops as the grid's diameter, and on a torus
-    every link carries as much. It is for grids of any extents, with or without links around; empty where a line has
-    other links too.
+    every link carries as much. It is for grids of any extents, with or without links around.
+
+    Returns:
+        A list of one; empty where a line has other links too, that is, where two members are linked that are not
+        neighbours.
     """
     extents = grid_extents(problem)
     k, net = problem.collective.nranks, problem.network
@@ -49,13 +52,13 @@ def bucket(problem: Problem) -> list[Concurrent]:
 
 
 def multiplying(problem: Problem) -> list[Concurrent]:
-    """Return recursive multiplying (Ruefenacht, Bull, Booth, Parallel Computing 69, 2017).
+    """Return recursive multiplying (Ruefenacht, Bull, Booth, Parallel Computing 69, 2017), as a list of one.
 
     It is doubling with more partners a phase, which joins all members of a line of the grid; the factors are the grid's
     extents. In a full mesh that is one phase, the direct exchange of all with all; in a product of full meshes (a
-    hypercube, a DGX-1) it is one phase a dimension. There are as many concurrent exchanges as dimensions, and each
-    begins with another one. Whole sums are exchanged where members of a line are neighbours: an allreduce in as many
-    hops as the network's diameter, for short messages. It takes any number of ranks.
+    hypercube, a DGX-1) it is one phase a dimension. There are as many concurrent exchanges as dimensions, and each ends
+    with another one. Whole sums are exchanged where members of a line are neighbours: an allreduce in as many hops as
+    the network's diameter, for short messages. It takes any number of ranks.
 
     Raises:
         TooManySends: There are lines of very many members.
@@ -68,11 +71,11 @@ def multiplying(problem: Problem) -> list[Concurrent]:
 
 
 def trivance(problem: Problem) -> list[Concurrent]:
-    """Return Trivance (Jürß, Addanki, Schmid, arXiv 2602.17254): ⌈log₃ n⌉ steps, each of which joins both sides' sums.
+    """Return Trivance (Jürß, Addanki, Schmid, arXiv 2602.17254), as a list of one: ⌈log₃ n⌉ steps on a ring of n.
 
     Each step of a dimension joins members 3^i places away on either side. A grid of D dimensions has D concurrent
-    exchanges, each of which begins with another dimension. It takes any extents: nothing is sent to a member that has
-    it already. Whole sums are exchanged where all extents are powers of three (otherwise two windows of sums would
+    exchanges, each of which ends with another dimension. It takes any extents: nothing is sent to a member that has it
+    already. Whole sums are exchanged where all extents are powers of three (otherwise two windows of sums would
     overlap).
     """
     extents = grid_extents(problem)
@@ -81,7 +84,11 @@ def trivance(problem: Problem) -> list[Concurrent]:
 
 
 def trivance_line(extent: int) -> Pattern:
-    """Return Trivance's partners on a ring of `extent` places, the farthest first."""
+    """Return Trivance's partners on a ring of `extent` places, the farthest first: both sides in each phase.
+
+    On two places there is one phase with one partner. In phase i of ⌈log₃ extent⌉, from the last, the partners are 3^i
+    places away; on one place there is no phase.
+    """
     place, steps = np.arange(extent), range(fewest(3, extent))
     if extent == 2:
         return [[1 - place]]
@@ -91,10 +98,13 @@ def trivance_line(extent: int) -> Pattern:
 def swing(problem: Problem) -> list[Concurrent]:
     """Return Swing (De Sensi, Bonato, Saam, Hoefler, NSDI 2024): partners nearer than those of recursive doubling.
 
-    On a torus of D dimensions (sections 3 and 4) it is 2·D concurrent exchanges of equal parts. Each begins with
-    another dimension, and each has a mirror image, so that both directions of all dimensions are in use. Whole sums are
-    exchanged where all extents are powers of two. Empty where an extent is odd (the source has one odd ring, whose last
-    member talks to all others).
+    On a torus of D dimensions (sections 3 and 4) it is 2·D concurrent exchanges of equal parts, two that end with each
+    dimension: one, and its mirror image, so that both directions of all dimensions are in use. Whole sums are exchanged
+    where all extents are powers of two.
+
+    Returns:
+        A list of one; empty where an extent is odd (the source has one odd ring, whose last member talks to all
+        others).
     """
     extents = grid_extents(problem)
     if any(extent % 2 for extent in extents):
@@ -106,12 +116,23 @@ def swing(problem: Problem) -> list[Concurrent]:
 
 
 def swing_line(extent: int) -> Pattern:
-    """Return partners on a ring with an even number of places, the farthest first (section 3.1, equations 1 and 2)."""
+    """Return partners on a ring with an even number of places, the farthest first (section 3.1, equations 1 and 2).
+
+    There are ⌈log₂ extent⌉ phases of one partner each, as `swing_partners` states them.
+    """
     return [[swing_partners(extent, step)] for step in reversed(range(fewest(2, extent)))]
 
 
 def swing_partners(extent: int, step: int) -> Goals:
-    """Return partners: even places look Σ (-2)^i, i = 0 … step, places further on, odd ones as far back."""
+    """Return the place to which each place sends: Σ (-2)^i, i = 0 … step, places further on, from odd ones as far back.
+
+    Args:
+        extent: Number of places of the ring, even.
+        step: Number of the step, from 0.
+
+    Returns:
+        Shape (extent,), modulo the extent.
+    """
     place = np.arange(extent)
     away = (1 - (-2) ** (step + 1)) // 3
     return np.asarray((place + np.where(place % 2, -away, away)) % extent)
@@ -121,9 +142,12 @@ def bine(problem: Problem) -> list[Concurrent]:
     """Return Bine trees (De Sensi and others, SC 2025): binomial trees numbered in base -2, so that edges are short.
 
     A butterfly's partners are those of Swing's line, since negabinary numbers that differ in their last step+1 digits
-    differ by Σ (-2)^i; the links do not matter. They are in the order of the group, and on a grid also with one
-    dimension after the other. The tree of a root is that of its block in the butterfly, distances halving. Empty where
-    the number of members (on a grid, an extent) is odd.
+    differ by Σ (-2)^i; the links do not matter. The tree of a root is that of its block in the butterfly, distances
+    halving.
+
+    Returns:
+        Algorithms of one exchange each: on a grid one with one dimension after the other, and one in the order of the
+        group. One is left out where the number of members (on a grid, an extent) is odd.
     """
     even = [
         e for e in dict.fromkeys([grid_extents(problem), (problem.collective.nranks,)]) if not any(x % 2 for x in e)
@@ -132,12 +156,12 @@ def bine(problem: Problem) -> list[Concurrent]:
 
 
 def pat(problem: Problem) -> list[Concurrent]:
-    """Return PAT, parallel aggregated trees (Jeaugey, arXiv 2506.20252): dissemination with the far partners first.
+    """Return PAT, parallel aggregated trees (Jeaugey, arXiv 2506.20252), as a list of one.
 
-    Every rank's block goes down a binomial tree, the longest edges first, while few blocks cross them, as in NCCL. It
-    takes any number of ranks. An allreduce is a reduce-scatter and then an all-gather. Buffers have the size that they
-    need. In the source small buffers cut the near phases into more phases, which moves the same chunks over the same
-    links.
+    It is dissemination with the far partners first. Every rank's block goes down a binomial tree, the longest edges
+    first, while few blocks cross them, as in NCCL. It takes any number of ranks. An allreduce is a reduce-scatter and
+    then an all-gather. Buffers have the size that they need. In the source small buffers cut the near phases into more
+    phases, which moves the same chunks over the same links.
     """
     return [[pattern[::-1] for pattern in concurrent] for concurrent in dissemination(problem)]
 
@@ -145,8 +169,8 @@ def pat(problem: Problem) -> list[Concurrent]:
 def dissemination(problem: Problem) -> list[Concurrent]:
     """Return dissemination (Bruck, Ho, Kipnis, Upfal, Weathersby, IEEE TPDS 8, 1997): partners at powers of two.
 
-    In phase i of ⌈log₂ n⌉ every member sends 2^i places back all that the goal lacks. Whole sums are exchanged where n
-    is a power of two.
+    In phase i of ⌈log₂ n⌉, from 0, every member sends 2^i places back all that the goal lacks. It is a list of one
+    exchange. Whole sums are exchanged where n is a power of two.
     """
     k = problem.collective.nranks
     return [[[[(np.arange(k) - (1 << step)) % k] for step in range(fewest(2, k))]]]
@@ -155,8 +179,8 @@ def dissemination(problem: Problem) -> list[Concurrent]:
 def recursive_doubling(problem: Problem) -> list[Concurrent]:
     """Return recursive doubling and halving (Thakur, Rabenseifner and Gropp 2005, sections 3 and 4).
 
-    In phase i = 0, 1, … positions that differ in bit i exchange all that they have. Empty for collectives that do not
-    gather and where the number of ranks is no power of two.
+    In phase i = 0, 1, … positions that differ in bit i exchange all that they have. It is a list of one exchange; empty
+    for collectives other than allgather, reducescatter and allreduce, and where the number of ranks is no power of two.
     """
     k = problem.collective.nranks
     if problem.collective.name not in GATHERING or k & (k - 1):
@@ -178,6 +202,11 @@ PATTERNS: dict[str, Callable[[Problem], list[Concurrent]]] = {
 
 def pattern_baselines(name: str, problem: Problem, most: int) -> list[Unordered]:
     """Build the algorithms of one name of `PATTERNS`; empty for collectives or groups that it does not suit.
+
+    Args:
+        name: A name of `PATTERNS`, which is also that of the algorithms.
+        problem: The problem with one chunk a block.
+        most: Most sends of an algorithm.
 
     Raises:
         NoRoute: Two partners have no route.

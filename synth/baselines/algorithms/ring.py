@@ -39,7 +39,7 @@ class Cycle:
     members: Ints
 
     def backward(self) -> Cycle:
-        """Return the cycle in a network whose links are reversed."""
+        """Return the cycle in the other direction, from the same member, for a network whose links are reversed."""
         stops = np.sort((len(self.links) - self.stops) % len(self.links))
         return Cycle(self.links[::-1], stops, np.append(self.members[:1], self.members[:0:-1]))
 
@@ -47,12 +47,17 @@ class Cycle:
 def find_cycles(net: Network, members: Ints) -> list[Cycle]:
     """Return cycles over links between members, widest first, until the network is full; wide ones are repeated.
 
-    There may be none, also because the search has a limit.
+    Each visits every member once. A cycle stands in the list as often as its bandwidth exceeds that of the narrowest,
+    rounded, at most 8 times. There are at most 16 distinct ones, with two members one, and none below a sixteenth of
+    the first one's bandwidth. There may be none, also because the search has a limit.
 
     Args:
         net: The network.
         members: Local ranks. A search begins at the first, and prefers links with much residual capacity, then the next
             member in this list.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     free_gbs = net.capacity_gbs.astype(np.float64).copy()
     walks: list[Ints] = []
@@ -107,7 +112,10 @@ def _widest_cycle(net: Network, members: Ints, residual: Floats, effort: int) ->
         effort: Steps after which no further width is tried.
 
     Returns:
-        The links from the first member on, or None if none is found; the number of steps.
+        The links from the first member on, in order, or None if no width has a cycle; the number of steps.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     k = len(members)
     place = np.full(net.nranks, -1, dtype=np.int64)
@@ -138,12 +146,15 @@ def _widest_cycle(net: Network, members: Ints, residual: Floats, effort: int) ->
 def _cycle(k: int, u: Ints, v: Ints) -> tuple[list[int] | None, int]:
     """Return a Hamiltonian cycle by backtracking, as places from 0 on, and the number of steps.
 
-    It is None where there is none, or (after `cycle_steps` of the tuning) none was found.
+    It is None where there is none, or where the search ends after the tuning's `cycle_steps` without one.
 
     Args:
         k: Number of places.
         u: Start of each pair of places, ascending.
         v: End of each pair; of a start's ends the first is tried first.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     if len(np.unique(u)) < k or len(np.unique(v)) < k:
         return None, 0
@@ -174,7 +185,11 @@ def _patched(k: int, u: Ints, v: Ints) -> list[int] | None:
     """Return a Hamiltonian cycle from a cover by short cycles, joined two at a time (Karp 1979), or None.
 
     Cycles with a→b and c→d become one by a→d and c→b. Where all links exist in both directions, a cycle may be reversed
-    for that. Pairs are as for `_cycle`.
+    for that. The cycle is the places from 0 on. Pairs are as for `_cycle`. The result is None where no cover is there,
+    or its cycles cannot all be joined.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
     from scipy.sparse import csr_array  # Imported here: SciPy starts slowly, and only rings need it.
     from scipy.sparse.csgraph import maximum_bipartite_matching
@@ -218,6 +233,8 @@ def _patched(k: int, u: Ints, v: Ints) -> list[int] | None:
 def _reversed_cycle(net: Network, walks: list[Ints], residual: Floats) -> Ints | None:
     """Return the links of the reverse of the first cycle whose reverse has residual capacity, or None.
 
+    They are in the order in which the reverse goes. Of parallel links the one with most residual capacity is taken.
+
     Args:
         net: The network.
         walks: Links of each cycle.
@@ -236,17 +253,21 @@ def _reversed_cycle(net: Network, walks: list[Ints], residual: Floats) -> Ints |
 def ring_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
     """Build rings through all members, as many as the links can carry.
 
-    If no cycle over links between members is found, there is one ring in the order of the group, each member joined to
-    the next by the fixed shortest route. For gathering collectives and all-reduce there is one algorithm that uses all
-    rings, fewer if they would have more than `most` sends. For broadcast and reduce there is one pipelined algorithm
-    for each number of pieces.
+    If no cycle over links between members is there, there is one ring in the order of the group, each member joined to
+    the next by the fixed shortest route. For allgather, reducescatter and allreduce there is one algorithm that uses
+    all rings, fewer if they would have more than `most` sends. For broadcast and reduce there is one pipelined
+    algorithm for each number of pieces of the tuning. The algorithms are named "ring", or "3 rings" by their number.
+
+    Args:
+        problem: The problem with one chunk a block.
+        most: Most sends, twice as many where rings share nothing; it does not count for broadcast and reduce.
 
     Returns:
         The algorithms; an empty list for collectives that do not run on rings, and for groups that are too large.
 
     Raises:
-        NoRoute: No cycle is found, and a member cannot reach the next.
-        TooManySends: One ring has more than `most` sends (twice as many where rings share nothing).
+        NoRoute: No cycle is there, and a member cannot reach the next.
+        TooManySends: One ring has more sends than that.
     """
     name, k = problem.collective.name, problem.collective.nranks
     most_rings = MAX_ENTRIES // k**2  # A problem can have at most MAX_ENTRIES entries.
@@ -269,7 +290,7 @@ def ring_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unor
     back = [cycle.backward() for cycle in forth]
 
     def cycles(net: Network) -> list[Cycle]:
-        """Return the cycles in the direction of the network's links."""
+        """Return the cycles of the problem's network, or the reversed ones for the network with its links reversed."""
         return forth if net.src is problem.network.src else back
 
     if name in GATHERING:
@@ -287,7 +308,7 @@ def ring_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unor
 
 
 def _apart(net: Network, cycles: list[Cycle]) -> bool:
-    """Return True if no resource is crossed twice; then chunks come one after the other, as they were sent.
+    """Return True if no resource and no link is crossed twice; then chunks come one after the other, as they were sent.
 
     Cycles with the same links count once.
     """
@@ -299,7 +320,11 @@ def _apart(net: Network, cycles: list[Cycle]) -> bool:
 
 
 def _round(cycles: list[Cycle]) -> Schedule:
-    """Build the sends of every member's share up to the member before it; the i-th part takes the i-th cycle."""
+    """Build the sends of every member's share along the cycle up to the member before it.
+
+    Chunk m · cycles + i is the i-th part of member m's share; it takes the i-th cycle. The schedule is untimed, by
+    step.
+    """
     columns = []
     for i, cycle in enumerate(cycles):
         width = len(cycle.links)
@@ -312,9 +337,14 @@ def _round(cycles: list[Cycle]) -> Schedule:
 
 
 def _pipeline(cycles: list[Cycle], root: int, pieces: int) -> Schedule:
-    """Build pieces that follow each other from the root to the member before it.
+    """Build pieces that follow each other from the root along the cycle to the member before it.
 
-    Chunk p · cycles + i takes the i-th cycle.
+    Chunk p · cycles + i takes the i-th cycle, a step behind piece p - 1. The schedule is untimed, by step.
+
+    Args:
+        cycles: The cycles.
+        root: The member from which the pieces go.
+        pieces: Number of pieces of each cycle.
     """
     columns = []
     for i, cycle in enumerate(cycles):
@@ -327,7 +357,7 @@ def _pipeline(cycles: list[Cycle], root: int, pieces: int) -> Schedule:
 
 
 def _by_step(columns: list[tuple[Ints, Ints, Ints]]) -> Schedule:
-    """Build the schedule of columns (chunk, link, step), ordered by step."""
+    """Build the untimed schedule of columns (chunk, link, step), ordered by step, then chunk."""
     chunk, link, step = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.lexsort((chunk, step))
     return untimed(chunk[order], link[order], step[order])

@@ -29,11 +29,11 @@ def gathered(problem: Problem, spread: Spread, engine: str, parts: int = 1, sett
     """Build an allgather, a reduce-scatter or an allreduce that copies as `spread` does.
 
     In an allgather every message takes its own route, even where a rank on it already has the chunk. A sum is named by
-    the rank it is at: contributions are added on the way, and complete sums come to a rank once. That is the first
-    copy's tree, with the links reversed for the adding phase.
+    the rank it is at: contributions are added at the ranks of the tree of first copies, with the links reversed. In an
+    allreduce complete sums then come to a rank once, over that tree.
 
     Args:
-        problem: The problem with one chunk a block.
+        problem: The problem of one of these collectives, with one chunk a block.
         spread: Builds the allgather.
         engine: Name of the algorithms.
         parts: Chunks of every rank in the allgather.
@@ -59,19 +59,30 @@ def gathered(problem: Problem, spread: Spread, engine: str, parts: int = 1, sett
 def added(problem: Problem, copies: Schedule, root: Ints) -> Schedule:
     """Return the sends that sum at root[chunk]: the reversal of `copies` that leave from there over reversed links.
 
-    `copies` may bring a chunk to a rank several times; only the first time counts.
+    `copies` may bring a chunk to a rank more than once; only the first time counts.
+
+    Args:
+        problem: The problem whose sums these are.
+        copies: Copies over the network with every link reversed, in the order in which they come.
+        root: Rank at which each chunk is summed, shape (chunks,).
+
+    Returns:
+        An untimed schedule over the problem's network.
     """
     return backwards(problem, first_copies(problem, reverse_links(problem.network), copies, root))
 
 
 def first_copies(problem: Problem, net: Network, copies: Schedule, root: Ints) -> Schedule:
-    """Return the first of several copies that come to a rank; none to the root, nor to relays that forward none.
+    """Return the first of the copies of a chunk that come to a rank; none to the root, nor to relays that forward none.
 
     Args:
         problem: The problem.
         net: The network of the copies' links.
         copies: The copies, in the order in which they come.
         root: Rank at which each chunk starts, shape (chunks,).
+
+    Returns:
+        The remaining rows of `copies`, in their order.
     """
     k, n = problem.collective.nranks, net.nranks
     leaves, into = copies.chunk * n + net.src[copies.link], copies.chunk * n + net.dst[copies.link]
@@ -106,6 +117,8 @@ class SpreadMessages:
     def phase(self, chunk: Ints, at: Ints, goal: Ints, place: Ints) -> None:
         """Add messages that start when all earlier phases are over; those of a step are served by `place`.
 
+        A message's first link is in the first step after all earlier ones, its next link a step later.
+
         Args:
             chunk: Chunk of each message.
             at: Rank from which each message goes.
@@ -120,12 +133,22 @@ class SpreadMessages:
         self.add(chunk[message], link, self.steps + hop, place[message])
 
     def add(self, chunk: Ints, link: Ints, step: Ints, place: Ints) -> None:
-        """Add sends with their steps, counted from the first phase; `place` orders the sends of a step."""
+        """Add sends with their steps, counted from the first phase, and raise the number of steps to the last of these.
+
+        Args:
+            chunk: Chunk of each send, shape (n,).
+            link: Link of each send, shape (n,).
+            step: Step of each send, from 0, shape (n,).
+            place: Number by which the sends of a step are ordered, the least first, shape (n,).
+        """
         self.columns.append((chunk, link, step, place))
         self.steps = max(self.steps, int(step.max(initial=-1)) + 1)
 
     def copies(self) -> Schedule:
-        """Return all sends as an untimed schedule, by step, then place; there must have been a phase or `add`."""
+        """Return all sends as an untimed schedule of copies, by step, then place, then link.
+
+        There must have been a phase or `add`.
+        """
         chunk, link, step, place = (np.concatenate(column) for column in zip(*self.columns, strict=True))
         order = np.lexsort((link, place, step))
         return untimed(chunk[order], link[order], step[order])

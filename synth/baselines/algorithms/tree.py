@@ -27,12 +27,12 @@ _TREES = 2
 def tree_baselines(
     problem: Problem, most: int = TUNING.most_sends, numbers_of_pieces: Sequence[int] = TUNING.pieces
 ) -> list[Unordered]:
-    """Build double binary trees in several numbers of pieces; empty for other collectives than all-reduce.
+    """Build double binary trees, one plan for each number of pieces; empty for other collectives than all-reduce.
 
     Args:
-        problem: The problem.
+        problem: The problem with one chunk a block.
         most: Most sends of one piece in a tree.
-        numbers_of_pieces: Numbers of pieces of a tree's data, one for each algorithm.
+        numbers_of_pieces: Numbers of pieces of a tree's data, one for each plan.
 
     Raises:
         NoRoute: A member has no route from its parent, or to it.
@@ -54,7 +54,7 @@ def tree_baselines(
 
 
 def _nodes(problem: Problem) -> list[Ints]:
-    """Return the positions of each node's members, in the group's order of nodes."""
+    """Return the positions of each node's members, ascending, with the nodes in the order of their first member."""
     node = problem.topology.nodes[np.array(problem.group)]
     _, first = np.unique(node, return_index=True)
     return [np.flatnonzero(node == node[at]) for at in np.sort(first)]
@@ -63,8 +63,13 @@ def _nodes(problem: Problem) -> list[Ints]:
 def _parents(nodes: list[Ints], tree: int) -> Ints:
     """Return the member from which each member gets its data, shape (members,), -1 for the root.
 
-    The second tree is the first with the nodes in the reverse order (shifted by one if their number is odd), and the
-    members of every node in the reverse order.
+    A node's first member gets it from the first member of the node above (see `_binary`), each other from the member
+    before it. The second tree is the first with the nodes in the reverse order (shifted by one if their number is odd),
+    and the members of every node in the reverse order.
+
+    Args:
+        nodes: Positions of each node's members.
+        tree: 0 for the first tree, 1 for the second.
     """
     count = len(nodes)
     parent = np.full(sum(map(len, nodes)), -1, dtype=np.int64)
@@ -96,7 +101,20 @@ def _binary(count: int) -> list[int]:
 
 
 def _pipelines(net: Network, parents: list[Ints], pieces: int, most: int) -> Schedule:
-    """Build pieces that follow each other from the roots down; chunk p · trees + t is piece p of tree t."""
+    """Build pieces that follow each other from the roots down; chunk p · trees + t is piece p of tree t.
+
+    The schedule is untimed, by step.
+
+    Args:
+        net: The network.
+        parents: For each tree the member from which each member gets its data; -1 for the root.
+        pieces: Number of pieces of a tree's data.
+        most: Most sends of one piece in a tree.
+
+    Raises:
+        NoRoute: A member has no route from its parent.
+        TooManySends: One piece has more than `most` sends in a tree.
+    """
     columns = []
     for tree, parent in enumerate(parents):
         depth = _depths(parent)

@@ -19,17 +19,21 @@ NAME = "two-level"
 
 
 def two_level_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
-    """Build algorithms of two levels; the nodes are those of the topology.
+    """Build the algorithm of two levels, as a list of one plan; the nodes are those of the topology.
 
     Allgather: across nodes in a ring of the members at the same place, then inside nodes. Reduce-scatter: the same
     backwards. Allreduce: reduce-scatter inside, allreduce (ring) across, allgather inside. Inside a node, members that
-    are all neighbours send to each other directly, in turns; others use as many rings as there are. All-to-all: a block
-    goes to the member of its own node that is at its goal's place, then across to the goal (the two-step all-to-all of
-    MSCCLang and HetuMoE).
+    are all neighbours send to each other directly, one place further each time; others use as many rings as there are.
+    All-to-all: a block goes to the member of its own node that is at its goal's place, then across to the goal (the
+    two-step all-to-all of MSCCLang and HetuMoE).
+
+    Args:
+        problem: The problem with one chunk a block.
+        most: Most sends of a phase.
 
     Returns:
-        Empty for other collectives, and unless the group is at least two nodes with the same number, at least two, of
-        members each.
+        The plan; empty for other collectives, and unless the group is at least two nodes with the same number, at least
+        two, of members each.
 
     Raises:
         NoRoute: A message has no route; for all-to-all when the schedule is built.
@@ -47,14 +51,17 @@ def two_level_baselines(problem: Problem, most: int = TUNING.most_sends) -> list
     back = [[ring.backward() for ring in node] for node in rings]
 
     def spread(net: Network) -> Schedule:
-        """Build the all-gather over a network."""
+        """Build the all-gather over the problem's network, or over that network with its links reversed."""
         return _spread(net, grid, rings if net.src is problem.network.src else back, parts, most)
 
     return [gathered(problem, spread, NAME, parts)]
 
 
 def _grid(problem: Problem) -> Ints | None:
-    """Return positions by node and place, shape (nodes, places), in the group's order; None if there is no grid."""
+    """Return positions by node and place, shape (nodes, places), in the group's order of nodes and of members.
+
+    It is None unless there are at least two nodes with equally many members, at least two.
+    """
     node = problem.topology.nodes[np.array(problem.group)]
     _, first, which, count = np.unique(node, return_index=True, return_inverse=True, return_counts=True)
     if len(first) < 2 or count.min() != count.max() or count[0] < 2:
@@ -64,9 +71,14 @@ def _grid(problem: Problem) -> Ints | None:
 
 
 def _inside(net: Network, grid: Ints) -> list[list[Cycle]]:
-    """Return rings inside every node, the same number in each.
+    """Return rings inside every node, the same number in each, the widest first.
 
-    It is empty where all members of a node are neighbours, or some node has no ring: they send to each other directly.
+    It is empty where all members of every node are neighbours, or some node has no ring: they send to each other
+    directly.
+
+    Args:
+        net: The network.
+        grid: Positions by node and place, shape (nodes, places).
     """
     routes = Routes(net, grid.ravel())
     places = grid.shape[1]
@@ -79,7 +91,22 @@ def _inside(net: Network, grid: Ints) -> list[list[Cycle]]:
 
 
 def _spread(net: Network, grid: Ints, rings: list[list[Cycle]], parts: int, most: int) -> Schedule:
-    """Build the sends of an allgather: across nodes in a ring, then inside every node."""
+    """Build the sends of an allgather: across nodes in a ring, then inside every node.
+
+    Args:
+        net: The network.
+        grid: Positions by node and place, shape (nodes, places).
+        rings: Rings inside each node, `parts` of them; empty: members of a node send directly.
+        parts: Number of chunks of each member: chunk m · parts + i is the i-th of member m.
+        most: Most sends of a phase.
+
+    Returns:
+        An untimed schedule, by step.
+
+    Raises:
+        NoRoute: A message has no route.
+        TooManySends: A phase has more than `most` sends.
+    """
     sent = SpreadMessages(Routes(net, grid.ravel(), most))
     nodes, places = grid.shape
     part = np.arange(parts)
@@ -115,7 +142,21 @@ def _spread(net: Network, grid: Ints, rings: list[list[Cycle]], parts: int, most
 
 
 def _two_steps(problem: Problem, grid: Ints, chunk_bytes: float, most: int) -> Schedule:
-    """Build the sends of an all-to-all: inside the node to the goal's place, then across to the goal."""
+    """Build the sends of an all-to-all: inside the node to the goal's place, then across to the goal.
+
+    Args:
+        problem: The problem.
+        grid: Positions by node and place, shape (nodes, places).
+        chunk_bytes: Size of the smallest chunk in bytes for which the order is that of the queues.
+        most: Most sends of each of the two steps.
+
+    Returns:
+        Rows in the order of the queues, untimed.
+
+    Raises:
+        NoRoute: A message has no route.
+        TooManySends: One of the two steps has more than `most` sends.
+    """
     node, place = np.zeros((2, problem.nranks), dtype=np.int64)
     node[grid], place[grid] = np.indices(grid.shape)
     chunk, source, goal = flows(problem)

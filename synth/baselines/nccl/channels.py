@@ -54,18 +54,26 @@ class ChannelGraph:
 def find_channels(node: NcclNode, pattern: str, capability: int, multi_node: bool, channels: int = 0) -> ChannelGraph:
     """Return the channels of one pattern (ring, tree, NVLS) in a node; a graph of 0 channels where there are none.
 
+    They are the ones that move most GB/s in sum, at one of the bandwidths that NCCL tries.
+
     Args:
         node: The node.
         pattern: RING, TREE or NVLS.
-        capability: Compute capability of the GPUs.
-        multi_node: True if the communicator has several nodes.
-        channels: Number of channels of the ring, which a tree must have too; 0: any number.
+        capability: Compute capability of the GPUs (90: Hopper).
+        multi_node: True if the communicator has more than one node.
+        channels: Number of channels of the ring, which a tree must have too; 0: any number. For NVLS it is ignored.
     """
     return _ChannelSearch(node, pattern, capability, multi_node, channels).run()
 
 
 def joint(graphs: list[ChannelGraph]) -> ChannelGraph:
-    """Return what all nodes can do: the least of each number; a tree has one exit if it has one in some node."""
+    """Return what all nodes can do: the least of each number, and NVLink and equal links only if all nodes have them.
+
+    A tree has one exit if it has one in some node.
+
+    Args:
+        graphs: The channels of each node, at least one.
+    """
     return ChannelGraph(
         min(g.channels for g in graphs),
         min(g.intra_gbs for g in graphs),
@@ -102,7 +110,10 @@ class _ChannelSearch:
 
     @cached_property
     def total_gbs(self) -> float:
-        """Return the GB/s that leave a GPU over NVLink or PCIe; inf where neither is stated."""
+        """Return the most GB/s that leave a GPU over NVLink, or those of the slowest PCIe link if that is more.
+
+        It is inf where neither is stated.
+        """
         return max(self.node.nvlink_gbs, min(self.node.pcie_gbs, default=0.0)) or float("inf")
 
     def run(self) -> ChannelGraph:
@@ -118,7 +129,12 @@ class _ChannelSearch:
         return self._raised(best)
 
     def _first(self) -> int:
-        """Return the index of the bandwidth at which the search begins."""
+        """Return the index in `speeds` at which the search begins; that of the least bandwidth if none fits.
+
+        It is the first bandwidth that is not above the fastest NIC (between nodes) or link (in a node), and of which
+        the fewest channels need no more than leaves a GPU. For trees and NVLS on n GPUs n / (n - 1) of that may be
+        needed.
+        """
         if self.multi_node:
             top = max((nic.gbs for nic in self.node.nics), default=0.0)
         else:
@@ -130,7 +146,12 @@ class _ChannelSearch:
         return next(fits, len(self.speeds) - 1)
 
     def _widest(self) -> ChannelGraph:
-        """Return the channels that move most in sum."""
+        """Return the channels that move most in sum; a graph of 0 channels if none fit.
+
+        Bandwidths are tried downward from `_first`, until they are below about half of the best so far, or the best has
+        the most channels or uses all that leaves a GPU. PCIe is tried only where NVLink has no channel, and channels
+        that may use different links only after those that must use the same.
+        """
         best, begin = ChannelGraph(), self._first()
         for gbs in self.speeds[begin:]:
             if best.channels and gbs <= _WORSE * best.inter_gbs:
@@ -150,17 +171,27 @@ class _ChannelSearch:
 
     @property
     def _same_options(self) -> tuple[bool, ...]:
-        """Return whether channels must use the same links, in the order to try; channels of different NICs cannot."""
+        """Return the values of "channels must use the same links" to try, in order.
+
+        These are True, then False; only False for NVLS, or where the node has more than one NIC.
+        """
         return (False,) if self.pattern == NVLS or len(self.node.nics) > 1 else (True, False)
 
     def _better(self, count: int, gbs: float, best: ChannelGraph) -> bool:
-        """Return True if so many channels are better than the best so far."""
+        """Return True if `count` channels of `gbs` move more in sum than the best so far.
+
+        Channels of NVLS are also better if they are more, up to one for each GPU.
+        """
         if self.pattern == NVLS and best.channels < count <= self.node.gpus:
             return True
         return count * gbs > best.channels * best.inter_gbs
 
     def _duplicated(self, graph: ChannelGraph) -> ChannelGraph:
-        """Split channels that one threadblock could not fill into two of half the bandwidth."""
+        """Return the graph with twice the channels of half the bandwidth, where one threadblock could not fill one.
+
+        At most `most` channels result, which also have half the bandwidth; a graph with so many already stays. So does
+        one below 25 GB/s a channel, and on GPUs above capability 80 one below 50 GB/s with more than 4 channels.
+        """
         gbs, count = graph.intra_gbs, graph.channels
         if gbs < _DUPLICATE_GBS or (self.capability > 80 and gbs < _FASTER_GBS and count > _MANY):
             return graph
@@ -169,7 +200,11 @@ class _ChannelSearch:
         return replace(graph, channels=twice, intra_gbs=gbs / parts, inter_gbs=graph.inter_gbs / parts)
 
     def _raised(self, graph: ChannelGraph) -> ChannelGraph:
-        """Return as many channels at a higher bandwidth: of a ring, or of one side of a tree or NVLS."""
+        """Return at least as many channels at the highest bandwidth above the present one at which they fit.
+
+        It is raised for a ring in all, where that moves more in sum; for a tree only in the node, and for NVLS only
+        over the network, up to about twice the other. Only a ring may get more channels.
+        """
         faster = [s for s in reversed(self.speeds) if s > graph.inter_gbs]
         for gbs in faster:
             if self.pattern == RING:
@@ -186,7 +221,10 @@ class _ChannelSearch:
 
     @property
     def one_exit(self) -> bool:
-        """Return True if a tree leaves the node through one GPU of each channel, as newer GPUs with a NIC each do."""
+        """Return True if a tree leaves the node through one GPU of each channel.
+
+        That is so between nodes with one GPU each, or from Hopper on where no NIC is attached to more than one GPU.
+        """
         own_nics = all(len(nic.gpus) <= 1 for nic in self.node.nics)
         return (
             self.multi_node
@@ -198,12 +236,20 @@ class _ChannelSearch:
     def exit_over_nvlink(self) -> bool:
         """Return True if a ring's last GPU reaches the NIC over another GPU.
 
-        From Hopper on each GPU shares its PCIe switch with one NIC; before, two GPUs shared one with two.
+        That is assumed from Hopper on where no NIC is attached to more than one GPU: each GPU then shares its PCIe
+        switch with one NIC; before, two GPUs shared one with two.
         """
         return self.capability >= CAPABILITY_HOPPER and all(len(nic.gpus) <= 1 for nic in self.node.nics)
 
     def _count(self, intra: float, inter: float, nvlink: bool, same: bool) -> int:
-        """Return the number of channels of these bandwidths that fit, at most `self.most`."""
+        """Return the number of channels of these bandwidths that fit, at most `self.most`; 0 if none.
+
+        Args:
+            intra: GB/s of each channel in the node.
+            inter: GB/s of each channel over the network; it counts only between nodes.
+            nvlink: True if only NVLink may be used.
+            same: True if all channels must use the same links.
+        """
         network_channels = min(self.most, self._over_network(inter)) if self.multi_node else self.most
         n, switched = self.node.gpus, self.node.switched_gbs
         if n == 1:
@@ -220,11 +266,14 @@ class _ChannelSearch:
 
     @property
     def _open(self) -> bool:
-        """Return True if the last GPU of a channel sends nothing to the first."""
+        """Return True if the last GPU of a channel sends nothing to the first.
+
+        That is so for trees and NVLS, and for rings between nodes unless their exit is over NVLink.
+        """
         return self.pattern != RING or (self.multi_node and not self.exit_over_nvlink)
 
     def _over_network(self, gbs: float) -> int:
-        """Return the number of channels of this bandwidth that the NICs carry."""
+        """Return the number of channels of `gbs` that the NICs carry, each NIC a whole number."""
         return sum(int(nic.gbs / gbs + _SLACK) for nic in self.node.nics)
 
 
@@ -252,9 +301,17 @@ class _Paths:
         self.steps = _STEPS
 
     def most(self, gbs: float, most: int, same: bool, nics: tuple[NcclNic, ...]) -> int:
-        """Return the number of channels of `gbs` that fit, at most `most`; `same`: all along the first path.
+        """Return the number of channels of `gbs` that fit, at most `most`.
 
-        Paths begin at GPUs that `nics` are attached to, or anywhere if there are none.
+        Channels take one path as often as it fits. Then the next path that fits is searched for, or with `same` the
+        count ends. Paths begin at GPUs that `nics` are attached to, or anywhere if there are none. The search ends
+        after a bounded number of steps, so a channel may be missed.
+
+        Args:
+            gbs: GB/s of each channel.
+            most: Most channels.
+            same: True if all channels must take the same path.
+            nics: NICs of the node.
         """
         free_gbs = list(self.gbs)
         starts = sorted({gpu for nic in nics for gpu in nic.gpus}) or list(range(self.node.gpus))
@@ -278,7 +335,16 @@ class _Paths:
         return count
 
     def _take(self, path: list[int], free_gbs: list[float], gbs: float) -> bool:
-        """Take one more channel along a path from `free_gbs`; return False and take nothing if too little is free."""
+        """Take `gbs` for one more channel from the links along a path; return whether enough was free.
+
+        If too little is free, nothing is taken. Unless `open`, the link from the path's last to its first GPU counts
+        too.
+
+        Args:
+            path: The GPUs in order.
+            free_gbs: Free GB/s of every link or limit; it is changed.
+            gbs: GB/s of the channel.
+        """
         ends = [*path[1:]] if self.open else [*path[1:], path[0]]
         links = [use for a, b in zip(path, ends, strict=False) for use in self.uses[a, b]]
         if any(free_gbs[use] + _SLACK < gbs * links.count(use) for use in set(links)):
@@ -288,15 +354,24 @@ class _Paths:
         return True
 
     def _free(self, starts: list[int], free_gbs: list[float], gbs: float) -> Iterator[list[int]]:
-        """Yield paths through all GPUs whose links have `gbs` free, the widest links first."""
+        """Yield paths through all GPUs whose links have `gbs` free, the widest links first.
+
+        A path is the GPUs in order; unless `open`, the link from its last to its first GPU must be free too. Each
+        extension of a path takes one of the `steps`; no path follows when they are spent.
+
+        Args:
+            starts: GPUs at which paths may begin, in the order to try.
+            free_gbs: Free GB/s of every link or limit.
+            gbs: GB/s that must be free.
+        """
 
         def wide(a: int, b: int) -> float:
-            """Return the free GB/s from GPU a to GPU b."""
+            """Return the free GB/s from GPU a to GPU b, the least of what lies between them; 0 without a path."""
             uses = self.uses.get((a, b))
             return min((free_gbs[use] for use in uses), default=0.0) if uses else 0.0
 
         def onward(path: list[int]) -> Iterator[list[int]]:
-            """Yield the completions of a path."""
+            """Yield the completions of a path, over the widest links first; each call takes one of the steps."""
             self.steps -= 1
             if self.steps < 0:
                 return
@@ -314,8 +389,8 @@ class _Paths:
 
 
 def ring_threads(graph: ChannelGraph, threads: int) -> int:
-    """Return the threads of a block of a ring under Simple: half of `threads` if all channels are no faster than PCIe.
+    """Return the threads of a block of a ring under Simple: `threads`, or half of them for slow channels.
 
-    The channels' GB/s in the node add up to that.
+    Channels are slow if their GB/s in the node add up to 12 at most, those of PCIe.
     """
     return threads // 2 if graph.channels * graph.intra_gbs <= PCIE_GBS else threads

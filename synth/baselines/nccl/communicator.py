@@ -54,7 +54,7 @@ class NcclNode:
 
     @property
     def nvlink_gbs(self) -> float:
-        """Return the most GB/s that leave a GPU over NVLink."""
+        """Return the most GB/s that leave a GPU over NVLink, into switches or over direct links in sum; 0 without."""
         leaving = np.zeros(self.gpus)
         for a, _, gbs in self.pairs:
             leaving[a] += gbs
@@ -94,9 +94,9 @@ def communicator(topology: Topology, group: Sequence[int]) -> Communicator:
     """Return `group` (ranks of the topology) as NCCL would see it.
 
     A node is a set of GPUs that links other than the network's join, so a rack under NVSwitches is one node, as in
-    NCCL. Simplified: NVLink switches are one switch; a NIC is a network link of a rank, or a limit that several share;
-    PCIe counts where the topology states it (links between sockets like others), else only NICs limit what leaves a
-    node.
+    NCCL. Equal nodes are one kind. Simplified: NVLink switches are one switch; a NIC is a network link of a rank, or a
+    limit that more than one share; PCIe counts where the topology states it (links between sockets like others), else
+    only NICs limit what leaves a node. The CPU is not known.
 
     Raises:
         NotModelled: The topology does not state what NCCL's model needs (compute capability, kinds of links, links of
@@ -116,7 +116,8 @@ def communicator(topology: Topology, group: Sequence[int]) -> Communicator:
 def nodes_of(topology: Topology, group: Sequence[int]) -> tuple[Ints, list[Ints]]:
     """Return the node of every vertex, by links other than the network's, and the group's ranks of each node.
 
-    The nodes come in the order of their first rank in the group, and their ranks in the group's order.
+    The nodes come in the order of their first rank in the group, and their ranks in the group's order. The first result
+    is a number for each vertex, shape (vertices,); the second has no nodes without a rank of the group.
     """
     inner = topology.link_kind != _NETWORK
     part = components(topology.nvertices, topology.link_src[inner], topology.link_dst[inner])
@@ -161,11 +162,15 @@ class _Links:
                 self.limit[limit.links] = number
 
     def node(self, members: Ints, multi_node: bool) -> NcclNode:
-        """Return the node of these ranks; `multi_node`: with its NICs.
+        """Return the node of these ranks, with bandwidths as NCCL counts them.
+
+        Args:
+            members: The group's ranks on the node.
+            multi_node: True: the node has its NICs. False: it has none.
 
         Raises:
-            NotModelled: A link is of unknown kind, the node has too many GPUs without switches, or, with `multi_node`,
-                no link of the network.
+            NotModelled: A link in the node is of unknown kind, the node has more than 128 GPUs of which some have no
+                link to an NVLink switch, or, with `multi_node`, no link of the network.
         """
         n, place = self.topology.nranks, {rank: i for i, rank in enumerate(members.tolist())}
         inner = np.flatnonzero((self.part[self.src] == self.part[members[0]]) & (self.kind != _NETWORK))
@@ -192,13 +197,17 @@ class _Links:
         return NcclNode(len(members), switched, pairs, pcie, pcie_gbs, nics)
 
     def _pcie(self, members: Ints, links: Ints) -> tuple[tuple[tuple[int, ...], ...], tuple[float, ...]]:
-        """Return `pcie` and `pcie_gbs` of a node: paths of fewest links between two GPUs, none through a third.
+        """Return the paths over PCIe between the GPUs of a node, and the GB/s of what they cross, as NCCL counts them.
 
-        Two GPUs without a path have no entry.
+        A path has the fewest links between two GPUs, none through a third. Two GPUs without a path have no entry.
 
         Args:
             members: Ranks of the node.
             links: PCIe links of the node.
+
+        Returns:
+            (a, b, …) for each path from GPU a to GPU b, with the indices of the links and limits that it crosses; and
+            the GB/s of every link, then of every limit of such links.
         """
         if not len(links):
             return (), ()
@@ -233,6 +242,12 @@ class _Links:
 
     def nics(self, members: Ints) -> tuple[NcclNic, ...]:
         """Return the NICs that a GPU of the group is attached to, or all NICs of the node if there are none.
+
+        A NIC is the network links of ranks that share a limit, or one such link without a limit. It has the GB/s of the
+        limit, or of its fastest link if that is less. NICs are in the order of their first links.
+
+        Args:
+            members: The group's ranks on the node; GPUs are named by their place in it.
 
         Raises:
             NotModelled: The node has no link of the network.

@@ -88,7 +88,11 @@ _BLACKWELL = Generation(
 
 
 def generation(capability: int) -> Generation:
-    """Return the figures of a compute capability (90: Hopper); Volta's for all below Ampere."""
+    """Return the figures of a compute capability.
+
+    They are Blackwell's from 100 on, Hopper's from 90, Ampere's from 80, else Volta's. Capability 86 has Ampere's with
+    a lower share of its NVLinks.
+    """
     if capability >= CAPABILITY_BLACKWELL:
         return _BLACKWELL
     if capability >= CAPABILITY_HOPPER:

@@ -81,7 +81,7 @@ class Fitted:
 
 @cache
 def fitted() -> Fitted:
-    """Read the fitted figures that are part of the package."""
+    """Read the fitted figures that are part of the package; they are read once in a process."""
     with FILE.open("rb") as file:
         tables = tomllib.load(file)
     generations = {
@@ -95,7 +95,8 @@ def fitted() -> Fitted:
 def generation_of(capability: int) -> str:
     """Return the name of the generation whose fitted figures serve a compute capability.
 
-    Volta was not measured. Ampere's figures serve it, whose NVLinks and channels have the same rates.
+    It is Blackwell from 100 on, Hopper from 90, and else Ampere. Volta was not measured. Ampere's figures serve it,
+    whose NVLinks and channels have the same rates.
     """
     if capability >= f.CAPABILITY_BLACKWELL:
         return BLACKWELL
@@ -130,7 +131,16 @@ class FittedModel:
         return self.timed(collective, size_bytes, self.source.choose(collective, size_bytes, switch_sums))
 
     def timed(self, collective: str, size_bytes: float, choice: LibraryChoice) -> LibraryChoice:
-        """Return a choice of the source's model with its fitted time instead of the source's."""
+        """Return a choice of the source's model with its fitted time instead of the source's.
+
+        Its time, latency and bandwidth become the fitted ones, `low_us` and `high_us` the interval of measured times,
+        and `source_us` the time that it had. A latency that the source's model stretched is stretched as much.
+
+        Args:
+            collective: A collective of NCCL's cost model.
+            size_bytes: Bytes of the whole message; for allgather the bytes that a rank ends with.
+            choice: The choice, as the source's model made it for this message.
+        """
         comm, algorithm, protocol = self.source.communicator, choice.algorithm, choice.protocol
         source_us = self.source.latency_us(collective, algorithm, protocol)
         stretch = choice.latency_us / source_us if source_us else 1.0
@@ -149,7 +159,16 @@ class FittedModel:
         return self._finished(choice, size_bytes, start_us, moving_us + copying_us, kind)
 
     def _pairs(self, size_bytes: float) -> LibraryChoice:
-        """Return the choice for an all-to-all in a node, which sends directly to every other rank."""
+        """Return the choice for an all-to-all in a node, which sends directly to every other rank.
+
+        It is LL up to 32 KiB between two ranks, and Simple above. The number of channels is 0, not known.
+
+        Args:
+            size_bytes: Bytes of the whole message.
+
+        Raises:
+            NotModelled: The node has no ring.
+        """
         n, candidates = self.source.communicator.nranks, self.source.candidates("allgather", size_bytes)
         rings = [choice for choice in candidates if (choice.algorithm, choice.protocol) == (f.RING, f.SIMPLE)]
         if not rings:
@@ -167,7 +186,16 @@ class FittedModel:
     def _finished(
         self, choice: LibraryChoice, size_bytes: float, start_us: float, bytes_us: float, kind: str
     ) -> LibraryChoice:
-        """Return a choice with its time in two parts, and with the interval of its kind."""
+        """Return a choice with its time, start_us + bytes_us, and with the interval of its kind.
+
+        Args:
+            choice: The choice; its time is that of the source's model.
+            size_bytes: Bytes of the whole message.
+            start_us: Time in µs of a message without bytes.
+            bytes_us: Time in µs for the bytes; if it is 0, the choice's bandwidth stays.
+            kind: Kind whose interval counts for one node with NVLink. For other groups it is the network's, by the
+                size.
+        """
         measured = self.source.communicator.nnodes == 1 and self._on_nvlink
         unmeasured = NETWORK if size_bytes < LARGE_BYTES else NETWORK_LARGE
         spread = self.figures.spreads[kind if measured else unmeasured]
@@ -184,17 +212,21 @@ class FittedModel:
 
     @property
     def _fits(self) -> Mapping[str, Fit]:
-        """Return the figures of the generation of the GPUs."""
+        """Return the figures of the generation of the GPUs, by kind."""
         return self.figures.fits[generation_of(self.source.communicator.capability)]
 
     @property
     def _on_nvlink(self) -> bool:
-        """Return whether rings stay on NVLink in the nodes."""
+        """Return whether rings stay on NVLink in the nodes; there must be a ring."""
         return self.source.graphs[f.RING].nvlink
 
     @cached_property
     def _latencies(self) -> f.Latencies:
-        """Return the source's latencies, multiplied by fitted over source's latency of a ring over NVLink."""
+        """Return the source's latencies, multiplied by fitted over source's latency of a ring over NVLink.
+
+        Factors are by protocol. Steps over PCIe have the factors of NVLink, steps over the network fitted ones of their
+        own. The step over NVLink of NVLS and NVLSTree under Simple is the fitted start of NVLS.
+        """
         network, fits = self.figures.network, [self._fits[protocol] for protocol in f.PROTOCOLS]
         ring_us, inside_us = f.BASE_US[f.RING], f.STEP_US["nvlink"][f.RING]
         starts = [fit.start_us / us for fit, us in zip(fits, ring_us, strict=True)]
@@ -205,7 +237,7 @@ class FittedModel:
         steps["pcie"] = steps["nvlink"]
 
         def scaled(times: Sequence[float], factors: Sequence[float]) -> tuple[float, float, float]:
-            """Return the product for each protocol."""
+            """Return times in µs × factors, for the three protocols."""
             first, second, third = (us * factor for us, factor in zip(times, factors, strict=True))
             return first, second, third
 

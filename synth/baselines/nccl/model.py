@@ -78,6 +78,10 @@ class LibraryCostModel(ABC):
     def candidates(self, collective: str, size_bytes: float) -> list[LibraryChoice]:
         """Return all choices that the library would compare, by algorithm, then protocol; there may be none.
 
+        Args:
+            collective: A name of `collectives`.
+            size_bytes: Bytes of the whole message; for allgather the bytes that a rank ends with.
+
         Raises:
             NotModelled: The cost model has no such collective.
         """
@@ -93,7 +97,14 @@ class LibraryCostModel(ABC):
 
     @abstractmethod
     def _choice(self, collective: str, algorithm: str, protocol: str, size_bytes: float) -> Iterator[LibraryChoice]:
-        """Yield the choice, if there is one."""
+        """Yield the choice of one algorithm and protocol with its time, or nothing if the library cannot use it.
+
+        Args:
+            collective: A name of `collectives`.
+            algorithm: An algorithm of it.
+            protocol: LL, LL128 or Simple.
+            size_bytes: Bytes of the whole message; for allgather the bytes that a rank ends with.
+        """
 
 
 @dataclass(frozen=True)
@@ -108,12 +119,15 @@ class NcclModel(LibraryCostModel):
     library, collectives = "NCCL", COLLECTIVES
 
     def choose(self, collective: str, size_bytes: float, switch_sums: bool = True) -> LibraryChoice:
-        """Return NCCL's choice, the first of equals, or the choice of a cloud's tuner if there is one.
+        """Return NCCL's choice: that of a cloud's tuner if there is one, else the fastest, the first of equals.
+
+        A tuner's choice that NCCL cannot use is passed over.
 
         Args:
             collective: A name of COLLECTIVES.
             size_bytes: Bytes of the whole message; for allgather the bytes that a rank ends with.
-            switch_sums: Whether switches can add the type of the elements; they cannot add integers of 8 bits.
+            switch_sums: Whether switches can add the type of the elements; they cannot add integers of 8 bits. If not,
+                NVLS and NVLSTree are no choice for sums.
 
         Raises:
             NotModelled: The cost model has no such collective, or finds nothing for it.
@@ -133,7 +147,10 @@ class NcclModel(LibraryCostModel):
 
     @cached_property
     def graphs(self) -> dict[str, ChannelGraph]:
-        """Return the channels by algorithm; empty where the nodes have no ring."""
+        """Return the channels by algorithm, as all nodes have them; empty where the nodes have no ring.
+
+        NVLSTree has those of NVLS, and PAT those of trees. An algorithm without channels has a graph of 0.
+        """
         comm = self.communicator
         multi_node = comm.nnodes > 1
         ring = joint([find_channels(node, f.RING, comm.capability, multi_node) for node in comm.kinds])
@@ -147,7 +164,8 @@ class NcclModel(LibraryCostModel):
     def channels(self) -> int:
         """Return the number of channels of rings and trees as they run; there must be a ring.
 
-        It is twice what the search found, and more where few GPUs of a node have fast links.
+        It is twice what the search has for both, 64 at most. From Hopper on it is twice that again between nodes, if it
+        is below 16 and a ring's channel has more than 45 GB/s in the node.
         """
         comm, ring = self.communicator, self.graphs[f.RING]
         twice = min(f.MOST_CHANNELS, 2 * self._searched_channels)
@@ -156,19 +174,24 @@ class NcclModel(LibraryCostModel):
 
     @cached_property
     def _searched_channels(self) -> int:
-        """Return the number of channels that the search found for both rings and trees."""
+        """Return the number of channels that rings and trees both have by the search; that of rings without trees."""
         ring, tree = self.graphs[f.RING].channels, self.graphs[f.TREE].channels
         return min(ring, tree or ring)
 
     @cached_property
     def nvls_channels(self) -> int:
-        """Return the number of channels of NVLS."""
+        """Return the number of channels of NVLS: 16 before Blackwell, then 32 between nodes and 24 in one."""
         if self.communicator.capability < f.CAPABILITY_BLACKWELL:
             return f.NVLS_CHANNELS_HOPPER
         return f.NVLS_CHANNELS_BLACKWELL if self.communicator.nnodes > 1 else f.NVLS_CHANNELS_BLACKWELL_NODE
 
     def _choice(self, collective: str, algorithm: str, protocol: str, size_bytes: float) -> Iterator[LibraryChoice]:
-        """Yield the choice, if there is one."""
+        """Yield the choice of one algorithm and protocol; nothing if NCCL does not run it here or it has no bandwidth.
+
+        The bandwidth of trees, and from Blackwell on of NVLSTree, is corrected by the size. The latency of an allreduce
+        over rings between nodes under Simple is 1.4 times as long (1.9 before capability 80) from 64 bytes a channel
+        and rank on.
+        """
         if not self._allowed(collective, algorithm, protocol):
             return
         algbw = self._algbw_gbs(collective, algorithm, protocol)
@@ -188,7 +211,12 @@ class NcclModel(LibraryCostModel):
         yield LibraryChoice(algorithm, protocol, channels, latency + size_bytes / (1000 * algbw), latency, algbw)
 
     def _allowed(self, collective: str, algorithm: str, protocol: str) -> bool:
-        """Return True if NCCL runs the algorithm with this protocol here."""
+        """Return True if NCCL runs the algorithm with this protocol here.
+
+        It must have channels. NVLS runs in one node, NVLSTree and PAT between nodes (PAT with one GPU a node), all
+        three under Simple. NVLS and NVLSTree need two channels, and NVLS at most 32 GPUs but for allreduce. Rings and
+        trees run under LL128 only where stores arrive whole (`_whole_stores`).
+        """
         comm, graph = self.communicator, self.graphs.get(algorithm, ChannelGraph())
         if not graph.channels:
             return False
@@ -202,7 +230,14 @@ class NcclModel(LibraryCostModel):
         return protocol != f.LL128 or self._whole_stores(graph)
 
     def _whole_stores(self, graph: ChannelGraph) -> bool:
-        """Return True if stores of 128 bytes arrive whole, as LL128 needs: over NVLink, and near NICs."""
+        """Return True if stores of 128 bytes arrive whole, as LL128 needs.
+
+        That is so from capability 70 on over NVLink, or with one GPU a node. Between nodes, before Hopper, there must
+        be a NIC for at most two GPUs.
+
+        Args:
+            graph: The channels of the algorithm.
+        """
         comm = self.communicator
         if comm.capability < 70 or not (graph.nvlink or max(comm.sizes) == 1):
             return False
@@ -211,7 +246,11 @@ class NcclModel(LibraryCostModel):
         return all(2 * len(node.nics) >= node.gpus for node in comm.kinds)
 
     def _algbw_gbs(self, collective: str, algorithm: str, protocol: str) -> float:
-        """Return the bytes of the message by time, in GB/s, once the pipeline is full."""
+        """Return the bytes of the message by time, in GB/s, once the pipeline is full; 0 or less if it cannot run.
+
+        The channels' GB/s in sum are multiplied by the protocol's efficiency and limited by its figures, and then
+        divided by the bytes that a rank sends for each byte of the message.
+        """
         comm, graph = self.communicator, self.graphs[algorithm]
         n, column = comm.nranks, min(comm.nnodes, 3) - 1
         gen = f.generation(comm.capability)
@@ -241,7 +280,16 @@ class NcclModel(LibraryCostModel):
         return bus * 0.5
 
     def _nvls_gbs(self, collective: str, algorithm: str, graph: ChannelGraph, gen: f.Generation) -> float:
-        """Return the GB/s of one channel: the least of the switch, the network, and NVLSTree's measured rate."""
+        """Return the GB/s of one channel of NVLS or NVLSTree.
+
+        It is the least of what the switch and the network carry, and for NVLSTree of its measured rate.
+
+        Args:
+            collective: A name of COLLECTIVES.
+            algorithm: NVLS or NVLSTree.
+            graph: Its channels, at least one.
+            gen: The figures of the GPUs.
+        """
         comm = self.communicator
         ppn = comm.nranks / comm.nnodes
         intra = graph.intra_gbs * gen.nvls * (graph.channels - 1) / graph.channels
@@ -252,7 +300,14 @@ class NcclModel(LibraryCostModel):
         return min(intra, inter, gen.nvls_tree_gbs[min(comm.nnodes, 3) - 1])
 
     def latency_us(self, collective: str, algorithm: str, protocol: str, times: f.Latencies = f.SOURCE) -> float:
-        """Return the time in µs of a message without bytes, by the latencies of the source or by others."""
+        """Return the time in µs of a message without bytes, by the latencies of the source or by others.
+
+        Args:
+            collective: A name of COLLECTIVES.
+            algorithm: An algorithm of it, which must have channels.
+            protocol: LL, LL128 or Simple.
+            times: Times of a call and of a step by algorithm and protocol.
+        """
         comm, graph, p = self.communicator, self.graphs[algorithm], f.PROTOCOLS.index(protocol)
         n, nodes, steps = comm.nranks, comm.nnodes, steps_of(collective, comm.nranks)
         ppn = n / nodes
@@ -279,7 +334,10 @@ class NcclModel(LibraryCostModel):
         return base + int(math.log2(nodes)) * inter / 3.5 + n * 2.8
 
     def _running(self, algorithm: str, protocol: str, size_bytes: float) -> int:
-        """Return the number of channels of a call; it is smaller if a thread would have too little to do."""
+        """Return the number of channels of a call; fewer, down to 1, if a thread would have too little to do.
+
+        NVLS and NVLSTree always run all of theirs.
+        """
         if algorithm in (f.NVLS, f.NVLS_TREE):
             return self.nvls_channels
         threads = f.THREADS[protocol]
@@ -292,15 +350,22 @@ class NcclModel(LibraryCostModel):
 
 
 def steps_of(collective: str, nranks: int) -> int:
-    """Return the number of steps of a collective over a ring of `nranks`; `nranks` for broadcast and reduce."""
+    """Return the number of steps of a collective over a ring of `nranks`.
+
+    It is 2 (nranks - 1) for allreduce, nranks - 1 for allgather and reducescatter, and nranks for all others.
+    """
     return {"allreduce": 2 * (nranks - 1), "allgather": nranks - 1, "reducescatter": nranks - 1}.get(collective, nranks)
 
 
 def nccl_model(topology: Topology, group: Sequence[int]) -> NcclModel:
     """Return NCCL's cost model for a group of ranks of a topology.
 
+    Args:
+        topology: The topology.
+        group: Ranks of the topology.
+
     Raises:
         NotModelled: The topology does not state what the model needs, NCCL does not run on these devices, or the group
-            is one that `communicator` refuses.
+            is one that `communicator` refuses. That the nodes have no ring is only raised by `choose`.
     """
     return NcclModel(communicator(topology, group))

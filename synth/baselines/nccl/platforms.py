@@ -38,12 +38,17 @@ Region = tuple[str, str, tuple[Corner, ...]]  # algorithm, protocol, corners
 
 
 def net_latency_us(platform: str) -> float:
-    """Return the latency of a NIC that NCCL is told on a cloud's machine; 0: none, as by InfiniBand's plug-in."""
+    """Return the latency in µs that a cloud's plug-in states to NCCL for the NICs of a machine.
+
+    It is 0 for a name that no plug-in knows, as by InfiniBand's plug-in.
+    """
     return next((us for pattern, us in _NET_LATENCY_US if re.fullmatch(pattern, platform)), 0.0)
 
 
 def tuned(platform: str, nranks: int, nnodes: int, collective: str, size_bytes: float) -> list[tuple[str, str]]:
     """Return (algorithm, protocol) of the cloud's tuner, first choice first; empty if it leaves the choice to NCCL.
+
+    It does so for other machines, on fewer than three nodes, and where ranks do not divide evenly among nodes.
 
     Args:
         platform: The cloud's name of the machine.
@@ -62,7 +67,7 @@ def tuned(platform: str, nranks: int, nnodes: int, collective: str, size_bytes: 
 
 @cache
 def _regions() -> dict[tuple[str, int, str], list[Region]]:
-    """Return the regions by machine, GPUs a node and collective."""
+    """Return the regions by machine, GPUs a node and collective, in the order of the source; they are read once."""
     regions_of: dict[tuple[str, int, str], list[Region]] = {}
     current_regions: list[Region] = []
     for line in re.sub(r"\n +", " ", REGIONS).strip().splitlines():
@@ -76,7 +81,10 @@ def _regions() -> dict[tuple[str, int, str], list[Region]]:
 
 
 def _corner(text: str) -> Corner:
-    """Return the corner that a text `bytes@ranks` states."""
+    """Return the corner that a text `bytes@ranks` states, as logarithms to base 2.
+
+    Bytes may have the unit K, M or G (powers of 1024). ∞ is 100 GiB or 2²⁰ ranks, and 0 bytes are 10⁻⁶.
+    """
     size, ranks = text.split("@")
     unit = _UNITS.get(size[-1], 0)
     in_bytes = _MOST_BYTES if size == "∞" else int(size[:-1]) * unit if unit else int(size)

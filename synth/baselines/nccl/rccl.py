@@ -57,7 +57,9 @@ class RcclModel(LibraryCostModel):
     library, collectives = "RCCL", COLLECTIVES
 
     def choose(self, collective: str, size_bytes: float) -> LibraryChoice:
-        """Return RCCL's choice, the first of equals, or its all-pairs for small allreduces on 8 MI300.
+        """Return RCCL's choice: the fastest, the first of equals; or its all-pairs for small allreduces on 8 MI300.
+
+        Small is up to 16 MiB.
 
         Args:
             collective: A name of COLLECTIVES.
@@ -73,11 +75,15 @@ class RcclModel(LibraryCostModel):
 
     @cached_property
     def mi300(self) -> bool:
-        """Return True for one node of MI300, for which exceptions hold."""
+        """Return True for one node of MI300 (architectures gfx94…), for which exceptions hold."""
         return self.nnodes == 1 and self.gcn.startswith("gfx94")
 
     def _choice(self, collective: str, algorithm: str, protocol: str, size_bytes: float) -> Iterator[LibraryChoice]:
-        """Yield the predicted time of an algorithm with a protocol; nothing if RCCL cannot use the two together."""
+        """Yield the choice of one algorithm and protocol with its time; nothing if RCCL cannot use the pair.
+
+        RCCL cannot use LL128 on machines without it, trees under Simple on one node of MI300, and what has no
+        bandwidth. The number of channels is 0, not known.
+        """
         if protocol == f.LL128 and not self.machine.ll128:
             return
         if self.mi300 and (algorithm, protocol) == (f.TREE, f.SIMPLE):
@@ -98,7 +104,7 @@ class RcclModel(LibraryCostModel):
         yield LibraryChoice(algorithm, protocol, 0, latency + size_bytes / (1000 * algbw), latency, algbw)
 
     def _latency_us(self, collective: str, algorithm: str, p: int) -> float:
-        """Return the time of a message without bytes; `p` is the index of the protocol."""
+        """Return the time in µs of a message without bytes; `p` is the index of the protocol in PROTOCOLS."""
         n, nodes, tuning = self.nranks, self.nnodes, r.TUNINGS[self.machine.tuning]
         base, row = r.BASE_US[p], _ROW[algorithm]
         intra, inter = tuning.xgmi_us[row][p], tuning.network_us[row][p]
@@ -111,9 +117,9 @@ class RcclModel(LibraryCostModel):
         return base + (steps_of(collective, n) - crossing) * max(intra, post) + crossing * inter
 
     def _all_pairs(self, size_bytes: float) -> LibraryChoice:
-        """Return the choice in which all send to all and back: two steps over all links.
+        """Return the all-pairs choice for an allreduce, in which all send to all and back: two steps over all links.
 
-        Under LL half of the bytes are flags.
+        It is under LL below 512 KiB, where half of the bytes are flags, else under Simple.
         """
         protocol = f.LL if size_bytes < r.ALL_PAIRS_SIMPLE else f.SIMPLE
         p, share = f.PROTOCOLS.index(protocol), 0.5 if protocol == f.LL else 1.0
@@ -125,7 +131,8 @@ class RcclModel(LibraryCostModel):
 def rccl_model(topology: Topology, group: Sequence[int]) -> RcclModel:
     """Return RCCL's cost model for a group of ranks of a topology.
 
-    A node is recognized by the number of links of each width of every device, not by the devices that these join.
+    A node is recognized by the number of links of each width of every device, not by the devices that these join. The
+    GB/s of all rings are those that RCCL states for the machine, or what leaves the fastest device over its links.
 
     Raises:
         NotModelled: The devices are not AMD's, or the group is one rank or not a number of whole nodes that RCCL knows.
@@ -157,7 +164,14 @@ def rccl_model(topology: Topology, group: Sequence[int]) -> RcclModel:
 
 
 def _xgmi_gbs(topology: Topology, nodes: Sequence[Ints]) -> Floats:
-    """Return the summed GB/s of the direct links between the devices of each node, shape (nodes, devices, devices)."""
+    """Return the summed GB/s of the direct links between the devices of each node, shape (nodes, devices, devices).
+
+    Links of the network and over PCIe do not count.
+
+    Args:
+        topology: The topology.
+        nodes: Ranks of each node, as many in each.
+    """
     n = len(nodes[0])
     place = np.full(topology.nvertices, -1)
     place[np.concatenate(nodes)] = np.arange(len(nodes) * n)
@@ -170,7 +184,15 @@ def _xgmi_gbs(topology: Topology, nodes: Sequence[Ints]) -> Floats:
 
 
 def _is_wired(gbs: Floats, wiring: r.Wiring) -> bool:
-    """Return True if the GB/s from device to device have this wiring in both directions, with nearly equal links."""
+    """Return True if the GB/s from device to device have this wiring in both directions, with nearly equal links.
+
+    Each pair's GB/s must be within a tenth of a whole number of equal links. Devices may be in any order: only how many
+    links each device has to each neighbour counts.
+
+    Args:
+        gbs: GB/s [from, to], shape (devices, devices).
+        wiring: The numbers of links of every device.
+    """
     one_gbs = gbs.sum() / sum(map(sum, wiring))
     links = np.rint(gbs / one_gbs) if one_gbs else gbs
     if (abs(gbs - links * one_gbs) > _TOLERANCE * gbs).any():

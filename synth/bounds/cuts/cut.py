@@ -40,7 +40,11 @@ def find_cuts(search: BoundSearch) -> Iterator[Cut]:
 def _late(search: BoundSearch, sets: list[Bools]) -> Iterator[Cut]:
     """Yield, for the cuts, claims about the chunks that reach the cut late or have far to go after it.
 
-    They are the pairs of latency and bytes for which no other pair is higher in both.
+    They are the pairs of latency and bytes for which no other pair is higher in both, the highest latency first.
+
+    Args:
+        search: The search.
+        sets: Flags of the ranks on the sending side of each cut, shape (nranks,).
     """
     net, fraction = search.problem.network, search.problem.collective.fraction
     late_cuts = []

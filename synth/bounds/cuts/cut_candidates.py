@@ -21,7 +21,8 @@ def candidates(problem: Problem, traffic: Traffic, tuning: BoundTuning) -> list[
     """Return the sending sides of cuts that are worth a proof, as distinct flags of local ranks.
 
     They are single ranks, nodes and their complements; the best prefixes of orders by distance and by the graph's least
-    eigenvectors; and the ranks on either side of every link of a longest route. None is empty and none has all ranks.
+    eigenvectors; and the ranks on either side of every link of a longest route. In large networks only those count that
+    are estimated to be the worst. None is empty and none has all ranks.
     """
     n, few = problem.nranks, tuning.few
     nodes = [flags for flags in node_sets(problem) if not flags.all()]
@@ -46,7 +47,8 @@ def candidates(problem: Problem, traffic: Traffic, tuning: BoundTuning) -> list[
 def blocks(problem: Problem, tuning: BoundTuning) -> list[Bools]:
     """Return the sending sides of cuts for a quotient problem, one of all sets that translations map onto each other.
 
-    They are the first rank, the first node, the first ranks up to every stride and half of them, and their complements.
+    They are flags of local ranks: the first rank, the first node, and the first s, s·⌊e/2⌋ and s·e ranks for a
+    translation of stride s and extent e, each followed by its complement. None is empty and none has all ranks.
     """
     assert problem.quotient is not None
     n, ranks = problem.nranks, np.arange(problem.nranks)
@@ -71,24 +73,29 @@ def _single_ranks(problem: Problem, traffic: Traffic, tuning: BoundTuning) -> li
 
 
 def _both_sides(sets: list[Bools]) -> list[Bools]:
-    """Return every set and its complement."""
+    """Return every set followed by its complement."""
     return [flags for members in sets for flags in (members, ~members)]
 
 
 def node_sets(problem: Problem) -> list[Bools]:
-    """Return the local ranks of every node of the cluster that group or relays touch, as flags of shape (nranks,)."""
+    """Return the local ranks of every node of the cluster that group or relays touch, as flags of shape (nranks,).
+
+    Nodes are in the order of their numbers.
+    """
     node = problem.topology.nodes[np.array(problem.ranks)]
     return [node == i for i in np.unique(node)]
 
 
 def _bytes_per_gbs(amount: Floats, capacity: Floats) -> Floats:
-    """Return the amount that must cross each GB/s, or 0 where there is no capacity."""
+    """Return the amount / the capacity in GB/s of each index, or 0 where the capacity is 0 or infinite."""
     usable = np.isfinite(capacity) & (capacity > 0)
     return np.asarray(np.where(usable, amount / np.where(usable, capacity, 1.0), 0.0))
 
 
 def worst(amount: Floats, capacity: Floats, count: int) -> list[int]:
     """Return the indices of the `count` largest amounts per GB/s, the worst first; fewer where others are 0.
+
+    Of equals the lower index comes first.
 
     Args:
         amount: Amount of each index, ≥ 0.
@@ -157,17 +164,18 @@ class _HopGraph:
         self.corners = rows[1:]
 
     def _hops_from(self, vertex: int) -> Floats:
-        """Return the hops from a vertex to every vertex."""
+        """Return the hops from a vertex to every vertex, shape (nvertices,); inf where there is no route."""
         return np.asarray(self.hops.rows(np.array([vertex]))[0])
 
     def _furthest(self, row: Floats) -> int:
-        """Return the reachable rank with the largest distance in a row."""
+        """Return the local rank with the largest finite distance in a row of all vertices; the lowest of equals."""
         return int(np.where(np.isfinite(row), row, -1.0)[: self.n].argmax())
 
     def sides(self) -> Iterator[Bools]:
-        """Yield, for links on a longest route, which ranks are nearer to the start of the link than to its end.
+        """Yield, for links on a longest route, the ranks that are fewer hops from the link's end than from its start.
 
-        The route leads between two corners; of a long one only some links count. Flags have shape (n,).
+        The route leads from a corner to the rank that is farthest from it; of a long one only some links count, evenly
+        spread. Each yield is flags of the ranks, shape (n,).
         """
         row = self.corners[0]
         at = self._furthest(row)
@@ -200,7 +208,8 @@ class _HopGraph:
     def _least_eigenvectors(self) -> list[Floats]:
         """Return the eigenvectors of the Laplacian's second and third least eigenvalues (Fiedler vectors).
 
-        Each has shape (nvertices,). There are none for fewer than 4 vertices or more than the tuning allows.
+        Links count by their bandwidths. Each has shape (nvertices,) and is rounded to 9 digits. There are none for
+        fewer than 4 vertices or more than the tuning allows.
         """
         n = self.nvertices
         if n > self.tuning.spectral_vertices or n < 4:

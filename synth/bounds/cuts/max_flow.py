@@ -71,9 +71,21 @@ def _dinic(  # One compiled loop (levels, then paths along them) would be no cle
     next_arc: Any,
     path: Any,
 ) -> int:
-    """Return the flow, at most `enough`; `remaining` then holds the remaining capacities.
+    """Return the flow from source to target, at most `enough`.
 
     If the flow is less than `enough`, `level` is at least 0 at every vertex that the source still reaches.
+
+    Args:
+        head: End vertex of each arc; arcs 2i and 2i + 1 are reverse to each other.
+        ptr: Start of each vertex's arcs in `arc`.
+        arc: Arcs that leave each vertex.
+        remaining: Capacity of each arc; at the end what remains of it.
+        source: Source vertex.
+        target: Target vertex.
+        enough: Flow at which the search stops.
+        level: Room for a number for each vertex; it is overwritten.
+        next_arc: Room for a number for each vertex; it is overwritten.
+        path: Room for a number for each vertex; it is overwritten.
     """
     n, flow = len(ptr) - 1, 0
     while True:

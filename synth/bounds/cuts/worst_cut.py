@@ -64,7 +64,8 @@ class WorstCuts:
 def decimal_fraction(value: float) -> Fraction:
     """Return the fraction that a number's shortest decimal says, or the ratio of small whole numbers behind it.
 
-    1/3 for 0.3333333333333333, 468/10 for 46.8.
+    It is 1/3 for 0.3333333333333333, 468/10 for 46.8. The ratio is taken if its denominator is at most 2¹⁶ and it is
+    the number to the last bit.
     """
     near = Fraction(value).limit_denominator(1 << 16)
     return near if float(near) == value else Fraction(repr(value))
@@ -73,11 +74,15 @@ def decimal_fraction(value: float) -> Fraction:
 def _scaled(values: Floats, up: bool) -> tuple[Ints, Fraction, bool]:
     """Return whole numbers for numbers ≥ 0, the value of one unit, and whether they are exact.
 
-    Numbers whose exact whole numbers would add up to more than _WHOLE are rounded, so that their sum is at most that.
+    Each number counts as its `decimal_fraction`. Numbers whose exact whole numbers would add up to more than 2³⁰ are
+    rounded, so that their sum is at most that.
 
     Args:
         values: The numbers.
         up: Whether to round up; else down.
+
+    Returns:
+        The whole numbers, int, in the order of the values; the unit; and True if nothing is rounded.
     """
     distinct, place = np.unique(values, return_inverse=True)
     exact = [decimal_fraction(value) for value in distinct.tolist()]
@@ -189,7 +194,10 @@ class CutDemand:
         self.complete = bool(only[moved].all() and (apart == len(wanting) - inside).all())
 
     def supply_for(self, target: int) -> Ints:
-        """Return what must get between `target` and every rank of the group, in units of `unit`, int, shape (k,)."""
+        """Return what must get between `target` and every rank of the group, in units of `unit`, int, shape (k,).
+
+        Inward it flows from every rank to the target, else from the target to every rank.
+        """
         entries = slice(self.ptr[target], self.ptr[target + 1])
         amount = np.zeros(self.k, dtype=np.int64)
         np.add.at(amount, self.far_rank[entries], self.supply[entries])
@@ -214,7 +222,10 @@ class WholeDemand(CutDemand):
         self.exact, self.complete = True, kind.unit != PAIR and bool(wants)
 
     def supply_for(self, target: int) -> Ints:
-        """Return what must get between `target` and every rank of the group, in units of `unit`, int, shape (k,)."""
+        """Return what must get between `target` and every rank of the group, in units of `unit`, int, shape (k,).
+
+        It is 1 for every rank but the target itself, which has 0.
+        """
         amount = np.ones(self.k, dtype=np.int64)
         amount[target] = 0
         return amount
@@ -226,7 +237,7 @@ def worst_cuts(problem: Problem, most_work: int) -> WorstCuts:
     The last is the worst of all sets of ranks if the result says that it is `exact`.
 
     For a sum that one rank wants, the same holds of the reversed network: what a rank contributes must flow away from
-    it. Sums that several ranks want, and values that several hold, are left out.
+    it. Sums that more than one rank wants, and values that more than one holds, are left out.
 
     Args:
         problem: The problem, or a quotient problem.
@@ -295,10 +306,10 @@ class _CutSearch:
         It has flags of the graph's vertices, shape (vertices,). The result is None where all supply gets to the target.
 
         Args:
-            supply: What the target wants from every rank.
-            also_near: Ranks that must be on the near side.
+            supply: What the target wants from every rank, shape (k,).
+            also_near: Flags of the ranks that must be on the near side, shape (k,).
             target: The target.
-            worst: Ratio of the worst cut so far.
+            worst: Ratio of the worst cut so far, of what must cross to what can, in units.
         """
         enough = int(supply.sum()) * worst.denominator
         supplied = np.where(also_near, enough, supply * worst.denominator)

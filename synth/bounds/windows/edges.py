@@ -20,8 +20,12 @@ _REACH = 2.0  # mean latencies that the short slots cover at least, even if some
 def window_edges(net: Network, end_us: float, slots: int) -> Floats:
     """Return the edges of slots, ascending from 0 to `end_us`.
 
+    They are sums of the network's latencies from 0 on, and the same sums back from the end. About half of the slots'
+    number are taken from each side, the least; where these would cover too little time, sums farther from each other
+    are. Edges that are nearly the same become one.
+
     Args:
-        net: The network, whose latencies decide where edges lie; without latencies all slots are equally long.
+        net: The network; without latencies above 0 all slots are equally long.
         end_us: End of the last slot in µs.
         slots: About the most slots; there may be far fewer, or one more.
 
@@ -48,6 +52,8 @@ def window_edges(net: Network, end_us: float, slots: int) -> Floats:
 def _sums(alpha: Floats, upto_us: float, most: int) -> tuple[Floats, bool]:
     """Return 0 and at most `most` sums of latencies below `upto_us`, ascending, and whether these are all.
 
+    A sum that is nearly the same as the one before it is left out.
+
     Args:
         alpha: The distinct latencies in µs, above 0, ascending.
         upto_us: Limit of the sums in µs, which no sum reaches.
@@ -68,7 +74,10 @@ def _sums(alpha: Floats, upto_us: float, most: int) -> tuple[Floats, bool]:
 
 
 def _thinned(sums: Floats, most: int) -> Floats:
-    """Return the sums without those nearest to their predecessors, so that `most` besides the first remain at most."""
+    """Return at most `most` sums besides the first, ascending.
+
+    The sum that is nearest to its predecessor is left out first.
+    """
     while len(sums) > most + 1:
         sums = np.delete(sums, int(np.diff(sums).argmin()) + 1)
     return sums

@@ -58,7 +58,12 @@ class Slots:
 
 
 def slots_of(net: Network, edges: Floats) -> Slots:
-    """Return the slots of a network between the edges, times in µs that rise from 0, shape (slots + 1,)."""
+    """Return the slots of a network between the edges.
+
+    Args:
+        net: The network, whose latencies decide where sends land.
+        edges: Times in µs that rise from 0, shape (slots + 1,); this is not checked.
+    """
     # A slightly longer α makes edges meet that rounding separates; no schedule gets longer by more than that factor.
     comes = edges[None, :-1] + net.carriers.alpha_us[:, None] * (1 + _ROUNDING)
     lands = np.searchsorted(edges, comes.ravel(), side="right").reshape(comes.shape) - 1
@@ -91,7 +96,8 @@ class ChunkClass:
     def flows(self) -> list[tuple[int, int]]:
         """Return (source, goal) of all flows: each contribution to each goal of a sum, otherwise a copy to each goal.
 
-        A copy's source is the first holder, and stands for any holder.
+        A goal that holds the chunk gets no copy, and no contribution of its own. A copy's source is the first holder,
+        and stands for any holder.
         """
         if self.reduces:
             return [(h, g) for g in self.goals.tolist() for h in self.holders.tolist() if h != g]
@@ -99,12 +105,15 @@ class ChunkClass:
         return [(int(self.holders[0]), g) for g in self.goals.tolist() if g not in holders]
 
     def starts(self, source: int) -> Ints:
-        """Return the ranks at which a flow from a source may start."""
+        """Return the ranks at which a flow from a source may start: of a sum the source, of a copy any holder."""
         return np.array([source]) if self.reduces else self.holders
 
 
 def alike_chunks(problem: Problem) -> list[ChunkClass]:
-    """Return the problem's chunks that move, grouped by their holders and goals, in the order of their first chunks."""
+    """Return the problem's chunks that move, grouped by whether they reduce and by their holders and goals.
+
+    Groups are in the order of their first chunks. Chunks that no rank must get are left out.
+    """
     collective = problem.collective
     classes = [
         ChunkClass(
@@ -304,17 +313,22 @@ class Window(Witness):
         return replace(self, windows=tuple((int(resource_map[row[0]]), *row[1:]) for row in self.windows))
 
     def limit(self, problem: Problem) -> Limit:
-        """Return the limit that messages of `at_bytes` and more need `times[-1]`, and smaller ones their part of it.
+        """Return (0, T / `at_bytes`, T): messages of `at_bytes` and more need T, and smaller ones their part of it.
 
-        It is NOTHING where the prices refute nothing. It takes O(flows × links × slots).
+        T is `times[-1]` in µs, less a rounding. The result is (0, 0, inf) where the prices refute nothing. It takes
+        O(flows × links × slots).
 
         Raises:
-            BadWitness: As for `balance`.
+            BadWitness: The witness names something that does not exist, or has a wrong price, time or size; see
+                `balance`.
         """
         return self.limit_of(*self.balance(problem))
 
     def limit_of(self, paid: float, cost: Floats) -> Limit:
-        """Return the limit that follows from a `balance`; NOTHING where the prices refute nothing.
+        """Return the limit (0, µs per byte, µs at most) that follows from a `balance`.
+
+        It is (0, 0, inf) where the prices refute nothing: what `at_bytes` bytes pay is not more than what all capacity
+        costs until the end.
 
         Args:
             paid: The least that a message's byte pays; may be inf.
@@ -329,13 +343,14 @@ class Window(Witness):
         return 0.0, end_us / self.at_bytes, end_us
 
     def balance(self, problem: Problem) -> tuple[float, Floats]:
-        """Return the least that a message's byte pays, and what all capacity costs in a µs of each slot, as (slots,).
+        """Return the least that a message's byte pays, and what all capacity costs in a µs of each slot.
 
-        It takes O(flows × links × slots).
+        The first is inf where something cannot arrive before the end; the second has shape (slots,). It takes O(flows ×
+        links × slots).
 
         Raises:
             BadWitness: The witness names a slot, resource, link, rank or flow that does not exist, a price is negative
-                or not finite, the times do not rise from 0, or there are too many slots or ranks.
+                or not finite, the times do not rise from 0, or there are more than 256 slots or 128 ranks.
         """
         net = problem.network
         slots = slots_of(net, self._edges())
@@ -381,7 +396,11 @@ class Window(Witness):
         return prices
 
     def _edges(self) -> Floats:
-        """Return the edges of the slots; raise BadWitness if they do not rise from 0 or are too many."""
+        """Return the edges of the slots in µs, shape (slots + 1,).
+
+        Raises:
+            BadWitness: They do not rise from 0, are not finite, or are fewer than 2 or more than 257.
+        """
         edges = np.array(self.times, dtype=np.float64)
         good = 2 <= len(edges) <= MOST_SLOTS + 1 and edges[0] == 0.0 and bool(np.all(np.diff(edges) > 0))
         if not good or not np.isfinite(edges).all():

@@ -67,12 +67,18 @@ def find_shapes(search: BoundSearch) -> list[WindowShape]:
 
 
 def needs_first_whole(chunk_class: ChunkClass) -> bool:
-    """Return True if the first rank with the whole sum matters; otherwise flows prove as much."""
+    """Return True if the first rank with the whole sum matters: it is a sum that more than one rank wants.
+
+    For others flows prove as much.
+    """
     return chunk_class.reduces and len(chunk_class.goals) > 1
 
 
 def _steepest_parts(search: BoundSearch) -> list[tuple[tuple[int, ...], ...]]:
-    """Return, as a list of at most one, the partition of the witness that proves most at the size."""
+    """Return the partition of the `Parts` witness that proves most at the search's size, as a list of one.
+
+    The list is empty where there is no such witness.
+    """
     proved = [witness for witness in search.witnesses if isinstance(witness, Parts)]
     return [max(proved, key=lambda witness: witness.at(search.size_bytes)).parts] if proved else []
 
@@ -89,7 +95,11 @@ def flows_at(chunk_class: ChunkClass, ends: tuple[int, ...] | None) -> list[tupl
 
 
 def _farthest(problem: Problem, size_bytes: float) -> int:
-    """Return the rank from or to which the whole message takes longest, by its links and the farthest rank."""
+    """Return the rank from or to which the whole message takes longest: its highest latency to a rank, and its bytes.
+
+    The bytes take the sum of the bandwidths of its links in or out, of which the lower counts. It is a member of the
+    group.
+    """
     net, k = problem.network, problem.collective.nranks
     away_us = least_latency(net.nranks, net.src, net.dst, net.alpha_us)[:k, :k]
     out, into = (np.bincount(end, weights=net.bandwidth_gbs, minlength=net.nranks)[:k] for end in (net.src, net.dst))

@@ -103,15 +103,22 @@ def refutations(search: BoundSearch) -> Iterator[Window | None]:
 
 
 def _text(times: tuple[float, ...], prices: int) -> str:
-    """Return the text of a witness with so many prices."""
+    """Return the text of a witness: its number of slots, its end in µs and its number of prices."""
     return f"{len(times) - 1} windows of time up to {times[-1]:.6g} µs, {prices} prices"
 
 
 def _latest(problem: Problem, claim: Window, most_us: float) -> Window | None:
-    """Return the claim with the latest end that its prices refute if the longest slot changes its length, or None.
+    """Return the claim with the latest end that its prices refute if the longest slot changes its length.
 
     The other slots stay as they are to each other, so what a byte pays stays the same. The end is where what all bytes
-    pay equals what the capacity costs. This is one of Newton's steps towards the last end that any prices refute.
+    pay equals what the capacity costs. This is one of Newton's steps towards the last end that any prices refute. Where
+    that fails, the claim's last slot is stretched as far as the prices still refute (`_stretched`). The result is None
+    if they do not refute the claim's own end either.
+
+    Args:
+        problem: The problem.
+        claim: A claim.
+        most_us: End in µs that stretching does not try any more.
     """
     paid, cost = claim.balance(problem)
     lengths = np.diff(claim.times)
@@ -217,10 +224,14 @@ class _WindowProgram:
             self._add(chunk_class)
 
     def solved(self, workers: Workers, deadline: float) -> Iterator[Floats | None]:
-        """Yield None while the solver works, then the values of all variables, or None if there are none.
+        """Ask the solver; yield None while it works, then the values of all variables once, or None if there are none.
 
         There are none when `now` has passed `deadline` or the solver failed. If the caller stops early, the solver is
         killed.
+
+        Args:
+            workers: Solver processes.
+            deadline: End of the wait, on the clock of `now`.
         """
         ticket = workers.ask("linear", self.builder.build(), max(0.01, deadline - now()), True)
         try:
@@ -232,7 +243,7 @@ class _WindowProgram:
         yield None if solution is None else solution.values
 
     def paid(self, values: Floats) -> float:
-        """Return what the message pays by a solution, if all capacity costs 1; a value over 1 refutes the end."""
+        """Return what a message's byte pays by a solution, if all capacity costs 1; a value over 1 refutes the end."""
         return float(sum(amount * values[column] for column, amount in self.pays))
 
     def claim(self, values: Floats) -> Window:
@@ -255,7 +266,12 @@ class _WindowProgram:
         )  # fmt: skip
 
     def _row(self, least: float, *terms: tuple[Ints, Floats]) -> None:
-        """Add one row Σ value · x ≥ least."""
+        """Add one row Σ value · x ≥ least to the program.
+
+        Args:
+            least: The right side.
+            *terms: (columns, values), shape (n,) each, or one value for all columns.
+        """
         self.builder.add_rows(
             np.array([least]), *((np.zeros(len(c), dtype=np.int64), c, np.broadcast_to(v, c.shape)) for c, v in terms)
         )
@@ -263,7 +279,8 @@ class _WindowProgram:
     def _uses(self) -> tuple[Ints, Ints, Floats]:
         """Return links and hyperlinks, the index in `rows` of a capacity that each uses, and what a byte takes of it.
 
-        There is an entry for each use, so that a link that uses several capacities is there several times.
+        There is an entry for each use, so that a link that uses two capacities is there twice. The arrays have shape
+        (uses,).
         """
         net = self.problem.network
         links = [row.links for row in self.rows]

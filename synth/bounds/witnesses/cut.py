@@ -34,9 +34,12 @@ class Cut(ResourceWitness):
     times: tuple[float, ...] = ()
 
     def limit(self, problem: Problem) -> Limit:
-        """Return what follows because all that must leave a set of ranks shares the capacity of all links out of it.
+        """Return (µs, µs per byte, inf): all that must leave a set of ranks shares the capacity of all links out of it.
 
-        It is NOTHING where nothing has to leave, or where no link leaves. Quotient problems ignore `times`.
+        The µs are the least latency from a holder in the set to the start of any link out of it, plus the least over
+        any such link to a goal outside. It is (0, 0, inf) where nothing has to leave, or where no link leaves. With
+        `times` only late chunks count, and their latency. For quotient problems `times` are ignored, and the µs are the
+        least α of the links out.
 
         Raises:
             BadWitness: A rank or resource does not exist, a link out of the set uses none of the resources, or there
@@ -68,7 +71,10 @@ class Cut(ResourceWitness):
         return float(before + (alpha + after).min()), leaving, np.inf
 
     def _late_limit(self, problem: Problem, inside: Bools, crossed: Bools, crossing: Bools, capacity: float) -> Limit:
-        """Return the limit by the chunks that reach the cut late or have far to go after it, which leaves less time.
+        """Return (µs, µs per byte, inf) by the chunks that reach the cut late or have far to go after it.
+
+        The µs are the least time until such a chunk can cross, and the least from then to its goals. It is (0, 0, inf)
+        where no chunk is so late.
 
         Args:
             problem: The problem, which is no quotient.
@@ -78,7 +84,7 @@ class Cut(ResourceWitness):
             capacity: GB/s that the links out of the set share.
 
         Raises:
-            BadWitness: `times` has not two entries, or the problem has too many ranks.
+            BadWitness: `times` has not two entries, or the problem has more than 512 ranks.
         """
         if len(self.times) != 2 or problem.nranks > MOST_TIMED:
             raise self.refusal(f"{len(self.times)} times; it must be two, of {MOST_TIMED} ranks at most, or none")
@@ -92,9 +98,13 @@ class Cut(ResourceWitness):
 
 
 def must_leave(collective: Collective, inside: Bools) -> Bools:
-    """Return which chunks must leave a set of ranks, shape (nchunks,).
+    """Return which chunks must leave a set of ranks; bool, shape (nchunks,).
 
-    They are wanted outside, and only these ranks hold them or they hold a part of the sum.
+    They are wanted outside; and only these ranks hold them, or they are sums to which these ranks contribute.
+
+    Args:
+        collective: The collective.
+        inside: Flags of the ranks of the set, shape (local ranks,).
     """
     (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
     within = segment_sums(inside[hold], hold_ptr)
@@ -105,9 +115,12 @@ def must_leave(collective: Collective, inside: Bools) -> Bools:
 def _whole_leaving(collective: Collective, inside: Bools) -> float:
     """Return the share of the message that must leave a set of ranks in the whole of a quotient problem.
 
+    With m of k members in the set it is m (k - m) / k² for alltoall, m / k for allgather, (k - m) / k for
+    reducescatter, and 1 for allreduce.
+
     Args:
         collective: The quotient problem's collective.
-        inside: Flags of the ranks of the set; 0 is returned for no ranks and for all.
+        inside: Flags of the ranks of the set; 0 is returned for no members and for all.
     """
     k, kind = collective.nranks, collective.kind
     within = int(inside[:k].sum())

@@ -28,9 +28,10 @@ class Ends(ResourceWitness):
     ranks: tuple[int, ...] = ()
 
     def limit(self, problem: Problem) -> Limit:
-        """Return what follows because what comes to a rank uses a link into it, or what leaves it one out of it.
+        """Return (µs, µs per byte, inf): what comes to a rank uses a link into it, or what leaves it one out of it.
 
-        It is NOTHING where nothing has to come or leave, or where there is no such link.
+        The µs are the least α of these links. The result is (0, 0, inf) where nothing has to come or leave, or where
+        there is no such link.
 
         Raises:
             BadWitness: A rank or resource does not exist, such a link uses none of the resources, or not all ranks are

@@ -29,7 +29,9 @@ class Path(Witness):
     ranks: tuple[int, ...] = ()
 
     def limit(self, problem: Problem) -> Limit:
-        """Return the least sum of α between two ranks as the µs, since a chunk must get from one to the other.
+        """Return (µs, 0, inf), where µs is the least sum of α from the first rank to the second.
+
+        It holds since a chunk must get from one to the other. The µs are inf where there is no route.
 
         Raises:
             BadWitness: Not two ranks of the group are named, or nothing has to get from the first to the second.
@@ -57,10 +59,13 @@ class Direct(ResourceWitness):
     of_quotients: ClassVar[bool] = False
 
     def limit(self, problem: Problem) -> Limit:
-        """Return the limit by the load of a resource if everything comes directly, capped by the time of two hops.
+        """Return (α, µs per byte, 2 α): the load of a resource if all goes directly, up to the time of two hops.
+
+        α is the network's least in µs, or 0 where nothing has to move. Only pairs of ranks count whose links all use
+        the resource.
 
         Raises:
-            BadWitness: Not one of the network's resources is named, or the group has too many ranks.
+            BadWitness: Not one of the network's resources is named, or the group has more than 6000 ranks.
         """
         net, collective = problem.network, problem.collective
         k = collective.nranks
@@ -86,6 +91,8 @@ class Direct(ResourceWitness):
 
 def direct_loads(problem: Problem, forced: Bools, listed_below: int = LISTED_BELOW) -> Floats:
     """Return how often every chunk must go over flagged pairs of ranks if all goes in one hop, shape (nchunks,).
+
+    A sum counts for every holder and goal; a plain chunk for each goal for which all holders are flagged.
 
     Args:
         problem: The problem.

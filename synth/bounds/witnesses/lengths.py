@@ -31,13 +31,14 @@ class Lengths(Witness):
         return {resource for resource, _ in self.prices}
 
     def renumbered(self, resource_map: Ints) -> Self:
-        """Return a witness with the resources of another network; see `Witness.renumbered`."""
+        """Return a witness with the resources of another network and the same claims; see `Witness.renumbered`."""
         return replace(self, prices=tuple((int(resource_map[resource]), price) for resource, price in self.prices))
 
     def limit(self, problem: Problem) -> Limit:
-        """Return what follows because the resources must have the capacity for all length that bytes use up.
+        """Return (α, µs per byte, inf): the resources must have the capacity for all length that bytes use up.
 
-        See `metric`.
+        α is the network's least in µs, or 0 where nothing has to move. The µs per byte are those of
+        `lengths_us_per_byte`. If a resource has more than one price, the last counts.
 
         Raises:
             BadWitness: A resource does not exist, or a price is negative or not finite.
@@ -55,6 +56,9 @@ class Lengths(Witness):
 
 def lengths_us_per_byte(problem: Problem, price: Floats) -> float:
     """Return the µs per byte of the message that link lengths prove; 0 if all prices are 0 or a number overflows.
+
+    It is what all bytes of the message use up of length, by the length that all resources offer in a µs (price ×
+    capacity).
 
     Args:
         problem: The problem.

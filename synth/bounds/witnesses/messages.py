@@ -41,16 +41,18 @@ class MessageGaps(Witness):
     at_bytes: float = 0.0
 
     def limit(self, problem: Problem) -> Limit:
-        """Return the least time in which so many nodes can exchange messages, whatever their size or at `at_bytes`.
+        """Return the least time for messages among nodes: (µs, 0, inf), or (0, µs / `at_bytes`, µs) with a size.
 
-        With a size, larger messages need that time too, and smaller ones their part of it: of a faster schedule of
-        theirs all times could be stretched.
+        Without a size, messages count, whatever their size. With `at_bytes` their data count too. Then larger messages
+        need that time too, and smaller ones their part of it: of a faster schedule of theirs all times could be
+        stretched.
 
-        It is NOTHING where a message between nodes has no gap, or where nothing must go between them.
+        It is (0, 0, inf) where a message between nodes has no gap or one below a thousandth of its latency, where a
+        switch multicasts or reduces between nodes, or where no link joins nodes.
 
         Raises:
             BadWitness: The nodes are no partition of the local ranks, not one rank of the group is named, or the size
-                is neither 0 nor a number of bytes.
+                is neither 0 nor a number of bytes from 1 to 10¹⁸.
         """
         net, node_of = problem.network, self._node_of(problem)
         if self.at_bytes and not 1 <= self.at_bytes <= _MOST_BYTES:
@@ -127,13 +129,22 @@ def _numbered(parts: tuple[tuple[int, ...], ...]) -> Ints:
 
 
 def _crosses(net: Network, node_of: Ints) -> bool:
-    """Return whether a switch multicasts or reduces between ranks of different nodes."""
+    """Return whether a multicast or a reduction by a switch joins ranks of different nodes."""
     h = net.hyperlinks
     return h is not None and bool((node_of[h.src] != node_of[h.dst]).any())
 
 
 def _partners(problem: Problem, rank: int, node_of: Ints, incoming: bool) -> Ints:
-    """Return for each node how many of its ranks must send to a rank, or must get something from it; shape (nodes,)."""
+    """Return for each node how many of its ranks must send to a rank, or must get something from it; shape (nodes,).
+
+    The rank itself counts at its node if it holds what it wants.
+
+    Args:
+        problem: The problem.
+        rank: The rank.
+        node_of: Node of each local rank, shape (local ranks,).
+        incoming: Whether ranks send to the rank, else they get something from it.
+    """
     collective, count = problem.collective, int(node_of.max()) + 1
     only = np.diff(collective.holders[0]) == 1
     counts = np.zeros(count, dtype=np.int64)
@@ -163,7 +174,10 @@ class _Partners(NamedTuple):
     nnodes: int
 
     def own_data(self) -> tuple[int, float]:
-        """Return how many nodes have chunks with no other node, and the least share of the message that one has."""
+        """Return how many nodes have chunks with no other node, and the least share of the message that one has.
+
+        It is (0, inf) if no node has.
+        """
         _, place, counts = np.unique(self.chunk, return_inverse=True, return_counts=True)
         alone = counts[place] == 1
         shares = sum_by(self.node[alone], self.share[alone], self.nnodes)
@@ -200,7 +214,15 @@ def _needs(problem: Problem, near_ranks: Bools, node_of: Ints, incoming: bool) -
 
 @lru_cache(maxsize=8)
 def _most_doors(net: Network, parts: tuple[tuple[int, ...], ...], incoming: bool) -> int:
-    """Return how many messages at most can enter a node at once, or leave it, over all nodes."""
+    """Return how many messages at most can enter a node at once from other nodes, or leave it, over all nodes.
+
+    The last eight results are cached.
+
+    Args:
+        net: The network.
+        parts: Local ranks of each node.
+        incoming: Whether messages enter, else they leave.
+    """
     node_of = _numbered(parts)
     near, far = (node_of[net.dst], node_of[net.src]) if incoming else (node_of[net.src], node_of[net.dst])
     return max(_doors(net, (near == node) & (far != node)) for node in range(len(parts)))
@@ -209,7 +231,12 @@ def _most_doors(net: Network, parts: tuple[tuple[int, ...], ...], incoming: bool
 def _doors(net: Network, links: Bools) -> int:
     """Return how many messages at most can be on these links at once.
 
-    Each link counts at the resource that most of these links use.
+    Each link counts at the resource that most of these links use. A resource takes as many messages as its capacity
+    holds of the slowest of its links. The result is at most the number of links.
+
+    Args:
+        net: The network.
+        links: Flags of the links, shape (nlinks,).
     """
     chosen = np.flatnonzero(links)
     users = np.zeros(net.nresources, dtype=np.int64)

@@ -24,9 +24,10 @@ class Parts(ResourceWitness):
     parts: tuple[tuple[int, ...], ...] = ()
 
     def limit(self, problem: Problem) -> Limit:
-        """Return what follows because a sum that all contributors want, in k parts, needs 2(k-1) sends between them.
+        """Return (µs, µs per byte, inf): a sum that all contributors want, in k parts, needs 2(k-1) sends between them.
 
-        Take the first part that has all contributions: each other one has sent by then, and must still receive.
+        Take the first part that has all contributions: each other one has sent by then, and must still receive. The µs
+        are the least α of the links between parts.
 
         Raises:
             BadWitness: The parts are no partition of all ranks, a part has no member of the group, the collective is no

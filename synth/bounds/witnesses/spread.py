@@ -41,6 +41,8 @@ class Spread:
     def least_us(self, nodes: int, ranks: int) -> float:
         """Return the least time in µs in which so many nodes, the rank's own among them, can be reached.
 
+        Call it, or `least_us_of_all`, once for an object.
+
         Args:
             nodes: Number of nodes.
             ranks: Fewest ranks of another node to which the data must go.
@@ -93,7 +95,8 @@ class Spread:
     def least_us_of_all(self, nodes: int, messages: int, data_us: float) -> float:
         """Return the least time in µs in which all nodes' doors can pass some messages and data, as soon as they can.
 
-        A node sends nothing of the rank's before it has something.
+        A node sends nothing of the rank's before it has something. It is 0 without messages. Call it, or `least_us`,
+        once for an object.
 
         Args:
             nodes: Number of nodes, which all may send.
@@ -110,7 +113,10 @@ class Spread:
         return float(ends.min()) + self._alpha_us - self._gap_us
 
     def _count(self, nodes: int) -> None:
-        """Count nodes from one node on: each node that is reached sends through all doors, again after each gap."""
+        """Append (time in µs, nodes that are reached by then) to the steps, until `nodes` are reached.
+
+        Counting begins with one node: each node that is reached sends through all doors, again after each gap.
+        """
         total, events = 1, [(self._alpha_us, self._doors)]
         while total < nodes:
             time, reached = heappop(events)
@@ -120,18 +126,25 @@ class Spread:
             heappush(events, (time + self._alpha_us, reached * self._doors))
 
     def _from_node(self, time: float) -> int:
-        """Return the nodes that are reached by a time if all ranks of the first node have the data at 0."""
+        """Return the number of nodes reached by a time in µs if all ranks of the first node have the data at 0.
+
+        It is 0 before time 0.
+        """
         return max((total for step, total in self._steps if step <= time), default=0)
 
     def _from_rank(self, time: float) -> int:
-        """Return the nodes that are reached by a time if one rank has the data at 0."""
+        """Return the number of nodes reached by a time in µs if one rank has the data at 0."""
         direct = self._own * self._starts * self._from_node(time - self._alpha_us)
         return min(self._from_node(time), self._from_node(time - self._inner_us) + direct)
 
     def _done(self, time: float, ranks: int) -> int:
-        """Return the nodes of which all ranks are reached by a time.
+        """Return the number of nodes of which all ranks are reached by a time in µs.
 
         A node that is reached less than an inner send before needs a message for each of its ranks.
+
+        Args:
+            time: The time.
+            ranks: Number of ranks of a node to which the data must go.
         """
         if ranks < 2:
             return self._from_rank(time)

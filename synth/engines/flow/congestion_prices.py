@@ -28,7 +28,10 @@ class Congestion(NamedTuple):
 
 
 def set_prices(net: CsrNetwork, congestion: Congestion) -> None:
-    """Set all prices from the loads."""
+    """Set the prices of all resources and the costs of all bundles from the loads, in place.
+
+    The exponent of a price is at most 300.
+    """
     beta, target = congestion.knobs[0], congestion.knobs[1]
     for r in range(len(congestion.load)):
         congestion.price[r] = math.exp(min(beta * (congestion.load[r] / target - 1.0), 300.0)) / net.capacity_gbs[r]
@@ -37,7 +40,10 @@ def set_prices(net: CsrNetwork, congestion: Congestion) -> None:
 
 
 def add_load(net: CsrNetwork, congestion: Congestion, bundle: int, work: float) -> None:
-    """Add `work` kilobytes (negative to remove) to a bundle's resources, and update their prices."""
+    """Add `work` kilobytes (negative to remove) to a bundle's resources, and update their prices, in place.
+
+    The stored cost is updated only for a bundle that shares no resource.
+    """
     beta, target = congestion.knobs[0], congestion.knobs[1]
     for j in range(net.uses_ptr[bundle], net.uses_ptr[bundle + 1]):
         r = net.uses_idx[j]
@@ -48,7 +54,7 @@ def add_load(net: CsrNetwork, congestion: Congestion, bundle: int, work: float) 
 
 
 def cost_of(net: CsrNetwork, congestion: Congestion, bundle: int) -> float:
-    """Return the cost of a byte over a bundle."""
+    """Return the cost of a byte over a bundle: its bias plus the present prices of its resources."""
     if net.exclusive[bundle]:
         current: float = congestion.cost[bundle]
         return current
@@ -68,7 +74,10 @@ def _sum_prices(net: CsrNetwork, congestion: Congestion, bundle: int) -> float:
 
 
 def push_key(keys: Any, codes: Any, size: int, key: float, code: int) -> None:
-    """Add an entry to a binary heap of `size` entries, least key first."""
+    """Add an entry to a binary heap of `size` entries, least key first.
+
+    The arrays must have room for one more entry, and the caller counts the size.
+    """
     place = size
     while place > 0:
         above = (place - 1) >> 1
@@ -82,7 +91,7 @@ def push_key(keys: Any, codes: Any, size: int, key: float, code: int) -> None:
 
 
 def pop_key(keys: Any, codes: Any, size: int) -> None:
-    """Remove the least of `size` entries from the heap; the caller has read it at place 0."""
+    """Remove the least of `size` entries from the heap; the caller has read it at place 0, and counts the size."""
     last = size - 1
     key, code = keys[last], codes[last]
     place = 0

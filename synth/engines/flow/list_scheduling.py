@@ -194,7 +194,15 @@ def _are_paths(before: Ints, after: Ints) -> bool:
 
 
 def _path_items(before: Ints, count: int) -> tuple[Items, Items]:
-    """Return the items of paths, whose rows follow each other: the data of a path is small and stays in the cache."""
+    """Return one item for each path, int32, shape (paths, 8), and an empty list of waiting rows.
+
+    The rows of a path follow each other, and an item holds its first row and the row after its last; so the data of a
+    path is small and stays in the cache.
+
+    Args:
+        before: Rows that another row waits for: row b + 1 waits for row b.
+        count: Number of rows.
+    """
     ends = np.ones(count, dtype=bool)
     ends[before] = False
     path_ends = np.flatnonzero(ends) + 1
@@ -204,7 +212,10 @@ def _path_items(before: Ints, count: int) -> tuple[Items, Items]:
 
 
 def _row_items(before: Ints, after: Ints, count: int) -> tuple[Items, Items]:
-    """Return the items of rows, and the rows that wait for each."""
+    """Return one item for each row, int32, shape (count, 8), and the rows that wait for each, row by row, int32.
+
+    An item holds its part of the list of waiting rows, and the number of rows that it waits for.
+    """
     ptr, rows = grouped(before, count)
     items = np.zeros((count, _ITEM), dtype=np.int32)
     items[:, _FROM], items[:, _TO] = ptr[:-1], ptr[1:]
@@ -213,7 +224,11 @@ def _row_items(before: Ints, after: Ints, count: int) -> tuple[Items, Items]:
 
 
 def _levels(urgency: Floats, most: int) -> tuple[Ints, int]:
-    """Return the urgencies as levels from 0, most urgent highest, and the number of levels, at most `most`."""
+    """Return the urgencies as levels from 0, most urgent highest, and the number of levels, at most `most`.
+
+    The range from the least urgency (at most 0) to the largest (at least 0) is cut evenly; levels that no urgency has
+    are left out. Without a range all have level 0.
+    """
     low, high = float(urgency.min(initial=0.0)), float(urgency.max(initial=0.0))
     if high <= low:
         return np.zeros(len(urgency), dtype=np.int64), 1
@@ -223,7 +238,15 @@ def _levels(urgency: Floats, most: int) -> tuple[Ints, int]:
 
 
 def _add_chains(order: Any, lasts: Any, ptr: Any, waiters: Any, chain: Any) -> None:
-    """Set `chain`, where `order` has each row after all rows that wait for it."""
+    """Set `chain` of every row to its `lasts` plus the largest `chain` of the rows that wait for it.
+
+    Args:
+        order: All rows, each after all rows that wait for it.
+        lasts: Time of each row in µs.
+        ptr: Pointer from a row to its part of `waiters`.
+        waiters: Rows that wait for each row, row by row.
+        chain: Result in µs, one number a row, written in place.
+    """
     for i in range(len(order)):
         row = order[i]
         most = 0.0
@@ -273,7 +296,19 @@ def _pop_item(ready: _Ready, bundle: int, level: int) -> int:
 
 
 def _file_event(events: _Events, size: int, time: float, kind: int, item: int, items: Any) -> int:
-    """Add an item's event to the bucket of its time and kind, and return the heap's size."""
+    """Add an item's event to the latest bucket of its kind, or to a new bucket on the heap if that has another time.
+
+    Args:
+        events: Events to come; changes.
+        size: Entries of the heap before.
+        time: Time of the event in µs.
+        kind: _LEAVES or _ARRIVES.
+        item: The item.
+        items: All items as one flat column, which also hold the buckets' lists; changes.
+
+    Returns:
+        Entries of the heap after.
+    """
     state = events.state
     latest = state[_LATEST + kind]
     items[_ITEM * item + _NEXT + kind] = -1

@@ -132,7 +132,11 @@ class OrderedSends:
         return best_us, best_rows, best_start
 
     def _by_parts(self) -> Iterator[Floats]:
-        """Yield urgencies by the least slack: the longest chain first, for one part of the message after another."""
+        """Yield urgencies in µs by the least slack, shape (sends,): the length of the longest chain from each send on.
+
+        Each of `tuning.spreads` gives one order, in which later parts of the message are less urgent; where all chunks
+        are of the first part, the plain order is the only one.
+        """
         chain, part = self.chains_us(), self._part()
         # With the parts one after another, links stay in use by all pairs, and sums are spread while other sums are
         # gathered.
@@ -144,7 +148,10 @@ class OrderedSends:
         return list_schedule(self.run, self._loop_net, self.bundle, self.hold_us, urgency, before, after, self.tuning)
 
     def _part(self) -> Floats:
-        """Return the place of each send's chunk in its block, or in its owner's share: 0 for the first, towards 1."""
+        """Return the place of each send's chunk in its block, or in its owner's share, shape (sends,).
+
+        It is 0 for the first chunk and rises towards 1.
+        """
         collective = self.problem.collective
         block = collective.chunks
         if collective.kind.in_shares and block > collective.nranks:

@@ -21,15 +21,19 @@ def quotient_question(
 ) -> Problem | None:
     """Return a named collective's quotient, where the whole is too large to expand its schedule; else None.
 
+    There is none for a collective that is not translatable, for a small group (k² ≤ `SEARCH.expanded` / 4), or if the
+    quotient's check fails for a protocol. Switches only forward in the quotient.
+
     Args:
         topology: The whole machine or cluster.
-        name: The collective's name.
+        name: The collective's own name; any other name has no quotient.
         group: Topology ranks in order.
         relays: Relays; with relays there is no quotient.
-        chunks: Pinned chunks a block, which the quotient must be able to have; None for any number.
+        chunks: Pinned chunks a block, which must be a multiple of the quotient's chunks; None for any number.
 
     Raises:
-        InputError: If the name is unknown, or the group's ranks do not exist or repeat.
+        InputError: If the ranks of a group that is not small do not exist or repeat.
+        TimeUp: If the time of the work around is over.
     """
     k = len(group)
     if relays or not find_kind(name).translatable or k * k <= SEARCH.expanded // 4:
@@ -56,7 +60,12 @@ def quotient_question(
 def quotient_of(problem: Problem) -> Problem | None:
     """Return a problem's quotient by the network's symmetry, with one chunk a block or share; None if it is of no use.
 
-    A quotient is useful if it is smaller by a factor of 4 or more, and its links have the problem's numbers.
+    A quotient is useful if it is smaller by a factor of 4 or more, and its whole network has the problem's links in the
+    same order. There is none for a quotient problem, for restricted holders, with relays, or for a collective that is
+    not translatable.
+
+    Raises:
+        TimeUp: If the time of the work around is over.
     """
     if (
         problem.quotient is not None

@@ -80,7 +80,10 @@ class ExpectedTime:
 
     @classmethod
     def of(cls, bound: Bound, size_bytes: float, near: float, starts_us: float) -> ExpectedTime:
-        """Return what a bound tells of the time at a message size.
+        """Return what a bound tells of the time at a message size, with all three times set.
+
+        The time of the busiest resource is the bound less its value at 0 bytes, the latency is that value less the
+        start of a call, and `enough_us` is the bound times `near`, less the start of a call.
 
         Args:
             bound: The bound, which counts the start of a call.
@@ -115,7 +118,7 @@ class FlowRouter:
         expected: ExpectedTime = UNKNOWN_TIME,
         tuning: FlowTuning = TUNING,
     ) -> None:
-        """Build the tables for the routes of a problem.
+        """Build the tables for the routes of a problem; nothing is routed yet.
 
         Args:
             problem: The problem.
@@ -124,6 +127,9 @@ class FlowRouter:
             shape: The shape of routes to prefer.
             expected: What is known of the time.
             tuning: Settings of routing.
+
+        Raises:
+            InputError: If a sum has no rank that all its contributors reach and that reaches all its goals.
         """
         collective = problem.collective
         self.problem, self.size_bytes, self.run, self.tuning = problem, size_bytes, run, tuning
@@ -159,7 +165,12 @@ class FlowRouter:
             )
 
     def _set_ends(self) -> None:
-        """Set the ranks that hold and want each chunk, and where sums come together."""
+        """Set the tables by chunk of where routes begin and end, and of the trees so far, which are empty.
+
+        `owned` is the rank that gathers each sum, and `parts` are its contributors; a sum that no rank wants has
+        neither. `sources` are these owners and the holders of all other chunks, and `goals` the ranks that want each
+        chunk.
+        """
         collective = self.problem.collective
         holders, self.goals = collective.holders, collective.goals
         empty = no_trees(collective.nchunks)
@@ -197,7 +208,10 @@ class FlowRouter:
         return Routing(self.gathering, self.spreading, np.asarray(self.congestion.load) * self.in_time)
 
     def _route_trees(self, net: CsrNetwork, holders: Csr, goals: Csr, trees: Csr) -> tuple[Csr, int]:
-        """Route all chunks over trees, and return the trees and the number of chunks that miss a goal."""
+        """Route all chunks over new trees, and return the trees and the number of chunks that miss a goal.
+
+        The loads and prices of `congestion` change. `trees` are the chunks' trees in the present loads.
+        """
         chunks = tree_chunks(self.order, holders, goals, self.work, self.allowed)
         return route_trees(self.run, net, self.congestion, chunks, self.shape.depth, trees)
 
@@ -316,7 +330,16 @@ class _PathScratch(NamedTuple):
 def _route_shortest(
     net: CsrNetwork, congestion: Congestion, fresh: bool, chunks: ChunkPaths, scratch: _PathScratch, path: Any
 ) -> None:
-    """Write `path`, the links of all chunks; `fresh` says that the loads contain no links yet."""
+    """Route every chunk again: write the links of all chunks to `path`, and keep loads and prices up to date.
+
+    Args:
+        net: The network.
+        congestion: Loads and prices; changes.
+        fresh: Whether the loads contain no links yet, so that none is removed from them.
+        chunks: The chunks.
+        scratch: State of every rank; changes.
+        path: Links of all chunks, by chunk as `chunks.ptr` says; changes. A chunk without links is left out.
+    """
     order, source, goal, work, row, table, path_ptr = chunks
     enters, cost, via, stamp, queue = scratch
     nranks = net.nranks

@@ -38,7 +38,15 @@ def accepts(problem: Problem, options: Options) -> str:  # noqa: ARG001 - All pr
 
 
 def solve(problem: Problem, request: Request, tuning: SearchTuning = SEARCH) -> Iterator[Outcome]:
-    """Yield schedules of the quotient problem first, where the network's symmetry has one, then of the whole."""
+    """Yield schedules of the quotient problem first, where the network's symmetry has one, then of the whole.
+
+    The search of the whole is left out if the time so far is near the bound for the first of the request's sizes.
+
+    Args:
+        problem: The problem.
+        request: The request to the engine.
+        tuning: Settings of the search; `request.most_sends` lowers their `most_sends`.
+    """
     size = request.sizes[0]
     if request.most_sends:
         tuning = replace(tuning, most_sends=min(tuning.most_sends, request.most_sends))
@@ -97,7 +105,10 @@ class _FlowSearch:
         self.sends = sends * self.unit
 
     def run(self) -> Iterator[Outcome]:
-        """Yield candidates until the gap is closed, nothing more is gained, or the time is over."""
+        """Yield candidates and progress for each size until the gap is closed, no trial is left, or the time is over.
+
+        For each size the search goes on after the deadline until a first candidate is useful.
+        """
         for size in self.sizes:
             best_us = np.inf
             enough_us = self.bound.at(size)[0] * self.tuning.close_enough(self.sends)
@@ -108,7 +119,11 @@ class _FlowSearch:
                 best_us = min(best_us, (yield from self._try(trial, best_us)))
 
     def _trials(self, size: int) -> Iterator[Trial]:
-        """Yield trials from a likely number of chunks to more, then to fewer while that gains; then repeat the best.
+        """Yield trials from a likely number of chunks to more, then to fewer, each while that gains.
+
+        At last every variant is repeated with more passes, at twice, once and half the best number of chunks, or only
+        at the pinned one. A variant that is much slower than the best is left out before that. Refined chunks stay
+        within `most_sends` and the user's `least_bytes`.
 
         The caller runs each trial by `_try`, which sets `took_us`, before it takes the next one.
         """
@@ -143,7 +158,7 @@ class _FlowSearch:
                     yield replace(variant, chunks=chunks, passes=tuning.passes_at_last)
 
     def _effort(self, sends: int) -> tuple[int, int]:
-        """Return the number of passes, and of variants to try, for a number of sends."""
+        """Return (passes, variants to try) for a number of sends: 4, 2 or 1 variants, fewer for more sends."""
         tuning = self.tuning
         if sends > 3 * SEARCH.most_sends:
             return tuning.passes_of_most, 1
@@ -151,7 +166,11 @@ class _FlowSearch:
         return passes, 4 if sends <= tuning.sends_of_all_variants else 2
 
     def _variants(self, size: int) -> list[Trial]:
-        """Return the variants of routing, the most promising first; the caller replaces their chunks and passes."""
+        """Return the four variants of routing, the most promising first, each with 1 chunk and 1 pass.
+
+        The caller replaces these two numbers. The variants depend on whether every chunk is a value with one goal, and
+        else on whether `size` is 4 MiB or more.
+        """
         collective = self.problem.collective
         is_path = len(collective.post) == collective.nchunks and not collective.reducing
         if is_path:
@@ -165,8 +184,8 @@ class _FlowSearch:
     def _counts(self, size: int) -> list[list[int]]:
         """Return lists of numbers of chunks to try (in units of `unit`), each list as long as it gains.
 
-        The first list rises from a likely number, the second falls from it. There is no list where the chunks that are
-        pinned are no multiple of the problem's.
+        The first list rises from a likely power of 4, the second falls from below it to 1. Pinned chunks give one list
+        with one number, or no list where they are no multiple of the problem's chunks.
         """
         tuning = self.tuning
         if self.chunks is not None:
@@ -186,7 +205,10 @@ class _FlowSearch:
         return [counts[nlikely:], counts[:nlikely][::-1]]
 
     def _bytes_each(self, size: int) -> float:
-        """Return the bytes of a chunk at a message size, where a block or share is one chunk."""
+        """Return the bytes of the largest chunk at a message size in bytes, with one chunk a block.
+
+        In an all-reduce without pinned chunks it is one chunk a rank's share.
+        """
         return float(self.problem.collective.fraction.max()) * size / self.unit
 
     def _try(self, trial: Trial, best_us: float) -> Generator[Outcome, None, float]:
@@ -282,7 +304,11 @@ def interpreted_s(problem: Problem, passes: int, orders: int) -> float:
 
 
 def routed(router: FlowRouter, routing: Routing) -> OrderedSends:
-    """Return the sends of a routing of this router, path by path, so that successive sends are adjacent in memory."""
+    """Return the sends of a routing of this router, and what each waits for.
+
+    Where each chunk has one holder and one goal, and no sum is gathered, the sends are path by path, the longest path
+    first. Otherwise all gathers stand before all spreads, each chunk by chunk.
+    """
     if router.single and not len(routing.gather[1]):
         sends = _paths(router, routing)
     else:
@@ -293,7 +319,10 @@ def routed(router: FlowRouter, routing: Routing) -> OrderedSends:
 
 
 def _paths(router: FlowRouter, routing: Routing) -> Sends:
-    """Return the sends of paths, for one holder and one goal a chunk; each row of a path waits for the row before."""
+    """Return the sends of paths, for one holder and one goal a chunk, the longest path first.
+
+    The rows of a path follow each other, and each waits for the row before; no send reduces.
+    """
     ptr, links = routing.spread
     length = np.diff(ptr)
     # Long paths come first, so that sends in flight at one time are adjacent in memory, too.

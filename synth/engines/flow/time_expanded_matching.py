@@ -201,10 +201,23 @@ def _offer(
     free: int,
     ncand: int,
 ) -> tuple[int, int, int]:
-    """Add an offer of a chunk on rank u to all ranks that want it.
+    """Add an offer of a chunk on rank u over every link to a rank that wants it, behind the offers of the same bundle.
+
+    A bundle that is neither busy nor a candidate becomes a candidate.
+
+    Args:
+        net: The network.
+        is_goal: Whether a rank wants a chunk that it does not hold yet, at chunk · nranks + rank.
+        offers: Offers of every bundle; changes.
+        scratch: State of the matching; changes.
+        chunk: The chunk.
+        u: The rank that holds it.
+        noffers: Number of places in use in the table of offers.
+        free: First free offer below `noffers`; -1 for none.
+        ncand: Number of candidates.
 
     Returns:
-        The number of offers, the first free offer, and the number of candidates.
+        `noffers`, `free` and `ncand` after the offers are added.
     """
     head, tail, follows, offer_chunk, offer_link = offers
     for j in range(net.out_ptr[u], net.out_ptr[u + 1]):
@@ -236,7 +249,10 @@ def _offer(
 def _match_in_time(  # One loop over events of over 60 lines, as its state is too large to pass on.
     net: CsrNetwork, matching: _Matching, eps: float, offers: _Offers, scratch: _MatchScratch
 ) -> int:
-    """Write the sends and return their number."""
+    """Write the chunk, link and start of each send to `matching`, in order of start, and return the number of sends.
+
+    `is_goal` is False afterwards for each goal that gets its chunk. Events count as one that differ by up to `eps` µs.
+    """
     is_goal, holder_ptr, holders, work, out_chunk, out_link, out_start = matching
     head, _, follows, offer_chunk, offer_link = offers
     used, busy, marked, candidates, times, codes, arrived = scratch

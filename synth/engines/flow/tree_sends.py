@@ -42,13 +42,16 @@ def no_trees(nchunks: int) -> Csr:
 def tree_sends(run: Runner, net: CsrNetwork, gather: Csr, spread: Csr, exchange: Csr | None = None) -> Sends:
     """Return the sends of all chunks over their trees: the gathers first, then the exchanges, then the spreads.
 
+    Gathers and exchanges reduce, spreads copy.
+
     Args:
         run: Runner of the compiled loops.
         net: The network.
         gather: Trees by which sums come to the roots of each chunk, grown from the roots against the links; CSR by
-            chunk, links in order of growth.
+            chunk, links in an order in which each comes after its parent.
         spread: Trees from the holders or roots of each chunk, as `gather`, along the links.
-        exchange: Links between the roots of each chunk, over which each root sends what it gathered; None for none.
+        exchange: Links between the roots of each chunk, over which each root sends what it gathered, CSR by chunk; None
+            for none.
     """
     nchunks = len(spread[0]) - 1
     tables = gather, exchange or no_trees(nchunks), spread

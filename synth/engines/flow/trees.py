@@ -110,7 +110,21 @@ def _route_trees(  # One search of over 60 lines, as its state is too large to p
     net: CsrNetwork, congestion: Congestion, chunks: TreeChunks, depth: float, begin: Any, end: Any, old: Any,
     scratch: _TreeScratch,
 ) -> tuple[Any, int]:  # fmt: skip
-    """Return the links of all trees, those of chunk c from begin[c] to end[c], and how many chunks miss a goal."""
+    """Return the links of all trees, those of chunk c from begin[c] to end[c], and how many chunks miss a goal.
+
+    Only chunks in the order are routed again; the links that they had before stay in the result, unused. The loads and
+    prices of `congestion` change.
+
+    Args:
+        net: The network.
+        congestion: Loads and prices; changes.
+        chunks: The chunks to route.
+        depth: How much of the path from the holder counts for a rank inside the tree.
+        begin: Place of each chunk's first link in `old`; changes to that in the result.
+        end: Place after each chunk's last link; changes as `begin`.
+        old: Links of the trees in the present loads.
+        scratch: State of every rank; changes.
+    """
     order, holder_ptr, holders, goal_ptr, goals, work, allowed, family = chunks
     away, key, via, inside, is_goal, path, keys, codes = scratch
     nranks = net.nranks

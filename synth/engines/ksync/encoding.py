@@ -101,7 +101,10 @@ def _chunk_images(problem: Problem, symmetry: Symmetry) -> Ints:
 
 
 def _short(value: float, *, up: bool) -> Fraction:
-    """Return the value as a fraction of small terms, rounded up or down where there is none."""
+    """Return a value of 0 or more as a fraction with a denominator up to 64.
+
+    It is rounded up or down where no such fraction is equal to it.
+    """
     near = Fraction(value).limit_denominator(_LARGEST_TERM)
     if abs(float(near) - value) <= 1e-12 * value:
         return near
@@ -136,7 +139,10 @@ def _add_loads(model: StepModel, problem: Problem, users: _Users) -> None:
 
 
 def _state_copies(model: StepModel, problem: Problem, symmetry: Symmetry) -> None:
-    """Add the constraints of a copying problem."""
+    """Add the variables, sends and constraints of a copying problem to an empty model.
+
+    Only one chunk of every orbit has variables. If some goal cannot be reached in time, `model.impossible` is set.
+    """
     net, collective = problem.network, problem.collective
     distance = hops(net.nranks, net.src, net.dst)
     src, dst = net.src, net.dst
@@ -213,15 +219,18 @@ class _Variables:
     number: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     def send(self, adds: int, chunk: int, link: int, step: int) -> int:
-        """Return the variable that a chunk goes over a link in a step, as an addend or a copy."""
+        """Return the number of the variable that a chunk goes over a link in a step.
+
+        It is an addend where `adds` is 1, and a copy where it is 0.
+        """
         return self._of(adds, step, self.chunks[:, chunk], self.links[:, link])
 
     def has(self, chunk: int, rank: int, part: int, step: int) -> int:
-        """Return the variable that a rank holds a part of a chunk at a step."""
+        """Return the number of the variable that a rank holds rank `part`'s contribution to a chunk at a step."""
         return self._of(2, step, self.chunks[:, chunk], self.ranks[:, rank], self.ranks[:, part])
 
     def arrives(self, chunk: int, link: int, part: int, step: int) -> int:
-        """Return the variable that a part of a chunk arrives over a link in a step."""
+        """Return the number of the variable that rank `part`'s addend of a chunk arrives over a link in a step."""
         return self._of(3, step, self.chunks[:, chunk], self.links[:, link], self.ranks[:, part])
 
     def _of(self, kind: int, step: int, *images: Ints) -> int:
@@ -236,7 +245,10 @@ def _least(*images: Ints) -> tuple[int, ...]:
 
 
 def _state_sums(model: StepModel, problem: Problem, symmetry: Symmetry) -> None:
-    """Add the constraints of an all-reduce."""
+    """Add the variables, sends and constraints of an all-reduce to an empty model.
+
+    If some contribution cannot come in time, only `model.impossible` is set.
+    """
     net, nchunks = problem.network, problem.collective.nchunks
     constraints = model.constraints
     if fewest_steps(problem) > constraints.nsteps:

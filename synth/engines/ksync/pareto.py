@@ -94,7 +94,7 @@ class ShapeSearch:
         return lru_cache(64)(free_symmetry)
 
     def left_s(self) -> float:
-        """Return the seconds to the deadline."""
+        """Return the seconds to the deadline, less than 0 after it."""
         return self.deadline - now()
 
     def bound(self, steps: int) -> StepBound | None:
@@ -151,7 +151,7 @@ class ShapeSearch:
         tickets: list[Ticket] = []
 
         def ask(name: str) -> None:
-            """Start a solver."""
+            """Start a solver, and append its ticket to `tickets`."""
             remaining_s = max(0.05, self.left_s())
             tickets.append(self.workers.ask(name, model, remaining_s, self.seed, effort))
 
@@ -248,7 +248,17 @@ def pareto(search: ShapeSearch, fewest_steps: int, ratio_bound: float, pins: Pin
 
 
 def _pinned_shapes(count: int, floor: float, below: Fraction | None, pins: Pins, most_chunks: int) -> Iterator[Shape]:
-    """Yield shapes of `count` steps that the pins allow and the bound does not rule out, the best first."""
+    """Yield shapes of `count` steps that the pins allow and the bound does not rule out, the best first.
+
+    Without pinned rounds they are those of `shapes`; with pinned rounds the most chunks come first.
+
+    Args:
+        count: Number of steps.
+        floor: Lower bound on rounds a chunk.
+        below: Rounds a chunk that a shape must be below, without pinned rounds; None without such a limit.
+        pins: Numbers that the user pinned.
+        most_chunks: Largest number of chunks where none is pinned.
+    """
     if pins.rounds is None:
         numbers = range(1, most_chunks + 1) if pins.chunks is None else [pins.chunks]
         return shapes(count, floor, below, numbers)
@@ -261,7 +271,19 @@ def _pinned_shapes(count: int, floor: float, below: Fraction | None, pins: Pins,
 def _best_shape(
     search: ShapeSearch, count: int, floor: float, below: Fraction | None, pins: Pins, bound: StepBound | None
 ) -> Generator[Progress, None, StepClaim]:
-    """Return a claim: the best shape of `count` steps that is found, and a proof about the other shapes."""
+    """Return a claim: the best shape of `count` steps that a solver finds, and a proof about the other shapes.
+
+    It yields progress before each of up to `most_shapes` shapes, the fewest rounds a chunk first, and stops at the
+    first that has a schedule or at the deadline.
+
+    Args:
+        search: The search for shapes.
+        count: Number of steps.
+        floor: Proved lower bound on rounds a chunk; inf where some chunk has a longer path than the steps.
+        below: Rounds a chunk that a shape must be below; None without such a limit.
+        pins: Numbers that the user pinned.
+        bound: The relaxation's bound, or None.
+    """
     by = "relaxation" if bound is not None and bound.ratio >= floor else "cut"
     if floor == math.inf:
         return StepClaim(count, floor, "distance", None, True, None, bound)

@@ -28,7 +28,10 @@ from synth.timing.rounds import unit_gbs
 
 
 def accepts(problem: Problem, options: Options) -> str:  # noqa: ARG001 - All shapes are accepted.
-    """Return why the engine refuses a problem, empty for few ranks of one group."""
+    """Return why the engine refuses a problem, empty where it accepts the problem.
+
+    It accepts one process group with up to `ParetoTuning.most_ranks` ranks and no quotient, with any pinned shape.
+    """
     if problem.nranks > ParetoTuning.most_ranks or problem.quotient is not None or problem.allowed_holders is not None:
         return (
             f"--steps, --rounds and the exact engines are for {ParetoTuning.most_ranks} ranks at most; this problem has"
@@ -38,7 +41,16 @@ def accepts(problem: Problem, options: Options) -> str:  # noqa: ARG001 - All sh
 
 
 def solve(problem: Problem, request: Request, tuning: ParetoTuning | None = None) -> Iterator[Outcome]:
-    """Yield the composed Pareto set of every phase, and for all-reduce the schedules of fewer steps, with proofs."""
+    """Yield the composed Pareto set of every phase, and for all-reduce the schedules of fewer steps, with proofs.
+
+    Where fewer steps or rounds are pinned than any schedule has, there is only a refusal. Where a routed schedule has
+    the pinned shape, there is only that schedule.
+
+    Args:
+        problem: The problem.
+        request: The request to the engine.
+        tuning: Settings of the engine; None for the usual ones.
+    """
     options, least = request.options, fewest_steps(problem)
     pinned = [number for number in (options.steps, options.rounds) if number is not None]
     if pinned and min(pinned) < least:
@@ -67,7 +79,11 @@ class _Exact:
     tuning: ParetoTuning
 
     def by_routing(self) -> Generator[Outcome, None, bool]:
-        """Yield a routed schedule of the pinned shape, and return True if there is one, as it then needs no solver."""
+        """Yield a routed schedule of the pinned shape, and return True if there is one, as it then needs no solver.
+
+        It tries only under `auto`, for a collective of one phase, where steps, rounds and chunks are all pinned and
+        routing takes less than `tuning.lucky_s`.
+        """
         options = self.request.options
         first, *later_phases = phases(self.problem)
         if options.engine != "auto" or options.steps is None or options.rounds is None or options.chunks is None:
@@ -86,7 +102,15 @@ class _Exact:
         return False
 
     def by_phases(self) -> Iterator[Outcome]:
-        """Yield the Pareto set of the first phase, composed with the other phase."""
+        """Yield the Pareto set of the first phase, composed with the other phase if there is one.
+
+        Each claim is about a phase, and its best schedule follows it as a candidate for the whole. A refusal follows a
+        claim that refutes the pinned steps of a collective of one phase. There is nothing where the pinned numbers do
+        not divide by the phases.
+
+        Raises:
+            BadWitness: If a bound's prices do not prove it, which is a defect.
+        """
         phases_of_problem = phases(self.problem)
         pins = self._pins_of_a_phase(phases_of_problem)
         if pins is None:
@@ -138,7 +162,7 @@ class _Exact:
         )
 
     def _compose(self, phases_of_problem: list[Phase], decision: Decision) -> Candidate:
-        """Return the whole schedule, composed from that of its first phase."""
+        """Return the whole schedule, composed from that of its first phase, as a candidate for the whole problem."""
         shape, schedule = decision.shape, decision.schedule
         assert schedule is not None
         problem = self.problem.with_chunks(phases_of_problem[0].whole_chunks(shape.chunks))
@@ -165,7 +189,12 @@ class _Exact:
         return quick_schedule(phases_of_problem[1].apply(shape.chunks), LARGEST)
 
     def direct(self) -> Iterator[Outcome]:
-        """Yield direct all-reduces, in fewer steps than a reduce-scatter and an all-gather need."""
+        """Yield direct all-reduces of fewer steps than a reduce-scatter and an all-gather, with progress and claims.
+
+        It tries 1 and k chunks a block, or the pinned number. It leaves out a model that is too large, and ends when
+        the time is over or a pinned question is answered. A refusal follows a proof that a fully pinned shape does not
+        exist.
+        """
         problem, options, best_so_far = self.problem, self.request.options, self.request.knowledge
         k, diameter = problem.collective.nranks, fewest_steps(problem)
         search = self._shapes(problem.with_chunks, self.tuning.direct_effort)
@@ -206,7 +235,7 @@ def _ratio_bound(problem: Problem, bound: Bound) -> float:
 
 
 def _refusal(claim: StepClaim, options: Options) -> str:
-    """Return why no schedule of the pinned shape exists."""
+    """Return as text why no schedule of the pinned shape exists, from a claim that proves it."""
     reason = {
         "relaxation": f"{claim.steps} steps need at least {claim.at_least:.6g} rounds a chunk (relaxation)",
         "cut": f"any number of steps needs at least {claim.at_least:.6g} rounds a chunk (cut)",

@@ -72,7 +72,10 @@ def _add_supplies(program: ProgramBuilder, problem: Problem, demand: Demand, x: 
 
 
 def safe_value(relaxation: Relaxation, row_prices: Floats) -> float:
-    """Return a valid lower bound from any dual prices, despite the solver's rounding (weak duality over the box)."""
+    """Return a valid lower bound on the relaxation's least value from any dual prices, despite the solver's rounding.
+
+    It is weak duality over the box of the variables; a price below 0 counts as 0.
+    """
     program = relaxation.program
     price = np.maximum(row_prices, 0.0)
     reduced = program.cost - np.bincount(

@@ -134,7 +134,7 @@ def exchange(members: Ints, place: Sequence[int], levels: int) -> Arcs:
 
 
 def following(*parts: Arcs) -> Arcs:
-    """Return all parts, each after the one before."""
+    """Return all parts, each with its steps after those of the part before."""
     shifts = np.cumsum([0, *(part.nsteps for part in parts)])
     return joined([part._replace(step=part.step + shift) for part, shift in zip(parts, shifts, strict=False)])
 

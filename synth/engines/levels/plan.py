@@ -126,7 +126,11 @@ class Levels:
         return [1, ranks // len(self.members), *(ranks * power for power in powers)]
 
     def shapes(self) -> list[LevelsShape]:
-        """Return the shapes to compose, the most likely first."""
+        """Return the shapes to compose, the most likely first.
+
+        These are a star with every number of exchanged levels for an all-reduce, three forms for a root and more than
+        two outermost parts, and else one star.
+        """
         collective, depth = self.problem.collective, self.members.ndim
         if collective.name == "allreduce":
             return [LevelsShape(STAR, exchanged) for exchanged in range(depth + 1)]
@@ -157,7 +161,7 @@ class Levels:
         return problem, untimed(chunk, link, step, adds)
 
     def _by_tree(self, problem: Problem, shape: LevelsShape) -> dict[tuple[int, int, int], Ints]:
-        """Return the chunks by the root of their tree, the rank whose place they take, and their rotation."""
+        """Return the chunks by their tree: the root, the rank whose place they take, and their rotation."""
         roots = self._roots(problem)
         parts = problem.collective.nchunks // self.problem.collective.nchunks
         rotations = 1 if shape.outer == STAR else len(self.members) - 1
@@ -192,7 +196,14 @@ class Levels:
         return [int(rank) for rank in part[linked]]
 
     def _tree(self, shape: LevelsShape, root: int, exit_rank: int, rotation: int) -> Arcs:
-        """Return a chunk's sends over its tree."""
+        """Return a chunk's sends over its tree.
+
+        Args:
+            shape: Shape of the composition.
+            root: Rank at which the chunk begins, or at which its sum ends.
+            exit_rank: Rank of the root's outermost part whose place the chunk takes.
+            rotation: Which of the other places comes first, or which routed tree the chunk takes.
+        """
 
         def along(level: int, place: int, rotation: int) -> Hops:
             """Return the tree along a level from a place: routed, or with a link to each other rank."""
@@ -242,7 +253,7 @@ class Levels:
         return np.asarray(np.moveaxis(self.members, level, 0).reshape(self.members.shape[level], -1)[:, 0])
 
     def _is_complete(self, level: int) -> bool:
-        """Return True if every two ranks along the level are linked."""
+        """Return True if every two ranks along the level are linked, in the first part of every other level."""
         ranks = self._along_first(level)
         tail, head = (ranks[axis.ravel()] for axis in np.indices((len(ranks), len(ranks))))
         return bool((self._are_linked(tail, head, level) | (tail == head)).all())
@@ -292,7 +303,7 @@ def matched(able: Bools) -> Ints:
 
 
 def _sub_network(net: Network, is_kept: Bools) -> Network:
-    """Return the network with the marked links only."""
+    """Return the network with the marked links only, without gaps and hyperlinks; links are numbered anew."""
     ptr = pointers(np.diff(net.uses_ptr)[is_kept])
     idx = net.uses_idx[row_entries(net.uses_ptr, np.flatnonzero(is_kept))]
     figures = {name: getattr(net, name)[is_kept] for name in ("src", "dst", "alpha_us", "bandwidth_gbs")}
@@ -300,7 +311,7 @@ def _sub_network(net: Network, is_kept: Bools) -> Network:
 
 
 def _as_hops(tail: Ints, head: Ints) -> Hops:
-    """Return the links of a tree in the order in which it grows from its root."""
+    """Return a tree, given by its links in the order in which it grows from its root, with the depth of each link."""
     depth: dict[int, int] = {}
     for a, b in zip(tail.tolist(), head.tolist(), strict=True):
         depth[b] = depth.get(a, -1) + 1

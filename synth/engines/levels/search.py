@@ -69,9 +69,11 @@ def _members(topology: Topology, group: tuple[int, ...]) -> Ints:
 
 
 def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> Iterator[Outcome]:
-    """Yield for each size better and better schedules, of the quotient problem where there is one.
+    """Yield for each size better and better schedules and progress, of the quotient problem where there is one.
 
-    Where no level has all its ranks linked, or ranks do not reach each other, it only yields progress that says so.
+    For programs, schedules along rings and by doubling are searched apart where the collective has no root and there
+    are more than two outermost parts. Where no level has all its ranks linked, or ranks do not reach each other, there
+    is only progress that says so.
     """
     planned_problem = quotient_of(problem) or problem
     order = 1 if planned_problem.quotient is None else planned_problem.quotient.order
@@ -140,7 +142,7 @@ class _LevelsSearch:
         return self.best_us <= self.enough_us or now() >= self.request.deadline
 
     def _counts(self) -> Sequence[int]:
-        """Return the numbers of chunks a block to try."""
+        """Return the numbers of chunks a block to try: the pinned one only, or those of `Levels.counts`."""
         if self.request.options.chunks is not None:
             return [self.request.options.chunks]
         return self.levels.counts(self.tuning.doublings)

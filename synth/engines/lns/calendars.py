@@ -39,7 +39,7 @@ class Calendars(NamedTuple):
 
 
 def calendars(net: Network, sends: int) -> Calendars:
-    """Return empty calendars of a network with room for a number of sends."""
+    """Return empty calendars of a network, each with room for a number of sends."""
     uses_ptr, uses, capacity = net.uses_and_links()
     shape = len(capacity), 2 * sends + 4
     empty = Calendars(
@@ -64,7 +64,10 @@ def clear(calendars: Calendars) -> None:
 
 
 def book(calendars: Calendars, link: int, start: float, busy: float) -> None:
-    """Add a send to the calendars of its link and the link's resources, from `start` for `busy` µs."""
+    """Add a send to the calendars of its link and the link's resources, from `start` for `busy` µs.
+
+    It does not check that the send fits, nor that there is room for two more breakpoints.
+    """
     for j in range(calendars.uses_ptr[link], calendars.uses_ptr[link + 1]):
         r = calendars.uses[j]
         first = _breakpoint(calendars, r, start)
@@ -84,7 +87,10 @@ def latest(calendars: Calendars, link: int, start: float, busy: float) -> float:
 
 
 def _free(calendars: Calendars, link: int, begin: float, busy: float, back: bool) -> float:
-    """Return the time nearest to `begin` at which all resources of a link are free; with `back`, before it."""
+    """Return the first time in µs from `begin` on at which a send of `busy` µs can start over a link.
+
+    With `back` it is the last time up to `begin`.
+    """
     moved = True
     while moved:
         moved = False
@@ -101,7 +107,7 @@ def _free(calendars: Calendars, link: int, begin: float, busy: float, back: bool
 
 
 def _place(calendars: Calendars, r: int, when: float) -> int:
-    """Return the last breakpoint at or before a time."""
+    """Return the index of resource r's last breakpoint at or before a time in µs; 0 if there is none."""
     low, high = 0, calendars.count[r]
     while high - low > 1:
         middle = (low + high) >> 1
@@ -113,7 +119,7 @@ def _place(calendars: Calendars, r: int, when: float) -> int:
 
 
 def _breakpoint(calendars: Calendars, r: int, when: float) -> int:
-    """Return the place of a breakpoint at a time, and add the breakpoint where it is missing."""
+    """Return the index of resource r's breakpoint at a time in µs, and add the breakpoint where it is missing."""
     k = _place(calendars, r, when)
     if calendars.at[r, k] == when:
         return k
@@ -128,7 +134,7 @@ def _breakpoint(calendars: Calendars, r: int, when: float) -> int:
 
 
 def _first_room(calendars: Calendars, r: int, begin: float, busy: float, rate: float) -> float:
-    """Return the first time, from `begin` on, from which `rate` GB/s fit for `busy` µs."""
+    """Return the first time in µs, from `begin` on, from which `rate` GB/s of resource r are free for `busy` µs."""
     most = calendars.capacity[r] * (1.0 + _SAME) - rate
     count = calendars.count[r]
     for k in range(_place(calendars, r, begin), count):
@@ -140,7 +146,7 @@ def _first_room(calendars: Calendars, r: int, begin: float, busy: float, rate: f
 
 
 def _last_room(calendars: Calendars, r: int, begin: float, busy: float, rate: float) -> float:
-    """Return the last time, up to `begin`, from which `rate` GB/s fit for `busy` µs."""
+    """Return the last time in µs, up to `begin`, from which `rate` GB/s of resource r are free for `busy` µs."""
     most = calendars.capacity[r] * (1.0 + _SAME) - rate
     end = begin + busy
     for k in range(_place(calendars, r, end - busy * _SAME), -1, -1):

@@ -66,7 +66,7 @@ def place_all(tables: LnsTables, plan: LnsPlan, end_us: Any) -> float:
 
 
 def copy_plan(source: LnsPlan, target: LnsPlan) -> None:
-    """Write one plan into another."""
+    """Write one plan into another, with only the roots and sends in use; what is beyond them stays as it is."""
     for chunk in range(len(source.count)):
         target.count[chunk] = source.count[chunk]
         target.gathers[chunk] = source.gathers[chunk]

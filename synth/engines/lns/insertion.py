@@ -199,7 +199,11 @@ def insert(tables: LnsTables, plan: LnsPlan, chunk: int, end_us: float, prices: 
 
 
 def draw_roots(tables: LnsTables, plan: LnsPlan, chunk: int, most: int) -> None:
-    """Choose 1 to `most` roots of a sum at random, all linked both ways, and write them to the plan."""
+    """Choose 1 to `most` roots of a sum at random, all linked both ways, and write them to the plan.
+
+    The plan's room for roots is a limit, too. The first root is one of the contributors, or less often any rank that
+    can be a root. The state of the random numbers moves on.
+    """
     graph, chunks, scratch = tables.graph, tables.chunks, tables.scratch
     begin, after = chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]
     first = int(draw(scratch) * len(scratch.at))
@@ -239,7 +243,7 @@ def _can_be_root(chunks: LnsChunks, chunk: int, rank: int) -> bool:
 
 
 def _leave_out_idle(tables: LnsTables, plan: LnsPlan, chunk: int) -> None:
-    """Remove roots that neither contribute nor get a contribution, as they have nothing to exchange."""
+    """Remove roots that neither contribute nor get a contribution from the plan, as they have nothing to exchange."""
     graph, chunks, scratch = tables.graph, tables.chunks, tables.scratch
     for k in range(plan.nroots[chunk]):
         scratch.is_settled[plan.roots[chunk, k]] = False
@@ -257,7 +261,10 @@ def _leave_out_idle(tables: LnsTables, plan: LnsPlan, chunk: int) -> None:
 
 
 def _exchange(tables: LnsTables, plan: LnsPlan, chunk: int, summed_us: float) -> None:
-    """Add the sends of every root's part to all other roots, and set `at` to the time at which each has the sum."""
+    """Add the sends of every root's part to all other roots, and set `at` to the time at which each has the sum.
+
+    The sends start at `summed_us` or later, where their links are free, and are added to the plan and the calendars.
+    """
     graph, calendars, chunks, scratch = tables.graph, tables.calendars, tables.chunks, tables.scratch
     count = plan.nroots[chunk]
     for offset in range(1, count):
@@ -275,7 +282,7 @@ def _exchange(tables: LnsTables, plan: LnsPlan, chunk: int, summed_us: float) ->
 
 
 def _begin_at_roots(plan: LnsPlan, scratch: LnsScratch, chunk: int, summed_us: float) -> None:
-    """Start a tree at the roots of a sum."""
+    """Make the roots of a sum the whole tree, without goals; each can send from `summed_us` on."""
     _begin(scratch, len(scratch.at))
     for k in range(plan.nroots[chunk]):
         scratch.at[plan.roots[chunk, k]] = summed_us
@@ -290,7 +297,7 @@ def _begin(scratch: LnsScratch, ranks: int) -> None:
 
 
 def _want(ptr: Any, ranks: Any, scratch: LnsScratch, chunk: int) -> int:
-    """Mark the ranks that must join the tree, and return their number."""
+    """Mark the ranks of a chunk in a CSR table that are outside the tree as goals; return the number of new ones."""
     count = 0
     for j in range(ptr[chunk], ptr[chunk + 1]):
         if not scratch.inside[ranks[j]] and not scratch.is_goal[ranks[j]]:
@@ -334,7 +341,18 @@ def _grow(tables: LnsTables, plan: LnsPlan, chunk: int, missing: int, back: bool
 
 
 def _reach(tables: LnsTables, chunk: int, missing: int, back: bool, prices: LnsPrices) -> int:
-    """Return the goal nearest to the tree in time (`far`: farthest), with its path in `via`; -1 if there is none."""
+    """Return the goal nearest to the tree in time, with its path in `via`, `when` and `start`; -1 if there is none.
+
+    With `prices.far` it is the farthest of the `missing` goals, and -1 if any of them cannot be reached. Nothing is
+    booked; the looks at links are counted, and noise draws random numbers.
+
+    Args:
+        tables: The problem, whose scratch changes.
+        chunk: The chunk.
+        missing: Number of marked goals.
+        back: True to search against the links, backwards in time.
+        prices: Prices of paths.
+    """
     graph, calendars, chunks, scratch = tables.graph, tables.calendars, tables.chunks, tables.scratch
     ranks, goal = len(scratch.at), -1
     for v in range(ranks):

@@ -75,7 +75,11 @@ TUNING = LnsTuning()
 
 
 def accepts(problem: Problem, options: Options) -> str:
-    """Return why the engine refuses a problem, empty for one group without a pinned shape."""
+    """Return why the engine refuses a problem, empty where it accepts the problem.
+
+    It accepts one process group with up to `TUNING.most_ranks` ranks, no quotient, and no pinned chunks, steps or
+    rounds.
+    """
     if problem.quotient is not None or problem.allowed_holders is not None or problem.nranks > TUNING.most_ranks:
         return f"lns takes one group of {TUNING.most_ranks} ranks at most, and no quotient problems"
     return "lns takes no shape; leave --chunks, --steps and --rounds out" if options.pinned else ""
@@ -239,7 +243,7 @@ class _PlanSearch:
         return True
 
     def _take(self, cost: float) -> None:
-        """Make the trial the present and best plan if it is the best so far."""
+        """Make the trial the present and best plan, and keep its cost, if `cost` is less than the best so far."""
         if cost < self._costs[1]:
             self._costs[:] = cost
             for target in (self._now, self._best):
@@ -247,7 +251,7 @@ class _PlanSearch:
             self._last[:] = self._ends
 
     def _read(self, schedule: Schedule) -> None:
-        """Read a schedule of trees into the trial plan."""
+        """Read a timed schedule of trees into the trial plan; each sum gets the one root that its gather ends at."""
         net, plan = self.problem.network, self._trial
         order = np.lexsort((schedule.start_us, ~schedule.reduces, schedule.chunk))
         chunk, reduces = schedule.chunk[order], schedule.reduces[order]
@@ -283,11 +287,11 @@ class _PlanSearch:
         return Candidate(self.asked, self.schedule(), NAME, self.size, True)
 
     def schedule(self) -> Schedule:
-        """Return the schedule of the best plan."""
+        """Return the untimed schedule of the best plan, for the question's problem."""
         return self.phase.invert(self.chunks, _schedule(self.problem, self._best))
 
     def _time(self) -> None:
-        """Set the time of the best plan."""
+        """Set `best_us` to the time of the best plan in µs, with the start of a call."""
         self.best_us = predict_us(self.asked, self.schedule(), self.size)
 
 
@@ -312,7 +316,16 @@ def _chunks(problem: Problem, size: int) -> LnsChunks:
 
 
 def _plan(nchunks: int, most_sends: int, most_roots: int, holders: tuple[Ints, Ints]) -> LnsPlan:
-    """Return an empty plan; sums come together at their holders in turn."""
+    """Return a plan without sends, with one root for each sum.
+
+    The root of chunk c is its holder at place c modulo their number, and 0 for a chunk without holders.
+
+    Args:
+        nchunks: Number of chunks.
+        most_sends: Most sends of a chunk.
+        most_roots: Most roots of a sum.
+        holders: Holders by chunk, (ptr, ranks).
+    """
     ptr, ranks = holders
     holder_of_chunk = np.arange(nchunks) % np.maximum(np.diff(ptr), 1)
     roots = np.zeros((nchunks, most_roots), dtype=np.int64)
@@ -323,13 +336,13 @@ def _plan(nchunks: int, most_sends: int, most_roots: int, holders: tuple[Ints, I
 
 
 def _copy(source: LnsPlan, target: LnsPlan) -> None:
-    """Write one plan into another."""
+    """Write all columns of one plan into another of the same shape, in place."""
     for column, target_column in zip(source, target, strict=True):
         target_column[...] = column
 
 
 def _scratch(nranks: int, seed: int) -> LnsScratch:
-    """Return the room for the growth of trees, with the random numbers at a seed."""
+    """Return the scratch for trees among a number of ranks, with the random numbers at the state of a seed."""
     floats = [np.zeros(nranks) for _ in range(4)]
     flags = [np.zeros(nranks, dtype=bool) for _ in range(3)]
     ints = [np.zeros(nranks, dtype=np.int64) for _ in range(2)]

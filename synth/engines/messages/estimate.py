@@ -57,7 +57,7 @@ def lag_of(nodes: Nodes, form: MessagesForm, size_bytes: float) -> float:
 
 
 def _weights(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str) -> list[list[tuple[int, float]]]:
-    """Return for each phase how far ahead its messages go and which part of the message size each carries."""
+    """Return for each phase its messages: (how many nodes ahead, part of the message size that it carries)."""
     count, collective = len(nodes), problem.collective
     if form.exchanged:
         widths = [prod(form.radixes[:number]) for number in range(len(form.radixes))]

@@ -65,7 +65,7 @@ def factors_of(count: int, most: int | None = None) -> list[tuple[int, ...]]:
 
 
 def shards_of(form: MessagesForm) -> int:
-    """Return the number of chunks of a part that an all-reduce exchanges.
+    """Return the number of chunks of a part that an all-reduce exchanges: 1 unless the form is gathered and scattered.
 
     It is a power of two, because programs need chunks that divide the usual message sizes.
     """

@@ -51,7 +51,10 @@ class Nodes:
 
     @cached_property
     def between(self) -> dict[tuple[int, int], list[int]]:
-        """Return the links from node to node, in order of their ranks, of every two ranks the widest."""
+        """Return by (node, other node) the links from the one to the other, in order of their ranks.
+
+        Of the links between two ranks only the widest counts. Two nodes without a link have no entry.
+        """
         net, links = self.net, dict[tuple[int, int], list[int]]()
         for link in _widest(net):
             ends = int(self.node_of[net.src[link]]), int(self.node_of[net.dst[link]])
@@ -61,7 +64,7 @@ class Nodes:
 
     @cached_property
     def ends(self) -> dict[int, tuple[int, int, list[int]]]:
-        """Return for each link between nodes its source, its goal counted after all sources, and its resources."""
+        """Return for each link of `between` its source, its goal + number of ranks, and its resources."""
         net = self.net
         return {
             link: (int(net.src[link]), net.nranks + int(net.dst[link]), net.uses(link).tolist())
@@ -71,7 +74,10 @@ class Nodes:
 
     @cached_property
     def paths(self) -> list[dict[int, list[int]]]:
-        """Return for each rank the links of a shortest path to every other rank of its node, by fewest links."""
+        """Return for each rank the links of a path of fewest links to every rank of its node, none to itself.
+
+        Only links without a gap count; wide links come first among equally short paths.
+        """
         net = self.net
         inner: list[list[tuple[float, int, int]]] = [[] for _ in range(net.nranks)]
         for link in _widest(net):
@@ -85,7 +91,7 @@ class Nodes:
 
     @cached_property
     def depth(self) -> int:
-        """Return the most links on a path inside a node."""
+        """Return the most links on a path inside a node, 0 where each node is one rank."""
         return max(len(path) for paths in self.paths for path in paths.values())
 
     def tree(self, source: int, middle: int | None = None) -> list[Hop]:
@@ -116,7 +122,10 @@ class MessageLinks:
         self._load, self._at_rank = [0.0] * nodes.net.nresources, [0.0] * (2 * nodes.net.nranks)
 
     def choose(self, messages: Sequence[tuple[int, int]], count: int) -> list[list[int]]:
-        """Return up to `count` links for each message from node to node, in the order of their sources."""
+        """Return up to `count` links for each message from node to node, with link numbers ascending.
+
+        It takes the least loaded links, and the messages add to the loads for later calls.
+        """
         load, at_rank = self._load, self._at_rank
         chosen = []
         for ends in messages:
@@ -139,7 +148,11 @@ class MessageLinks:
 
 
 def nodes_of(net: Network) -> Nodes | None:
-    """Return the nodes of a network; None without gaps, and where ranks of a node or nodes do not reach each other."""
+    """Return the nodes of a network: ranks that links without a gap join.
+
+    It is None without gaps, with one node only, where ranks of a node do not reach each other over links without a gap,
+    or where some node has no link to some other node.
+    """
     if not len(net.gap_us) or not net.gap_us.any():
         return None
     gapless = net.gap_us == 0
@@ -154,7 +167,7 @@ def nodes_of(net: Network) -> Nodes | None:
 
 
 def _widest(net: Network) -> list[int]:
-    """Return of every two ranks the widest link, of equal ones the first, in order of the ranks."""
+    """Return of every two ranks the widest link, of equally wide ones that of least α, in order of (source, goal)."""
     order = np.lexsort((net.alpha_us, -net.bandwidth_gbs, net.dst, net.src))
     pair = net.src[order].astype(np.int64) * net.nranks + net.dst[order]
     return [int(link) for link in order[np.unique(pair, return_index=True)[1]]]

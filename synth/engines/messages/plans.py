@@ -161,11 +161,12 @@ class _Spreading:
     def exchange(
         self, order: list[int], held: list[dict[int, list[int]]], arrivals: Sequence[_Arrival] | None = None
     ) -> None:
-        """Add the phases in which nodes send each other what they lack.
+        """Add the phases in which nodes send each other what they lack, and the copies inside nodes.
 
         Args:
             order: The nodes, in order.
-            held: Chunks of each of them, by the place in the order of the node that had them first.
+            held: Chunks of each of them, by the place in the order of the node that had them first; gets what each node
+                gains.
             arrivals: Chunks that are to be copied inside nodes before the first phase.
         """
         count = len(order)
@@ -241,7 +242,12 @@ class _Spreading:
         ]
 
     def from_exits(self, arrivals: Sequence[_Arrival], messages: list[_Message]) -> list[_Arrival]:
-        """Return chunks of a rank that has several, so that a rank from which alone a chunk leaves gets it first."""
+        """Return the arrivals, each with the place of the first message that its chunk leaves in.
+
+        Where a rank has more than one chunk, and a chunk leaves its node from one rank only, the arrival also names
+        that rank, which gets the chunk first. If it is the rank itself, another rank of a node of three or more gets it
+        first, and copies it to the others.
+        """
         exits: dict[int, tuple[int, set[int]]] = {}
         for place, chunks, link in messages:
             for chunk in chunks:
@@ -260,7 +266,10 @@ class _Spreading:
         return placed
 
     def deliver(self, messages: list[_Message]) -> list[_Arrival]:
-        """Add the sends of messages, and return the chunks that come to ranks."""
+        """Add the sends of messages at the present stage and step, and return the chunks that come to ranks.
+
+        Both the stage and the step move on by one.
+        """
         arrivals = list[_Arrival]()
         for place, chunks, link in messages:
             number = len(self.rows)
@@ -270,7 +279,7 @@ class _Spreading:
         return arrivals
 
     def copy_inside(self, arrivals: Sequence[_Arrival]) -> None:
-        """Add rows that copy chunks to all ranks of the node that they came to."""
+        """Add rows that copy chunks to all ranks of the node that they came to, and move the stage and the step on."""
         seen: dict[int, int] = {}
         for chunk, rank, place, *chosen in arrivals:
             turn = seen[rank] = seen.get(rank, -1) + 1
@@ -293,7 +302,7 @@ def cut(takers: Sequence[int], chunks: list[int]) -> Iterator[tuple[int, list[in
 
 
 def moving(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
-    """Return the plan of a collective whose chunks each go from one rank to one other rank."""
+    """Return the plan of a collective whose chunks each go from one rank to one other rank, in phases between nodes."""
     at, goals, count = collective.holders[1].copy(), collective.goals[1], len(nodes)
     place_of = {rank: place for members in nodes.members for place, rank in enumerate(members)}
     rows: list[Row] = []
@@ -326,7 +335,10 @@ def moving(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
 
 
 def phases_of(count: int, radix: int) -> list[list[int]]:
-    """Return how many nodes ahead each node sends, phase after phase."""
+    """Return how many nodes ahead each node sends, phase after phase.
+
+    In phase p these are 1, 2, …, radix - 1 times radix to the power p, as far as they are less than `count`.
+    """
     phases, width = [], 1
     while width < count:
         phases.append([j * width for j in range(1, radix) if j * width < count])
@@ -335,10 +347,10 @@ def phases_of(count: int, radix: int) -> list[list[int]]:
 
 
 def _move(rows: list[Row], nodes: Nodes, chunk: int, source: int, goal: int, at: tuple[int, int, int]) -> None:
-    """Add rows that move a chunk inside a node.
+    """Add rows that move a chunk inside a node; none where it is at its goal.
 
     Args:
-        rows: Rows of the plan.
+        rows: Rows of the plan; get the new ones.
         nodes: The nodes.
         chunk: The chunk.
         source: Rank that has it.
@@ -353,7 +365,7 @@ def _move(rows: list[Row], nodes: Nodes, chunk: int, source: int, goal: int, at:
 
 
 def plan_of(rows: list[Row]) -> Plan:
-    """Return the plan of rows in any order."""
+    """Return the plan of one or more rows in any order, without a time at which chunks leave their root."""
     ordered = sorted(range(len(rows)), key=lambda i: (rows[i].stage, rows[i].order, i))
     stage, _, chunk, link, step, message, reduces = zip(*(rows[i] for i in ordered), strict=True)
     numbers = np.array(message)

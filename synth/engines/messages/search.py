@@ -35,7 +35,11 @@ NAME = "messages"
 
 
 def accepts(problem: Problem, options: Options) -> str:
-    """Return why the engine refuses a problem, empty where messages between nodes have a gap."""
+    """Return why the engine refuses a problem, empty where it accepts the problem.
+
+    It accepts a problem of one process group, without quotient and with one chunk a block, that copies to all, sums
+    from all or both, or moves chunks, in a network whose nodes are all linked with a gap. It takes no pinned shape.
+    """
     if problem.quotient is not None or problem.allowed_holders is not None or problem.collective.chunks != 1:
         return "messages takes one group, no quotient problems and one chunk a block"
     if options.pinned:
@@ -48,7 +52,11 @@ def accepts(problem: Problem, options: Options) -> str:
 
 
 def _kind(problem: Problem) -> str:
-    """Return how a problem is planned: spread, gather, both or move; empty where it cannot be."""
+    """Return how a problem is planned: spread, gather, both or move; empty where it cannot be.
+
+    "spread" copies to all ranks, "gather" sums from all ranks, "both" is an all-reduce, and "move" has one holder and
+    one goal a chunk.
+    """
     collective = problem.collective
     if collective.kind.in_shares:
         return "both"
@@ -60,7 +68,7 @@ def _kind(problem: Problem) -> str:
 
 
 def solve(problem: Problem, request: Request, tuning: MessagesTuning = TUNING) -> Iterator[Outcome]:
-    """Yield for each size better and better schedules."""
+    """Yield for each size better and better schedules, and progress."""
     nodes = nodes_of(problem.network)
     assert nodes is not None  # `accepts` has looked.
     search = _MessagesSearch(problem, request, tuning, nodes)
@@ -138,7 +146,7 @@ class _MessagesSearch:
             yield from self._try(*self._best, size, self.tuning.orders_at_last)
 
     def _while_it_gains(self, trials: list[tuple[int, MessagesForm, int]], size: int) -> Iterator[Outcome]:
-        """Yield schedules of chunks a block, form and waves, one trial after another, as long as they gain."""
+        """Yield schedules of trials (chunks a block, form, waves), until two trials in a row gain nothing."""
         before_us, idle = np.inf, 0
         for parts, form, waves in trials:
             time = yield from self._try(parts, form, waves, size)
@@ -160,7 +168,7 @@ class _MessagesSearch:
         return sorted({min(most, k) for k in (*powers, places, max(1, places // max(1, count - 1)))})
 
     def _forms(self) -> list[tuple[int, MessagesForm]]:
-        """Return chunks a block with the forms to try, the most likely first, without trees."""
+        """Return (chunks a block, form) for the forms to try, the most likely first, without trees."""
         count, places = len(self.nodes), max(len(members) for members in self.nodes.members)
         collective = self.problem.collective
         radixes = list(dict.fromkeys([count, *(r for r in self.tuning.radixes if r < count)]))
@@ -182,7 +190,7 @@ class _MessagesSearch:
         return [(1, form) for form in forms]
 
     def _rooted(self, forms: list[MessagesForm]) -> list[tuple[int, MessagesForm]]:
-        """Return chunks with forms for a root's buffer, of which the nodes get parts first or all at once."""
+        """Return (chunks, form) for a root's buffer, of which the nodes get parts first or all at once."""
         others = len(self.nodes) - 1
         rooted = [(parts, form) for form in forms for parts in sorted({1, form.carriers, len(self.nodes.members[0])})]
         if others < 2:
@@ -195,7 +203,10 @@ class _MessagesSearch:
         return rooted + [(self._chunks(others * form.carriers * form.parts), form) for form in spread]
 
     def _trees(self, size: int) -> list[tuple[int, MessagesForm]]:
-        """Return chunks with forms in which parts of a root's buffer of `size` bytes go over trees of their own."""
+        """Return (chunks, form) for forms in which parts of a root's buffer of `size` bytes go over trees of their own.
+
+        There is none for a collective without a root's one buffer.
+        """
         if not self._has_root:
             return []
         counts = [trees for trees in self.tuning.trees if trees * (len(self.nodes) - 1) <= self.tuning.most_hands]
@@ -204,7 +215,10 @@ class _MessagesSearch:
         return [(self._chunks(form.carriers * form.trees), form) for form in forms]
 
     def _chunks(self, messages: int) -> int:
-        """Return into how many chunks a root's buffer is cut for a number of messages to nodes."""
+        """Return into how many chunks a root's buffer is cut for a number of messages to nodes.
+
+        It is that number, or for programs a larger power of two, unless it is a power of two already.
+        """
         if not self.request.most_sends or messages.bit_count() == 1:
             return messages
         # Programs need chunks that divide the usual message sizes; many of them can be shared out nearly equally.
@@ -278,7 +292,10 @@ class _MessagesSearch:
         return prune_copies(problem.with_chunks(waves), schedule) if problem.relays else schedule
 
     def _turn(self, parts: int, form: MessagesForm) -> Floats:
-        """Return when each chunk leaves the root within its wave, 0 where all leave at once."""
+        """Return when each chunk leaves the root within its wave, from 0 to 1, shape (chunks,).
+
+        It is one 0 where all chunks leave at once.
+        """
         plan = self._plans.get((0, parts * self.problem.collective.nchunks, form))
         return np.zeros(1) if plan is None or plan.turn is None else plan.turn
 

@@ -106,7 +106,14 @@ class Arborescences:
         return links
 
     def _prune(self, roots: dict[int, int], links: list[int]) -> tuple[int, ...]:
-        """Return one path to each rank, that of the least latency, where the parts of a tree meet again by chance."""
+        """Return the links of the path of least latency to each end, each after the link that leads to it.
+
+        Where the parts of a tree meet again by chance, the links that are not needed are left out.
+
+        Args:
+            roots: Each root with the set of ends that it must reach.
+            links: Links of the trees.
+        """
         levels_to, link_to, frontier = dict.fromkeys(roots, 0), dict[int, int](), set(roots)
         order: list[int] = []
         while frontier:
@@ -127,7 +134,18 @@ class Arborescences:
 
 
 def _fill(src: Any, dst: Any, level: Any, length: Any, own: Any, cost: Any, how: Any, endless: bool) -> None:
-    """Compute the table: costs, and how each tree goes on."""
+    """Compute the table in place: `cost`, and in `how` the next link of each tree, or _END, _BEFORE or a split.
+
+    Args:
+        src: Source rank of each link.
+        dst: Destination rank of each link.
+        level: Levels of latency that each link takes.
+        length: Length of each link in every level, shape (levels, links).
+        own: For each rank the set of ends with this rank only; 0 for a rank that is no end.
+        cost: Costs, shape (levels, sets, ranks), written except for the empty set.
+        how: Shape of `cost`: link, or number of links + link for a link that takes no level; see _END for the rest.
+        endless: Whether the last level has no limit.
+    """
     levels, sets, n = cost.shape
     count = len(src)
     low = np.empty(sets)  # least cost of each set over all ranks, to skip splits that cannot be cheaper

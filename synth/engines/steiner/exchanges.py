@@ -42,7 +42,10 @@ class Exchanges:
         return len(self.forth)
 
     def levels(self, level: Ints) -> Ints:
-        """Return the levels that each exchange takes, from the levels of the links; shape (exchanges,)."""
+        """Return the larger of the levels of each exchange's two links, from `level` of every link.
+
+        The shape is (exchanges,).
+        """
         return np.asarray(np.maximum(level[self.forth], level[self.back]))
 
     def least(self, table: Arborescences, ends: int) -> Floats:
@@ -97,7 +100,7 @@ class Exchanges:
 
 
 def _parts(ends: int) -> list[int]:
-    """Return all subsets of a set but the empty set and the whole."""
+    """Return all subsets of a set, as bit masks in descending order, but the empty set and the whole."""
     subsets, subset = [], (ends - 1) & ends
     while subset:
         subsets.append(subset)

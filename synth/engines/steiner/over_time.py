@@ -179,7 +179,17 @@ class OverTime:
         return self._minimise(row, np.tile(column, 2), load, demand, deadline)
 
     def _minimise(self, row: Ints, column: Ints, load: Floats, demand: Ints, deadline: float) -> bool:
-        """Solve the linear program, set the fractions and prices, and return False if the solver fails."""
+        """Solve the linear program, set the fractions, `filled` and the prices, and return False if the solver fails.
+
+        It also counts for each column in how many programs in a row it was unused.
+
+        Args:
+            row: Row of each entry: resource · slots + slot; entries of one row and column add up.
+            column: Column of each entry, an index into `demand`.
+            load: Load of each entry, relative to a full slot, for the whole message.
+            demand: Demand of each column.
+            deadline: Time on the clock `synth.model.deadline.now` for the solver, which has 0.05 s at least.
+        """
         packing = self.packing
         nonzero = load > _TINY
         used_rows, row = np.unique(row[nonzero], return_inverse=True)
@@ -293,7 +303,14 @@ class OverTime:
         return TimedTrees(trees, tuple(round(wait * unit_us, 9) for wait in waits))
 
     def _take(self, new_trees: list[tuple[TimedTrees, float]], time_us: float) -> None:
-        """Add columns for trees, each at the time at which it is needed, and for new trees at a few other times."""
+        """Add columns for trees, each at the time at which it is needed, and for new trees at a few other times.
+
+        A column that exists is not added again.
+
+        Args:
+            new_trees: Trees, each with the time in µs at which all data is at the root.
+            time_us: The time in µs in which the message has to fit.
+        """
         first = len(self.timed)
         numbers = np.array([self._number(timed) for timed, _ in new_trees], dtype=np.int64)
         self._retime(first)

@@ -51,7 +51,7 @@ class SteinerTrees:
 
     @property
     def links(self) -> tuple[int, ...]:
-        """Return all links in order."""
+        """Return all links in order: those up, those of the exchange, those down."""
         return *self.up, *self.exchange, *self.down
 
 
@@ -77,7 +77,7 @@ class TreeDemand:
 
     @property
     def falls(self) -> bool:
-        """Return True if there is a tree down from the root."""
+        """Return True if there is a tree down from the root: for a copy, or a sum with more than one goal."""
         return not self.sums or len(self.goals) > 1
 
 
@@ -152,7 +152,7 @@ class Packing:
         return self._loads
 
     def add(self, trees: SteinerTrees) -> int:
-        """Add trees as a column if they are new, and return their number."""
+        """Add trees as a column of fraction 0 if they are new, and return their index in `trees`."""
         if trees not in self._number_of:
             self._number_of[trees] = len(self.trees)
             self.trees.append(trees)
@@ -163,6 +163,9 @@ class Packing:
 
     def rates(self, used: Ints) -> Floats:
         """Return µs a byte of some trees on each resource, more where latency leaves less time.
+
+        It is the load over the part of `time_us` that the tree's latency leaves, which counts as 0.001 at least. In a
+        bulk program latency does not count.
 
         Args:
             used: Numbers of the trees.
@@ -176,7 +179,8 @@ class Packing:
     def retime(self, lasts_us: Floats) -> None:
         """Set new latencies: for every link the µs from a chunk's start to its arrival, shape (links,).
 
-        A bulk program that is solved stays as it is.
+        The tables of trees become empty, and the latencies of all columns are computed again. A bulk program that is
+        solved stays as it is.
         """
         if self.bulk and np.isfinite(self.filled):
             return  # The trees stay the same.
@@ -253,7 +257,10 @@ class Packing:
         return int(split and not trees.down) - int(split and not trees.up)
 
     def _join(self) -> None:
-        """Join trees up with trees down that meet at the same root, each time up to the smaller of their fractions."""
+        """Join trees up with trees down that meet at the same root, each time up to the smaller of their fractions.
+
+        It changes `part` and adds the joined trees as columns. Separate trees are left with fraction 0.
+        """
         columns_at: dict[tuple[int, ...], tuple[list[tuple[int, float]], list[tuple[int, float]]]] = {}
         for i in np.flatnonzero(self.part > 0).tolist():
             if direction := self._direction(self.trees[i]):
@@ -302,7 +309,14 @@ class Packing:
     ) -> tuple[float, list[SteinerTrees]]:
         """Return the least cost over the remaining time of a demand's trees, and the best trees of some meetings.
 
-        There are no trees where none fits the time.
+        These are up to `tuning.roots` meetings whose cost is near the least; in a bulk program all meetings of a sum
+        with trees down. It is inf without trees where none fits the time.
+
+        Args:
+            number: Index of the demand.
+            demand: The demand.
+            time_us: The time in µs in which the message has to fit.
+            length: Length of each link, shape (links,).
         """
         rise = self.up.cost[:, self.up.set_of(demand.holders)][:, demand.roots] if demand.sums else None
         fall = self.down.cost[:, self.down.set_of(demand.goals)][:, demand.roots] if demand.falls else None
@@ -338,7 +352,10 @@ class Packing:
         ]
 
     def _costs_over_links(self, demand: TreeDemand, length: Floats) -> tuple[Floats, Ints]:
-        """Return the costs of trees that meet at the two ends of a link, as `sums_within`."""
+        """Return the costs of trees that meet at the two ends of a link, and the levels of the trees up.
+
+        Both have shape (levels, exchanges); see `sums_within`.
+        """
         exchanges = self.exchanges
         rise = (
             exchanges.least(self.up, self.up.set_of(demand.holders)) + length[exchanges.forth] + length[exchanges.back]
@@ -394,7 +411,13 @@ class Packing:
     def _solve_program(self, size_bytes: float, time_us: float, deadline: float) -> Floats | None:
         """Solve the program with the present trees, set `part` and `filled`, and return its prices; None if that fails.
 
-        The sum of price · capacity over the resources is 1.
+        The prices have shape (resources,), and their sum of price · capacity is 1. A tree whose latency takes the whole
+        time gets fraction 0.
+
+        Args:
+            size_bytes: Message size in bytes.
+            time_us: The time in µs in which the message has to fit.
+            deadline: Time on the clock `synth.model.deadline.now` for the solver, which has 0.05 s at least.
         """
         remaining_us = np.full(len(self.trees), time_us) if self.bulk else time_us - self.latency_us
         usable = np.flatnonzero(remaining_us > time_us * 1e-9)

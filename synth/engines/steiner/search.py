@@ -28,7 +28,11 @@ _ROUND_OFF = 1e-9
 
 
 def accepts(problem: Problem, options: Options) -> str:
-    """Return why the engine refuses a problem, empty for few ranks with few sets of chunks with the same ends."""
+    """Return why the engine refuses a problem, empty where it accepts the problem.
+
+    It accepts few ranks with few sets of chunks with the same ends (`TUNING` has the limits), without pinned chunks,
+    steps or rounds, quotient, shared network or choice of protocols.
+    """
     if options.pinned:
         return "steiner pins no chunks, steps or rounds; leave --chunks, --steps and --rounds out"
     if problem.quotient is not None or problem.allowed_holders is not None or problem.protocols:
@@ -51,7 +55,14 @@ def accepts(problem: Problem, options: Options) -> str:
 def solve(
     problem: Problem, request: Request, tuning: SteinerTuning = TUNING, run: Runner | None = None
 ) -> Iterator[Outcome]:
-    """Yield schedules of more and more chunks for each size, as long as they gain."""
+    """Yield schedules of more and more chunks for each size, as long as they gain, and progress.
+
+    Args:
+        problem: The problem.
+        request: The request.
+        tuning: Settings of the engine.
+        run: Runner of the loops; None to compile them.
+    """
     for size in request.sizes:
         bulk = request.bound.at(size)[0] > tuning.bulk * request.bound.at(0)[0]
         packing = Packing(problem, run or Runner(interpreted=False), request.workers, tuning, bulk)
@@ -61,7 +72,18 @@ def solve(
 def _solve_size(
     problem: Problem, packing: Packing, request: Request, size: int, tuning: SteinerTuning
 ) -> Iterator[Outcome]:
-    """Yield schedules for one message size; its times leave out the time of a call before its first send."""
+    """Yield schedules of more and more chunks for one message size, at last of trees over time, and progress.
+
+    It ends where a time is near the bound, the deadline comes, or more chunks gain nothing. Its own times leave out the
+    time of a call before its first send.
+
+    Args:
+        problem: The problem.
+        packing: The packing for this size; changes.
+        request: The request.
+        size: Message size in bytes.
+        tuning: Settings of the engine.
+    """
     net, starts_us = problem.network, problem.network.start_us
     largest_kb = float(problem.collective.fraction.max()) * size * 1e-3
     best_us, time_us, idle = np.inf, request.bound.at(size)[0] - starts_us, 0

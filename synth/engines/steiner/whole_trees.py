@@ -53,7 +53,10 @@ def shared_out(packing: Packing, parts: int, swaps: int) -> list[Ints]:
 
 
 def _steepness(totals: Floats, high: float) -> Floats:
-    """Return how uneven loads are, relative to a high load; shape of `totals` without its last axis."""
+    """Return the sum of (load / high) ** 256 over the last axis of `totals`, inf where it overflows.
+
+    It is large where the busiest resources are busy; loads below 0 count as 0.
+    """
     with np.errstate(over="ignore"):  # Much larger loads may overflow to infinity.
         return np.asarray(((np.maximum(totals, 0.0) / high) ** _STEEP).sum(axis=-1))
 

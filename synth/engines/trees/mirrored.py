@@ -96,7 +96,17 @@ class MirroredTrees:
         return None
 
     def _pack(self, k: int, us_per_byte: Fraction, ranks: Ints, edges: Ints) -> list[Ints] | None:
-        """Return the edges of k trees, packed with renumbered ranks and edges."""
+        """Return the edges of k trees, packed with renumbered ranks and edges; None if they do not fit in the time.
+
+        Args:
+            k: Number of trees.
+            us_per_byte: The time in µs a byte.
+            ranks: New number of each rank.
+            edges: The edges in their new order.
+
+        Returns:
+            For each tree the numbers of its edges, ascending.
+        """
         ends = ranks[self.ends[0][edges]], ranks[self.ends[1][edges]]
         capacity = self.capacity(k, us_per_byte)[edges]
         packed = pack_spanning(self.run, self.n, ends, capacity, k, int(ranks[self.middle]))

@@ -36,7 +36,13 @@ class Tree:
 
 
 def depths(tree: Tree, src: Ints, dst: Ints) -> dict[int, int]:
-    """Return for each vertex the number of arcs src→dst from the root to it."""
+    """Return by vertex the number of arcs from the root to it, 0 for the root.
+
+    Args:
+        tree: The tree.
+        src: Tail of each arc.
+        dst: Head of each arc.
+    """
     depth = {tree.root: 0}
     for tail, head in zip(src[list(tree.arcs)].tolist(), dst[list(tree.arcs)].tolist(), strict=True):
         depth[head] = depth[tail] + 1

@@ -89,7 +89,10 @@ def listed(
 def _sends_of_rounds(
     problem: Problem, round_of_trees: Sends, k: int, rounds: int, size_bytes: float, orders: int
 ) -> tuple[OrderedSends, float]:
-    """Return the sends of `rounds` rounds, each after the one before, and the time that a round takes among others."""
+    """Return the sends of `rounds` rounds, and the time in µs that a round takes among others on its busiest link.
+
+    The sends are those of one round after another. The arguments are those of `listed`.
+    """
     single, nsends, number = round_of_trees, len(round_of_trees.link), np.arange(rounds)[:, None]
     problem_of_rounds = problem.with_chunks(k * rounds)
     chunk_kb = float(problem_of_rounds.collective.chunk_bytes(size_bytes)[0]) * 1e-3

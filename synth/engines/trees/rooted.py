@@ -79,7 +79,11 @@ class RootedTrees:
         self.flow = residual(self.run, self.n + 1, *ends)
 
     def counts(self, tuning: TreesTuning) -> list[int]:
-        """Return numbers of trees a root, in the order in which they are tried."""
+        """Return numbers of trees a root, in the order in which they are tried.
+
+        The number that attains the optimum exactly, or the most that a round may have, comes before smaller ones; where
+        it is very large, the largest smaller one comes first.
+        """
         exact = math.lcm(*(self._trees(self.least, gbs).denominator for gbs in set(self.gbs)))
         sends_of_round = (self.n - 1) * len(self.roots)
         most = max(1, tuning.round_sends // sends_of_round)
@@ -102,7 +106,7 @@ class RootedTrees:
         return np.array([capacity_of[gbs] for gbs in self.gbs], dtype=np.int64)
 
     def _suffices(self, k: int, capacity: Ints) -> bool:
-        """Return True if k trees a root can be packed into the capacities."""
+        """Return True if k trees a root can be packed into the capacities, by a maximum flow to every rank."""
         supply = np.zeros(self.n, dtype=np.int64)
         np.add.at(supply, self.roots, k)
         enough = int(supply.sum())

@@ -37,7 +37,12 @@ _KINDS = ("allgather", "broadcast", "reducescatter", "reduce", "allreduce")
 
 
 def accepts(problem: Problem, options: Options) -> str:
-    """Return why the engine refuses a problem, empty where trees on links that share nothing reach all ranks."""
+    """Return why the engine refuses a problem, empty where it accepts the problem.
+
+    It accepts the collectives of `_KINDS` with one chunk a block, where links that share nothing connect all ranks. An
+    all-reduce needs that all links share nothing and have an equal reverse. It takes no pinned shape, quotient, shared
+    network, choice of protocols or relays, and not too many arcs.
+    """
     kind, net = problem.collective.name, problem.network
     if options.pinned:
         return "trees pins no chunks, steps or rounds; leave --chunks, --steps and --rounds out"
@@ -83,7 +88,11 @@ class SpanningTrees(Protocol):
 
 
 def solve(problem: Problem, request: Request, tuning: TreesTuning = TUNING) -> Iterator[Outcome]:
-    """Yield the number of trees that attains the optimum first, then fewer, as long as they help for some size."""
+    """Yield schedules and progress for the number of trees that attains the optimum first, then for fewer trees.
+
+    A number of trees is tried as long as it can help for some size. A mesh's all-reduce tries trees by formula first,
+    and others only where these do not attain the bound.
+    """
     if problem.collective.name == "allreduce":
         if is_mesh(problem):
             yield from _solve(problem, combs := Combs(problem, request.bound.per_byte_us), request, tuning)
@@ -99,7 +108,10 @@ def solve(problem: Problem, request: Request, tuning: TreesTuning = TUNING) -> I
 
 
 def _solve(problem: Problem, trees: SpanningTrees, request: Request, tuning: TreesTuning) -> Iterator[Outcome]:
-    """Yield the pipelined schedules of one kind of trees, for each number of trees and rounds."""
+    """Yield the pipelined schedules of one kind of trees, for each number of trees and rounds, and progress.
+
+    It ends when all sizes are near their bounds, or the deadline has passed.
+    """
     reduces = reversible(problem.collective)
     copying = reverse(problem) if reduces else problem
     counts = trees.counts(tuning)

@@ -151,7 +151,7 @@ def _pack(forests: _Forests, first: int) -> bool:  # One function of over 60 lin
 
 
 def _root(forests: _Forests, i: int) -> None:
-    """Set the parents, the edges to them, the depths and the roots of forest i."""
+    """Set the parents, the edges to them, the depths and the roots of forest i from its edges, in place."""
     n, _, m, u, v, _, ptr, edge, member, parent, depth, root, _, _, _, stack = forests
     for x in range(n):
         root[i * n + x] = _NONE
@@ -178,7 +178,10 @@ def _root(forests: _Forests, i: int) -> None:
 
 
 def _exchange(forests: _Forests) -> bool:
-    """Add one edge to the forests, by a shortest path of exchanges; return True if there is such a path."""
+    """Add one edge to the forests, by a shortest path of exchanges; return True if there is such a path.
+
+    It changes `member` and `remaining`, and roots the changed forests again.
+    """
     n, k, m, u, v, remaining, _, _, member, parent, depth, root, replaced_by, leaves_forest, queue, _ = forests
     size, head = 0, 0
     for e in range(m):

@@ -448,6 +448,9 @@ def statement(result: ReductionPrograms, written: Sequence[Written | None] = ())
 
 
 def _files(written: Written | None) -> dict[str, Any]:
-    """Return the files that were written for a schedule, in plain values."""
+    """Return the files that were written for a schedule, as texts: `file` (the first, or None) and `files` (all).
+
+    They are an executor's files, or the schedules where there are none.
+    """
     listed = [] if written is None else [str(path) for path in written.files or written.schedules]
     return {"file": listed[0] if listed else None, "files": listed}

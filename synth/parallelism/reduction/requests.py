@@ -104,7 +104,10 @@ def _check_size(matrix: Matrix, over: Sequence[int]) -> None:
 def _one_group_hierarchy(
     names: Sequence[str], axes: Sequence[Axis], matrix: Matrix, over: Sequence[int]
 ) -> SynthesisHierarchy:
-    """Return the hierarchy of one reduction group from the factors of the reduction's axes."""
+    """Return the hierarchy of one reduction group from the factors of the reduction's axes.
+
+    If there are more than three factors above one, those of the same level are joined.
+    """
     level_factors = [(name, tuple(matrix[axis][level] for axis in over)) for level, name in enumerate(names)]
     names_and_factors = _factors(level_factors, [axes[axis] for axis in over])
     if len(names_and_factors[0]) > _MOST_FACTORS:

@@ -97,7 +97,7 @@ def _smallest(hierarchy: SynthesisHierarchy) -> SynthesisHierarchy:
 
 
 def _alive(hierarchy: SynthesisHierarchy, state: State) -> bool:
-    """Return False if a device holds a contribution of another group, because no step removes it."""
+    """Return False if a device holds a contribution of another reduction group, because no step removes it."""
     group_masks = [max(pieces) for pieces in goal(hierarchy)]
     return not any(piece & ~group_mask for row, group_mask in zip(state, group_masks, strict=True) for piece in row)
 

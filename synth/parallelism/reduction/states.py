@@ -183,16 +183,22 @@ def _united(rows: Rows) -> tuple[int, ...] | None:
 
 
 def _allreduce(rows: Rows) -> Rows | None:
+    """Return the rows after an all-reduce, all of them the sum; None if it is illegal (see `_united`)."""
     united = _united(rows)
     return None if united is None else [united] * len(rows)
 
 
 def _reduce(rows: Rows) -> Rows | None:
+    """Return the rows after a reduce, of which only the first holds the sum; None if it is illegal (see `_united`)."""
     united = _united(rows)
     return None if united is None else [united] + [(0,) * len(united)] * (len(rows) - 1)
 
 
 def _reducescatter(rows: Rows) -> Rows | None:
+    """Return the rows after a reduce-scatter: each has the sum of an equal share of the held pieces, in order.
+
+    It is None if the reduction is illegal (see `_united`), or the pieces do not divide by the rows.
+    """
     united = _united(rows)
     if united is None:
         return None
@@ -208,6 +214,10 @@ def _reducescatter(rows: Rows) -> Rows | None:
 
 
 def _allgather(rows: Rows) -> Rows | None:
+    """Return the rows after an all-gather: all have the pieces of all rows.
+
+    It is None if the rows hold different numbers of pieces, or two rows hold the same piece.
+    """
     pieces = [held(row) for row in rows]
     share = len(pieces[0])
     if any(len(held_pieces) != share for held_pieces in pieces) or len(
@@ -218,6 +228,10 @@ def _allgather(rows: Rows) -> Rows | None:
 
 
 def _broadcast(rows: Rows) -> Rows | None:
+    """Return the rows after a broadcast: all are the first row.
+
+    It is None if another row equals the first one, or holds a contribution that the first row lacks.
+    """
     root = rows[0]
     for row in rows[1:]:
         if row == root:  # The program without this device's step does as well.

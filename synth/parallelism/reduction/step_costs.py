@@ -131,7 +131,12 @@ class StepCosts:
         return self._of_slice[cut, ring]
 
     def _routed(self, src: Ints, dst: Ints) -> _StepTraffic:
-        """Compute the traffic of one byte from each source to its destination."""
+        """Compute the traffic of one byte from each source to its destination.
+
+        Raises:
+            NoRoute: A destination cannot be reached.
+            TooManySends: The routes have too many links.
+        """
         routes = _routes(self.request.topology, self._ranks)
         net, (message, link, _) = routes.network, routes.expand(src, dst)
         used = net.uses_idx[row_entries(net.uses_ptr, link)]
@@ -163,7 +168,7 @@ def _routes(topology: Topology, ranks: tuple[int, ...]) -> Routes:
 
 
 def _time(step: tuple[float, float, _StepTraffic | None]) -> float:
-    """Return the time of a step's cost."""
+    """Return the time in µs of a step's cost, its first entry."""
     return step[0]
 
 
@@ -187,5 +192,5 @@ def ranked(sequences: Ordered[Sequence], costs: StepCosts) -> list[Sequence]:
 
 
 def _rounded(us: float) -> float:
-    """Return a rounded time, so that times that differ only by rounding are equal."""
+    """Return a time rounded to nine digits, so that times that differ only by rounding are equal."""
     return float(f"{us:.9g}")

@@ -53,7 +53,7 @@ def library_schedules(request: Reduction, step: ConcreteStep, names: Iterable[st
 
 
 def _fastest(problem: Problem, name: str, size_bytes: float) -> Algorithm | None:
-    """Return the fastest algorithm of a baseline for a problem, or None if there is none."""
+    """Return the fastest algorithm of a baseline for a problem, or None if there is none or it has too many sends."""
     with suppress(TooManySends):
         algorithms = baseline_named(problem, name, size_bytes)
         return min(algorithms, key=lambda algorithm: algorithm.time_us(size_bytes), default=None)

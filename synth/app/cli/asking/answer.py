@@ -51,7 +51,10 @@ _STOPPING_S = 0.6  # time for writing files after Ctrl-C
 
 
 def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
-    """Run a search; return a function that writes the files and prints the report, for which no solver is needed.
+    """Run a search, or take its answer from the cache; return a function that writes the files and prints the report.
+
+    The returned function needs no solver. It exits with 130 after an interruption, with 1 without an algorithm, and
+    with 3 if a named target has no file. Errors of the cache are only warned of.
 
     Args:
         command: The call of the command.
@@ -93,9 +96,10 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
 
 
 def usual_folder(topology: str, groups: Iterable[Sequence[int]], relays: Sequence[int] | None, name: str) -> Path:
-    """Return the folder for the files of a question if the user names none: `out`, unless it is for other ranks.
+    """Return the folder for a question's files if the user names none: `out`, or `out`/`name` if `out` is for others.
 
-    Executors load all files of a folder, and most of them compare neither ranks nor networks.
+    It is for others if an entry of its index is for another topology, other ranks or other relays. Executors load all
+    files of a folder, and most of them compare neither ranks nor networks. No folder is made.
 
     Args:
         topology: Name of the network.
@@ -115,14 +119,14 @@ def usual_folder(topology: str, groups: Iterable[Sequence[int]], relays: Sequenc
 
 
 def check_single(command: SearchCommand) -> None:
-    """Raise InputError if a search for one group has options for several."""
+    """Raise InputError if a search for one group has `--group-sizes` or `--objective`, which are for more groups."""
     for option, value in (("--group-sizes", command.group_sizes), ("--objective", command.objective)):
         if value is not None:
             raise InputError(f"{option}: is for several groups; name them with --groups, as in 0-7;8-15")
 
 
 def check_target(target: str) -> None:
-    """Raise InputError for an unknown target."""
+    """Raise InputError unless a target is "auto", "none" or the name of an executor."""
     if target not in (AUTO, NONE, *TARGETS):
         raise InputError(f"--target {target!r}: is not known; it is auto, none or one of {', '.join(TARGETS)}")
 
@@ -130,9 +134,12 @@ def check_target(target: str) -> None:
 def check_writable(folder: Path, target: str = AUTO, option: str = "--out") -> None:
     """Raise InputError if files cannot be written to a library, so that no search is wasted.
 
+    No file remains. An existing index must be readable.
+
     Args:
         folder: Folder of the library, which need not exist.
-        target: Target of the files. In a library that exists, the folders of this target's files are checked too.
+        target: Target of the files. In a library that exists, the folders of this target's files are checked too; for
+            "auto", those of all targets.
         option: The option that names the folder, for error messages.
     """
     inner = [SCHEDULES, *(row.folder for row in TARGETS.values() if target in (AUTO, row.name))]
@@ -141,7 +148,9 @@ def check_writable(folder: Path, target: str = AUTO, option: str = "--out") -> N
 
 
 def check_folder(folder: Path, option: str, inner: Iterable[str] = ()) -> None:
-    """Raise InputError if a folder cannot be made or written.
+    """Raise InputError if a folder cannot be made or written, or if a folder in it is a link.
+
+    Folders that are made for the check are removed again.
 
     Args:
         folder: The folder, which need not exist.
@@ -169,9 +178,9 @@ def check_folder(folder: Path, option: str, inner: Iterable[str] = ()) -> None:
 
 
 def progress_line(begun: float) -> Report:
-    """Return a function that shows the current attempt and the best algorithm so far.
+    """Return a function that shows the current attempt and the best algorithm so far on stderr.
 
-    On a terminal it updates one line; in a log it writes a line from time to time.
+    On a terminal it updates one line; in a log it writes a line from time to time. A first text is shown at once.
 
     Args:
         begun: Time of the command's start, as `time.monotonic` counts.
@@ -179,7 +188,7 @@ def progress_line(begun: float) -> Report:
     log = None if sys.stderr.isatty() else seldom_logger(begun)
 
     def show(text: str, best: Algorithm | None) -> None:
-        """Show a text with the elapsed seconds and the shape of the best algorithm."""
+        """Show a text with the elapsed seconds and the shape of the best algorithm; None if there is none yet."""
         so_far = "" if best is None else f" · so far {best.steps} steps, {best.rounds} rounds, {best.chunks} chunks"
         line = f"{time.monotonic() - begun:5.1f} s  {text}{so_far}"
         if log is None:
@@ -194,7 +203,7 @@ def progress_line(begun: float) -> Report:
 
 
 def clear_progress() -> None:
-    """Remove the progress line from the terminal."""
+    """Remove the progress line from stderr; do nothing if that is no terminal."""
     if sys.stderr.isatty():
         clear_line()
 
@@ -218,8 +227,8 @@ def written_until(ended: str, command: SearchCommand) -> float:
     """Return the time of `synth.model.deadline.now` until which files may be made.
 
     Args:
-        ended: Why the search stopped early, as in `SearchResult.stop_reason`: after "interrupted" little time is left,
-            otherwise the rest of the budget.
+        ended: Why the search stopped early, as in `SearchResult.stop_reason`: after "interrupted" 0.6 s are left, but
+            no more than the rest of the budget; otherwise that rest.
         command: The call of the command, which states the budget.
     """
     end = command.begun + command.budget_s
@@ -235,15 +244,20 @@ def _report(
     keep: Callable[[Saved], None] | None = None,
     cached_answer: CachedAnswer | None = None,
 ) -> None:
-    """Write the files of an answer and print it.
+    """Write the files of an answer to a library and print its table or JSON; keep it in the cache if it is whole.
 
     Args:
         command: The call of the command.
         folder: Folder of the files.
         question: The question.
         result: The search result.
-        keep: Function that keeps the answer in the cache; None if it is not to be kept.
+        keep: Function that keeps the answer in the cache; None if it is not to be kept. It is not called if a part of
+            synth failed, after an interruption, or if the budget ended before a program was written.
         cached_answer: The answer, if it comes from the cache.
+
+    Raises:
+        SystemExit: With 130 after an interruption, with 1 without an algorithm, with 3 if a named target has no file.
+        InputError: The files cannot be written.
     """
     if sys.stderr.isatty():
         clear_line()
@@ -291,7 +305,12 @@ def _report(
 
 
 def _statement(written: Saved) -> dict[str, Any]:
-    """Return the statement of an answer as it was written; its rows are those that the library now has, with files."""
+    """Return the statement of an answer as it was written; its rows are those that the library now has, with files.
+
+    Besides the keys of `statement` it has other_form (rows of the other form of calls, if there are any), inplace,
+    unsaved (why there is no file, or "") and remarks. Each row has file, None without one, and perhaps schedule and
+    proof_file.
+    """
     document = statement(written.result)
     for key, form in (("algorithms", written), ("other_form", written.other_form)):
         if form is not None:
@@ -304,7 +323,7 @@ def _statement(written: Saved) -> dict[str, Any]:
 
 
 def _why_nothing(result: SearchResult, options: Options) -> str:
-    """Return a line that says why a search found no algorithm."""
+    """Return a sentence on why a search has no algorithm, with advice on options where these can help."""
     if result.impossible or result.stop_reason == "interrupted":
         return result.impossible or "interrupted before an algorithm was found"
     if result.stop_reason:
@@ -319,7 +338,10 @@ def _why_nothing(result: SearchResult, options: Options) -> str:
 
 
 def _late_in_other_form(written: Saved) -> list[str]:
-    """Return a line on the algorithm of the first form that takes the largest messages, if the other form lacks it."""
+    """Return a line if the other form of calls has no file of the algorithm for the largest messages; otherwise [].
+
+    The line states why. It is left out if the other form's own algorithm for the largest messages is the same.
+    """
     if written.other_form is None or not written.other_form.result.ranges or not written.result.ranges:
         return []
     own, other = (form.result.ranges[-1] for form in (written, written.other_form))
@@ -335,7 +357,14 @@ def _late_in_other_form(written: Saved) -> list[str]:
 
 
 def _closing(result: SearchResult, written: Saved, begun: float, remarks: Sequence[str] = ()) -> list[str]:
-    """Return the last lines of a report: how many algorithms there are and the seconds, then files and remarks."""
+    """Return the last lines of a report: the number of algorithms and the seconds, then paths of files and remarks.
+
+    Args:
+        result: The search result.
+        written: The answer as it was written.
+        begun: Time of the command's start, as `time.monotonic` counts.
+        remarks: Texts for the first line, after the number of algorithms.
+    """
     own = sum(row["sends"] is not None for row in written.rows)  # The other rows are left to vendor libraries.
     has_answer = bool(result.ranges)
     parts = [f"{format_count(own, 'algorithm')}, replayed and right" if own else "no file"] if has_answer else []

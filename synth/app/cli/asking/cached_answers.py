@@ -70,7 +70,10 @@ class CachedAnswer:
 
 
 def answer_key(user_question: Question, proof: bool) -> str:
-    """Return the key of an answer: a digest of the problem, its topology, what is pinned, and the budget's class.
+    """Return the key of an answer, 40 hexadecimal digits: a digest of all on which the answer depends.
+
+    These are the problem and its healthy twin with their topologies, the target's settings, what is pinned, the
+    versions of the engines, and the budget's class: log2 of its seconds, rounded up.
 
     Args:
         user_question: The question.
@@ -93,7 +96,7 @@ def answer_key(user_question: Question, proof: bool) -> str:
 
 
 def entries_of_question(entries: Iterable[IndexEntry], user_question: Question) -> list[IndexEntry]:
-    """Return the entries of a library for a question, for all targets."""
+    """Return those entries of a library that answer a question, for all targets, in their order."""
     fields = question(user_question.problem)
     return [entry for entry in entries if entry.answers(fields)]
 
@@ -101,9 +104,10 @@ def entries_of_question(entries: Iterable[IndexEntry], user_question: Question) 
 def keep_answer(cache: Cache, key: str, written: Saved) -> None:
     """Write the answer of a search to the cache.
 
-    Nothing is kept in four cases: the cache cannot be written; the network has dead parts, whose healthy twin would
-    have to be kept too; no time was left to write a program, since another search may have it; or the check of the
-    files would take longer than the search did.
+    Nothing is kept in these cases: the answer has no algorithm; the network has dead or slow parts, whose healthy twin
+    would have to be kept too; a program was not written to the library, or there was no time for one, since another
+    search may write it; the check of the files would take longer than the search did; or the answer's files cannot be
+    made. If the cache cannot be written, a warning is printed.
 
     Args:
         cache: The cache.
@@ -170,8 +174,8 @@ def take_answer(cache: Cache, key: str, folder: Path, user_question: Question) -
     Args:
         cache: The cache.
         key: Key of the answer.
-        folder: The library that the answer is for. If it has other files for the question, another search may find
-            better ones.
+        folder: The library that the answer is for. If it has files for the question that are not those of the answer,
+            the result is None, since another search may find better ones.
         user_question: The question.
 
     Raises:
@@ -193,12 +197,18 @@ def take_answer(cache: Cache, key: str, folder: Path, user_question: Question) -
 
 
 def _ranges_and_files(form: Saved) -> list[tuple[Offer, LibraryFile | None]]:
-    """Return each range of an answer with the file that was written for it."""
+    """Return each range of an answer with the file that was written for it, or None if none was written."""
     return list(zip(form.result.ranges, form.new_files, strict=True))
 
 
 def _state_range(served: Offer, file: LibraryFile | None, number_of: Mapping[int, int]) -> dict[str, Any]:
-    """Return a range as an object of the cache's file."""
+    """Return a range as an object of the cache's file.
+
+    Args:
+        served: The range.
+        file: The file that was written for it; None without one. Names of its schedule and proof are left out.
+        number_of: Number of each algorithm by its `id`.
+    """
     return {
         "algorithm": number_of[id(served.algorithm)],
         "low": served.low,
@@ -213,6 +223,11 @@ def _state_range(served: Offer, file: LibraryFile | None, number_of: Mapping[int
 
 def _restore(about: Fields, files: Mapping[str, bytes], user_question: Question) -> CachedAnswer:
     """Return the answer that a bundle holds, with each part of it checked.
+
+    Args:
+        about: The bundle's object.
+        files: Bytes of the bundle's files by name.
+        user_question: The question that the bundle must answer.
 
     Raises:
         InputError: A part is wrong; other errors of `HOSTILE` are possible too.
@@ -275,7 +290,19 @@ def _ranges(
     about: Fields,
     programs: Programs | None,
 ) -> list[Offer]:
-    """Return the ranges of one form of calls, each with its program if a file of it is kept."""
+    """Return the ranges of one form of calls, each with its program if a file of it is kept.
+
+    Args:
+        rows: The ranges as the bundle states them, of any type.
+        algorithms: The restored algorithms, which the ranges name by number.
+        files: Bytes of the bundle's files by name.
+        folder: A new folder, which is made and in which the files of programs are written.
+        about: The bundle's object, for messages.
+        programs: What restores programs; None if no program was asked for.
+
+    Raises:
+        InputError: A range or its file is wrong.
+    """
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         about.fail("forms", "must be lists of ranges")
     tables = [Fields(row, "", f"{about.origin}: range {number}") for number, row in enumerate(rows, 1)]
@@ -303,7 +330,16 @@ def _ranges(
 
 
 def _entries(rows: Sequence[Mapping[str, Any]], files: Mapping[str, bytes], folder: Path) -> Iterator[IndexEntry]:
-    """Write files into a folder of their own and return the entries of an index that names them."""
+    """Write files and an index that names them into a new folder, and return an iterator over the index's entries.
+
+    Args:
+        rows: Rows of the index.
+        files: Bytes of the bundle's files by name.
+        folder: The folder, which must not exist.
+
+    Raises:
+        InputError: A row is wrong, or a file that it names is missing.
+    """
     folder.mkdir()
     (folder / INDEX).write_bytes(index_text(rows))
     entries = load_index(folder)
@@ -314,7 +350,13 @@ def _entries(rows: Sequence[Mapping[str, Any]], files: Mapping[str, bytes], fold
 
 
 def _check_sizes(result: SearchResult, user_question: Question, about: Fields) -> None:
-    """Raise InputError if the ranges leave a gap between two sizes, or are for other sizes than the question's."""
+    """Raise InputError unless the ranges follow one another without gaps and cover exactly the question's sizes.
+
+    Args:
+        result: The answer.
+        user_question: The question: of one size, or of all sizes from 0 to at least `LARGEST`.
+        about: The bundle's object, for the message.
+    """
     size, ranges = user_question.options.size, result.ranges
     first, last = (0, LARGEST) if size is None else (size, size)
     ends = [_MOST_BYTES if served.high is None else served.high for served in ranges]
@@ -324,7 +366,12 @@ def _check_sizes(result: SearchResult, user_question: Question, about: Fields) -
 
 
 def _baselines(user_question: Question, bound: Bound) -> list[Algorithm]:
-    """Return what a library would run, for the questions for which a search computes it."""
+    """Return what a library would run, for each protocol; [] for questions for which a search does not compute it.
+
+    Args:
+        user_question: The question.
+        bound: The bound, on which it depends whether a search would compute baselines.
+    """
     problem, options = user_question.problem, user_question.options
     [stage] = [stage for stage in SINGLE.stages if stage.engine == "baseline"]
     if ENGINES["baseline"].accepts(problem, options) or not stage.suits(problem, options.size, bound):
@@ -334,7 +381,18 @@ def _baselines(user_question: Question, bound: Bound) -> list[Algorithm]:
 
 
 def _add_figures(result: SearchResult, about: Fields, algorithms: Sequence[Algorithm]) -> None:
-    """Add what only describes the search and not the quality of the answer."""
+    """Set the fields of a result that only describe the search: times of bounds, engines, sizes and refused offers.
+
+    Unknown engines are left out, as are times that are no numbers.
+
+    Args:
+        result: The result, which is changed in place.
+        about: The bundle's object.
+        algorithms: The restored algorithms, which refused offers name by number.
+
+    Raises:
+        InputError: A field is wrong.
+    """
     seconds = about.values.get("bound_s")
     if isinstance(seconds, list):
         figures = zip(result.bound.witnesses, seconds, strict=False)
@@ -358,7 +416,11 @@ def _add_figures(result: SearchResult, about: Fields, algorithms: Sequence[Algor
 
 
 def _words(table: Fields, key: str) -> str:
-    """Read a text of at most 1000 printable characters."""
+    """Return a field that is a text, "" if it is missing.
+
+    Raises:
+        InputError: It is no text, has over 1000 characters, or has some that are not printable.
+    """
     text = table.string(key, "")
     if len(text) > 1000 or not text.isprintable():
         table.fail(key, "must be at most 1000 printable characters")
@@ -366,7 +428,11 @@ def _words(table: Fields, key: str) -> str:
 
 
 def _seconds(table: Fields, key: str) -> float | None:
-    """Read a number of seconds; None if it is not stated."""
+    """Return a field that is a number of seconds; None if it is missing.
+
+    Raises:
+        InputError: The field is no number from 0 to 1e9.
+    """
     return None if table.values.get(key) is None else table.number(key, 0.0, _MOST_S, "s")
 
 
@@ -378,7 +444,7 @@ def _member(files: Mapping[str, bytes], name: str, origin: str) -> bytes:
 
 
 def _has_bytes(path: Path, data: bytes | None) -> bool:
-    """Return whether a file has exactly these bytes."""
+    """Return whether a file has exactly these bytes; False for None and for a file that cannot be read."""
     try:
         return data is not None and path.stat().st_size == len(data) and path.read_bytes() == data
     except OSError:
@@ -386,7 +452,10 @@ def _has_bytes(path: Path, data: bytes | None) -> bool:
 
 
 def _add(digest: Any, value: object) -> None:
-    """Add all of a value to a digest, with every element of its arrays."""
+    """Add all of a value to a digest of hashlib, with every field of its dataclasses and every element of its arrays.
+
+    Of any other value, dictionaries included, its `repr` counts.
+    """
     if isinstance(value, np.ndarray):
         digest.update(f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -84,7 +84,18 @@ def compare(command: SearchCommand, workers: Workers) -> Callable[[], None]:
 
 
 def _report(command: SearchCommand, results: dict[str, SearchResult], refused: dict[str, str]) -> None:
-    """Print one row for each engine, the best bound of all searches, and why engines did not take the question."""
+    """Print one row for each engine, the best bound of all searches, and why engines did not take the question.
+
+    It is printed as a table or as JSON.
+
+    Args:
+        command: The call of the command.
+        results: The search results by engine; at least one.
+        refused: Why engines have no result, by name; engines that proved that there is no schedule are added.
+
+    Raises:
+        SystemExit: With 130 after an interruption, with 1 if no engine has an algorithm.
+    """
     clear_progress()
     refused |= {name: result.impossible for name, result in results.items() if result.impossible}
     first = next(iter(results.values()))
@@ -109,7 +120,18 @@ def _report(command: SearchCommand, results: dict[str, SearchResult], refused: d
 
 
 def _row(name: str, result: SearchResult, bounds_us: dict[int, float]) -> dict[str, Any]:
-    """Return what an engine's search found at each size, and why it ended."""
+    """Return the row of an engine as a JSON object.
+
+    Args:
+        name: Name of the engine.
+        result: Its search result.
+        bounds_us: The best bound in µs by size in bytes.
+
+    Returns:
+        A dictionary: "engine" (the name); "found", a list with bytes, time_us, gap (time / best bound, at least 1) and
+        engine for each size, which is empty if there is no algorithm; "ended" ("" or why the search stopped early); and
+        "seconds".
+    """
     found = []
     for size, bound_us in bounds_us.items():
         if not result.ranges:
@@ -127,7 +149,15 @@ def _row(name: str, result: SearchResult, bounds_us: dict[int, float]) -> dict[s
 
 
 def _columns(rows: list[dict[str, Any]], bounds_us: dict[int, float], with_gaps: bool) -> list[Column]:
-    """Return the columns: the engine, its time and maybe gap at each size, and its seconds; the bound is last."""
+    """Return the columns of the comparison; the last row is the bound.
+
+    They are the engine, its time and maybe gap at each size, what has the times, and the seconds of the search.
+
+    Args:
+        rows: Row of each engine.
+        bounds_us: The best bound in µs by size in bytes.
+        with_gaps: Whether a column with the gap follows each time.
+    """
     columns = [Column("engine", [*(row["engine"] for row in rows), "bound"], left=True)]
     for i, (size, bound_us) in enumerate(bounds_us.items()):
         cells = [format_time(row["found"][i]["time_us"]) if row["found"] else "–" for row in rows]

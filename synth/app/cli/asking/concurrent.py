@@ -68,6 +68,8 @@ _PART = re.compile(r"(?:\s*(?=[A-Za-z@])(?P<name>[A-Za-z][A-Za-z_-]*)?\s*(?:@(?P
 def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     """Plan concurrent groups; return a function that writes the files and prints the report.
 
+    The returned function exits with 130 after an interruption, and with 3 if a named target has no file.
+
     Args:
         command: The call of the command.
         workers: Solver processes.
@@ -115,13 +117,16 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
 
 
 def folder_of_groups(topology: str, groups: Sequence[Sequence[int]]) -> Path:
-    """Return the folder for the files of several groups if the user names none.
+    """Return the folder for the files of concurrent groups if the user names none.
 
-    It is `out`, or a folder in it if `out` is for other ranks (see `usual_folder`).
+    It is `out`, or a folder in it if `out` is for other ranks (see `usual_folder`). No folder is made.
 
     Args:
         topology: Name of the network.
         groups: The ranks of each group.
+
+    Raises:
+        InputError: There is something else than an index of ours in `out`.
     """
     digest = zlib.crc32(repr([list(map(int, ranks)) for ranks in groups]).encode())
     name = as_file_name(Path(topology).name)
@@ -136,7 +141,17 @@ def _programs(
     command: SearchCommand,
     executor: GroupPrograms | None,
 ) -> list[ConcurrentPlan]:
-    """Return plans by reduction programs for the groups; none if an option asks for what programs do not support."""
+    """Return plans by reduction programs for the groups; [] if an option asks for what programs do not support.
+
+    These options are costs, chunks, an engine, dead parts, and relays by number.
+
+    Args:
+        topology: The topology, without its dead and slow parts.
+        members: The groups.
+        relays: "none", "all" or ranks.
+        command: The call of the command, which states slow parts and the budget.
+        executor: What writes the groups' programs; None for schedules only.
+    """
     arguments = command.question
     is_pinned = topology.protocol or arguments.chunks is not None or arguments.engine != "auto"
     if is_pinned or not isinstance(relays, str) or arguments.without:
@@ -155,17 +170,17 @@ def parse_members(
     size: str | None = None,
     sizes: str | None = None,
 ) -> list[Member]:
-    """Return the groups of a text, each with its collective and its size.
+    """Return the groups of a text in its order, each with its collective and its size.
 
     The first rank of a group is the root of a rooted collective.
 
     Args:
-        text: The groups, as this module describes.
+        text: The groups, separated by semicolons: `NAME@SIZE:RANKS`, where NAME, @SIZE or both may be missing.
         collective: The collective of groups that name none.
         topology: The machine or cluster.
         dead: Ranks of the topology that are dead.
         size: Message size of groups that have none of their own.
-        sizes: Message size of each group, separated by commas.
+        sizes: Message size of each group, separated by commas; it comes before `size`.
 
     Raises:
         InputError: A group, a collective or a size cannot be right, or a group has no size or two.
@@ -205,7 +220,16 @@ def _of_groups() -> Iterator[None]:
 def _sizes(
     stated_groups: Sequence[tuple[tuple[int, ...], Collective, str | None]], size: str | None, sizes: str | None
 ) -> list[int]:
-    """Return the message size of each group in bytes."""
+    """Return the message size of each group in bytes: its own, else that of `sizes`, else `size`.
+
+    Args:
+        stated_groups: Ranks, collective and own size (a text or None) of each group.
+        size: The option --size, or None.
+        sizes: The option --group-sizes with a size for each group, or None.
+
+    Raises:
+        InputError: A group has no size, or its own and one of `sizes`; or there is not a size for each group.
+    """
     listed_sizes = [None] * len(stated_groups) if sizes is None else sizes.split(",")
     if len(listed_sizes) != len(stated_groups):
         raise InputError(
@@ -230,7 +254,18 @@ def _sizes(
 
 
 def _report(result: ConcurrentResult, programs: GroupPrograms, command: SearchCommand, folder: Path) -> None:
-    """Write the files of concurrent groups and print the report."""
+    """Write the files of concurrent groups and print the report, as a table or as JSON.
+
+    Args:
+        result: The plan of the groups.
+        programs: What writes the groups' programs for the target.
+        command: The call of the command.
+        folder: Folder of the files.
+
+    Raises:
+        SystemExit: With 130 after an interruption, with 3 if a named target has no file.
+        InputError: The files cannot be written.
+    """
     clear_progress()
     until = written_until(result.stop_reason, command)
     saved = save_groups(result, folder, programs, proof=command.proof, until=until, anew=command.replace)
@@ -262,7 +297,15 @@ def _report(result: ConcurrentResult, programs: GroupPrograms, command: SearchCo
 
 
 def _closing(result: ConcurrentResult, saved: SavedGroups, begun: float) -> list[str]:
-    """Return the last lines of the report: the programs' time and the seconds, then the files."""
+    """Return the last lines of the report: the seconds, then the files, then the programs' time or why there are none.
+
+    Of over 8 files the first 7 and the last are listed.
+
+    Args:
+        result: The plan of the groups.
+        saved: What was written.
+        begun: Time of the command's start, as `time.monotonic` counts.
+    """
     paths = [*saved.files, *([] if saved.index is None else [saved.index]), *saved.schedules]
     listed = [f"  {path}" for path in paths]
     if len(listed) > _FILES:

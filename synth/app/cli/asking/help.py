@@ -44,7 +44,7 @@ class HelpfulCommand(click.Command):
     """
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the parameters with `--help-all` before `--help`."""
+        """Return the command's parameters, with a new `--help-all` before the last one, `--help`."""
         *params, help_option = super().get_params(ctx)
         help_all = click.Option(
             ["--help-all"],
@@ -65,7 +65,7 @@ class HelpfulCommand(click.Command):
             ctx.exit()
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help with the usual options."""
+        """Write the help page with the usual options by section, and a line with the names of the others."""
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
         options: dict[str | None, Any] = {
@@ -81,5 +81,5 @@ class HelpfulCommand(click.Command):
 
 
 def _spelled(option: click.Option) -> str:
-    """Return an option as a short help page spells it, as `--group RANKS`; of several kinds of values the last one."""
+    """Return an option as a short help page spells it, as `--group RANKS`; of `A|B|C` only the last is named."""
     return option.opts[0] if option.metavar is None else f"{option.opts[0]} {option.metavar.split('|')[-1]}"

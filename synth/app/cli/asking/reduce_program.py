@@ -162,8 +162,11 @@ def parse_matrix(text: str, axes: Sequence[Axis], hierarchy: Hierarchy) -> Matri
 
     Args:
         text: The matrix: the factors of each axis by level.
-        axes: The axes.
+        axes: The axes, which may have any order in the text.
         hierarchy: The levels.
+
+    Returns:
+        A row for each axis, in the order of `axes`, with its factor in each level.
 
     Raises:
         InputError: The text has another form, unknown or missing axes, or wrong products.
@@ -205,9 +208,20 @@ def _default_matrix(axes: Sequence[Axis], hierarchy: Hierarchy) -> Matrix:
 def _save(
     result: ReductionPrograms, programs: GroupPrograms, out: Path, until: float, anew: bool
 ) -> list[SavedGroups | None]:
-    """Write files of the searched schedule and of the best programs; return what was saved for each, None for no files.
+    """Write files of the searched schedule and of the best programs.
 
-    The best of all is the answer of the library at `out`; other programs have folders of their own in it.
+    The best of all is the answer of the library at `out`; up to three programs have folders of their own in it. After
+    an interruption only the best is written.
+
+    Args:
+        result: The schedule and the programs, fastest first.
+        programs: What writes programs for the target.
+        out: Folder of the library.
+        until: The time of `synth.model.deadline.now` until which other files than those of the best may be made.
+        anew: Whether to replace files that the library has, even faster ones.
+
+    Returns:
+        What was saved for the searched schedule, then for each program; None for one without files.
     """
     saved: list[SavedGroups | None] = [None] * (1 + len(result.programs))
     first = result.programs[0] if result.programs else None
@@ -224,7 +238,14 @@ def _save(
 
 
 def _table(result: ReductionPrograms, document: dict[str, Any]) -> str:
-    """Return the table of a reduction: the programs, a single all-reduce, and the searched schedule."""
+    """Return the table of a reduction as text: a heading, then the fastest first of all candidates.
+
+    The candidates are the programs, a library's single all-reduce and the searched schedule.
+
+    Args:
+        result: The result.
+        document: Its statement, with the axes, levels and length of the command.
+    """
     request = result.request
     groups = [*map(format_ranks, request.groups[:_SHOWN]), *["…"] * (len(request.groups) > _SHOWN)]
     parts = ", ".join(f"{name} {factor}" for name, factor in document["hierarchy"].items())
@@ -240,7 +261,10 @@ def _table(result: ReductionPrograms, document: dict[str, Any]) -> str:
     single_us = None if result.single is None else result.single.time_us
 
     def row(time_us: float, description: str) -> list[str]:
-        """Return the cells of a candidate."""
+        """Return the cells of a candidate: time, speedup over a library's single all-reduce, gap and description.
+
+        The speedup is "" if there is no such all-reduce.
+        """
         speedup = "" if single_us is None else f"{single_us / time_us:.3f} ×"
         return [format_time(time_us), speedup, f"{time_us / result.bound_us:.3f}", description]
 
@@ -258,7 +282,11 @@ def _table(result: ReductionPrograms, document: dict[str, Any]) -> str:
 
 
 def _written(saved: Sequence[SavedGroups | None]) -> list[str]:
-    """Return lines on the written files: the first of each plan, or why it has none."""
+    """Return lines on the written files: the first of each plan with the number of others, and why executors have none.
+
+    Args:
+        saved: What was saved for the searched schedule, then for each program; None for one without files.
+    """
     lines = []
     for number, group_files in enumerate(saved):
         if group_files is None:
@@ -272,5 +300,5 @@ def _written(saved: Sequence[SavedGroups | None]) -> list[str]:
 
 
 def _refused(saved: Sequence[SavedGroups | None]) -> str:
-    """Return why groups have no executor's file; "" if all have one."""
+    """Return the first reason why groups have no executor's file; "" if all that were saved have one."""
     return next((group_files.refused for group_files in saved if group_files is not None and group_files.refused), "")

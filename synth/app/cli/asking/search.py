@@ -141,7 +141,11 @@ class _QuestionCommand(HelpfulCommand):
 
 
 def _no_root(name: str) -> click.Option:
-    """Return a hidden option `--root` for a collective without a root, which is refused in these words."""
+    """Return a hidden option `--root` for a collective without a root; its use raises InputError with a clear message.
+
+    Args:
+        name: Name of the collective.
+    """
 
     def refuse(_: click.Context, __: click.Parameter, value: str | None) -> None:
         """Raise InputError if the option is given."""
@@ -153,7 +157,11 @@ def _no_root(name: str) -> click.Option:
 
 
 def collective_command(kind: CollectiveKind) -> click.Command:
-    """Return the command of a collective."""
+    """Return the click command of a collective.
+
+    It has `--root` if the collective is rooted, otherwise a hidden one that is refused; and `--sizes`, which is
+    required, if its blocks have sizes of their own.
+    """
     example, own_options = f"synth {kind.name} --topo dgx-a100 --group 0,2,4,6", []
     if kind.rooted:
         example += " --root 2"
@@ -204,11 +212,18 @@ _NOT_OF_QUESTION = (
 
 
 def _answer(name: str, /, **options: Any) -> None:
-    """Run a search in solver processes and print its report; handle Ctrl-C.
+    """Run a search in solver processes, write its files and print its report; handle Ctrl-C.
+
+    The options `--compare` and `--groups` choose another kind of answer.
 
     Args:
         name: Name of the collective, or "pattern".
         **options: Value of each option by the name of its parameter.
+
+    Raises:
+        InputError: An option is wrong.
+        Unanswered: Ctrl-C came before there was an answer; a second Ctrl-C raises KeyboardInterrupt.
+        SystemExit: With 130 if Ctrl-C came and there is an answer, or with the code of the report.
     """
     begun, budget_s = now(), parse_seconds(options.pop("budget"), "--budget")
     file, other_options = options.pop("file", None), {option: options.pop(option) for option in _NOT_OF_QUESTION}

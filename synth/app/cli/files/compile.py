@@ -42,7 +42,7 @@ from topologies.text.files import read_text
 
 
 def _list_passes(context: click.Context, _parameter: click.Parameter, is_set: bool) -> None:
-    """Print the passes and exit if the option is set."""
+    """Print the name and summary of each pass and exit if the option is set; a callback of click."""
     if is_set:
         for row in PASSES.values():
             click.echo(f"{row.name:14} {row.summary}")
@@ -91,24 +91,41 @@ class CompileOptions:
     explain: bool
 
     def limited(self, target: Target, device_sms: int) -> Target:
-        """Return a target limited by the options and by the SMs of a device (0 if unknown)."""
+        """Return a target limited by the options and by the SMs of a device.
+
+        Args:
+            target: The target.
+            device_sms: SMs of a device; 0 if unknown.
+
+        Raises:
+            InputError: An option is wrong, or the target cannot take it.
+        """
         return on_devices(
             target, device_sms, TargetSettings(target.name, self.sms, scratch_limit=scratch_bytes(self.scratch_limit))
         )
 
     def chosen(self, collective: str, place: Place | None, source: str = "") -> Target:
-        """Return the target for a program's collective, limited to the devices.
+        """Return the target for a program's collective, limited by the options and by the devices.
 
         Args:
             collective: The program's collective.
             place: The topology and the program's ranks there; None if unknown.
-            source: A file whose suffix the written file is to have if none is given; empty for any suffix.
+            source: A file whose suffix the written file is to have if `out` is not given; empty for any suffix.
+
+        Raises:
+            InputError: The target is not known, or no target can run the collective.
         """
         topology, suffix = None if place is None else place[0], Path(self.out or source).suffix
         return self.limited(choose_target(collective, self.target, topology, suffix), sms_at(place))
 
     def compiled(self, ir: Instructions, target: Target, timer: Timer | None) -> Compiled:
-        """Return the program of instructions for a target, chosen by its time."""
+        """Return the program of instructions for a target, compiled without the passes in `off`.
+
+        Args:
+            ir: The instructions.
+            target: The target, whose limits hold.
+            timer: Function that compares programs by their time; None for no comparison.
+        """
         return compile_instructions(ir, target.limits, timer=timer, without=self.off)
 
     def write(
@@ -120,7 +137,7 @@ class CompileOptions:
         place: Place | None,
         text: str | None = None,
     ) -> None:
-        """Write a compiled program, and beside it what it must achieve; print what was done.
+        """Write a compiled program and, if its goal is known, a file next to it with that goal; print what was done.
 
         Args:
             compiled: The compiled program.
@@ -128,7 +145,10 @@ class CompileOptions:
             target: The executor.
             source: The file that it was compiled from.
             place: The topology and the program's ranks there; None if unknown.
-            text: The content of the file, if it is known already.
+            text: The content of the file; None to write it from the program.
+
+        Raises:
+            InputError: The file would replace its source, has another ending than the target's, or cannot be written.
         """
         path = Path(self.out) if self.out else Path(Path(source).with_suffix(target.suffix).name)
         check_not_source(path, source)
@@ -143,7 +163,12 @@ class CompileOptions:
 
 
 def _timer(place: Place | None, program: Program) -> Timer | None:
-    """Return the function that compares programs by their time on a topology; None without a topology."""
+    """Return the function that compares programs by their time on a topology; None without a topology.
+
+    Args:
+        place: The topology and the program's ranks there, or None.
+        program: The program, whose range of message sizes counts.
+    """
     if place is None:
         return None
     from emit.compiler.lower import timer_for  # It imports the schedules' rooms.

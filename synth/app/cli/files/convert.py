@@ -131,15 +131,18 @@ def _convert_for_executor(
     groups_overlap: bool,
     pinned: Mapping[str, Any],
 ) -> None:
-    """Write a program as a file of an executor.
+    """Check a program, write it as a file of an executor (or as a program that prints a plan), and print what it is.
 
     Args:
         source: The program's file.
         out: The file to write.
         target: The executor; None for the first that can run the program's collective.
         inplace: Whether a plan is for calls in place; None as in the file.
-        groups_overlap: Whether ranks are in several groups at a time.
+        groups_overlap: Whether ranks are in more than one group at a time; the protocol is then Simple.
         pinned: The options sms, scratch_limit, protocol, topo, group and nodes.
+
+    Raises:
+        InputError: The program is not right, the executor cannot hold it, or an option does not fit.
     """
     is_as_it_is = inplace is None and not groups_overlap and all(value is None for value in pinned.values())
     if _is_script(out) and is_as_it_is and format_of(source) is FORMATS["mscclpp"]:
@@ -177,7 +180,11 @@ def _convert_for_executor(
 
 
 def _right_plan(source: str) -> ExecutionPlan:
-    """Return the plan of a file; raise InputError if it is not right."""
+    """Return the plan of a file after a check, with the threadblocks of all ranks.
+
+    Raises:
+        InputError: The plan is not right.
+    """
     verdict, plan, _ = read_and_check(Path(source), goal_beside(source))
     if plan is None or verdict.status != "right":
         raise InputError(verdict.refusal(source))
@@ -185,7 +192,11 @@ def _right_plan(source: str) -> ExecutionPlan:
 
 
 def _write_script(plan: ExecutionPlan, out: str) -> None:
-    """Write a plan as a program in MSCCL++'s language, and print what it is."""
+    """Write a plan as a program in MSCCL++'s language, and print what it is.
+
+    Raises:
+        InputError: The file exists with other content, or cannot be written.
+    """
     text, existing = script_of(plan), Path(out)
     if existing.exists() and not (existing.is_file() and existing.read_bytes() == text.encode()):
         raise InputError(f"{shown(out)}: exists, and may have been changed by hand; it must be another name")
@@ -198,7 +209,16 @@ def _write_script(plan: ExecutionPlan, out: str) -> None:
 
 
 def _write_in_switch(algorithm: Algorithm, source: str, out: str, inplace: bool) -> None:
-    """Write a schedule through a switch as a plan with switch channels, and print what it is."""
+    """Write a schedule through a switch as a plan with switch channels, or as a program that prints the plan.
+
+    What was written is printed.
+
+    Args:
+        algorithm: The schedule.
+        source: Its file, after which the plan is named.
+        out: The file to write.
+        inplace: Whether the plan is for calls in place.
+    """
     text = write_in_switch(algorithm, Path(source).stem[:_LONGEST_NAME], inplace=inplace)
     if _is_script(out):
         _write_script(read_plan(text), out)
@@ -217,7 +237,10 @@ def _is_script(out: str) -> bool:
 
 
 def _simulated(out: str, target: str) -> Format | None:
-    """Return the format of a simulator's trace, if --target or the ending of OUT names one; otherwise None."""
+    """Return the format of a simulator's trace if `target` names one, or if it is "auto" and OUT has such an ending.
+
+    Otherwise the result is None.
+    """
     rows = {form.name: form for form in FORMATS.values() if form.simulator}
     if target in rows:
         return rows[target]
@@ -225,7 +248,17 @@ def _simulated(out: str, target: str) -> Format | None:
 
 
 def _convert_to_trace(source: str, out: str, form: Format, size: str | None) -> None:
-    """Write a program, or a schedule's program, as a trace: all of its files or none."""
+    """Write a program, or a schedule's program, as a trace: all of its files or none. Print what they are.
+
+    Args:
+        source: The file.
+        out: Name of the trace; its files have this name, without the format's ending, and the endings of the trace.
+        form: Format of the trace.
+        size: The option `--size`; None for 1 MiB, in whole chunks.
+
+    Raises:
+        InputError: The program is not right, the size does not suit it, or a file of a trace of more ranks is in place.
+    """
     if format_of(source) is FORMATS["schedule"]:
         program: Program = lower_any(load_algorithm(source), Path(source).stem)[0]
     else:
@@ -250,7 +283,17 @@ def _convert_to_trace(source: str, out: str, form: Format, size: str | None) -> 
 
 
 def _nodes(nranks: int, nodes: str | None, topo: str | None, group: str | None) -> list[int] | None:
-    """Return the node of each rank from the option --nodes; None without it."""
+    """Return the node of each rank from the option --nodes; None without it.
+
+    Args:
+        nranks: Number of ranks.
+        nodes: The option, such as `0,0,1,1`, or None.
+        topo: The option --topo.
+        group: The option --group.
+
+    Raises:
+        InputError: The text is not one number for each rank, or --topo or --group is given too.
+    """
     if nodes is None:
         return None
     if topo is not None or group is not None:

@@ -53,12 +53,18 @@ class Chosen:
     inside: Chosen | None = field(default=None, kw_only=True)
 
     def communicator(self, topology: Topology) -> tuple[int, ...] | None:
-        """Return the topology's rank of each rank of the program; None for the first ranks."""
+        """Return the topology's rank of each rank of the program, as the index states it.
+
+        None stands for the first ranks: there is no index, or it is for another topology.
+        """
         entry = self.entry
         return entry.communicator if entry is not None and entry.topology == topology.name else None
 
     def made_for(self) -> Topology | None:
-        """Return the network of the file: that of its stored schedule, or else that of its topology's name."""
+        """Return the network of the file: that of its stored schedule, or else the one that the index names.
+
+        It is None without an index, and if the network cannot be read.
+        """
         if self.entry is None:
             return None
         with suppress(InputError):
@@ -92,16 +98,18 @@ def chooser(
 ) -> tuple[Callable[[int], Chosen | None], int]:
     """Return a function from a message size in bytes to the file to run, and the usual message size in bytes.
 
-    The function returns None for a size that no file serves.
+    The function returns None for a size that no file serves. The usual size is 1 MiB, or the nearest size that a single
+    file serves. A stored schedule is lowered to a program and runs at every size.
 
     Args:
         path: A file, or a library's folder or index.
         collective: The collective to choose from a library.
         group: The ranks to choose from a library, as text.
-        target: The executor to choose from a library.
+        target: The executor to choose from a library; None for the first that has files which run here.
 
     Raises:
-        InputError: The library's files answer several questions, or no file can run here.
+        InputError: The library's files answer more than one question, no file can run here, or something is chosen
+            although there is one file.
     """
     if path.is_dir() or path.name == "index.json":
         return partial(_serving_file, _entries(path, collective, group, target), {}), _USUAL
@@ -118,7 +126,18 @@ def chooser(
 
 
 def _entries(path: Path, collective: str | None, group: str | None, target: str | None) -> list[IndexEntry]:
-    """Return the entries of a library for the one question and target that a user chooses; see `chooser`."""
+    """Return the entries of a library for the one question and target that a user chooses.
+
+    Args:
+        path: The library.
+        collective: The collective; None for the only one.
+        group: The ranks, as text; None for the only group. If entries are for these ranks in the same order, only these
+            count; otherwise those for another order do.
+        target: The executor; None for the first that has files which run here.
+
+    Raises:
+        InputError: No entry or more than one question is left, or the executor has no files.
+    """
     entries = load_library(path)
     if collective is not None:
         entries = [entry for entry in entries if entry.collective == parse_name(collective)]
@@ -146,13 +165,13 @@ def _entries(path: Path, collective: str | None, group: str | None, target: str 
 
 
 def _serving_file(entries: Sequence[IndexEntry], file_of_entry: dict[str, Chosen], size: int) -> Chosen | None:
-    """Return the file for a size, with its file for calls in place if the library has both.
+    """Return the file for a size, with its file for calls in place if the library has both; None if no file serves it.
 
     Executors here run any size, as they cut a message that does not divide.
 
     Args:
         entries: The library's entries for one question and target.
-        file_of_entry: The files that were read already; new ones are added.
+        file_of_entry: The files that were read already, by name; new ones are added.
         size: Message size in bytes.
     """
     chosen: Chosen | None = None

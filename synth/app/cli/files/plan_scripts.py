@@ -32,7 +32,13 @@ class FileOrScript(TextType):
     name = "file"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path of the file; raise InputError for a script that prints no plan."""
+        """Return the path of a file; for a script, which is run first, of a new file with the plan that it prints.
+
+        The new file is removed at the end of the command. The script's goal is copied next to it if there is one.
+
+        Raises:
+            InputError: The text is empty, or a script fails or prints no plan.
+        """
         value = super().convert(value, param, ctx)
         if ctx is None or not re.search(r"\.py(\s|$)", value) or Path(value).is_dir():
             return value
@@ -63,10 +69,12 @@ class FileOrScript(TextType):
 
 
 def _printed_plan(script: str, arguments: list[str]) -> str:
-    """Run a script, and return the plan that it prints, from the first line that begins with a brace.
+    """Run a script in a process of its own, and return the plan that it prints.
+
+    The plan is what follows on stdout from the first line that begins with a brace.
 
     Raises:
-        InputError: There is no such file, it fails, takes too long or prints no JSON object.
+        InputError: There is no such file, it fails, takes over 300 s or prints no JSON object.
     """
     if not Path(script).is_file():
         raise InputError(f"{shown(script)}: is no plain file; it must be a program in MSCCL++'s language")
@@ -91,7 +99,7 @@ def _printed_plan(script: str, arguments: list[str]) -> str:
 
 
 def name_of(file: str) -> str:
-    """Return what the user called a file: the script that printed it, or the file itself."""
+    """Return what the user called a file: the script (with its arguments) that printed it, or the file itself."""
     return _source_of.get(file, file)
 
 

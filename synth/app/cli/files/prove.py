@@ -49,7 +49,16 @@ def prove(file: str, proof: str | None, as_json: bool) -> None:
 
 
 def _check(file: str, proof: str | None, document: dict[str, Any]) -> list[str]:
-    """Return the lines for the reader, and add the same as plain values to `document`."""
+    """Return the lines for the reader, and add the same as plain values to `document`.
+
+    Args:
+        file: The schedule's file.
+        proof: The proof's file; None for the one next to the schedule's file, if there is one.
+        document: The statement, whose status and why are changed if the schedule or the proof is wrong.
+
+    Raises:
+        InputError: A file cannot be read.
+    """
     stored = load_schedule(file)
     proof_file = proof_path(file) if proof is None else Path(proof)
     problem, size, time_us = stored.problem, stored.schedule.size_bytes, stored.claimed_us
@@ -87,7 +96,11 @@ def _check(file: str, proof: str | None, document: dict[str, Any]) -> list[str]:
 
 
 def _describe_question(stored: StoredSchedule) -> str:
-    """Return a line on the question that the file answers, since the file itself states the question."""
+    """Return a line on the question that the file answers.
+
+    A caveat tells that the file states the question, if it is not what the collective's name stands for. Group, relays
+    and translated copies are named only if there are any.
+    """
     problem = stored.problem
     name = problem.collective.name
     if not stored.as_named:

@@ -88,7 +88,22 @@ def _library(
     questions: Mapping[LibraryQuestion, Sequence[IndexEntry]], path: str, out: Path, topology: Topology | None,
     begun: float, *, pages: bool,
 ) -> None:  # fmt: skip
-    """Write the page about a library and the pages about its questions; of too many, those with the largest gaps."""
+    """Write the page about a library and, in the folder `OUT-pages`, those about its questions; print the result.
+
+    Of over 200 questions, those with the largest gaps get a page. Files are replaced only after all pages are drawn.
+
+    Args:
+        questions: Questions and entries as `find_library` returns them.
+        path: The library.
+        out: File of the page about the library.
+        topology: Network of files whose topology has no known name; None for no network.
+        begun: Time of `time.monotonic` at the command's start.
+        pages: Whether questions get pages.
+
+    Raises:
+        InputError: A file is missing or a page cannot be written.
+        SystemExit: With 1 if something is wrong.
+    """
     networks, folder, wrong = Networks(topology), out.with_name(f"{out.stem}-pages"), dict[str, str]()
     topology_of = {
         entries[0].topology: network
@@ -123,7 +138,17 @@ def _library(
 def _question_page(
     question: LibraryQuestion, sources: Sequence[Source], topology: Topology | None, ranks: Sequence[int]
 ) -> Page:
-    """Return the page about a question's algorithms: over time if all programs can be timed, otherwise over steps."""
+    """Return the page about a question's algorithms: over time if all programs can be timed, otherwise over steps.
+
+    Args:
+        question: The question.
+        sources: Its files.
+        topology: Its network; None if unknown.
+        ranks: Ranks of the network on which programs run.
+
+    Raises:
+        InputError: A file cannot be read.
+    """
     with suppress(InputError):
         return report_sources(sources, question.page, topology, ranks)
     return report_sources(sources, question.page)
@@ -135,9 +160,10 @@ def _say(out: str | Path, contents: str, html: str, begun: float, wrong: Mapping
     Args:
         out: The page's file.
         contents: How many things are on the page.
-        html: The page.
+        html: The page, whose size is printed.
         begun: Time of `time.monotonic` at the command's start.
-        wrong: Why a schedule, program or proof is refused, by its name.
+        wrong: Why a schedule, program or proof is refused, by its name; each reason is printed in at most 300
+            characters.
     """
     say_fitted(f"{origin_of(out)}: {contents}, {len(html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s")
     wrong = wrong or {}

@@ -103,7 +103,7 @@ def simulate(
 
 
 def _why(verdict: Verdict) -> str:
-    """Return a line: what was found wrong, or else what the file is."""
+    """Return the first line of a right file's verdict, which describes the file; otherwise the verdict's reason."""
     return "; ".join(verdict.lines[:1]) if verdict.status == "right" else verdict.reason or verdict.lines[0]
 
 
@@ -113,7 +113,22 @@ def _times(
     sizes: list[int],
     is_right: bool,
 ) -> dict[str, Any]:
-    """Return the question and a row for each size; only a right program is compared with the bound."""
+    """Return the question and a row for each size; only a right program is compared with the bound.
+
+    Args:
+        program: The program.
+        predictor: What predicts its times on a topology.
+        sizes: Message sizes in bytes.
+        is_right: Whether the program was checked and is right.
+
+    Returns:
+        A dictionary of plain values on the question and the program, and sizes, a row for each size: bytes, time_us,
+        algbw_gbs and busbw_gbs (None if unknown or the time is 0), bound_us and gap (None without a bound), proof (text
+        or ""), and served (whether the program is for the size).
+
+    Raises:
+        InputError: The program cannot be timed.
+    """
     topology, group = predictor.topology, predictor.group
     problem = named_problem(topology, program.collective, group, group[program.root])
     times = predictor.times_us(sizes)
@@ -155,7 +170,13 @@ def _times(
 
 
 def _lines(document: dict[str, Any]) -> list[str]:
-    """Return the lines of the report."""
+    """Return the lines of the report: verdict, cautions, heading, table, proofs and remarks.
+
+    If there are no times, a line on why replaces all that follows the cautions.
+
+    Args:
+        document: The statement that `--json` prints.
+    """
     why = document["why"].removeprefix(f"{document['status']}: ")
     lines = [f"{origin_of(document['file'])}: {document['status']}: {why}", *document["cautions"]]
     if "untimed" in document:
@@ -173,7 +194,10 @@ def _lines(document: dict[str, Any]) -> list[str]:
 
 
 def _heading(document: dict[str, Any]) -> str:
-    """Return the heading: collective, topology, ranks and root."""
+    """Return the heading: collective, topology, ranks, root if there is one, and what is known of the topology.
+
+    Of over 16 ranks the first 16 are named; if they are 0, 1, …, only their number is.
+    """
     group = document["group"]
     names = ",".join(map(str, group[:_MANY])) + (",…" if len(group) > _MANY else "")
     members = f"ranks {names}" if len(group) <= _MANY or group != list(range(len(group))) else f"{len(group)} ranks"
@@ -184,7 +208,7 @@ def _heading(document: dict[str, Any]) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
-    """Return the lines of the table of sizes."""
+    """Return the lines of the table of sizes, the titles first; `*` marks sizes that the file does not serve."""
     titles = ("message size", "predicted", "algbw GB/s", "busbw GB/s", "bound", "gap")
     table = [
         (
@@ -201,7 +225,10 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _proofs(rows: list[dict[str, Any]]) -> list[str]:
-    """Return lines that say what proves the bounds, one for each run of sizes with the same proof."""
+    """Return an empty line and lines on what proves the bounds, one for each run of sizes with the same proof.
+
+    Without proofs the result is [].
+    """
     lines = []
     for proof, run in groupby(rows, key=lambda row: row["proof"]):
         sizes = [format_size(row["bytes"]) for row in run]
@@ -211,5 +238,5 @@ def _proofs(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _figure(value: float | None) -> str:
-    """Return a number with two digits, or – if it is unknown."""
+    """Return a number with two decimals; "–" for None."""
     return "–" if value is None else f"{value:.2f}"

@@ -67,7 +67,7 @@ def verify(
 
 
 def _named(verdict: Verdict, file: str) -> Verdict:
-    """Return the verdict with a finding if another file of the library has the same name inside."""
+    """Return the verdict on a file, with a finding if another file of its library has the same name inside."""
     namesake, findings = namesake_beside(file), Findings()
     if namesake is not None:
         advice = "but the executor stores loaded files by this name; give it another name"
@@ -76,7 +76,17 @@ def _named(verdict: Verdict, file: str) -> Verdict:
 
 
 def _placed(verdict: Verdict, file: str, topo: str | None, group: str | None) -> Verdict:
-    """Return the verdict with findings about the topology that the file will run on, if it is named or known."""
+    """Return the verdict with findings about the topology that the file will run on, if it is named or known.
+
+    Args:
+        verdict: The verdict.
+        file: The file; without `topo`, the index of its library states where it runs.
+        topo: The option --topo.
+        group: The option --group.
+
+    Raises:
+        InputError: The options name another number of ranks than the file has.
+    """
     form = format_of(file)
     if form.simulator and verdict.program is None:  # No threadblocks run operations of a simulator.
         return verdict

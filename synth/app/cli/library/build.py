@@ -78,7 +78,7 @@ def library_build(
 
 
 def _warn_of_budget(plan: BuildPlan, answer_cache: Cache) -> None:
-    """Say on stderr if the problems need much longer than the budget, however little work each of them gets."""
+    """Print a warning if the problems that the cache lacks need over 1.5 times the budget, by the plan's estimate."""
     known_keys = {task.key for task in plan.tasks() if answer_cache.has(task.key)}
     left_s, budget_s = plan.seconds(known_keys), plan.cluster.budget_s
     if left_s > _MUCH_LONGER * budget_s:
@@ -89,14 +89,25 @@ def _warn_of_budget(plan: BuildPlan, answer_cache: Cache) -> None:
 
 
 def _pool(on: str | None, jobs: int | None) -> WorkerPool:
-    """Return the processes that solve problems: of this machine, or of a Dask cluster."""
+    """Return the processes that solve problems: of this machine, or of a Dask cluster.
+
+    Args:
+        on: "dask" or the address of a Dask cluster; None for this machine.
+        jobs: Number of processes; None for this machine's cores, or as many as the Dask cluster has.
+    """
     if on is None:
         return Local(jobs or processors())
     return OnDask(on, jobs)
 
 
 def _say_plan(plan: BuildPlan, known_keys: set[str], as_json: bool) -> None:
-    """Print the plan of a build: its problems, its time and its memory."""
+    """Print the plan of a build: its problems, its time and its memory, as text or as JSON.
+
+    Args:
+        plan: The plan.
+        known_keys: Keys of the tasks that the cache has, whose time does not count.
+        as_json: Whether to print JSON.
+    """
     left_s, searches = plan.seconds(known_keys), plan.searches
     known_count = sum(task.key in known_keys for task in searches)
     if as_json:
@@ -136,7 +147,7 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], as_json: bool) -> None:
 
 
 def _impossible(plan: BuildPlan) -> list[dict[str, Any]]:
-    """Return the questions without an answer as JSON objects."""
+    """Return the questions without an answer as JSON objects: collective, group, root (None without one) and why."""
     return [
         {"collective": question.collective, "group": list(question.group), "root": question.root, "why": why}
         for question, why in plan.impossible
@@ -144,7 +155,7 @@ def _impossible(plan: BuildPlan) -> list[dict[str, Any]]:
 
 
 def _say_impossible(plan: BuildPlan) -> None:
-    """Print how many questions have no answer, and the first of them."""
+    """Print how many questions have no answer, and the first of them; print nothing if there are none."""
     if plan.impossible:
         question, why = plan.impossible[0]
         first = f"the first: {question.collective} of {','.join(map(str, question.group))}: {why}"
@@ -152,20 +163,25 @@ def _say_impossible(plan: BuildPlan) -> None:
 
 
 def _heading(plan: BuildPlan) -> str:
-    """Return the topology's name and the numbers of questions and problems."""
+    """Return the topology's name and the numbers of questions, problems and, if it differs, of orders of ranks."""
     questions, problems = format_count(plan.questions, "question"), format_count(len(plan.searches), "problem")
     orders = "" if len(plan.shares) == len(plan.searches) else f", {len(plan.shares)} orders of their ranks"
     return f"{plan.cluster.topology.name}: {questions}, {problems}{orders}"
 
 
 def _minutes(seconds: float) -> str:
-    """Return a duration in seconds or minutes as text."""
+    """Return a duration as text: in whole seconds below 120 s, otherwise in whole minutes."""
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 @contextmanager
 def _progress(plan: BuildPlan, quiet: bool) -> Iterator[Callable[[State], None]]:
-    """Yield a function that shows the progress of a build: a bar on a terminal, a line from time to time in a log."""
+    """Yield a function that shows the progress of a build on stderr: a bar on a terminal, otherwise lines now and then.
+
+    Args:
+        plan: The plan of the build.
+        quiet: Whether no lines are printed; it does not hide the bar.
+    """
     if not sys.stderr.isatty():
         log = seldom_logger()
 
@@ -186,7 +202,14 @@ def _progress(plan: BuildPlan, quiet: bool) -> Iterator[Callable[[State], None]]
 
 
 def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
-    """Print the outcome of a build, and the questions without an answer."""
+    """Print the outcome of a build, and the questions without an answer, as text or as JSON.
+
+    Args:
+        built: The outcome.
+        out: The library, whose files are counted.
+        seconds: Duration of the command.
+        as_json: Whether to print JSON; otherwise shares that were left out are warned of on stderr.
+    """
     plan, state = built.plan, built.progress
     files = len(existing_entries(out))
     if as_json:
@@ -295,7 +318,21 @@ def library_update(
 def _row(
     parts: tuple[str, ...], plan: BuildPlan, healthy: BuildPlan, built: Built | None, out: str, folder: Path
 ) -> dict[str, Any]:
-    """Return what a failure touches, what was solved for it, and what it costs, as a JSON object with a text."""
+    """Return what a failure touches, what was solved for it, and what it costs, as a JSON object with a text.
+
+    Args:
+        parts: The dead parts.
+        plan: The plan of the questions that the failure touches.
+        healthy: The plan of the cluster without the failure.
+        built: The outcome of the build for the failure; None if no touched question has an answer.
+        out: The library.
+        folder: The folder of the failure's answers.
+
+    Returns:
+        A dictionary: without, touched, questions, impossible, problems and solved (numbers), folder, seconds (only with
+        `built`), slower (the largest time of large messages / that before; None if unknown), and text, a line of all
+        that.
+    """
     name = ",".join(parts)
     touches = f"{name}: touches {plan.questions} of {format_count(healthy.questions, 'question')}"
     about: dict[str, Any] = {"without": list(parts), "touched": plan.questions, "questions": healthy.questions}

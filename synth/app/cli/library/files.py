@@ -83,7 +83,17 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
 
 
 def _check_folder(library_folder: Path, folder: str, topology: Topology | None, progress: Count) -> LibraryReport:
-    """Check a library and the folders of its failures; the report's paths begin at the library."""
+    """Return the report on a library and on the folders of its failures; its paths begin at the library.
+
+    Args:
+        library_folder: The library's folder.
+        folder: The library as the user named it: its folder or its index.
+        topology: Network of files whose topology has no known name; None for no network.
+        progress: Counts what was checked.
+
+    Raises:
+        InputError: An index cannot be read, or the folder of failures is a link.
+    """
     check_below(library_folder, library_folder / FAULTS)
     failures = sorted(path for path in (library_folder / FAULTS).glob("*") if not path.is_symlink())
     is_failure = os.path.lexists(library_folder / FAULT)
@@ -156,7 +166,13 @@ def export(
 
 
 def _export_table(folder: str, out: Path, topology: str | None) -> None:
-    """Write the table of a library and the C header that reads it."""
+    """Write the table of a library and the C header that reads it into a folder, and print the table's size.
+
+    Args:
+        folder: The library.
+        out: The folder.
+        topology: Name of the topology whose files are in the table; None if the library has only one.
+    """
     data = table_bytes(*load_as_one(folder), topology)
     for name, content in (("library.table", data), (HEADER.name, HEADER.read_bytes())):
         _write(out / name, content)
@@ -164,7 +180,18 @@ def _export_table(folder: str, out: Path, topology: str | None) -> None:
 
 
 def _export_tuner(folder: str, out: Path, topo: str | None, measured: str | None, is_ncclx: bool) -> None:
-    """Write the file of NCCL's tuner plug-in, or those of NCCLX, and print how to load them."""
+    """Write the file of NCCL's tuner plug-in, or those of NCCLX, and print how to load them.
+
+    Args:
+        folder: The library.
+        out: Folder of the files.
+        topo: Network for NCCL's cost model; None for the only one of the library.
+        measured: File of measured times, which count instead of the cost model; None for none.
+        is_ncclx: Whether to write NCCLX's files.
+
+    Raises:
+        InputError: The network is not known or not unique, or a file cannot be read or written.
+    """
     entries, remarks = load_library(folder), list[str]()
     if measured is not None:
         lines, source = measured_lines(measured), f"NCCL's fastest by the measured times of {Path(measured).name}"
@@ -184,7 +211,16 @@ def _export_tuner(folder: str, out: Path, topo: str | None, measured: str | None
 
 
 def _write_ncclx(out: Path, rules: Sequence[Rule], source: str) -> None:
-    """Write NCCLX's files, each read back before, and print how to load them."""
+    """Write NCCLX's files (CSV and JSON), each read back before, and print how to load them.
+
+    Args:
+        out: Folder of the files.
+        rules: The rules.
+        source: What the rules follow, for a comment.
+
+    Raises:
+        InputError: A file would not hold the same rules, or cannot be written. In the first case nothing is written.
+    """
     texts = {"ncclx_tuner.csv": csv_text(rules, source), "ncclx_tuner.json": json_text(rules)}
     for name, text in texts.items():
         if parse_rules(text, name, name.endswith(".json")) != list(rules):
@@ -197,7 +233,13 @@ def _write_ncclx(out: Path, rules: Sequence[Rule], source: str) -> None:
 
 
 def _write_nccl(out: Path, lines: Sequence[Line], source: str) -> None:
-    """Write the file of NCCL's tuner plug-in, and print how to load it."""
+    """Write the file of NCCL's tuner plug-in, and print how to load it.
+
+    Args:
+        out: Folder of the file.
+        lines: The lines of the file.
+        source: What the lines follow, for a comment.
+    """
     path = out / "nccl_tuner.conf"
     _write(path, text_of(lines, source).encode())
     click.echo(f"{origin_of(path)}: {format_count(len(lines), 'line')}; NCCL_TUNER_PLUGIN names the plug-in, which")
@@ -206,7 +248,11 @@ def _write_nccl(out: Path, lines: Sequence[Line], source: str) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file into a folder, which is created if necessary; raise InputError if that fails."""
+    """Write a file as a whole, in a folder that is created if necessary; an existing file is replaced.
+
+    Raises:
+        InputError: The folder or the file cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -114,8 +114,16 @@ def _of_one_communicator(
 ) -> list[IndexEntry]:
     """Return the entries of plans of one communicator on one network, which are to be installed.
 
+    Communicators of other sizes than the shim's four names take count only if no other plan is there.
+
+    Args:
+        entries: Entries of the library.
+        group: The option `--group`: ranks in the communicator's order; None for the only communicator that fits.
+        topo: The option `--topo`; if it names a topology of the library, only its plans count.
+        folder: The library, for messages.
+
     Raises:
-        InputError: The library has no plans without relays, none of the group, or those of several communicators.
+        InputError: The library has no plans without relays, none of the group, or those of more than one communicator.
     """
     plans = [entry for entry in entries if entry.target == TARGET and not entry.relays]
     if not plans:

@@ -46,12 +46,16 @@ _SAME = 1e-6  # relative difference up to which two times are equal
 
 
 def spelled_name(entries: Sequence[IndexEntry], collective: str) -> str:
-    """Return a collective's name as the library spells it; raise InputError for an unknown one."""
+    """Return a collective's name as the library's entries spell it, otherwise as `parse_name` does.
+
+    Raises:
+        InputError: Neither the library nor this package knows the collective.
+    """
     return collective if any(entry.collective == collective for entry in entries) else parse_name(collective)
 
 
 def _check_names(entries: Sequence[IndexEntry], target: str | None, topology: str | None) -> None:
-    """Raise InputError for an unknown executor, and for a topology without files."""
+    """Raise InputError for an unknown executor, and for a topology without files; None is always right."""
     if target is not None:
         target_named(target)
     names = sorted({entry.topology for entry in entries})
@@ -142,12 +146,12 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
 def _say_table(
     head: Sequence[str], importance: Sequence[int], rows: Sequence[Sequence[str]], nleft: int, wide: bool
 ) -> None:
-    """Print the columns of some rows that fit the terminal, and name those that do not.
+    """Print the columns of a table that fit the terminal, and name those that do not.
 
     Args:
         head: Titles of the columns.
         importance: Importance of each column (see `Column`).
-        rows: Cells of each row.
+        rows: Cells of each row; at least one row.
         nleft: Number of columns, from the first, that are flush left.
         wide: Whether to print all columns, however wide they are.
     """
@@ -159,7 +163,11 @@ def _say_table(
 
 
 def _unfiled_row(row: dict[str, Any]) -> tuple[str, ...]:
-    """Return the line of a range of sizes that has a schedule but no file."""
+    """Return the nine cells of a range of sizes that has a schedule but no file, as `_row` has them.
+
+    Args:
+        row: The range, as `unfiled_schedules` returns it.
+    """
     first, further = row["groups"][0], len(row["groups"]) - 1
     root = "" if row["root"] is None else f" root {first[row['root']]}"
     return (
@@ -176,18 +184,27 @@ def _unfiled_row(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _matching_group(entry: IndexEntry, ranks: Sequence[int] | None) -> Sequence[int] | None:
-    """Return which of the groups that an entry serves has the ranks asked for, if they are not its own group's."""
+    """Return which of an entry's isomorphic groups has the given ranks in any order.
+
+    None is returned if its own group has them, if none has, and if `ranks` is None.
+
+    Args:
+        entry: The entry.
+        ranks: The ranks, ascending.
+    """
     others = () if sorted(entry.group) == ranks else entry.isomorphic_groups
     return next((group for group in others if sorted(group) == ranks), None)
 
 
 def _row(entry: IndexEntry, group: Sequence[int] | None, names_topology: bool) -> tuple[str, ...]:
-    """Return the line of an entry.
+    """Return the nine cells of an entry: collective, group, place, size, algorithm, target, predicted, bound and gap.
+
+    What is unknown is "–".
 
     Args:
         entry: The entry.
         group: The group, of those that it serves, that the line is for; None for the first and the number of others.
-        names_topology: Whether the line names the topology.
+        names_topology: Whether the group's cell begins with the topology.
     """
     time_us, bound_us, gap = entry.time_us, entry.bound_us, entry.gap
     further = f" +{len(entry.isomorphic_groups)}" if group is None and entry.isomorphic_groups else ""
@@ -210,7 +227,12 @@ def _row(entry: IndexEntry, group: Sequence[int] | None, names_topology: bool) -
 
 
 def _vs(values: Mapping[str, Any], libraries: Sequence[str]) -> tuple[str, ...]:
-    """Return a cell for each library: how many times faster the entry is than the library's own choice."""
+    """Return a cell for each library: how many times as long its own choice takes as the entry's file; "–" if unknown.
+
+    Args:
+        values: The entry's row in the index.
+        libraries: Names of the libraries.
+    """
     choices = ((name, values["libraries"][name] if vs_library(values, name) else None) for name in libraries)
     return tuple(format_comparison(choice, name) for name, choice in choices)
 
@@ -323,7 +345,10 @@ def diff(
 
 
 def _is_same(row: Difference) -> bool:
-    """Return whether two libraries serve a question at a size equally fast."""
+    """Return whether two libraries serve a question at a size equally fast, up to a part of 1e-6.
+
+    It is False if only one serves it, and True if both do but a time is unknown.
+    """
     if row.one is None or row.other is None:
         return False
     ratio = row.ratio
@@ -331,7 +356,10 @@ def _is_same(row: Difference) -> bool:
 
 
 def _document(row: Difference) -> dict[str, Any]:
-    """Return a difference as a JSON object."""
+    """Return a difference as a JSON object with its question, bytes, and of both libraries (a, b) file and time in µs.
+
+    b_over_a is the second time / the first. What is unknown or missing is None.
+    """
     collective, topology, group, relays, root, target, inplace = row.question
     fields: dict[str, Any] = {"collective": collective, "topology": topology, "group": list(group)}
     fields |= {"relays": list(relays), "root": root, "target": target, "inplace": inplace, "bytes": row.size_bytes}
@@ -339,7 +367,7 @@ def _document(row: Difference) -> dict[str, Any]:
 
 
 def _line(row: Difference) -> tuple[str, ...]:
-    """Return the line of a difference."""
+    """Return the eight cells of a difference: collective, group, target, place, size, A's and B's time, and B / A."""
     collective, topology, group, relays, root, target, inplace = row.question
     root_text = "" if root is None else f" root {root}"
     times = [
@@ -352,7 +380,10 @@ def _line(row: Difference) -> tuple[str, ...]:
 
 
 def _summary(rows: Sequence[Difference]) -> str:
-    """Return a line that sums up all differences."""
+    """Return a line that counts where B is faster, slower and as fast, and the questions that only one library serves.
+
+    It has the geometric mean of B / A over all known ratios, and the number of unknown times.
+    """
     ratios = [row.ratio for row in rows if row.ratio is not None]
     faster, slower = sum(ratio < 1 - _SAME for ratio in ratios), sum(ratio > 1 + _SAME for ratio in ratios)
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else 1.0

@@ -173,7 +173,18 @@ def bench(
 def _sizes(
     usual: int, minbytes: str | None, maxbytes: str | None, stepfactor: float, stepbytes: str | None
 ) -> list[int]:
-    """Return the message sizes in bytes that the options name; `usual` without options."""
+    """Return the message sizes in bytes that the options name, ascending; [`usual`] without options.
+
+    Args:
+        usual: The smallest size in bytes if `--minbytes` is not given.
+        minbytes: Text of `--minbytes`.
+        maxbytes: Text of `--maxbytes`; None for the smallest size.
+        stepfactor: Factor from size to size.
+        stepbytes: Text of `--stepbytes`, which counts instead of the factor; None for the factor.
+
+    Raises:
+        InputError: A text is no size, or the largest size is below the smallest.
+    """
     low = usual if minbytes is None else parse_size(minbytes, "--minbytes")
     high = parse_size(maxbytes, "--maxbytes") if maxbytes else low
     step = parse_size(stepbytes, "--stepbytes") if stepbytes else 0
@@ -211,7 +222,14 @@ class _BenchRun:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def measure_rows(self, chosen: Sequence[tuple[int, Chosen]], measure: Measure) -> None:
-        """Measure each file at its size, and print its row."""
+        """Measure each file at its size, and print its row; only count wrong elements in a process that does not print.
+
+        The rows, `wrong` and `behind` are changed, and the trace is written if there is one.
+
+        Args:
+            chosen: The sizes in bytes and the file of each; a file may have another one for calls in place.
+            measure: Function that runs a file at a size.
+        """
         predictions: dict[str, Prediction] = {}
         for size, file_at_size in chosen:
             row = measure(file_at_size, size)
@@ -265,6 +283,11 @@ def as_object(row: BenchRow, name: str, backend: str, predicted: float | None, b
         backend: Name of the back end.
         predicted: Predicted time in µs; None if unknown.
         bound: Bound on the time in µs; None if unknown.
+
+    Returns:
+        A dictionary: algorithm, backend, size_bytes, count (elements), type, redop ("none" if nothing is reduced),
+        root, predicted_us, bound_us, and out_of_place and in_place: for each form of calls time_us, algbw_gbs,
+        busbw_gbs and wrong (number of wrong elements); None for a form that was not run.
     """
     forms = {"out_of_place": row.out_of_place, "in_place": row.in_place}
     timings = {
@@ -300,11 +323,11 @@ class Prediction:
     """
 
     def __init__(self, chosen: Chosen, topology: Topology | None, is_named: bool = False) -> None:
-        """Prepare the prediction for a file.
+        """Prepare the prediction for a file: compute its bound, and its program's timing.
 
         Args:
             chosen: The file.
-            topology: The network; None if it is unknown.
+            topology: The network; None if it is unknown, so that nothing can be predicted.
             is_named: Whether the user named the network.
 
         Raises:
@@ -326,19 +349,26 @@ class Prediction:
         return self.timed if isinstance(self.timed, Predictor) else None
 
     def predicted_us(self, size_bytes: int) -> float | None:
-        """Return the predicted time of the program in µs; None if unknown."""
+        """Return the predicted time of the program in µs at a message size in bytes; None if it cannot be timed."""
         with suppress(InputError):
             return None if self.timed is None else self.timed.time_us(size_bytes)
         return None
 
     def bound_us(self, size_bytes: int) -> float | None:
-        """Return the bound on the time of any algorithm in µs; None if unknown."""
+        """Return the bound on the time of any algorithm in µs at a message size in bytes; None if unknown or 0."""
         least_us = self.bound.at(size_bytes)[0] if self.bound is not None and self.bound.witnesses else 0.0
         return least_us if least_us > 0 else None
 
 
 def _bound(chosen: Chosen, topology: Topology) -> Bound | None:
-    """Return the bound of the problem that a file solves; None if its name does not say which problem that is."""
+    """Return the bound of the problem that a file solves, newly proved.
+
+    It is None if a stored schedule is for another network, or if the name in the file names no problem.
+
+    Args:
+        chosen: The file.
+        topology: The network. A library's entry for another network counts as a file for the first ranks.
+    """
     program, entry = chosen.program, chosen.entry
     if isinstance(chosen, StoredChoice):
         return prove(chosen.problem) if topology.name == chosen.problem.topology.name else None

@@ -101,7 +101,16 @@ def calibrate(
 
 
 def _count(backend: Backend, ranks: int | None, spec: str | None) -> int:
-    """Return the number of ranks to measure; raise InputError if nothing states it, or the job has another number."""
+    """Return the number of ranks to measure: that of `--ranks`, else of the job, else of the topology.
+
+    Args:
+        backend: The back end.
+        ranks: The option `--ranks`, or None.
+        spec: The option `--topo`, or None.
+
+    Raises:
+        InputError: Nothing states it, or the job has another number.
+    """
     job = ranks_of_job() if backend.in_job else None
     if job is not None and ranks not in (None, job):
         raise InputError(f"--ranks {ranks}: this is a rank of a job of {job}; it must be left out")
@@ -111,7 +120,16 @@ def _count(backend: Backend, ranks: int | None, spec: str | None) -> int:
 
 
 def _wired(spec: str | None, count: int, out: str) -> Topology:
-    """Return the topology to measure after all other checks."""
+    """Return the topology to measure, after a check of the file that is to be written.
+
+    Args:
+        spec: The option `--topo`; None for a link between each two ranks.
+        count: Number of ranks.
+        out: The file that is to be written.
+
+    Raises:
+        InputError: The file cannot be written or does not end in .toml, or the topology has another number of ranks.
+    """
     if Path(out).suffix != ".toml":
         raise InputError(f"-o {out!r}: has another ending; it must be .toml, as topologies have")
     check_replaceable(out)
@@ -122,7 +140,7 @@ def _wired(spec: str | None, count: int, out: str) -> Topology:
 
 
 def _print(calibration: Calibration) -> None:
-    """Print what was measured, each figure with its uncertainty."""
+    """Print what was measured, each figure with its uncertainty: costs by protocol, links, and rates of limits."""
     heads = ("protocol", "links", "start (µs)", "latency (µs)", "gap (µs)", "a block (GB/s)", "link (GB/s)")
     click.echo(f"{heads[0]:<9}{heads[1]:<9}" + "".join(f"{head:>20}" for head in heads[2:]))
     for name, by_kind in calibration.costs.items():
@@ -138,7 +156,12 @@ def _print(calibration: Calibration) -> None:
 
 
 def _warn(calibration: Calibration, out: str) -> None:
-    """Print a warning with what was seen of the figures that are noisy, the first SHOWN_REMARKS of them."""
+    """Print a warning on noisy figures, the first 10 of them; nothing if there are none.
+
+    Args:
+        calibration: What was measured.
+        out: The written file, for the text.
+    """
     if not calibration.noise:
         return
     summary, hidden = _noise_summary(calibration), len(calibration.noise) - SHOWN_REMARKS
@@ -150,13 +173,13 @@ def _warn(calibration: Calibration, out: str) -> None:
 
 
 def _noise_summary(calibration: Calibration) -> str:
-    """Return in a few words how many figures are noisy."""
+    """Return a clause with the number of noisy figures: `2 figures are noisy and accepted by --accept-noise`."""
     figures = "1 figure is" if len(calibration.noise) == 1 else f"{len(calibration.noise)} figures are"
     return f"{figures} noisy and accepted by {ACCEPT_NOISE}"
 
 
 def _shown(figure: Measured) -> str:
-    """Return a figure with its uncertainty as text."""
+    """Return a figure with its uncertainty as text, such as `1.23 ±4 %`; only the uncertainty if the figure is 0."""
     return f"{figure.value:.3g} ±{figure.within}" if figure.value else figure.within
 
 
@@ -172,7 +195,7 @@ def _source(topology: Topology, calibration: Calibration, backend: Backend) -> s
 
 
 def _name(stem: str) -> str:
-    """Return a name for a measured topology that no known topology has."""
+    """Return a name for a measured topology: `stem`, or `stem`-measured if a topology of the name `stem` is known."""
     with suppress(InputError):
         load(stem)
         return f"{stem}-measured"

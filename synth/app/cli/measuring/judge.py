@@ -95,7 +95,11 @@ def judge_command(
 
 
 def _text(file: str) -> str:
-    """Return the text of a file, or of standard input for "-"; raise InputError if it cannot be read or is too long."""
+    """Return the text of a file, or of standard input for "-", in which bytes that are no UTF-8 are replaced.
+
+    Raises:
+        InputError: It cannot be read or is too long, or the name is empty.
+    """
     if not file:
         raise InputError("FILE: '' is no name; it must be a file with what nccl-tests printed, or - for standard input")
     if file != "-":
@@ -107,10 +111,15 @@ def _text(file: str) -> str:
 
 
 def _named(run: PrintedRun, stated: str | None, file: str) -> PrintedRun:
-    """Return a run with its collective: what its text says, else what the user states.
+    """Return a run with its collective: the one that its text names, else the one that the user states.
+
+    Args:
+        run: The run.
+        stated: The collective that the user states, or None.
+        file: Name of the file, for messages.
 
     Raises:
-        InputError: Neither says it, or they differ.
+        InputError: There is neither, or they differ.
     """
     if stated and run.collective and stated != run.collective:
         raise InputError(f"{file}: line {run.line}: is a run of {run.collective}, and --collective says {stated}")
@@ -121,7 +130,12 @@ def _named(run: PrintedRun, stated: str | None, file: str) -> PrintedRun:
 
 
 def _print(judged: JudgedRun, width: int | None) -> None:
-    """Print a run: its heading, its table and the findings."""
+    """Print a run: its heading, its table, the findings and remarks, and which columns have no room.
+
+    Args:
+        judged: The run.
+        width: Most characters of a line; None for any number, with all columns.
+    """
     run, rows = judged.run, judged.rows
     nodes = f" on {format_count(run.hosts, 'host')}" if run.hosts > 1 else ""
     device = f", {run.device}" if run.device else ""
@@ -164,7 +178,7 @@ def _print(judged: JudgedRun, width: int | None) -> None:
 
 
 def _usual(judged: JudgedRow) -> str:
-    """Return the usual time and its interval as text; – where it is not known."""
+    """Return the usual time and its interval as text, such as `5 µs (4.5 µs–5.5 µs)`; "–" if it is not known."""
     if judged.usual is None or judged.interval_us is None:
         return "–"
     low_us, high_us = judged.interval_us
@@ -172,22 +186,27 @@ def _usual(judged: JudgedRow) -> str:
 
 
 def _speed(judged: JudgedRow) -> str:
-    """Return the usual time over the measured time as text; – where it is not known."""
+    """Return the usual time / the measured time as a whole percentage; "–" if it is not known."""
     return "–" if judged.usual is None else f"{judged.usual.time_us / judged.us:.0%}"
 
 
 def _ours(judged: JudgedRow) -> str:
-    """Return the time of our best file as text; – where the library is faster."""
+    """Return the time of our best file as text; "–" if the library is as fast or faster."""
     return "–" if judged.ours_us is None else format_time(judged.ours_us)
 
 
 def _in_place(judged: JudgedRow) -> str:
-    """Return the time of calls in place as text; – where there is none."""
+    """Return the measured time of calls in place as text; "–" if there is none."""
     return "–" if judged.row.in_place_us is None else format_time(judged.row.in_place_us)
 
 
 def as_object(judged: JudgedRun) -> dict[str, Any]:
-    """Return a judged run as a JSON object."""
+    """Return a judged run as a JSON object.
+
+    Returns:
+        A dictionary: collective, group (ranks of the topology), hosts (their number), device, type, library (whose
+        usual times count), not_modelled (why it has none, or ""), rows (see `_row_object`) and findings (sentences).
+    """
     run = judged.run
     return {
         "collective": run.collective,
@@ -203,7 +222,12 @@ def as_object(judged: JudgedRun) -> dict[str, Any]:
 
 
 def _row_object(judged: JudgedRow) -> dict[str, Any]:
-    """Return a judged row as a JSON object."""
+    """Return a judged row as a JSON object; times are in µs, and None if unknown.
+
+    Returns:
+        A dictionary: size_bytes, out_of_place_us, in_place_us, wrong, usual_us with usual_low_us and usual_high_us,
+        usual_choice and ran (algorithm and protocol as text, or None), bound_us, ours_us and verdict.
+    """
     usual, (low_us, high_us) = judged.usual, judged.interval_us or (None, None)
     return {
         "size_bytes": judged.row.size_bytes,
@@ -222,7 +246,11 @@ def _row_object(judged: JudgedRow) -> dict[str, Any]:
 
 
 def _draw(judged: Sequence[JudgedRun], path: str) -> None:
-    """Draw the measured, usual and best times of each run by message size, and write the picture."""
+    """Draw the measured, usual and best times of each run by message size, and write the picture to a file.
+
+    Raises:
+        InputError: matplotlib is not installed, or the file cannot be written.
+    """
     figure = matplotlib_module("figure").Figure(figsize=(6, 4 * len(judged)), layout="constrained")
     for axes, run in zip(figure.subplots(len(judged), squeeze=False)[:, 0], judged, strict=True):
         rows = {row.row.size_bytes: row for row in run.rows}

@@ -130,7 +130,18 @@ def _measure(
     turns: int,
     rank: int,
 ) -> Iterator[Measurement]:
-    """Yield a measurement for each method, collective and group of this rank; rank 0 prints them."""
+    """Yield a measurement for each method, size, type, collective and group of this rank; rank 0 prints them.
+
+    Sizes too small for one element in each block are left out. Every rank of a group must iterate it.
+
+    Args:
+        groups: The groups to measure.
+        names: Names of the collectives.
+        sizes: Message sizes in bytes, ascending.
+        kinds: Names of the torch types.
+        turns: Number of pairs of runs, ours and the wrapped back end's.
+        rank: This process's rank.
+    """
     from runtime.measure.over_torch import Case, make_groups, measure_methods  # This module needs PyTorch.
 
     chooser = Chooser.of_environment()
@@ -156,7 +167,16 @@ def _measure(
 
 
 def _check_tune(groups: Sequence[str], world: int, out: str) -> list[tuple[int, ...]]:
-    """Return the groups to measure after all other checks."""
+    """Return the groups to measure, each ascending, after all other checks; all ranks without a group.
+
+    Args:
+        groups: Texts of the option `--group`.
+        world: Number of ranks.
+        out: The file that is to be written.
+
+    Raises:
+        InputError: A group is wrong or has one rank, the file cannot be written, or a library or table is wrong.
+    """
     # Torch numbers the ranks of a group in ascending order.
     groups_of_ranks = [tuple(sorted(parse_ranks(text, "--group", world))) for text in groups] or [tuple(range(world))]
     for members in groups_of_ranks:
@@ -168,14 +188,19 @@ def _check_tune(groups: Sequence[str], world: int, out: str) -> list[tuple[int, 
 
 
 def _warn_unused(chooser: Chooser, members: Sequence[int]) -> None:
-    """Print a warning if the library has no file for groups of this size."""
+    """Print a warning if there is a library, but it has no file for groups of this size."""
     if chooser.entries and not any(entry.nranks == len(members) for entry in chooser.entries):
         served = sorted({f"{entry.collective} of {entry.nranks} ranks" for entry in chooser.entries})
         warn(f"# the library has nothing for {len(members)} ranks: {', '.join(served)}")
 
 
 def _print_measured(measurements: Sequence[Measurement], left_out: Sequence[str | None] = ()) -> None:
-    """Print the measurements at one size, the fastest first, with the reasons why faster ones are not chosen."""
+    """Print the measurements at one size, the fastest first, with the reasons why faster ones are not chosen.
+
+    Args:
+        measurements: The measurements of one case; at least one. `*` marks the chosen one.
+        left_out: Names of the algorithms that were not measured.
+    """
     chosen, first = choose(measurements), measurements[0]
     click.echo(
         f"{first.collective} of ranks {','.join(map(str, first.group))}, {first.size_bytes} bytes of {first.kind}"
@@ -188,7 +213,13 @@ def _print_measured(measurements: Sequence[Measurement], left_out: Sequence[str 
 
 
 def _write_table(measurements: Sequence[Measurement], out: str, note: str) -> None:
-    """Write the table of the chosen methods, and print how to use it."""
+    """Write the table of the chosen methods, and print how to use it.
+
+    Args:
+        measurements: All measurements.
+        out: The file.
+        note: A clause for the printed line; "" for none.
+    """
     write_text(out, format_choices(measurements))
     say_fitted(f"wrote {out}{f', {note}' if note else ''}: SYNTH_TABLE={out} makes SYNTH_BACKEND=auto follow it")
 
@@ -198,6 +229,10 @@ def _start_here(ranks: int | None) -> None:
 
     Args:
         ranks: Number of processes to start; None in a rank of a job.
+
+    Raises:
+        InputError: There is neither a job nor a number, or the job has another number of ranks.
+        SystemExit: The started ranks have ended.
     """
     if is_rank_of_job():
         if ranks is not None and (job := ranks_of_job()) not in (None, ranks):
