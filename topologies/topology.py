@@ -276,7 +276,7 @@ class Topology:
             InputError: There is not one kind for each link, or a number is no index into KINDS.
         """
         kind = _integers("link_kind", self.link_kind)
-        if not len(kind):
+        if not kind.any():
             return np.zeros(nlinks, dtype=np.int64)
         if len(kind) != nlinks or kind.min() < 0 or kind.max() >= len(KINDS):
             raise self._error(f"link_kind must hold {nlinks} numbers from 0 to {len(KINDS) - 1}, one a link")

@@ -55,8 +55,8 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
 
     A size is left out if so many sends would take longer than the best time so far.
     """
-    bytes_a_us = float(problem.network.bandwidth_gbs.sum()) * 1e3
-    sizes = [size for size in request.sizes if _sends(problem) * size / bytes_a_us < request.knowledge.best_us(size)]
+    latency_us, us_per_byte = _least(problem)
+    sizes = [size for size in request.sizes if latency_us + us_per_byte * size < request.knowledge.best_us(size)]
     if not sizes:
         return
     problem_of_sums = replace(problem, collective=one_shot(problem.collective))
@@ -70,6 +70,26 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
 def _sends(problem: Problem) -> int:
     """Return the least number of sends of a schedule, with one chunk a message."""
     return problem.collective.nranks * (problem.collective.nranks - 1)
+
+
+def _least(problem: Problem) -> tuple[float, float]:
+    """Return a latency in µs and a time in µs per byte of the message that every schedule of the engine takes.
+
+    Each rank's buffer must leave it for every other rank's sum. Its links carry no more than what they share.
+    """
+    net, nranks = problem.network, problem.collective.nranks
+    # Of what a link uses, what most other links of its rank use too counts.
+    link_of_use = net.link_of_use
+    shared, use, count = np.unique(
+        net.src[link_of_use] * net.nresources + net.uses_idx, return_inverse=True, return_counts=True
+    )
+    chosen = use[np.lexsort((-count[use], link_of_use))[net.uses_ptr[:-1]]]
+    rate_gbs = np.bincount(chosen, net.bandwidth_gbs, len(shared))
+    rate_gbs = np.minimum(rate_gbs, net.capacity_gbs[shared % net.nresources])
+    rank_gbs = np.bincount(shared // net.nresources, rate_gbs, net.nranks)
+    of_ranks = float(((nranks - 1) / (rank_gbs[:nranks] * 1e3)).max())
+    slowest = max(of_ranks, float(_sends(problem) / (net.bandwidth_gbs.sum() * 1e3)))
+    return net.start_us + float(net.alpha_us.min()), slowest
 
 
 def _route_sizes(problem: Problem, problem_of_sums: Problem, request: Request) -> Iterator[Outcome]:

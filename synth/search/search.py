@@ -39,6 +39,7 @@ def search(
     report: Report | None = None,
     plan: SearchPlan = SINGLE,
     executor: Executor | None = None,
+    known: Sequence[Algorithm] = (),
 ) -> SearchResult:
     """Return the answer of a problem, searched until everything is proved, the budget ends or Ctrl-C.
 
@@ -54,6 +55,7 @@ def search(
         report: Receives what is tried, and the latest algorithm or None; None for no reports.
         plan: The stages, and what limits their work.
         executor: Executor whose programs are the answer, with their times, ranges and gaps; None for schedules.
+        known: Algorithms of the problem with which the search begins; not read where it is over all protocols.
 
     Raises:
         InputError: The engine is not known or does not accept the problem, the budget is too short, or the executor has
@@ -68,7 +70,7 @@ def search(
             if plan.programs is ProgramScope.ALL and not plan.patient and _has_files(problem, executor):
                 stated_s = options.stated_s or options.budget_s
                 options = replace(options, budget_s=(1.0 - WRITING) * options.budget_s, stated_s=stated_s)
-            result = StagedSearch(SearchState(problem, options, plan, workers, report, executor)).run()
+            result = StagedSearch(SearchState(problem, options, plan, workers, report, executor), known).run()
     result.defects = tuple(defects.values())
     return result
 
@@ -123,6 +125,7 @@ class _ProtocolsSearch:
         lowering_s = self.budget.seconds * (1.0 if executor is None else 1.0 - WRITING)
         self.lowering = replace(self.budget, seconds=math.inf if plan.patient else lowering_s)
         self.pool: Pool | None = None
+        self._same_sends: dict[tuple[int, str], Algorithm] = {}  # By the algorithm's identity and another protocol.
 
     def run(self) -> SearchResult:
         """Search one protocol after another and merge their results; errors as those of `search`."""
@@ -167,7 +170,8 @@ class _ProtocolsSearch:
         plan = replace(self._plan, sizes=sizes[name], only_sizes=True, programs=programs)
         plan = self._plan.protocols.plan_for(plan, self._options, is_first=not self.results)
         try:
-            return search(self.problems[name], options, self._workers, self._report, plan, self._executor)
+            known = [offer.algorithm for offer in self._taken_over(name)] if self.results else []
+            return search(self.problems[name], options, self._workers, self._report, plan, self._executor, known)
         except BudgetTooShort as error:  # The user knows the budget of all protocols.
             members = len(self._problem.ranks)
             seconds, stated_s = self.budget.seconds, self.budget.stated_s
@@ -192,7 +196,7 @@ class _ProtocolsSearch:
         results = self.results.values()
         if self.pool is None:
             offers = [offer for result in results for offer in _offers(result)]
-            offers += self._taken_over()
+            offers += [offer for name in self.able for offer in self._taken_over(name)]
             self.pool = Pool(self._executor, self.lowering, lambda text: self._report(text, None), _unlike(offers))
         if stop_reason == "interrupted":
             self.pool.stop()
@@ -217,24 +221,25 @@ class _ProtocolsSearch:
             other_engines=tuple(dict.fromkeys(name for result in results for name in result.other_engines)),
         )
 
-    def _taken_over(self) -> list[Offer]:
-        """Return the algorithms of the first protocol under the other protocols: the same sends at other times.
+    def _taken_over(self, name: str) -> list[Offer]:
+        """Return the algorithms of the first protocol under another protocol: the same sends at other times.
 
-        Left out are algorithms of a quotient, schedules of more sends than the plan's `taken_over`, and under a
-        protocol those that use links or switch operations which its network lacks.
+        Left out are algorithms of a quotient, schedules of more sends than the plan's `taken_over`, and those that use
+        links or switch operations which the other protocol's network lacks. There are none for the first protocol.
         """
-        first = next(iter(self.results))
+        first, problem = next(iter(self.results)), self.problems[name]
         offers = []
-        for algorithm in (offer.algorithm for offer in _offers(self.results[first])):
+        for algorithm in (offer.algorithm for offer in _offers(self.results[first]) if name != first):
             is_large = len(algorithm.schedule) > self._plan.protocols.taken_over
-            if algorithm.problem.quotient is not None or is_large:
+            # Another protocol's network may lack what switches reduce or multicast.
+            is_lacking = max(algorithm.schedule.link, default=0) >= problem.network.ncarriers
+            if algorithm.problem.quotient is not None or is_large or is_lacking:
                 continue
-            for name in self.able:
-                # Another protocol's network may lack what switches reduce or multicast.
-                if name != first and max(algorithm.schedule.link, default=0) < self.problems[name].network.ncarriers:
-                    problem = replace(self.problems[name], collective=algorithm.problem.collective)
-                    same_sends = Algorithm(problem, algorithm.schedule, algorithm.engine, "", algorithm.size_bytes)
-                    offers.append(offer_of(same_sends, self.least_bytes[name]))
+            key = id(algorithm), name
+            if key not in self._same_sends:
+                under = replace(problem, collective=algorithm.problem.collective)
+                self._same_sends[key] = Algorithm(under, algorithm.schedule, algorithm.engine, "", algorithm.size_bytes)
+            offers.append(offer_of(self._same_sends[key], self.least_bytes[name]))
         return offers
 
 

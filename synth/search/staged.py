@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,6 +24,7 @@ from synth.search.result import SearchResult
 from synth.search.runner import EngineRun, by_gain, compiled_interrupts, race, run_to_end
 from synth.search.state import SearchState
 from synth.search.windows import Windows
+from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
 
@@ -34,9 +35,13 @@ class StagedSearch:
         state: What is known so far.
     """
 
-    def __init__(self, state: SearchState) -> None:
-        """Set up the run of a search that knows nothing yet."""
+    def __init__(self, state: SearchState, known: Sequence[Algorithm] = ()) -> None:
+        """Set up the run of a search that knows nothing yet but some algorithms of its problem, which it begins with.
+
+        They are not read where the user pins a shape or names an engine.
+        """
         self.state, self._plan, self._options = state, state.plan, state.options
+        self._known = known
         self._sends = estimated_sends(state.problem)
         self._most_sends = self._limit_of_sends()
         self._engines = engines_named(state.options.engine)
@@ -83,6 +88,9 @@ class StagedSearch:
         max_flow, size = state.problem.nranks <= self._plan.max_flow_ranks, self._options.size
         state.raise_bound(prove(state.problem, max_flow=max_flow, size_bytes=size))
         self._engines_deadline = budget.without_last(self._plan.windows * self._has_windows)
+        if not self._options.pinned and self._options.engine == AUTO:
+            for algorithm in self._known:
+                state.take(algorithm, algorithm.engine)
         contained("first answer", self._take_first, None)
         race(self._first_runs(), self, self._engines_deadline, self._waiting)
         if not self._runs_of:

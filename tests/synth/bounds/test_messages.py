@@ -11,7 +11,7 @@ from synth.bounds.check import check, proved
 from synth.bounds.messages import find_messages, find_messages_with_data
 from synth.bounds.prove import prove
 from synth.bounds.search import BoundSearch
-from synth.bounds.witnesses.messages import Messages
+from synth.bounds.witnesses.messages import MessageGaps
 from synth.model.problem import Problem, make_problem
 from tests.synth.engines.messages.answers import answers
 from topologies.costed import with_costs
@@ -148,4 +148,4 @@ def test_wrong_witnesses_are_refused() -> None:
 def test_parts_without_a_gap_between_them_prove_nothing() -> None:
     problem = _problem("dgx-h100:2", "allgather")
     halves = tuple(tuple(range(low, low + 4)) for low in range(0, 16, 4))
-    assert proved(problem, Messages(ranks=(0,), parts=halves)).base_us == 0.0
+    assert proved(problem, MessageGaps(ranks=(0,), parts=halves)).base_us == 0.0
