@@ -44,14 +44,13 @@ def reduction_of(redop: Any) -> str:
 @contextmanager
 def _sums_for_averages(opts: Any, averages: bool) -> Iterator[None]:
     """Let torch's options of a call state a sum, where an average is wanted and the back end may not know averages."""
-    wanted = opts.reduceOp if averages else None
     if averages:
         opts.reduceOp = dist.ReduceOp.SUM
     try:
         yield
     finally:
         if averages:
-            opts.reduceOp = wanted  # The options are the caller's.
+            opts.reduceOp = dist.ReduceOp.AVG  # The options are the caller's.
 
 
 def _store_rank(store: Any) -> int | None:
