@@ -104,12 +104,12 @@ def _integers(values: list[Any], field: str) -> Column:
         column = np.array(values)
         if len(values) and column.dtype.kind not in "iub":
             raise InputError(f"program {field}: not whole numbers; it must be int")
-        column = column.astype(np.int64)
     except (OverflowError, ValueError, TypeError):
         raise InputError(f"program {field}: not whole numbers of a sensible size; it must be int") from None
-    if len(column) and max(int(column.max()), -int(column.min())) > MAX_NUMBER:
-        raise InputError(f"program {field}: {int(np.abs(column).max())}; it must be at most {MAX_NUMBER}")
-    return column
+    largest = max(int(column.max()), -int(column.min())) if len(column) else 0
+    if largest > MAX_NUMBER:  # Numbers that only uint64 holds must not reach the conversion, where they wrap.
+        raise InputError(f"program {field}: {largest}; it must be at most {MAX_NUMBER}")
+    return column.astype(np.int64)
 
 
 def columns_of(program: Program, findings: Findings) -> Columns:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
@@ -19,6 +21,25 @@ from topologies.errors import InputError
 Cells = TypeVar("Cells", int, Column)  # A number of a cell, or a column of them.
 # Findings with which a program can still run here: limits of another executor, an unexpected result.
 _HARMLESS = frozenset({"limit", "wrong result"})
+
+
+def overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Return True if two elements of a tensor share one place in memory.
+
+    Args:
+        shape: Elements along each dimension.
+        strides: Elements from one place to the next along each dimension, 0 or more.
+    """
+    dimensions = sorted((step, size) for size, step in zip(shape, strides, strict=True) if size > 1)
+    last_places = [0, *accumulate(step * (size - 1) for step, size in dimensions)]
+    if 0 in shape or all(step > last for (step, _), last in zip(dimensions, last_places, strict=False)):
+        return False
+    if math.prod(shape) > last_places[-1] + 1:
+        return True
+    places = np.zeros(1, dtype=np.int64)  # Strides that are not nested may still reach every place once.
+    for step, size in dimensions:
+        places = np.add.outer(places, step * np.arange(size)).ravel()
+    return len(np.unique(places)) < len(places)
 
 
 @dataclass(frozen=True, eq=False)

@@ -144,8 +144,12 @@ class Acts:
         return self.rank[block], self.tb[block], op
 
     def name(self, block: int, op: int) -> str:
-        """Return the name of the operation at position `op` of a threadblock, which must have an act of it."""
-        return next(act.name for act in self.acts[block] if act.op == op)
+        """Return the name of the operation at position `op` of a threadblock, which must have an act of it.
+
+        All acts of a pipeline have its position. If they are of several operations, the name is "pipeline".
+        """
+        names = {act.name for act in self.acts[block] if act.op == op}
+        return names.pop() if len(names) == 1 else "pipeline"
 
     def blocks_of_ranks(self, nranks: int) -> list[list[int]]:
         """Return the threadblocks of each of `nranks` ranks, by their numbers through all ranks, ascending."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -69,10 +69,6 @@ class Prepared:
         """Return True if messages from a rank to two or more other ranks share a lane."""
         ends = {end for end in zip(self.rank.tolist(), self.out.tolist(), strict=True) if end in self.lanes}
         return len(ends) > len({(rank, self.lanes[rank, out]) for rank, out in ends})
-
-    def ends(self) -> Iterator[tuple[int, int]]:
-        """Yield (rank that it receives from, rank that it sends to) of every instruction, as `peers` does."""
-        return zip(self.into.tolist(), self.out.tolist(), strict=True)
 
     def surely_within(self, limits: Limits) -> bool:
         """Return True if every instruction on its own is surely within a target's limits, in any layout.

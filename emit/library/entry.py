@@ -109,8 +109,7 @@ class IndexEntry:
 
     def inside(self, name: str) -> Path:
         """Return the path of a file of the library; raise InputError if a link leads to it."""
-        check_below(self.folder, self.folder / name)
-        return self.folder / name
+        return path_inside(self.folder, name)
 
     @property
     def files(self) -> dict[str, str]:
@@ -196,6 +195,12 @@ class IndexEntry:
         """
         goal = self.stated_goal
         return None if goal is None else goal_stated(goal, f"{origin_of(self.folder / INDEX)}: {self.file}")
+
+
+def path_inside(folder: Path, name: str) -> Path:
+    """Return the path of a file of the library in a folder; raise InputError if a link leads to it."""
+    check_below(folder, folder / name)
+    return folder / name
 
 
 def vs_library(row: Mapping[str, Any], name: str, key: str = "vs") -> float | None:

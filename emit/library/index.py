@@ -49,10 +49,8 @@ where the form is not the collective's usual one.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -139,15 +137,20 @@ def _check_conflicts(entries: Sequence[IndexEntry], top: Fields) -> None:
         top: The index, for errors.
     """
     files: set[str] = set()
-    entries_of_question: dict[object, list[IndexEntry]] = defaultdict(list)
     for entry in entries:
         if entry.file in files:
             top.fail("algorithms", f"two entries name {shown(entry.file)}; only one may")
         files.add(entry.file)
-        entries_of_question[entry.question, entry.inplace].append(entry)
-    for rivals in entries_of_question.values():
-        rivals.sort(key=lambda entry: entry.min_bytes)
-        for lower, higher in pairwise(rivals):
-            if lower.in_range(higher.min_bytes):
-                conflict = f"{shown(lower.file)} and {shown(higher.file)} both serve {higher.min_bytes} bytes"
-                top.fail("algorithms", f"{conflict}; only one may")
+    for lower, higher in overlaps(entries):
+        conflict = f"{shown(lower.file)} and {shown(higher.file)} both serve {higher.min_bytes} bytes"
+        top.fail("algorithms", f"{conflict}; only one may")
+
+
+def overlaps(entries: Iterable[IndexEntry]) -> Iterator[tuple[IndexEntry, IndexEntry]]:
+    """Yield pairs of entries of one question and form that both serve the smallest message of the second."""
+    last_entry: dict[object, IndexEntry] = {}
+    for entry in sorted(entries, key=lambda entry: entry.min_bytes):
+        lower = last_entry.get(entry.question_and_form)
+        if lower is not None and lower.in_range(entry.min_bytes):
+            yield lower, entry
+        last_entry[entry.question_and_form] = entry

@@ -99,11 +99,6 @@ class Library:
         self.placed.append(name)
         return path
 
-    def inside(self, name: str) -> Path:
-        """Return the path of a file of the library; raise InputError if a link leads to it."""
-        check_below(self.folder, self.folder / name)
-        return self.folder / name
-
     def write(self, name: str, data: bytes) -> None:
         """Write a whole new file into `staging`, to the disk, and list it in `placed`.
 

@@ -55,14 +55,14 @@ def first_of_alike(memory: Memory, goal: Goal, launches: Sequence[Sequence[Seque
             return begins
         for length, runs in checking_deadline(runs_of_move, every=256):
             if length > 1:
-                places = [cells_of(run, length) for run in runs]
+                places = [first_cells_of(run, length) for run in runs]
                 found = np.logical_or.reduce([begins[cells] for cells in places])
                 for cells in places:
                     begins[cells] = found
     return None
 
 
-def cells_of(run: ActRun, length: int) -> slice:
+def first_cells_of(run: ActRun, length: int) -> slice:
     """Return the first cell of each of the `length` elements of a run, as a slice of all cells."""
     return slice(run.cell, run.cell + _width(run) * length, _width(run))
 
@@ -77,7 +77,7 @@ def _has_packets_as_data(moves: Sequence[Move], ncells: int) -> bool:
     kinds = np.zeros((3, ncells), dtype=bool)  # first cells of packets, second ones, and plain data
     for move in moves:
         for run in (*move.sources, *move.targets):
-            cells = cells_of(run, move.length)
+            cells = first_cells_of(run, move.length)
             kinds[0 if run.packet else 2, cells] = True
             if run.packet:
                 kinds[1, run.cell + 1 : run.cell + 2 * move.length : 2] = True

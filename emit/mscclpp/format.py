@@ -48,7 +48,7 @@ from emit.mscclpp.read import remember, shared_plan
 from emit.mscclpp.replay import CallAssumption, Replay
 from emit.mscclpp.structure import caution, check_structure
 from emit.mscclpp.threadblocks import make_threadblocks
-from emit.mscclpp.timing import PlanPredictor
+from emit.mscclpp.timing import FREE_SLOTS, PlanPredictor
 from emit.program import BUFFERS, ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock
 from emit.targets import Target, check_resident
 from topologies.errors import InputError
@@ -56,7 +56,6 @@ from topologies.topology import Topology
 
 # Operations that steps may take in a threadblock, tried until the operations that other ends need fit too.
 _ROOMS = (56, 48, 40, 32, 24)
-_FREE = 1 << 20  # FIFO slots, more than can be used, because plans have no FIFO
 _LAUNCHES = 3  # Launches that are replayed: the third is the first that reuses a half of double scratch.
 _FORMS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom")
 
@@ -444,7 +443,7 @@ def write_plan(
             f"program {'in' if own_form else 'out of'} place with a goal of its own; it must be the same form"
         )
     # A race of the program is one of the plan too, and is found there.
-    report = check(program, goal, fifo_depth=_FREE, target=None, split=False, races=False)
+    report = check(program, goal, fifo_depth=FREE_SLOTS, target=None, split=False, races=False)
     report.raise_if_wrong()
     if not report.judged:
         subject = f"collective {program.collective!r} has no goal of its own"

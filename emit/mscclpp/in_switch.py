@@ -60,11 +60,12 @@ def write_in_switch(
         name: Name of the plan.
         inplace: Whether the plan is in place.
         common: Cells of the chunks; None for those of `common_chunk`: one cell each if the chunks have one size.
-        sms: Number of threadblocks that a rank may have, at most 16; 0 for 16. A rank has more if it has more than
-            MAX_CHANNELS peers for each of them.
+        sms: Number of threadblocks that a rank may have, 0 for any number. It has up to 16, and more if each would
+            have more than MAX_CHANNELS peers.
 
     Raises:
-        InputError: Plans cannot express the algorithm, or it exceeds the executor's limits.
+        InputError: Plans cannot express the algorithm, it exceeds the executor's limits, or it needs more threadblocks
+            than `sms`.
     """
     problem = algorithm.problem
     readers, collective = _senders(algorithm), problem.collective
@@ -76,6 +77,8 @@ def write_in_switch(
     waves = [np.flatnonzero(readers == rank).tolist() for rank in range(n)]
     parts = max(1, min(_BLOCKS, sms or _BLOCKS, max(map(len, waves))))
     blocks = max(parts, -(-(n - 1) // MAX_CHANNELS))
+    if 0 < sms < blocks:
+        raise InputError(f"{name}: {n} ranks need {blocks} threadblocks each to meet; each may have {sms} (--sms)")
     plan = ExecutionPlan(name, collective.name, "Simple", inplace, [])
     for rank in range(n):
         gpu = PlanGpu(

@@ -10,6 +10,7 @@ from emit.mscclpp.plan import (
     EVEN_SCRATCH,
     MAX_OP_CHANNELS,
     MAX_OP_SEMAPHORES,
+    NOP,
     Op,
     PlanBlock,
     PlanGpu,
@@ -21,7 +22,6 @@ from emit.mscclpp.threadblocks import SymbolicBlock, SymbolicOp
 from synth.model.deadline import checking_deadline
 
 _Channel = tuple[int, int]  # (threadblock that sends, threadblock that receives)
-_NOP = Op("nop")
 
 
 class Numbering:
@@ -211,8 +211,8 @@ class Numbering:
 
         for at, op in enumerate(block.ops):
             if op.name == "nop":
-                if plan_block.ops and plan_block.ops[-1] is not _NOP:
-                    plan_block.ops.append(_NOP)
+                if plan_block.ops and plan_block.ops[-1] is not NOP:
+                    plan_block.ops.append(NOP)
             elif op.name in ("sem_acquire", "sem_release"):
                 ids = acquired[number, at] if op.name == "sem_acquire" else []
                 if op.name == "sem_release":
@@ -229,7 +229,7 @@ class Numbering:
                         channels=[channel(send, op) for send in op.sends],
                     )
                 )
-        while plan_block.ops and plan_block.ops[-1] is _NOP:
+        while plan_block.ops and plan_block.ops[-1] is NOP:
             plan_block.ops.pop()
         plan_block.channels = {kind: list(ids) for kind, ids in channels.items() if ids}
         plan_block.buffers = {kind: list(ids) for kind, ids in remote.items() if ids}

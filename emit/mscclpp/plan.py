@@ -100,6 +100,9 @@ class Op(NamedTuple):
     unit_chunks: int = 0
 
 
+NOP = Op("nop")
+
+
 @dataclass(slots=True)
 class PlanBlock:
     """A threadblock of a plan.

@@ -21,6 +21,7 @@ from emit.mscclpp.memory import collective_of
 from emit.mscclpp.plan import (
     CHANNEL_TYPES,
     NO_LIMIT,
+    NOP,
     PLAN_KEYS,
     SHAPES,
     ExecutionPlan,
@@ -427,7 +428,7 @@ class _PlanReader:
         if name not in SHAPES:
             raise self.fail(f"{where}.name", f"{_shown(name)}; {right_name(name, list(SHAPES))}")
         if name == "nop":
-            return _NOP
+            return NOP
 
         def numbers(field: str) -> list[int]:
             """Return the ids in the list `field`; an empty list if it is missing."""
@@ -486,9 +487,6 @@ class _PlanReader:
         at = self.get(part, key, where, *((self.word, BUFFERS) if key == "type" else (self.integer,)))
         index = self.get(part, "index", where, self.integer)
         return PlanPart(_SIDE[key], at, index, self.get(part, "size", where, self.integer, 1))
-
-
-_NOP = Op("nop")
 
 
 def _shown(value: Any) -> str:

@@ -20,7 +20,7 @@ from emit.check.clocks import ActorGroup, Message, Row, ThreadClocks, VectorCloc
 from emit.check.contents import GARBAGE, NOTHING, ProgramContents
 from emit.findings import Findings
 from emit.mscclpp.acts import in_upper_half
-from emit.mscclpp.alike import cells_of, first_of_alike
+from emit.mscclpp.alike import first_cells_of, first_of_alike
 from emit.mscclpp.memory import Memory
 
 # An access: actor, tick, threadblock and operation (for messages); then the number of nops before it, whether elements
@@ -323,7 +323,7 @@ class Replay:
         if self.begins is None or not move.length:
             return range(move.length)
         elements: list[int] = np.flatnonzero(
-            self.begins[cells_of((*move.sources, *move.targets)[0], move.length)]
+            self.begins[first_cells_of((*move.sources, *move.targets)[0], move.length)]
         ).tolist()
         return elements
 

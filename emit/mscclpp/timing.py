@@ -45,7 +45,7 @@ from topologies.topology import Topology
 
 _NONE = -1
 _SLICES = 16  # Slices of a sum that a switch multicasts; they stand for the kernel's single elements.
-_FREE = 1 << 20  # transmissions in flight, more than occur, because plans have no FIFO
+FREE_SLOTS = 1 << 20  # FIFO slots, more than can be used, because plans have no FIFO
 
 
 class PlanPredictor(TimedProgram):
@@ -95,7 +95,7 @@ class PlanPredictor(TimedProgram):
             flag_us = network(replace(self._costed, protocol=ANY), self.group).alpha_us
         if plan.translations:  # A message does to the orbit of a resource what all its images do to the resource.
             net = quotient_network(net, plan.translations)
-        self._take_steps(steps.timed(net, self._costed, weight, flag_us), _FREE)
+        self._take_steps(steps.timed(net, self._costed, weight, flag_us), FREE_SLOTS)
         self._hold_us /= memory.units
 
     @property

@@ -23,13 +23,15 @@ import numpy as np
 from emit.check.capacity import CAPACITY
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
-from emit.program import FIFO_DEPTH, Gpu, Program, ThreadBlock
+from emit.images import image_gpus
+from emit.program import CUSTOM, FIFO_DEPTH, Gpu, Program, ThreadBlock
 from emit.timing.clock import COMPILED_FROM
 from emit.timing.links import assign_links, links_of
 from emit.timing.slices import slices_of
 from emit.timing.timed import TimedProgram, TimedSteps
 from synth.model.collective import Floats, Ints
 from synth.model.registry import find_kind
+from topologies.costs import PROTOCOLS
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.translations import quotient_network
@@ -201,10 +203,11 @@ class Predictor(TimedProgram):
     ) -> float:
         """Return the time when the last of the programs that begin simultaneously has ended, in µs.
 
-        All programs have the smallest number of FIFO slots among them, and the protocol of the first.
+        All programs have the smallest number of FIFO slots among them. All are timed with protocol LL if one of them
+        has it, else with LL128 if one of them has it.
 
         Args:
-            timed: The programs, without translations; no two use the same rank.
+            timed: The programs; no two use the same rank.
             positions: For each program, the position in `ranks` of each of its ranks.
             chunk_bytes: Bytes of a chunk of each program.
             topology: The topology.
@@ -215,13 +218,11 @@ class Predictor(TimedProgram):
         """
         gpus, weight = [Gpu(0, 0, 0, ())] * len(ranks), np.ones(len(ranks))
         for predictor, new_ranks, size in zip(timed, positions, chunk_bytes, strict=True):
-            for rank, gpu in zip(new_ranks.tolist(), predictor.program.gpus, strict=True):
+            for rank, gpu in zip(new_ranks.tolist(), image_gpus(predictor.program), strict=True):
                 gpus[rank] = replace(gpu, threadblocks=[_renumbered(tb, new_ranks) for tb in gpu.threadblocks])
                 weight[rank] = size
-        all_ranks = replace(
-            timed[0].program, collective="custom", nranks=len(ranks), nchunks_per_loop=1, gpus=gpus, root=0,
-            inplace=False, outofplace=True,
-        )  # fmt: skip
+        protocol = min((predictor.program.protocol for predictor in timed), key=PROTOCOLS.index)
+        all_ranks = Program("concurrent", CUSTOM, protocol, len(ranks), 1, inplace=False, outofplace=True, gpus=gpus)
         slots = min(predictor.fifo_depth for predictor in timed)
         return cls(all_ranks, topology, ranks, slots, weight=weight).time_us(1.0)
 

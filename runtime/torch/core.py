@@ -204,7 +204,7 @@ class Core:
         return choice, part
 
     def _part(self, program: Program, order: tuple[int, ...] | None = None) -> RankProgram:
-        """Return this rank's part of a program; the 256 parts that were built last are kept and not built again.
+        """Return this rank's part of a program; the 256 parts that were used last are kept and not built again.
 
         The key is the program's identity, since hashing a program reads all of it.
 
@@ -221,6 +221,7 @@ class Core:
             cached = self._parts[key] = program, rank_program(program, self.rank, order)
             while len(self._parts) > _MOST_PARTS:
                 self._parts.popitem(last=False)
+        self._parts.move_to_end(key)
         return cached[1]
 
     def issue(self, call: TableCall, text: str, on: str = "") -> Issued:

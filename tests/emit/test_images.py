@@ -96,6 +96,15 @@ def test_images_of_a_program_are_right(spec: str, name: str) -> None:
         assert Predictor(program, topology).time_us(1 << 20) <= 1.5 * Predictor(whole, topology).time_us(1 << 20)
 
 
+def test_concurrent_programs_with_images_run_on_all_ranks() -> None:
+    for program, topology in _programs("ring:16", "allgather"):
+        whole = Predictor(whole_program(program), topology)
+        ranks, chunk_bytes = np.arange(16), whole.chunk_bytes(1 << 20)
+        predictor = Predictor(program, topology)
+        concurrent_us = Predictor.concurrent_us([predictor], [ranks], [chunk_bytes], topology, ranks.tolist())
+        assert concurrent_us == pytest.approx(whole.time_us(1 << 20))
+
+
 def test_instances_of_a_program_are_right() -> None:
     """Check that the images of several instances are right programs: blocks of ranks stay blocks of ranks."""
     repeated = 0

@@ -95,6 +95,11 @@ def test_a_missing_back_end_is_no_default(monkeypatch: pytest.MonkeyPatch) -> No
         choose_backend(None, ["--emulate"])
 
 
+def test_options_that_no_back_end_takes_together_are_refused() -> None:
+    with pytest.raises(InputError, match="--devices and --trace: no back end takes them together"):
+        choose_backend(None, ["--devices", "--trace"])
+
+
 def test_the_latest_executors_are_kept() -> None:
     program, goal = PROGRAMS[0]
     built_names: list[str] = []

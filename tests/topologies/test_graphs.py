@@ -19,6 +19,7 @@ from topologies.machines import machines
 from topologies.network import network
 from topologies.symmetry.automorphism import automorphisms
 from topologies.text.writer import to_toml
+from topologies.topology import Limit
 
 SPECS = [*machines(), "dgx-a100:2", "ndv2:2", "fattree:4", "torus:3x3"]
 
@@ -92,6 +93,20 @@ def test_graphs_that_are_no_topologies_are_refused_in_one_line(text: str, messag
         read_graph(text, "net")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_limits_whose_names_contain_commas_survive_a_graph() -> None:
+    names = ('["c"]', "a,b", "nic")
+    limits = tuple(Limit(name, np.arange(links), 10.0) for links, name in enumerate(names, 1))
+    topology = replace(load("ring:3"), limits=limits)
+    assert to_toml(from_networkx(topology.to_networkx())) == to_toml(topology)
+    assert [limit.name for limit in read_graph(graph_text(topology, "graphml"), "net").topology.limits] == list(names)
+
+
+@pytest.mark.parametrize("limit", ['["a", 1]', '["a"'])
+def test_wrong_lists_of_limits_are_refused(limit: str) -> None:
+    with pytest.raises(InputError, match=r"edge 0 to 1: .* list of (limits' )?names"):
+        from_networkx(nx.Graph([(0, 1, {"limit": limit})]))
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -14,13 +14,12 @@ import numpy as np
 from topologies.arrays import Ints, flags_of
 from topologies.errors import InputError, did_you_mean
 from topologies.text.fields import shown
-from topologies.text.vertex_sets import format_set
+from topologies.text.vertex_sets import RANKS, format_set
 from topologies.topology import Topology, is_switch_name
 
 _KINDS = ("link", "rank", "switch", "limit")
 _AMOUNT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})\s*(%|gb/s|gbps)", re.IGNORECASE)
 _LINK = "it must be link:3-5, or link:3>5 for one direction"
-_RANKS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ def vertices_at(topology: Topology, fault: Fault, option: str) -> Ints:
         if fault.where not in topology.switches:
             raise InputError(f"{option} {fault}: {_no_switch(topology, fault.where)}")
         return np.array([topology.nranks + topology.switches.index(fault.where)], dtype=np.int64)
-    ends = _RANKS.fullmatch(fault.where)
+    ends = RANKS.fullmatch(fault.where)
     if ends is None:
         raise InputError(f"{option} {fault}: {shown(fault.where)} is no rank; it must be rank:17 or rank:8-15")
     low, high = int(ends[1]), int(ends[2] or ends[1])

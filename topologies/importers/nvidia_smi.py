@@ -249,8 +249,8 @@ class _Matrix:
             name: Name of the first device, "" where it is unknown.
 
         Raises:
-            InputError: The two numbers of a pair differ without switches, or the numbers do not fit links into
-                switches.
+            InputError: The two numbers of a pair differ without switches, the numbers do not fit links into switches,
+                or switches would join two devices between which no NVLinks are stated.
         """
         peers: dict[int, dict[int, int]] = defaultdict(dict)
         for (a, b), count in links.items():
@@ -285,6 +285,13 @@ class _Matrix:
                     f"{self.origin}: {self.ranks[a]} has {sum(counts.values())} NVLinks, more than {rates.NVLINKS}, and"
                     f" {counts[wrong_peer]} of {own[a]} to {self.ranks[wrong_peer]}; it must be at most"
                     f" {rates.NVLINKS}, or as many as both have into switches"
+                )
+            apart = next(((b, c) for b in counts for c in peers[b] if c != a and c not in counts), None)
+            if apart is not None:
+                middle, other = (self.ranks[rank] for rank in apart)
+                raise InputError(
+                    f"{self.origin}: {self.ranks[a]} and {other} have NVLinks to {middle}, but none to each other; it"
+                    " must be both, as on NVSwitches"
                 )
             switch = group.setdefault(min(a, *counts), f"nvswitch{len(group)}")
             node.fast[a, switch] = node.fast[switch, a] = (len(status.get(a, ())) or own[a]) * gbs

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from topologies.errors import InputError, did_you_mean
 from topologies.topology import SWITCH_NAME, is_switch_name
 
-_RANKS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+RANKS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _SERIES = re.compile(rf"({SWITCH_NAME})\[([0-9]{{1,9}})-([0-9]{{1,9}})\]")
 _NUMBERED = re.compile(rf"({SWITCH_NAME}?)(0|[1-9][0-9]{{0,8}})")
 
@@ -60,7 +60,7 @@ def parse_set(text: str, nranks: int, switch_vertex: Mapping[str, int]) -> NDArr
     remaining = nranks + len(switch_vertex)
     repeated = InputError(f"{text[:60]!r} names a vertex twice; it must name each once")
     for item in text.split(","):
-        ranks = _RANKS.fullmatch(item)
+        ranks = RANKS.fullmatch(item)
         if ranks is not None:
             low, high = int(ranks[1]), int(ranks[2] or ranks[1])
             if high < low:

@@ -36,11 +36,13 @@ class PlacedFile:
         file: The file as it was made or read.
         entry: Its entry in the index.
         text: Its text if the file has to be written, else None.
+        scale: Message size that an executor sees, divided by the problem's message size.
     """
 
     file: LibraryFile
     entry: IndexEntry
     text: str | None = None
+    scale: float = 1.0
 
 
 @dataclass
@@ -108,6 +110,8 @@ def place(
     # Answers are not compared beyond LARGEST. A new file's remainder there only follows another file's limit.
     parts = [(file, low, high) for file, low, high in parts if low <= LARGEST or file.existed or low == file.low]
     names = {*used_names, *(file.entry.file for file, _, _ in parts if file.existed)}
+    # The first new file tells how message sizes of the problem and of executors compare.
+    scale_of_contents = next((new_file.scale * (1 - new_file.entry.padding) for new_file in new_files), 1.0)
     placed: list[PlacedFile] = []
     for file, low, high in parts:
         is_repeated = any(placed_file.file is file for placed_file in placed)
@@ -117,9 +121,10 @@ def place(
         except InputError:  # The file takes no message of these sizes.
             continue
         names.add(entry.file)
+        scale = scale_of_contents / (1 - file.entry.padding)
         if result is not None and entry.shown_bytes is not None and (low, high) != _ends(file.entry):
-            entry = entry.restated(**_figures_for(file, low, high, result, new_files))
-        placed.append(PlacedFile(file, entry, text))
+            entry = entry.restated(**_figures_for(file, low, high, result, scale))
+        placed.append(PlacedFile(file, entry, text, scale))
     if new_files:
         servers = {id(file) for file, _, _ in parts}
         outcome.lapsed += sum(not file.within for file in files if file.existed and id(file) not in servers)
@@ -249,9 +254,7 @@ def _text_for(file: LibraryFile, entry: IndexEntry) -> str | None:
     )
 
 
-def _figures_for(
-    file: LibraryFile, low: int, high: int | None, result: SearchResult, new_files: Sequence[LibraryFile]
-) -> dict[str, Any]:
+def _figures_for(file: LibraryFile, low: int, high: int | None, result: SearchResult, scale: float) -> dict[str, Any]:
     """Return what a file's entry states of its time, now that the file is for the sizes from `low` to `high`.
 
     The figures are for the size at which the entry is shown if that is in the range, else for a size in its middle.
@@ -261,13 +264,11 @@ def _figures_for(
         low: Smallest message in bytes, as an executor sees it.
         high: Largest message in bytes, as an executor sees it; None if there is no limit.
         result: The search, whose bound counts.
-        new_files: The new files; the first tells how message sizes of the problem and of executors compare.
+        scale: Message size that an executor sees, divided by the problem's message size.
 
     Returns:
         Values of the entry's fields: those of `synth.search.statement.compare`, and worst and curve.
     """
-    scale_of_contents = next((new_file.scale * (1 - new_file.entry.padding) for new_file in new_files), 1.0)
-    scale = scale_of_contents / (1 - file.entry.padding)
     least, most = math.ceil(max(1, low) / scale), LARGEST if high is None else int(high / scale)
     size = file.entry.shown_bytes
     if size is None or not least <= size <= max(least, most):
@@ -352,10 +353,6 @@ def _table_row(result: SearchResult, placed_file: PlacedFile) -> dict[str, Any]:
         return (
             row(result, replace(file.offer, low=entry.min_bytes, high=entry.max_bytes, shown=entry.shown_bytes)) | ends
         )
-    size = entry.shown_bytes
-    if size is None or not entry.in_range(size):
-        size = _middle(max(1, entry.min_bytes), entry.max_bytes or LARGEST)
     shape = {key: entry.row.get(key) for key in ("steps", "rounds", "chunks", "sends", "engine")}
     shape["switch_ops"] = bool(entry.row.get("switch_ops"))  # An entry of a hand-written algorithm does not state it.
-    over_range = over_sizes(result, file.time_us, entry.min_bytes, entry.max_bytes, size, shape["sends"] or 0)
-    return shape | ends | compare(result, file.time_us(size), size) | over_range
+    return shape | ends | _figures_for(file, *_ends(entry), result, placed_file.scale)

@@ -13,7 +13,7 @@ from typing import Any
 
 from emit.compiler.lower import goal_columns
 from emit.formats import FORMATS, restate_program
-from emit.library.entry import FILE_KINDS, INDEX, SCHEDULES, IndexEntry
+from emit.library.entry import FILE_KINDS, INDEX, SCHEDULES, IndexEntry, path_inside
 from emit.library.library_file import LibraryFile, network_digest, requirement_of, schedule_again
 from emit.library.lowered import Lowered, has_text
 from emit.library.programs import Programs, run_by
@@ -267,7 +267,7 @@ class _CallForm:
             path, served = f"{SCHEDULES}/{name}.synth", ranges[number]
             if self.new_files[number] is not None or path in listed or served.library:
                 continue
-            compare = partial(schedule_again, library.inside(path), served.algorithm, _sizes(served))
+            compare = partial(schedule_again, path_inside(library.folder, path), served.algorithm, _sizes(served))
             try:
                 existing, stays_beside = limited(until + GRACE_S / 2, compare)
             except TimeUp:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from emit.formats import restate_program
-from emit.library.entry import INDEX, NO_END, SCHEDULES, IndexEntry
+from emit.library.entry import INDEX, NO_END, SCHEDULES, IndexEntry, path_inside
 from emit.library.group_programs import ConcurrentPrograms, GroupProgram, GroupPrograms, concurrent_us
 from emit.library.library_file import MOST_BYTES, LibraryFile, read_again, requirement_of, schedule_again
 from emit.library.saving.save import file_of, stem
@@ -102,7 +102,9 @@ def save_groups(
         unlisted = not anew and all(entry.schedule != f"{name}.synth" for entry in library.entries)
         better = None
         if unlisted and not new_files:
-            better, _ = schedule_again(library.inside(f"{name}.synth"), result.algorithm, [result.size_bytes])
+            better, _ = schedule_again(
+                path_inside(library.folder, f"{name}.synth"), result.algorithm, [result.size_bytes]
+            )
             result = result if better is None else replace(result, algorithm=better)
         schedules = _place_schedules(library, result, name, proof)
         entries = [file.entry.restated(schedule=schedules[0]) for file in new_files]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import shlex
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,6 +95,13 @@ def export_folders(
     return [_write(Path(out) / name, folder_entries, checked) for name, folder_entries in _folders(exported).items()]
 
 
+def _folder_name(topology: str, communicator: Sequence[int]) -> str:
+    """Return the name of a communicator's folder, which topologies with similar names may share."""
+    ranks = ".".join(map(str, communicator))
+    short = ranks if len(ranks) <= _LONGEST else f"{len(communicator)}ranks-{zlib.crc32(ranks.encode()):08x}"
+    return f"{as_file_name(Path(topology).name)}-{short}"
+
+
 def _folders(entries: Sequence[IndexEntry]) -> dict[str, list[IndexEntry]]:
     """Return the entries of each folder by its name: one per topology and communicator, or one per root of it.
 
@@ -105,10 +112,12 @@ def _folders(entries: Sequence[IndexEntry]) -> dict[str, list[IndexEntry]]:
     by_communicator: dict[tuple[str, tuple[int, ...]], list[IndexEntry]] = defaultdict(list)
     for entry in entries:
         by_communicator[entry.topology, entry.communicator].append(entry)
+    names = {key: _folder_name(*key) for key in by_communicator}
+    uses = Counter(names.values())
     for (topology, communicator), communicator_entries in by_communicator.items():
-        ranks = ".".join(map(str, communicator))
-        short = ranks if len(ranks) <= _LONGEST else f"{len(communicator)}ranks-{zlib.crc32(ranks.encode()):08x}"
-        name = f"{as_file_name(Path(topology).name)}-{short}"
+        name = names[topology, communicator]
+        if uses[name] > 1:  # Other topologies differ from this one only in characters that no folder's name has.
+            name = f"{name}-{zlib.crc32(topology.encode()):08x}"
         roots = sorted({entry.root for entry in communicator_entries if entry.root is not None})
         if len(roots) < 2:
             folders[name] = communicator_entries

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from emit.library.entry import IndexEntry
-from emit.library.selection.selector import LibraryCall, Selector
+from emit.library.selection.selector import LibraryCall, Selector, spelled_name
 from emit.targets import TARGETS
 from synth.bounds.prove import OPTIMAL
 from synth.model.text import format_listed, format_served, format_size, format_time
@@ -63,18 +63,22 @@ def why_none(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) 
     executor, root, relays, form, size, divisor. The text may name what the library has instead.
     """
     candidates = Selector(entries).expanded()
-    ranks = call.ranks or ()
+    ranks, relays = call.ranks or (), tuple(call.relays)
+    collective = spelled_name(entries, call.collective)
     form = "in place" if call.inplace else "out of place"
     steps: list[tuple[str, Callable[[IndexEntry], bool]]] = [
-        (f"no file for {call.collective}", lambda e: e.collective == call.collective),
+        (f"no file for {collective}", lambda e: e.collective == collective),
         (
-            f"none of {call.collective} for ranks {format_listed(ranks)}",
+            f"none of {collective} for ranks {format_listed(ranks)}",
             lambda e: sorted(e.group) == sorted(ranks),
         ),
         (f"none of topology {call.topology}", lambda e: call.topology in (None, e.topology)),
         (f"none for executor {call.target}", lambda e: call.target in (None, e.target)),
         (f"none with root {call.root}", lambda e: call.root == e.root),
-        ("none without relays", lambda e: not e.relays),
+        (
+            f"none with relays {format_listed(relays)}" if relays else "none without relays",
+            lambda e: e.relays == relays,
+        ),
         (f"none for calls {form}", lambda e: e.inplace == call.inplace),
     ]
     for reason, fits in steps:

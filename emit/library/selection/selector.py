@@ -134,6 +134,15 @@ def entries_of(entries: Sequence[IndexEntry], ranks: tuple[int, ...]) -> list[In
     return [entry for order in orders for entry in entries_in_order(entries, order)]
 
 
+def spelled_name(entries: Sequence[IndexEntry], collective: str) -> str:
+    """Return a collective's name as the library's entries spell it, otherwise as `parse_name` does.
+
+    Raises:
+        InputError: Neither the library nor this package knows the collective.
+    """
+    return collective if any(entry.collective == collective for entry in entries) else parse_name(collective)
+
+
 class Selector:
     """The entries of one index, sorted so that the entry for a call is found fast.
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from emit.library.entry import IndexEntry
+from emit.library.index import overlaps
 from emit.library.selection.selector import Selector
 from topologies.errors import InputError
 
@@ -163,10 +164,6 @@ def _check(entries: Sequence[IndexEntry]) -> None:
     largest = max((rank for entry in entries for rank in entry.communicator), default=0)
     if largest > _MOST:
         raise InputError(f"rank {largest}: is beyond what a table holds; it must be at most {_MOST}")
-    last_entry: dict[object, IndexEntry] = {}
-    for entry in sorted(entries, key=lambda e: e.min_bytes):
-        previous = last_entry.get((entry.question, entry.inplace))
-        if previous is not None and previous.in_range(entry.min_bytes):
-            conflict = f"{previous.file} and {entry.file} both serve {entry.min_bytes} bytes"
-            raise InputError(f"{conflict} of {entry.collective} on one group; only one may")
-        last_entry[entry.question, entry.inplace] = entry
+    for lower, higher in overlaps(entries):
+        conflict = f"{lower.file} and {higher.file} both serve {higher.min_bytes} bytes"
+        raise InputError(f"{conflict} of {higher.collective} on one group; only one may")

@@ -44,14 +44,13 @@ def reduction_of(redop: Any) -> str:
 @contextmanager
 def _sums_for_averages(opts: Any, averages: bool) -> Iterator[None]:
     """Let torch's options of a call state a sum, where an average is wanted and the back end may not know averages."""
-    wanted = opts.reduceOp if averages else None
     if averages:
         opts.reduceOp = dist.ReduceOp.SUM
     try:
         yield
     finally:
         if averages:
-            opts.reduceOp = wanted  # The options are the caller's.
+            opts.reduceOp = dist.ReduceOp.AVG  # The options are the caller's.
 
 
 def _store_rank(store: Any) -> int | None:
@@ -226,7 +225,7 @@ class Dispatcher:
         wrapped = self._wrapped_for(like)
         buffers.check_outputs(operation.kind.name)
         call = self._call(operation, buffers, opts)
-        text = f"{call.collective}{self._root(operation, call)} of blocks of {call.kind}"
+        text = f"{call.collective}{self._root(operation, opts)} of blocks of {call.kind}"
         paths = self.core.paths(call)
         if like.device.type != "cpu" or (operation.uneven and paths == {"wrapped"}):
             why = self.core.choose(call, buffers, None)[0].reason
@@ -276,12 +275,11 @@ class Dispatcher:
         Ranks are those of the whole job. `kind` is torch's type of the elements; `opts` must not be None.
         """
         reduced = f" {reduction_of(opts.reduceOp)}" if operation.kind.reduces else ""
-        root = f" of root {self.core.ranks[opts.rootRank]}" if operation.kind.rooted else ""
-        return f"{operation.kind.name}{reduced}{root}, {size_bytes} bytes of {type_text(kind)}"
+        return f"{operation.kind.name}{reduced}{self._root(operation, opts)}, {size_bytes} bytes of {type_text(kind)}"
 
-    def _root(self, operation: TorchOperation, call: TableCall) -> str:
+    def _root(self, operation: TorchOperation, opts: Any) -> str:
         """Return " of root N", with the root as the whole job numbers it, or "" for a collective without a root."""
-        return f" of root {self.core.ranks[call.root]}" if operation.kind.rooted else ""
+        return f" of root {self.core.ranks[opts.rootRank]}" if operation.kind.rooted else ""
 
     def _run_wrapped(
         self,

@@ -17,12 +17,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from runtime.torch.failures.causes import Cause
+from runtime.torch.failures.wire import Message
 from runtime.torch.threads import waiting_threads
 
-Message = dict[str, Any]
 _MOST = 64  # Processes that are asked.
 _NAMED = 8  # Ranks named in a line.
 

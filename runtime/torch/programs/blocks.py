@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from runtime.buffers import overlaps_itself
 from runtime.torch.programs.pieces import Sizes
 from runtime.torch.programs.rank_program import RankProgram
 from runtime.torch.programs.run import REDUCERS, run, run_uneven
@@ -40,11 +41,6 @@ def write_back(tensor: Tensor, values: Tensor) -> None:
     """Write the values of `flat` back into the tensor if they are a copy."""
     if not holds_values(tensor):
         tensor.copy_(values.view(tensor.shape))
-
-
-def _overlaps_itself(tensor: Tensor) -> bool:
-    """Return True if elements share one place in memory since a dimension of more than one element has the stride 0."""
-    return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 @dataclass(slots=True)  # Not frozen: each call builds one, which takes a third of the time.
@@ -84,12 +80,11 @@ class Buffers:
         )
 
     def check_outputs(self, collective: str) -> None:
-        """Raise InputError, which begins with `collective`, if elements of a dense output share memory.
-
-        Only elements along one dimension are compared, as those of an expanded tensor.
-        """
+        """Raise InputError, which begins with `collective`, if elements of a dense output share memory."""
         for tensor in self.outputs:
-            if tensor.layout == torch.strided and _overlaps_itself(tensor):
+            if tensor.layout != torch.strided or tensor.is_contiguous():  # The second is fast, and usual.
+                continue
+            if overlaps_itself(tensor.shape, tensor.stride()):
                 raise InputError(
                     f"{collective}: elements of an output of shape {list(tensor.shape)} share one place in memory;"
                     " it must be a tensor with its own memory, such as .contiguous() returns"

@@ -312,6 +312,13 @@ def test_bad_arguments_are_refused() -> None:
             replace(RING, **change)
 
 
+def test_numbers_that_only_an_unsigned_integer_holds_are_refused() -> None:
+    step = Step("cpy", "i", 0, "o", 0, 1, dep_tb=(1 << 64) - 1, dep_step=(1 << 64) - 1)
+    program = Program("x", "custom", "LL", 1, 1, False, True, [Gpu(1, 1, 0, [ThreadBlock(-1, -1, 0, [step])])])
+    with pytest.raises(InputError, match=rf"program dep_tb: {(1 << 64) - 1}; it must be at most"):
+        check(program)
+
+
 def _many_moves() -> Program:
     steps = [Step("cpy", "i", 0, "s", 0, 1 << 18)] * 5
     gpu = Gpu(1 << 18, 0, 1 << 18, [ThreadBlock(-1, -1, 0, steps)])

@@ -77,3 +77,19 @@ def test_missing_files_are_not_exported(library: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.xml: is not what its entry says"):
         export_folders(load_index(library), "executor-nccl", out)
     assert not out.exists()
+
+
+def test_topologies_of_similar_names_have_folders_of_their_own(tmp_path: Path) -> None:
+    rows = [
+        entry_row(protocol="Simple", topology=topology, file=f"msccl/{number}.xml")
+        for number, topology in enumerate(("a b", "a-b", "x/t", "y/t", "z"))
+    ]
+    (tmp_path / "msccl").mkdir()
+    for row in rows:
+        (tmp_path / row["file"]).write_text(write_msccl(built_in("allreduce", "allpairs", 4, 0)))
+    (tmp_path / "index.json").write_bytes(index_text(rows))
+    written = export_folders(load_index(tmp_path), "executor-nccl", tmp_path / "out")
+    topologies = [entry.topology for folder in written for entry in load_index(folder.path)]
+    assert sorted(topologies) == ["a b", "a-b", "x/t", "y/t", "z"]
+    assert len({folder.path for folder in written}) == 5
+    assert "z-0.2.4.6" in {folder.path.name for folder in written}

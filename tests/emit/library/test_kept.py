@@ -24,6 +24,7 @@ from synth.model.collective import alltoallv
 from synth.search.result import SearchResult
 from synth.search.settings import NONE, TargetSettings
 from synth.solvers.workers import Workers
+from tests.synth.model.test_common_chunk import EVEN
 from topologies.load import load
 from topologies.topology import Topology
 
@@ -325,3 +326,14 @@ def test_concurrent_writers_are_both_right(tmp_path: Path) -> None:
     check_whole(tmp_path / "out")
     entries = load_index(tmp_path / "out")
     assert choose(entries, LibraryCall("reducescatter", 4, (0, 1, 2, 3), True, element_bytes=4), 1 << 20) is not None
+
+
+def test_kept_files_of_unequal_blocks_are_timed_at_the_sizes_that_executors_see(tmp_path: Path) -> None:
+    for engine in ("flow", "route"):
+        with Workers(()) as no_workers:
+            arguments = {"target": "msccl", "engine": engine, "budget": 3, "workers": no_workers, "costs": "none"}
+            result = synthesize(alltoallv(EVEN), "ring:4", **arguments).result
+        saved = save(result, tmp_path, TargetSettings("msccl"))
+    kept_rows = [row for row in saved.rows if row["kept"]]
+    assert kept_rows
+    assert all(row["time_us"] >= row["bound_us"] * (1 - 1e-9) for row in kept_rows)

@@ -107,6 +107,14 @@ def test_an_all_gather_of_the_wrong_place_is_refused() -> None:
     assert {finding.kind for finding in findings} & {"wrong result"}
 
 
+def test_a_plan_never_has_more_threadblocks_than_it_may() -> None:
+    algorithm = answers(make_problem(load("gb200-nvl72"), "broadcast", range(18)), None)[0]
+    with pytest.raises(InputError, match="18 ranks need 2 threadblocks each to meet; each may have 1"):
+        write_in_switch(algorithm, "plan", sms=1)
+    plan = json.loads(write_in_switch(algorithm, "plan", sms=2))
+    assert {len(gpu["threadblocks"]) for gpu in plan["gpus"]} == {2}
+
+
 def test_collectives_without_switch_plans_are_refused() -> None:
     for name in ("reduce", "reducescatter"):
         with pytest.raises(InputError, match="only if the reader multicasts them"):

@@ -20,6 +20,7 @@ from tests.emit.small_programs import (
     ring_allreduce,
     with_step,
 )
+from topologies.costed import with_costs
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Limit, Topology
@@ -255,3 +256,16 @@ def test_transfers_state_cells_and_places_of_steps() -> None:
         assert into == ((-1, -1) if got.op == "rrs" else ("ios".index(got.dst_buf), got.dst_off))
         assert program.gpus[rank].threadblocks[tb].recv == moves.src[i]
         assert program.gpus[rank].threadblocks[tb].channel == moves.channel[i]
+
+
+def test_concurrent_programs_of_several_protocols_take_the_same_time_in_any_order() -> None:
+    topology = with_costs(load("dgx-h100"))
+    ranks, positions, chunk_bytes = [0, 1, 2, 3], [np.array([0, 1]), np.array([2, 3])], [1e6, 1e6]
+
+    def concurrent_us(*protocols: str) -> float:
+        timed = [Predictor(ring_allgather(2, protocol), topology, [0, 1]) for protocol in protocols]
+        return Predictor.concurrent_us(timed, positions, chunk_bytes, topology, ranks)
+
+    assert concurrent_us("LL", "LL") != concurrent_us("Simple", "Simple")
+    for protocols in (("LL", "Simple"), ("Simple", "LL")):
+        assert concurrent_us(*protocols) == concurrent_us("LL", "LL")

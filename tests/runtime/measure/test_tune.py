@@ -271,7 +271,9 @@ def test_sizes(text: str, sizes: list[int]) -> None:
     assert parse_sizes(text) == sizes
 
 
-@pytest.mark.parametrize("text", ["", "8:4", "1K:", "1K:2K:1", "1K:2K:x", "1K:2K:nan", "1K:2K:3:4", "0:1K", "1K;2K"])
+@pytest.mark.parametrize(
+    "text", ["", "8:4", "1K:", "1K:2K:1", "1K:2K:x", "1K:2K:nan", "1K:2K:3:4", "0:1K", "1K;2K", "1K,2048G"]
+)
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--sizes"):
         parse_sizes(text)

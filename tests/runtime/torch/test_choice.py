@@ -114,6 +114,16 @@ def test_ranges_of_sizes_state_what_a_choice_would(tmp_path: Path, backend: str)
                 assert (reason is None) == (choice.program is not None)
 
 
+def test_ranges_of_sizes_end_where_entries_of_the_library_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chooser = Chooser("auto", library(tmp_path, low=1000, high=8192), table(tmp_path, {}))
+    monkeypatch.setattr("runtime.torch.choice.usual", lambda *_: None)  # as for very many ranks
+    ranges = chooser.wrapped_ranges(CALL)
+    assert [low for low, _ in ranges] == [0, 1000, 8193]
+    for size in (0, 999, 1000, 8192, 8193):
+        reason = next(reason for low, reason in reversed(ranges) if low <= size)
+        assert (reason is None) == (chooser.choose(CALL._replace(size_bytes=size)).program is not None)
+
+
 def test_a_faulty_file_of_a_library_is_refused_before_it_is_used(tmp_path: Path) -> None:
     folder = library(tmp_path)
     path = folder / "msccl" / "mine.xml"

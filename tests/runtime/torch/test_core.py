@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +21,7 @@ import torch
 
 from emit.compiler.compile import compile_instructions
 from emit.msccl.format import write_msccl
+from runtime.algorithms.built_in import built_in
 from runtime.torch.choice import Method
 from runtime.torch.core import Core, Terms, requested_method
 from runtime.torch.counters import counters
@@ -111,6 +113,17 @@ def test_ranks_of_another_library_run_our_algorithms() -> None:
     for thread in threads:
         thread.join()
     assert not faults, faults
+
+
+def test_parts_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.torch.core._MOST_PARTS", 2)
+    core = Core(FailureWatch(0, range(1), Rank(Post(True), 0)))
+    programs = [replace(built_in("allreduce", "allpairs", 4), name=name) for name in "abc"]
+    first_part = core._part(programs[0])
+    for program in (programs[1], programs[0], programs[2]):
+        core._part(program)
+    assert core._part(programs[0]) is first_part
+    core.lane.stop()
 
 
 def _exchange(sizes: list[list[int]]) -> str:

@@ -71,6 +71,13 @@ def test_many_nvlinks_lead_to_switches(count: int, links: int, gbs: float) -> No
     assert out.tolist() == [gbs] * count
 
 
+def test_devices_that_only_some_of_their_switchs_devices_reach_are_refused() -> None:
+    cells = mesh(4, "NV12")
+    cells[0][3] = cells[3][0] = "SYS"
+    with pytest.raises(InputError, match="GPU0 and GPU3 have NVLinks to GPU1, but none to each other"):
+        read(smi(cells))
+
+
 def test_nvlinks_between_pairs_are_links() -> None:
     cells = mesh(4, "SYS")
     for a, b, links in ((0, 1, 2), (1, 2, 1), (2, 3, 2), (3, 0, 1)):

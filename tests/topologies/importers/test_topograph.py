@@ -181,6 +181,7 @@ def test_cables_of_netq(tmp_path: Path) -> None:
         ('[{"a": 1}]', "no tree and no block"),
         ('{"data": {"topology.a": "x", "topology.b": "y"}}', "2 keys that name a topology"),
         (json.dumps([netq(1)]).replace('"node": "l0"', '"node": "h1"', 1), "is no cable to a switch"),
+        (json.dumps([netq(1)]).replace('"node": "h0"', '"node": "l0"', 1), "links[0]: 'leaf0 to leaf0' is no cable"),
         (json.dumps([netq(1, 0)]), "no host is on a switch"),
     ],
 )

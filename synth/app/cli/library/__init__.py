@@ -6,10 +6,11 @@ import click
 
 from emit.library.overlay import load_library
 from emit.library.selection.environment import environments
+from emit.library.selection.selector import spelled_name
 from synth.app.cli.library.build import library_build, library_update
 from synth.app.cli.library.files import check, export
 from synth.app.cli.library.install import install
-from synth.app.cli.library.questions import diff, pick_, show, spelled_name
+from synth.app.cli.library.questions import diff, pick_, show
 from synth.app.cli.options import json_option, print_json
 from synth.app.cli.values import StrictGroup
 from synth.app.present.layout import say, terminal_width, wrapped

@@ -15,7 +15,7 @@ from emit.library.entry import IndexEntry, vs_library
 from emit.library.overlay import folder_without, load_library
 from emit.library.selection.compare import Difference, differences
 from emit.library.selection.pick import pick, why_none
-from emit.library.selection.selector import LibraryCall, entries_of
+from emit.library.selection.selector import LibraryCall, entries_of, spelled_name
 from emit.targets import target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option
@@ -25,7 +25,7 @@ from synth.app.present.layout import Column, fitted, say, say_fitted, terminal_w
 from synth.baselines.vendors import LIBRARIES
 from synth.model.numbers import as_folder
 from synth.model.problem import parse_ranks
-from synth.model.registry import KINDS, find_kind, parse_name
+from synth.model.registry import KINDS, find_kind
 from synth.model.sizes import parse_size
 from synth.model.text import (
     format_comparison,
@@ -43,15 +43,6 @@ from topologies.load import load
 
 _RANKS = 1 << 20  # ranks that a group may name
 _SAME = 1e-6  # relative difference up to which two times are equal
-
-
-def spelled_name(entries: Sequence[IndexEntry], collective: str) -> str:
-    """Return a collective's name as the library's entries spell it, otherwise as `parse_name` does.
-
-    Raises:
-        InputError: Neither the library nor this package knows the collective.
-    """
-    return collective if any(entry.collective == collective for entry in entries) else parse_name(collective)
 
 
 def _check_names(entries: Sequence[IndexEntry], target: str | None, topology: str | None) -> None:
