@@ -55,7 +55,7 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
 
     A size is left out if so many sends would take longer than the best time so far.
     """
-    latency_us, us_per_byte = _least(problem)
+    latency_us, us_per_byte = least_time(problem)
     sizes = [size for size in request.sizes if latency_us + us_per_byte * size < request.knowledge.best_us(size)]
     if not sizes:
         return
@@ -72,7 +72,7 @@ def _sends(problem: Problem) -> int:
     return problem.collective.nranks * (problem.collective.nranks - 1)
 
 
-def _least(problem: Problem) -> tuple[float, float]:
+def least_time(problem: Problem) -> tuple[float, float]:
     """Return a latency in µs and a time in µs per byte of the message that every schedule of the engine takes.
 
     Each rank's buffer must leave it for every other rank's sum. Its links carry no more than what they share.

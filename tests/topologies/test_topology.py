@@ -33,7 +33,6 @@ from topologies.topology import Limit, Topology
         ({"limits": (Limit("l", np.array([]), 1.0),)}, "no link"),
         ({"limits": (Limit("l", np.array([0]), 1.0), Limit("l", np.array([1]), 1.0))}, "two limits"),
         ({"limits": (Limit("0→1", np.array([0]), 1.0),)}, "without →"),
-        ({"link_kind": [0, 0, 0]}, "link_kind must hold 2 numbers"),
     ],
 )  # fmt: skip
 def test_the_constructor_refuses_wrong_parts(change: dict[str, object], message: str) -> None:

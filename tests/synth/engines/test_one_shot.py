@@ -15,7 +15,7 @@ from emit.targets import target_named
 from synth.app.clusters.carried import relabel
 from synth.app.synthesis import synthesize
 from synth.bounds.prove import prove
-from synth.engines.one_shot import NAME, accepts
+from synth.engines.one_shot import NAME, accepts, least_time
 from synth.engines.request import Options
 from synth.model.collective import named, one_shot, subdivided
 from synth.model.problem import Problem, make_problem
@@ -105,3 +105,15 @@ def test_it_is_carried_to_another_group_of_the_same_network() -> None:
 def test_it_is_for_all_reduce_of_one_group() -> None:
     assert accepts(make_problem(load("ring:5"), "broadcast"), Options()) == "one-shot is for allreduce"
     assert "takes no shape" in accepts(make_problem(load("ring:5"), "allreduce"), Options(chunks=2))
+
+
+@pytest.mark.parametrize("name", ["full:4", "ring:5", "dgx-a100", "dgx1"])
+def test_no_schedule_beats_the_time_by_which_sizes_are_left_out(name: str) -> None:
+    """Check it against direct sends: where all ranks are linked, these take that time but for the last latency."""
+    group = (0, 2, 4, 6) if name == "dgx-a100" else tuple(range(4))
+    problem = make_problem(load(name), "allreduce", group, relays=(4,) if name == "ring:5" else ())
+    latency_us, us_per_byte = least_time(problem)
+    size = 1 << 24
+    least_us, time_us = latency_us + us_per_byte * size, one_shot_algorithm(problem).time_us(size)
+    assert least_us <= time_us * (1 + 1e-9)
+    assert name in ("ring:5", "dgx1") or time_us < least_us + 2.0
