@@ -19,6 +19,7 @@ from emit.check.program import check
 from emit.columns import columns_of
 from emit.findings import Findings
 from emit.goal import goal_for
+from emit.library.index import index_text
 from emit.library.saving.save import save
 from emit.msccl.format import write_msccl
 from emit.program import Program
@@ -194,17 +195,25 @@ def test_wrong_files_are_shown_as_wrong(tmp_path: Path) -> None:
     beside = proof_path(path)
     beside.write_text(beside.read_text().replace('"schedule": "', '"schedule": "0'))
     page = report(path)
-    assert list(page.wrong) == [path.name]
-    assert "refused" in page.wrong[path.name]
+    ((name, why),) = page.wrong
+    assert name == path.name
+    assert "refused" in why
     text = text_of(page.html)
     assert "Wrong:" in text
     assert "No algorithm for this question" not in text
     right = write_msccl(ring_allgather(4))
-    assert report(written(tmp_path, right)).wrong == {}
+    assert report(written(tmp_path, right)).wrong == ()
     spoilt = right.replace('type="rcs" srcbuf="o" srcoff="1"', 'type="rcs" srcbuf="o" srcoff="2"', 1)
     spoilt = spoilt.replace('dstoff="1"', 'dstoff="2"', 1)
     assert spoilt != right
-    assert list(report(written(tmp_path, spoilt)).wrong) == ["program.xml"]
+    assert [name for name, _ in report(written(tmp_path, spoilt)).wrong] == ["program.xml"]
+
+
+def test_wrong_files_of_one_name_in_two_folders_are_both_listed(tmp_path: Path) -> None:
+    (tmp_path / "msccl").mkdir()
+    stuck = write_msccl(ring_allgather(3)).replace('type="s"', 'type="rcs"')
+    written(tmp_path, stuck), written(tmp_path / "msccl", stuck)
+    assert [name for name, _ in report(tmp_path).wrong] == ["program.xml"] * 2
 
 
 def written(folder: Path, text: str) -> Path:
@@ -299,9 +308,12 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.proof.json").write_text("{}")
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "index.json").write_text('{"format": "synth-index-9", "algorithms": []}')
+    (tmp_path / "no-entries").mkdir()
+    (tmp_path / "no-entries" / "index.json").write_bytes(index_text([]))
     for name, message in (
         ("empty", "no schedule"), ("a.synth", "schedule file"), ("a.xml", "line 1"), ("a.proof.json", "is a proof"),
         ("none.synth", "no such file"), ("library", "format"), ("library/index.json", "format"),
+        ("no-entries", "no schedule"), ("no-entries/index.json", "no schedule"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message) as refused:
             report(tmp_path / name)
