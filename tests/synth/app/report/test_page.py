@@ -30,7 +30,7 @@ from synth.app.report.program import program_view
 from synth.baselines.nccl.fitted import fitted_model
 from synth.bounds.check import WITNESSES
 from synth.model.problem import make_problem
-from synth.model.text import format_time
+from synth.model.text import format_spans, format_time
 from synth.storage.proof import load_proof, proof_path
 from synth.storage.schedule_file import load_schedule
 from synth.timing.simulate import predict_us
@@ -274,7 +274,8 @@ def test_any_program(program: Program) -> None:
     if program.collective == "allreduce":
         assert goal_for("allreduce", program.nranks, program.nchunks_per_loop, True) is not None
         last = [sends["words"][sends["what"][i]] for i in range(sends["shown"]) if sends["hop"][i] == max(sends["hop"])]
-        assert all(value.startswith(f"sum over {program.nranks} ranks (0–{program.nranks - 1}) of ") for value in last)
+        ranks = format_spans(range(program.nranks))
+        assert all(value.startswith(f"sum over {program.nranks} ranks ({ranks}) of ") for value in last)
 
 
 def test_a_program_on_a_topology_is_timed(tmp_path: Path) -> None:
