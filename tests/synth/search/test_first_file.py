@@ -15,7 +15,7 @@ from synth.model.deadline import TimeUp, now
 from synth.model.problem import LARGEST, make_problem
 from synth.search.budget import Budget, Overtime
 from synth.search.offer import Offer
-from synth.search.plans import SINGLE, Programs, Stage
+from synth.search.plans import SINGLE, ProgramScope, Stage
 from synth.search.pool import Pool
 from synth.search.protocols import search_protocols
 from synth.search.search import _unlike, search
@@ -113,7 +113,7 @@ def test_a_first_program_that_takes_long_waits_for_a_part_of_the_budget(executor
 def test_only_a_first_program_is_made_where_the_caller_makes_the_others(executor: Clocked) -> None:
     executor.send_s = 1e-6
     algorithms = by_sends()
-    for programs, most in ((Programs.FIRST, 1), (Programs.NONE, 0)):
+    for programs, most in ((ProgramScope.FIRST, 1), (ProgramScope.NONE, 0)):
         executor.lowered.clear()
         pool = Pool(executor, Budget(SECONDS))
         pool.searching, pool.programs = True, programs
