@@ -6,14 +6,14 @@ import pytest
 
 from emit.check import clocks
 from emit.check.capacity import Capacity
-from emit.check.clocks import Group, ThreadClocks
+from emit.check.clocks import ActorGroup, ThreadClocks
 from topologies.errors import InputError
 
 
 @pytest.mark.parametrize("relaxed", [False, True])
 def test_received_signals_free_their_memory(relaxed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clocks, "CAPACITY", Capacity(clock_entries=16))
-    thread_clocks = ThreadClocks([0, 0, 1, 1], merged=False, group=Group(None))
+    thread_clocks = ThreadClocks([0, 0, 1, 1], merged=False, group=ActorGroup(None))
     for _ in range(1000):
         thread_clocks.hear(2, thread_clocks.message(0, relaxed))
         thread_clocks.nop(2)
@@ -28,7 +28,7 @@ def test_received_signals_free_their_memory(relaxed: bool, monkeypatch: pytest.M
 
 
 def test_a_received_signal_orders_steps_after_the_next_nop() -> None:
-    thread_clocks = ThreadClocks([0, 1], merged=True, group=Group(None))
+    thread_clocks = ThreadClocks([0, 1], merged=True, group=ActorGroup(None))
     thread_clocks.nop(0)
     thread_clocks.hear(1, thread_clocks.message(0))
     assert not thread_clocks.started(1, 0, [0, 0])
