@@ -197,8 +197,8 @@ def folder_without(library: str | Path, without: Sequence[str]) -> Path:
     Raises:
         InputError: If the library has no answers for exactly these, or a fault.json of it is malformed.
     """
-    failures, parts = failures_in(library), _parts(without)
-    folder_of_parts = next((folder for folder, fault in failures.items() if _parts(fault.without) == parts), None)
+    failures, parts = failures_in(library), dead_parts(without)
+    folder_of_parts = next((folder for folder, fault in failures.items() if dead_parts(fault.without) == parts), None)
     if folder_of_parts is None:
         examples = "; ".join(origin_of(",".join(fault.without)) for fault in list(failures.values())[:_SHOWN]) or "none"
         raise InputError(
@@ -208,7 +208,7 @@ def folder_without(library: str | Path, without: Sequence[str]) -> Path:
     return folder_of_parts
 
 
-def _parts(without: Sequence[str]) -> set[str]:
+def dead_parts(without: Sequence[str]) -> set[str]:
     """Return the single parts in texts with commas, as a set, without spaces around them."""
     return {part.strip() for text in without for part in text.split(",")}
 

@@ -115,11 +115,13 @@ def draw_network(problem: Problem, schedule: Schedule, ax: Axes | None) -> Axes:
             many vertices or links.
     """
     # These modules load parts of SciPy, which searches do without.
-    from synth.app.report.layout import MOST_EDGES
+    from synth.app.report.layout import MOST_EDGES, MOST_VERTICES
     from synth.app.report.schedule import network_load
 
     axes: Axes = _axes(ax)
     network = network_load(problem, schedule)
+    if not network["x"]:
+        raise InputError(f"a network with over {MOST_VERTICES} vertices cannot be drawn; it must have at most so many")
     if len(network["u"]) < network["edges"]:
         raise InputError(f"a network of {network['edges']} links cannot be drawn; it must have at most {MOST_EDGES}")
     x, y = np.array(network["x"]), np.array(network["y"])

@@ -94,8 +94,9 @@ class GroupsState:
         self._priced: ConcurrentPlan | None = None  # The plan whose loads were prices of a bound last.
 
     def say(self, text: str) -> None:
-        """Report what is tried, with the latest plan."""
-        self.report(text, self.plans[-1].algorithm if self.plans else None)
+        """Report what is tried, with the plan of the least makespan; None if there is none."""
+        best = min(self.plans, key=lambda plan: plan.makespan_us, default=None)
+        self.report(text, None if best is None else best.algorithm)
 
     def restated(self, collectives: Sequence[Collective]) -> UnionProblem:
         """Return the union of the same groups with other collectives."""

@@ -108,7 +108,8 @@ class Request:
     Attributes:
         options: What the user pins.
         sizes: Message sizes in bytes to find schedules for, the most important first.
-        deadline: Time on the clock `synth.model.deadline.now`; the engine yields an answer even after it.
+        deadline: Time on the clock `synth.model.deadline.now`, soon after which the engine ends; it may end without an
+            answer.
         workers: Solver processes.
         knowledge: Best results of the search so far.
         bound: Bound on the time of any algorithm.

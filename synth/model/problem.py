@@ -356,14 +356,14 @@ def _unreachable_pair(collective: Collective, net: Network) -> tuple[int, int] |
     """
     # A contribution must come from every holder, a plain value from any of them.
     reaches, (ptr, holders) = _reaches(net), collective.holders
-    checked: set[tuple[bytes, int]] = set()
+    checked: set[tuple[bool, bytes, int]] = set()
     for rank, chunk in collective.post.tolist():
-        chunk_holders = holders[ptr[chunk] : ptr[chunk + 1]]
-        if (chunk_holders.tobytes(), rank) in checked:
+        chunk_holders, reduces = holders[ptr[chunk] : ptr[chunk + 1]], bool(collective.reduces[chunk])
+        if (reduces, chunk_holders.tobytes(), rank) in checked:
             continue
-        checked.add((chunk_holders.tobytes(), rank))
+        checked.add((reduces, chunk_holders.tobytes(), rank))
         is_unreachable = ~reaches[chunk_holders, rank]
-        if is_unreachable.any() if collective.reduces[chunk] else is_unreachable.all():
+        if is_unreachable.any() if reduces else is_unreachable.all():
             return int(chunk_holders[np.argmax(is_unreachable)]), rank
     return None
 

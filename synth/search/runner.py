@@ -113,7 +113,7 @@ def race(runs: Iterable[EngineRun], ledger: Ledger, deadline: float, waiting: li
     """Run the stage of every engine; then let the engine that gained most go on, until the deadline.
 
     A stage lasts `stage_s`, and up to half as long again while its answers gain 1 % or more. Once everything is proved
-    no engine goes on, except in a stage that runs `always`. Every engine gives at least one answer, even after the
+    no engine goes on, except in a stage that runs `always`. Every engine is asked for one answer, even after the
     deadline: clock and proof are looked at between answers.
 
     Args:

@@ -42,7 +42,6 @@ class SearchState:
         sizes: Message sizes in bytes that schedules are searched for, the most important first.
         pool: The algorithms found.
         result: The bound, the claims and what else the search returns.
-        latest: The algorithm that was found last; None before the first.
         source_of: The engine (a row of the registry) that an algorithm came from, by the name in the algorithm.
     """
 
@@ -64,15 +63,15 @@ class SearchState:
         self.pool.programs = plan.programs
         self.sizes = plan.sizes if options.size is None else (options.size,)
         self.result = SearchResult(problem, engine=options.engine)
-        self.latest: Algorithm | None = None
         self.source_of: dict[str, str] = {}
         self._best_at_size: dict[tuple[str, int], Algorithm] = {}  # By engine and size, if it supersedes its answers.
         self._yielded: dict[str, tuple[Candidate, float]] = {}  # Each engine's last candidate, with its time in µs.
         self._load_us: Floats | None = None  # The loads of the last schedule whose engine stated them.
 
     def say(self, text: str) -> None:
-        """Report what is tried, with the latest algorithm; None before the first."""
-        self.report(text, self.latest)
+        """Report what is tried, with the best algorithm at the first of `sizes`; None if there is none."""
+        best = min(self.pool.all_offers(), key=lambda offer: offer.rank_at(self.sizes[0]), default=None)
+        self.report(text, None if best is None else best.algorithm)
 
     def raise_bound(self, bound: Bound) -> None:
         """Replace the bound by one that has its witnesses and maybe more, found now."""
@@ -225,8 +224,7 @@ class SearchState:
         return before.execution is not None or self.pool.takes_much_longer(algorithm, before.algorithm)
 
     def _add(self, algorithm: Algorithm, size: int) -> float:
-        """Add an algorithm, which is then `latest`; return its time in µs at a size, or inf if no program holds it."""
-        self.latest = algorithm
+        """Add an algorithm; return its time in µs at a size, or inf if no program holds it."""
         offer = self.pool.add(algorithm, size)
         return math.inf if offer.refused else offer.time_us(size)
 
@@ -238,16 +236,17 @@ class SearchState:
         Without an algorithm nothing happens. Programs may be lowered to find the best one.
         """
         size, met = self.options.size or LARGEST, self.plan.met
-        best_us = self.best_us(size)
-        sends = len(self.latest.schedule) if self.latest is not None else 0
-        near = max(met, FLOW.close_enough(sends) - (met - 1))
+        best = self.pool.best(size)
+        if best is None:
+            return
+        best_us, near = best.time_us(size), max(met, FLOW.close_enough(len(best.algorithm.schedule)) - (met - 1))
         if np.isinf(best_us) or best_us <= self.result.bound.at(size)[0] * near:
             return
         loads: Callable[[], Floats] | None = None
         if self.plan.quick_bounds:
             algorithms = [offer.algorithm for offer in self.pool.offers or self.pool.refused]
-            best = min(algorithms, key=lambda algorithm: (algorithm.time_us(size), len(algorithm.schedule)))
-            loads = partial(resource_loads_us, best.problem, timed(best.problem, best.schedule, size))
+            fastest = min(algorithms, key=lambda algorithm: (algorithm.time_us(size), len(algorithm.schedule)))
+            loads = partial(resource_loads_us, fastest.problem, timed(fastest.problem, fastest.schedule, size))
             self.raise_bound(self.result.bound.merged([from_loads(self.problem, loads())]))
         elif self._load_us is not None:
             loads = partial(np.asarray, self._load_us)

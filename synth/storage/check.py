@@ -72,7 +72,7 @@ def check_stored(
         check_beside(stated, digest(path), stored.claimed_us)
         # The proof for a quotient problem may be about the whole problem.
         problem = stored.bounded_problem if stated.question.get("fold") is None else stored.problem
-        if "costs" in stated.question:  # The bound holds under every protocol.
+        if "costs" in stated.question and problem.topology.protocol:  # The bound holds under every protocol.
             problem = problem.under(ANY)
         bound_us, witness = check_proof(problem, stated, stored.schedule.size_bytes)
         if bound_us > stored.claimed_us * (1 + EQUAL):

@@ -101,6 +101,8 @@ def replace_all(files: Iterable[tuple[str | Path, bytes]]) -> None:
                 stack.callback(Path(temporary).unlink, missing_ok=True)
                 with os.fdopen(handle, "wb") as file:
                     file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
                 os.chmod(temporary, 0o644)
             except OSError as error:
                 raise _not_written(target, error.strerror or error) from None

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from emit.library.entry import IndexEntry
-from emit.library.overlay import FAULT, FAULTS, LibraryFault, QuestionKey
+from emit.library.overlay import FAULT, FAULTS, LibraryFault, QuestionKey, dead_parts
 from emit.library.write import existing_entries, writing
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.plan import BuildPlan, BuildQuestion, BuildShare, make_plan
@@ -122,12 +122,13 @@ def write_fault(folder: Path, fault: LibraryFault) -> None:
 def fault_folder(library: str | Path, without: Sequence[str]) -> Path:
     """Return the folder of the answers for a network with dead parts, faults/NAME in the library; it is not made.
 
-    NAME is the parts with other characters than letters, digits, `_` and `.` replaced by -; over 60 characters it is
-    shortened and ends in a checksum.
+    NAME is the parts in one order, with other characters than letters, digits, `_` and `.` replaced by -. It is
+    shortened over 60 characters. A name that is shortened, or from parts with signs such as > that - replaces, ends in
+    a checksum.
     """
-    text = ",".join(without)
+    text = ",".join(sorted(dead_parts(without), key=lambda part: (len(part), part)))
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", text)
-    if len(name) > _SHORT:
+    if len(name) > _SHORT or not re.fullmatch(r"[A-Za-z0-9_.:,-]*", text):
         name = f"{name[: _SHORT - 9]}-{zlib.crc32(text.encode()):08x}"
     return Path(library) / FAULTS / name
 

@@ -27,7 +27,7 @@ from topologies.errors import InputError
 LOCAL = "dask"
 _ADDRESS = re.compile(r"(tcp|tls|ucx|ws|wss)://[^\s/:]+(:\d{1,5})?")
 _CONNECT_S = 15
-_OURS = "synth-"  # beginning of the keys of our problems
+_OURS = "synth-"  # beginning of the keys of our problems and of our plugins' names
 _LOST = "distributed.deploy.lost-worker-timeout"  # time after which Dask gives up a local worker that restarts
 
 
@@ -208,7 +208,7 @@ def _deaths_of_ours(name: str, client: str) -> Any:
         def transition(self, key: Any, _: str, finish: str, *__: Any, **___: Any) -> None:
             """Set the count of deaths of a problem of ours to the scheduler's limit when it starts to be processed."""
             task = self.scheduler.tasks.get(key) if finish == "processing" else None
-            if task is not None and str(key).startswith(_OURS):
+            if task is not None and any(asking.client_key == own_client for asking in task.who_wants or ()):
                 task.suspicious = max(task.suspicious, self.scheduler.allowed_failures)
 
         def remove_client(self, scheduler: Any, client: str) -> None:

@@ -213,16 +213,17 @@ def _with_work(plan: BuildPlan, work_s: float) -> BuildPlan:
         work_s: The budget class, in seconds of counted work for each task.
     """
     finished: dict[int, Task] = {}
-    forms: dict[tuple[int, ...], str] = {}
+    forms: dict[tuple[Topology, tuple[int, ...]], str] = {}
 
     def timed(task: Task) -> Task:
         """Return a task with its budget, its time limit and its key; the same object for the same task."""
         if id(task) not in finished:
             budgeted = replace(task, work_s=work_s)
             limit_s = max(_LEAST_LIMIT_S, _LIMIT * estimated_s(budgeted))
-            if task.group not in forms:
-                forms[task.group] = _form(task.topology, task.group, task.relays).hex()
-            finished[id(task)] = replace(budgeted, limit_s=limit_s, key=task_key(budgeted, forms[task.group]))
+            network_key = task.topology, task.group
+            if network_key not in forms:
+                forms[network_key] = _form(task.topology, task.group, task.relays).hex()
+            finished[id(task)] = replace(budgeted, limit_s=limit_s, key=task_key(budgeted, forms[network_key]))
         return finished[id(task)]
 
     shares = []

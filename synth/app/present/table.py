@@ -131,13 +131,13 @@ def _columns(document: dict[str, Any], rows: Sequence[dict[str, Any]], wide: boo
 def _differing(document: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows for the other form of calls, in or out of place, if they differ; otherwise [].
 
-    They differ if a range of sizes or the reason why it has no file is another, or if a time is over 0.5 % longer than
-    that of the same range in the usual form. Times that are shorter do not count.
+    They differ if a range of sizes or the reason why it has no file is another, or if the times of a range are over
+    0.5 % apart.
     """
     rows, other_rows = document["algorithms"], document.get("other_form", [])
     figures = [[(row["min_bytes"], row["max_bytes"], row["refused"]) for row in form] for form in (rows, other_rows)]
     times_us = ([row["time_us"] for row in form] for form in (rows, other_rows))
-    if figures[0] == figures[1] and all(b <= _SAME_TIME * a for a, b in zip(*times_us, strict=True)):
+    if figures[0] == figures[1] and all(max(pair) <= _SAME_TIME * min(pair) for pair in zip(*times_us, strict=True)):
         return []
     return list(other_rows)
 

@@ -116,7 +116,7 @@ def library_page(
     name: str,
     topologies: Mapping[str, Topology],
     links: Mapping[LibraryQuestion, str],
-    wrong: Mapping[str, str],
+    wrong: Sequence[tuple[str, str]],
 ) -> str:
     """Return the HTML page about a library.
 
@@ -125,12 +125,10 @@ def library_page(
         name: Name of the library.
         topologies: Known topologies of the entries, by name; others are not drawn.
         links: Address of each question's own page, relative to this one; questions without a page are missing.
-        wrong: Reasons why a schedule, program or proof is refused, by file.
+        wrong: Each schedule, program or proof that is refused: its file, and the reason.
     """
     entries = [entry for question_entries in questions.values() for entry in question_entries]
-    refused = "".join(
-        f'<p class="alert" role="alert">Wrong: {escape(file)}: {escape(why)}</p>' for file, why in wrong.items()
-    )
+    refused = "".join(f'<p class="alert" role="alert">Wrong: {escape(file)}: {escape(why)}</p>' for file, why in wrong)
     names = list(dict.fromkeys(entry.topology for entry in entries))
     clusters = "".join(_cluster(topology_name, topologies.get(topology_name)) for topology_name in names)
     targets = list(dict.fromkeys(entry.target for entry in entries))

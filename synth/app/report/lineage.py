@@ -15,13 +15,13 @@ from emit.columns import Columns
 from emit.program import READS_DST, READS_SRC, WRITES_DST
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from synth.model.text import format_spans
 from topologies.arrays import Bools, Ints, pointers
 
 _NAMED = 16  # ranks that a page names for a chunk
 _GOLDEN = 0.6180339887498949  # its multiples modulo 1 are evenly spread, whatever their number
 _MAX_FOLLOWED = 2_000_000  # contributions in all sums; beyond it, contents are not followed
 _PIECES = 4  # pieces of a value in words
-_SPANS = 12  # spans of numbers in words
 
 Value = tuple[tuple[int, int], ...]  # contributions (rank, place in its input), sorted; empty: not followed
 Carried = dict[int, tuple[list[Value], list[int]]]  # by sending step: a value a chunk, and the steps that brought them
@@ -241,15 +241,3 @@ def _piece(ranks: tuple[int, ...], places: list[int]) -> str:
     twice = sorted({r for r, after in pairwise(ranks) if r == after})
     again = f", rank{'s' if len(twice) > 1 else ''} {format_spans(twice)} more than once" if twice else ""
     return f"sum over {len(different)} ranks ({format_spans(different)}{again}) of {chunks}"
-
-
-def format_spans(numbers: list[int]) -> str:
-    """Return ascending numbers as spans, such as `0–3, 7`; of over 12 spans the first 12 and an ellipsis."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    words = [str(a) if a == b else f"{a}–{b}" for a, b in runs[:_SPANS]]
-    return ", ".join(words) + (", …" if len(runs) > _SPANS else "")

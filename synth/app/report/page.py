@@ -46,12 +46,12 @@ class Page:
     Attributes:
         html: The whole page.
         algorithms: Number of algorithms on it.
-        wrong: Reasons why a schedule, program or proof on it is refused, by name.
+        wrong: Each schedule, program or proof on it that is refused: its name, and the reason.
     """
 
     html: str
     algorithms: int
-    wrong: dict[str, str]
+    wrong: tuple[tuple[str, str], ...]
 
 
 def report(
@@ -128,7 +128,7 @@ def report_sources(
     template = (_PARTS / "report.html").read_text(encoding="utf-8")
     # A single pass, so that inserted text is never taken for a mark.
     html = re.sub(r"<!--@([a-z]+)-->", lambda mark: parts[mark[1]], template)
-    return Page(html, len(items), {item.name: item.wrong for item in items if item.wrong})
+    return Page(html, len(items), tuple((item.name, item.wrong) for item in items if item.wrong))
 
 
 def _script_safe(text: str) -> str:

@@ -23,7 +23,7 @@ from emit.timing.predict import Predictor
 from emit.timing.timed import TimedProgram
 from synth.app.report.item import EXPONENTS, Fact, Item, ItemTiming, proved_timing
 from synth.app.report.layout import EdgeFigures, drawn_edges, network_view, place_vertices
-from synth.app.report.lineage import Carried, assign_ticks, describe_values, format_spans, trace_program
+from synth.app.report.lineage import Carried, assign_ticks, describe_values, trace_program
 from synth.app.report.shares import MOST_ROWS, rank_rates, round_all, round_value, shares_of_time, timeline_rows
 from synth.app.report.sources import Source
 from synth.app.report.vendors import vendor_curves
@@ -31,7 +31,7 @@ from synth.bounds.prove import prove
 from synth.model.problem import make_problem
 from synth.model.registry import find_kind
 from synth.model.requirements import sum_by
-from synth.model.text import format_count, format_number, format_served, format_size, format_time
+from synth.model.text import format_count, format_number, format_served, format_size, format_spans, format_time
 from synth.storage.check import ScheduleCheck
 from topologies.arrays import Floats, Ints
 from topologies.errors import InputError
@@ -484,14 +484,14 @@ def _blocks(program: Program, tick: list[int], most: int) -> dict[str, Any]:
 
 
 def _instruction(step: Step) -> str:
-    """Return what an instruction reads and writes and what it waits for: `i[0–3] → o[0–3], waits for tb 1 step 2`.
+    """Return what an instruction reads and writes and what it waits for: `i[0-3] → o[0-3], waits for tb 1 step 2`.
 
     The instruction's name is not part of it. A nop that waits for nothing gives "".
     """
 
     def cells(buffer: str, first: int) -> str:
         """Return the cells of a buffer in words."""
-        return f"{buffer}[{format_spans(list(range(first, first + step.count)))}]" if first >= 0 else ""
+        return f"{buffer}[{format_spans(range(first, first + step.count))}]" if first >= 0 else ""
 
     sides = [cells(step.src_buf, step.src_off), cells(step.dst_buf, step.dst_off)]
     shown = {"s": sides[:1], "r": sides[1:], "nop": []}.get(step.op, sides)

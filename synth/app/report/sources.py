@@ -48,7 +48,10 @@ def find_sources(path: str | Path) -> list[Source]:
         return _folder(location)
     open_regular_file(location, _WANTED).close()
     if location.name == INDEX:
-        return _library(location)
+        sources = _library(location)
+        if not sources:
+            raise InputError(f"{origin_of(location)}: names no schedule and no program to show; it must name some")
+        return sources
     if location.name.endswith(".proof.json"):
         raise InputError(f"{origin_of(location)}: is a proof; give the schedule, NAME.synth, in the same folder")
     file_format = format_of(location)

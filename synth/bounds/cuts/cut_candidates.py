@@ -187,8 +187,8 @@ class _HopGraph:
         links = min(max(8, min(self.tuning.split_links, most)), len(route) - 1)
         picked = np.unique(np.linspace(0, len(route) - 2, links).astype(np.int64))
         rows = self.hops.rows(np.array(route)[np.concatenate([picked, picked + 1])])
-        for from_start, from_end in zip(rows[: len(picked)], rows[len(picked) :], strict=True):
-            yield (from_start < from_end)[: self.n]
+        for from_end, from_start in zip(rows[: len(picked)], rows[len(picked) :], strict=True):
+            yield (from_end < from_start)[: self.n]
 
     def orders(self) -> Iterator[Ints]:
         """Yield orders of the local ranks: by eigenvectors, by distance from corners, by the nearer of two corners.

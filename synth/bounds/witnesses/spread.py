@@ -41,8 +41,6 @@ class Spread:
     def least_us(self, nodes: int, ranks: int) -> float:
         """Return the least time in µs in which so many nodes, the rank's own among them, can be reached.
 
-        Call it, or `least_us_of_all`, once for an object.
-
         Args:
             nodes: Number of nodes.
             ranks: Fewest ranks of another node to which the data must go.
@@ -95,8 +93,7 @@ class Spread:
     def least_us_of_all(self, nodes: int, messages: int, data_us: float) -> float:
         """Return the least time in µs in which all nodes' doors can pass some messages and data, as soon as they can.
 
-        A node sends nothing of the rank's before it has something. It is 0 without messages. Call it, or `least_us`,
-        once for an object.
+        A node sends nothing of the rank's before it has something. It is 0 without messages.
 
         Args:
             nodes: Number of nodes, which all may send.
@@ -113,11 +110,12 @@ class Spread:
         return float(ends.min()) + self._alpha_us - self._gap_us
 
     def _count(self, nodes: int) -> None:
-        """Append (time in µs, nodes that are reached by then) to the steps, until `nodes` are reached.
+        """Set the steps (time in µs, nodes that are reached by then), until `nodes` are reached.
 
         Counting begins with one node: each node that is reached sends through all doors, again after each gap.
         """
         total, events = 1, [(self._alpha_us, self._doors)]
+        self._steps = [(0.0, 1)]
         while total < nodes:
             time, reached = heappop(events)
             total += reached

@@ -52,12 +52,12 @@ def synthesis_hierarchy(
     Raises:
         InputError: The kind is unknown, or the groups have one rank.
     """
-    _check_size(matrix, over)
     if kind not in SYNTHESIS:
         raise InputError(f"hierarchy: {kind[:40]!r} is not known; it must be one of {', '.join(SYNTHESIS)}")
     names = [level.name for level in hierarchy.levels]
+    of_one_group = _one_group_hierarchy(names, axes, matrix, over)  # Raise for groups of one rank, for any kind.
     if kind == REDUCTION:
-        return _one_group_hierarchy(names, axes, matrix, over)
+        return of_one_group
     groups = reduction_groups(hierarchy, matrix, over)
     group_of_rank = np.empty(hierarchy.ranks.size, dtype=np.int64)
     group_of_rank[groups.ravel()] = np.repeat(np.arange(len(groups)), groups.shape[1])
@@ -95,18 +95,15 @@ def _among(groups: Groups, place: Mapping[int, int]) -> Groups:
     return tuple(tuple(place[device] for device in group if device in place) for group in groups if group[0] in place)
 
 
-def _check_size(matrix: Matrix, over: Sequence[int]) -> None:
-    """Raise InputError if the axes in `over` have fewer than two ranks."""
-    if math.prod(factor for axis in over for factor in matrix[axis]) < 2:
-        raise InputError("over: the groups have one rank; it must name axes with at least 2 ranks in all")
-
-
 def _one_group_hierarchy(
     names: Sequence[str], axes: Sequence[Axis], matrix: Matrix, over: Sequence[int]
 ) -> SynthesisHierarchy:
     """Return the hierarchy of one reduction group from the factors of the reduction's axes.
 
     If there are more than three factors above one, those of the same level are joined.
+
+    Raises:
+        InputError: The group has one rank.
     """
     level_factors = [(name, tuple(matrix[axis][level] for axis in over)) for level, name in enumerate(names)]
     names_and_factors = _factors(level_factors, [axes[axis] for axis in over])

@@ -102,6 +102,16 @@ def test_a_network_has_a_line_for_each_link_with_its_load(answer: synth.Synthesi
     pyplot.close("all")
 
 
+@pytest.mark.parametrize(("most", "reason"), [("MOST_VERTICES", "over 3 vertices"), ("MOST_EDGES", "at most 3")])
+def test_a_network_that_is_too_large_to_draw_is_refused_with_the_reason(
+    answer: synth.Synthesis, monkeypatch: pytest.MonkeyPatch, most: str, reason: str
+) -> None:
+    monkeypatch.setattr(f"synth.app.report.layout.{most}", 3)
+    with pytest.raises(synth.InputError, match=reason):
+        answer.plot_network("1M")
+    pyplot.close("all")
+
+
 def test_the_curve_of_an_answer_never_goes_below_the_bound(answer: synth.Synthesis) -> None:
     lines = {line.get_label(): line.get_ydata() for line in answer.plot_frontier().get_lines()}
     assert all(lines["synth"] >= (1 - 1e-9) * lines["bound: nothing is faster"])

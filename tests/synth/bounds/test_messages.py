@@ -12,6 +12,7 @@ from synth.bounds.messages import find_messages, find_messages_with_data
 from synth.bounds.prove import prove
 from synth.bounds.search import BoundSearch
 from synth.bounds.witnesses.messages import MessageGaps
+from synth.bounds.witnesses.spread import Spread
 from synth.model.problem import Problem, make_problem
 from tests.synth.engines.messages.answers import answers
 from topologies.costed import with_costs
@@ -50,6 +51,14 @@ def test_eight_nics_reach_eight_nodes_and_pass_on_inside_them() -> None:
     second_us = ALPHA_US + GAP_US
     assert _base_us(_problem("dgx-h100:16", "broadcast")) == pytest.approx(START_US + 2 * INSIDE_US + second_us)
     assert _base_us(_problem("dgx-h100:2", "broadcast")) == pytest.approx(START_US + INSIDE_US + ALPHA_US)
+
+
+def test_the_count_of_nodes_begins_anew() -> None:
+    spread, fresh = Spread(2, 1, 3.0, 1.0, 0.5), Spread(2, 1, 3.0, 1.0, 0.5)
+    spread.least_us(5, 1)
+    for nodes in (9, 4):
+        assert spread.least_us_of_all(nodes, 40, 2.0) == Spread(2, 1, 3.0, 1.0, 0.5).least_us_of_all(nodes, 40, 2.0)
+    assert spread.least_us(7, 2) == fresh.least_us(7, 2)
 
 
 @pytest.mark.parametrize(("nodes", "alpha", "gap"), [(3, 2, 1), (5, 2, 1), (4, 1, 2), (5, 3, 1), (4, 2, 2)])

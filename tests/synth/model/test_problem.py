@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.model.collective import alltoallv, named
+from synth.model.collective import Collective, alltoallv, named
 from synth.model.problem import Problem, hops, least_latency, make_problem, parse_ranks
 from tests.random_problems import random_problem
 from topologies.errors import InputError
@@ -74,6 +75,17 @@ def test_only_chunks_that_move_need_a_path() -> None:
     assert make_problem(ONE_WAY, "broadcast", root=0).nranks == 3
     assert make_problem(ONE_WAY, "reduce", root=2).nranks == 3
     assert make_problem(ISLANDS, alltoallv([[0, 1, 0, 0], [0] * 4, [0] * 4, [0, 0, 3, 0]])).nranks == 4
+
+
+def test_a_sum_needs_all_its_paths_though_a_plain_chunk_has_the_same_ends() -> None:
+    pre = np.array([[0, 0], [0, 1], [2, 0], [2, 1]])
+    plain_and_sum = Collective(
+        "both", 3, 1, 2, np.array([False, True]), np.full(2, 0.5), pre, np.array([[1, 0], [1, 1]]),
+        np.array([0, 1, 0, 1]), np.array([0, 1]),
+    )  # fmt: skip
+    with pytest.raises(InputError, match="rank 2 cannot reach rank 1"):
+        make_problem(ONE_WAY, plain_and_sum)
+    assert make_problem(ONE_WAY, replace(plain_and_sum, reduces=np.array([False, False]))).nranks == 3
 
 
 def test_positions_follow_the_group() -> None:

@@ -170,6 +170,13 @@ def test_refused() -> None:
         sequences(SynthesisHierarchy(("a", "b"), (16, 16), tuple(i % 2 for i in range(256))))
 
 
+@pytest.mark.parametrize("kind", [REDUCTION, AXES, LEVELS])
+def test_groups_of_one_rank_are_refused_for_every_kind_of_hierarchy(kind: str) -> None:
+    levels = Hierarchy((Level("node", 2), Level("gpu", 4)), np.arange(8))
+    with pytest.raises(InputError, match="groups have one rank"):
+        synthesis_hierarchy(kind, levels, [Axis("one", 1), Axis("all", 8)], ((1, 1), (2, 4)), (0,))
+
+
 def test_too_many_levels_are_joined_from_the_innermost() -> None:
     joined = group_hierarchy(["rack", "one", "node", "island", "package", "gpu"], [2, 1, 4, 2, 2, 3])
     assert (joined.names, joined.factors) == (("rack", "node", "island", "package.gpu"), (2, 4, 2, 6))

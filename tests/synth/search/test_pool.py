@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from synth.baselines import baseline
+from synth.bounds.prove import prove
+from synth.engines.flow.tuning import SearchTuning
 from synth.engines.request import Candidate, Options
 from synth.model.deadline import check_deadline, now
 from synth.model.problem import LARGEST, SMALLEST, Problem, make_problem
@@ -370,6 +372,35 @@ def test_the_algorithm_that_is_missed_least_is_left_out_first() -> None:
             lost = [r / own - 1 if own < r else 0.0 for own, r in zip(times[row], rest_us, strict=True)]
             expected.append(max(*lost, _ENDS * lost[0], _ENDS * lost[-1]))
         assert np.array_equal(_losses(times), expected)
+
+
+def test_a_search_reports_the_best_algorithm_and_not_the_latest(algorithms: list[Algorithm]) -> None:
+    problem, (better, worse) = algorithms[0].problem, (algorithms[0], algorithms[-1])
+    reported: list[Algorithm | None] = []
+    state = SearchState(problem, Options(), SINGLE, Workers(), lambda _, best: reported.append(best), None)
+    state.say("nothing")
+    for algorithm in (better, worse):
+        state.take(algorithm, "toy")
+        state.say("more")
+    assert reported == [None, better, better]
+
+
+def test_a_bound_is_raised_by_the_sends_of_the_best_algorithm(
+    algorithms: list[Algorithm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def close_enough(_: SearchTuning, sends: int) -> float:
+        counted.append(sends)
+        return math.inf
+
+    counted: list[int] = []
+    monkeypatch.setattr(SearchTuning, "close_enough", close_enough)
+    problem, (better, worse) = algorithms[0].problem, (algorithms[0], algorithms[-1])
+    state = SearchState(problem, Options(), SINGLE, Workers(), lambda *_: None, None)
+    state.raise_bound(prove(problem))
+    for algorithm in (better, worse):
+        state.take(algorithm, "toy")
+    state.tighten_bound()
+    assert counted == [len(better.schedule)] != [len(worse.schedule)]
 
 
 def test_a_program_stays_until_a_better_one_is_lowered(algorithms: list[Algorithm]) -> None:

@@ -18,6 +18,7 @@ from synth.bounds.prove import prove
 from synth.bounds.witness import Witness
 from synth.bounds.witnesses.lengths import Lengths
 from synth.model.problem import Problem, make_problem
+from synth.storage.check import check_stored
 from synth.storage.proof import Proof, check_beside, check_proof, digest, load_proof, proof_path, save_proof
 from synth.storage.schedule_file import StoredSchedule, load_schedule
 from synth.symmetry.quotient import quotient_problem
@@ -256,6 +257,16 @@ def test_a_proof_of_another_question_is_refused(stored: tuple[Path, StoredSchedu
         if proof.question[key] is not None:
             with pytest.raises(ProofRefused, match=f"question: '{key}' is"):
                 checked(path, stored_schedule, replace(proof, question=remaining))
+
+
+def test_a_proof_with_costs_for_a_schedule_without_is_reported(
+    stored: tuple[Path, StoredSchedule], tmp_path: Path
+) -> None:
+    path, stored_schedule = stored
+    document = json.loads(proof_path(path).read_text(encoding="utf-8"))
+    document["question"]["costs"] = {"protocols": ["LL", "Simple"], "source": "nobody"}
+    (tmp_path / "x.proof.json").write_text(json.dumps(document), encoding="utf-8")
+    assert "question: 'costs' is" in check_stored(path, stored_schedule, tmp_path / "x.proof.json").wrong
 
 
 def test_nothing_unproved_is_written(tmp_path: Path) -> None:

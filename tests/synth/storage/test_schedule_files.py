@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from synth.engines.route import quick_schedule
 from synth.model.collective import alltoallv, named
 from synth.model.pattern import read_pattern
 from synth.model.problem import make_problem
-from synth.storage.columns import write_columns
+from synth.storage.columns import replace_all, write_columns
 from synth.storage.schedule_file import load_schedule, save_schedule, write_schedule
 from synth.symmetry.quotient import quotient_problem
 from synth.verify.algorithm import Algorithm
@@ -146,3 +147,20 @@ def test_the_old_file_stays_until_the_new_file_is_complete(tmp_path: Path) -> No
         with pytest.raises(InputError, match="cannot be written"):
             write_schedule(bad, stored.problem, stored.schedule, "route")
     assert {p.name for p in tmp_path.iterdir()} == {"a.synth", "again.synth"}
+
+
+def test_no_file_of_several_is_replaced_before_all_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        synced.append(len(synced))
+        if len(synced) == 2:
+            raise OSError(28, "No space left on device")
+
+    synced: list[int] = []
+    paths = [tmp_path / name for name in "ab"]
+    paths[0].write_bytes(b"old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match=r"b: cannot be written \(No space"):
+        replace_all([(path, b"new") for path in paths])
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"old")]

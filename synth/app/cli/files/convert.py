@@ -157,8 +157,8 @@ def _convert_for_executor(
         check_ending(out, target.suffix, FORMATS[target.format].what)
     if groups_overlap:
         check_overlap(target.name)
-        if protocol == "LL":
-            raise InputError("--protocol LL: cannot be used with --groups-overlap; it must be Simple")
+        if protocol not in (None, "Simple"):
+            raise InputError(f"--protocol {protocol}: cannot be used with --groups-overlap; it must be Simple")
         program = replace(program, protocol="Simple")
     topo, group, sms = pinned["topo"], pinned["group"], pinned["sms"]
     node_of_rank = _nodes(program.nranks, pinned["nodes"], topo, group)

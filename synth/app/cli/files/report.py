@@ -104,14 +104,15 @@ def _library(
         InputError: A file is missing or a page cannot be written.
         SystemExit: With 1 if something is wrong.
     """
-    networks, folder, wrong = Networks(topology), out.with_name(f"{out.stem}-pages"), dict[str, str]()
+    networks, folder, wrong = Networks(topology), out.with_name(f"{out.stem}-pages"), list[tuple[str, str]]()
     topology_of = {
         entries[0].topology: network
         for entries in questions.values()
         if (network := networks.of(entries[0])) is not None
     }
     sources = {question: sources_of(entries, origin_of(path)) for question, entries in questions.items()}
-    chosen = sorted(questions, key=lambda candidate: (-largest_gap(questions[candidate]), candidate))[
+    shown = [question for question in questions if sources[question]]
+    chosen = sorted(shown, key=lambda candidate: (-largest_gap(questions[candidate]), candidate))[
         : MOST_PAGES if pages else 0
     ]
     try:
@@ -121,7 +122,7 @@ def _library(
                 first = questions[question][0]
                 question_page = _question_page(question, sources[question], networks.of(first), first.communicator)
                 (Path(staging) / question.page).write_text(question_page.html, encoding="utf-8")
-                wrong |= question_page.wrong
+                wrong += question_page.wrong
             links = {question: f"{quote(folder.name)}/{quote(question.page)}" for question in chosen}
             html = library_page(questions, Path(path).resolve().name, topology_of, links, wrong)
             write_text(out, html)
@@ -154,7 +155,7 @@ def _question_page(
     return report_sources(sources, question.page)
 
 
-def _say(out: str | Path, contents: str, html: str, begun: float, wrong: Mapping[str, str] | None = None) -> None:
+def _say(out: str | Path, contents: str, html: str, begun: float, wrong: Sequence[tuple[str, str]] = ()) -> None:
     """Print what was written, and what is wrong; exit with code 1 if anything is.
 
     Args:
@@ -162,12 +163,11 @@ def _say(out: str | Path, contents: str, html: str, begun: float, wrong: Mapping
         contents: How many things are on the page.
         html: The page, whose size is printed.
         begun: Time of `time.monotonic` at the command's start.
-        wrong: Why a schedule, program or proof is refused, by its name; each reason is printed in at most 300
-            characters.
+        wrong: Each schedule, program or proof that is refused: its name, and the reason, which is printed in at most
+            300 characters.
     """
     say_fitted(f"{origin_of(out)}: {contents}, {len(html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s")
-    wrong = wrong or {}
-    for name, why in wrong.items():
+    for name, why in wrong:
         say_fitted(f"{origin_of(name)}: wrong: {why if len(why) <= _LONG else why[:_LONG] + '…'}")
     if wrong:
         raise SystemExit(1)

@@ -338,12 +338,9 @@ def diff(
 def _is_same(row: Difference) -> bool:
     """Return whether two libraries serve a question at a size equally fast, up to a part of 1e-6.
 
-    It is False if only one serves it, and True if both do but a time is unknown.
+    It is False if only one serves it, or if a time is unknown.
     """
-    if row.one is None or row.other is None:
-        return False
-    ratio = row.ratio
-    return ratio is None or math.isclose(ratio, 1.0, rel_tol=_SAME)
+    return row.ratio is not None and math.isclose(row.ratio, 1.0, rel_tol=_SAME)
 
 
 def _document(row: Difference) -> dict[str, Any]:

@@ -263,4 +263,4 @@ def _draw(judged: Sequence[JudgedRun], path: str) -> None:
     try:
         figure.savefig(path)
     except OSError as error:
-        raise InputError(f"--plot {path}: {error.strerror}") from None
+        raise InputError(f"--plot {path}: cannot be written ({error.strerror or error})") from None

@@ -214,7 +214,10 @@ def test_plans_for_groups_that_overlap(synth: Call, source: Path, working_folder
     source.write_text(ring().replace('proto="Simple"', 'proto="LL"'))
     assert synth("convert", source, "b.json", "--groups-overlap").code == 0
     assert json.loads((working_folder / "b.json").read_text())["protocol"] == "Simple"
-    assert "must be Simple" in synth("convert", source, "b.json", "--groups-overlap", "--protocol", "LL").refusal
+    for protocol in ("LL", "LL128"):
+        refusal = synth("convert", source, "b.json", "--groups-overlap", "--protocol", protocol).refusal
+        assert f"--protocol {protocol}: " in refusal
+        assert "must be Simple" in refusal
     assert "--target mscclpp" in synth("convert", source, "b.xml", "--groups-overlap").refusal
 
 

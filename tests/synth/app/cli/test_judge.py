@@ -103,6 +103,18 @@ def test_json_and_picture(synth: Call, tmp_path: Path) -> None:
         assert row["bound_us"] <= 1.03 * row["out_of_place_us"]
 
 
+def test_a_picture_that_cannot_be_written_is_one_line(
+    synth: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no room is left")  # Without a number, as compressors raise it.
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    (tmp_path / "x").write_text(printed("dgx-a100", 8, "allreduce", 1.0, "all_reduce_perf"))
+    options = "--topo", "dgx-a100", "--plot", str(tmp_path / "times.svg"), "--budget", "1s"
+    assert "cannot be written (no room is left)" in synth("judge", str(tmp_path / "x"), *options).refusal
+
+
 @pytest.mark.parametrize("slower", [1.0, 1.5])
 def test_costs_are_fitted_to_what_was_measured(synth: Call, tmp_path: Path, slower: float) -> None:
     text = printed("dgx-a100", 8, "allreduce", slower, "all_reduce_perf")

@@ -112,6 +112,13 @@ def test_diff(synth: Call, working_folder: Path) -> None:
     assert wide.split() == ["collective", "group", "target", "place", "size", "A", "B", "B", "/", "A"]
 
 
+def test_diff_shows_times_that_are_not_known(synth: Call, working_folder: Path) -> None:
+    libs = [library(working_folder / name, "ring", topology="unknown", isomorphic_groups=[]) for name in "ab"]
+    output = synth("library", "diff", *libs, "--sizes", "256K:4M").out
+    assert [line.count("not known") for line in output.splitlines() if "allreduce" in line] == [2, 2]
+    assert "as fast at 1" in output  # The index states the time at 1 MiB.
+
+
 def test_check_and_export(synth: Call, working_folder: Path) -> None:
     lib = library(working_folder / "lib", "ring")
     right = synth("library", "check", lib)

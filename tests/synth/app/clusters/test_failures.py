@@ -112,6 +112,17 @@ def test_the_cost_of_a_failure(tmp_path: Path) -> None:
     assert costs(lib, hurt)[0] == dearest
 
 
+def test_the_same_dead_parts_have_one_folder_and_others_another(tmp_path: Path) -> None:
+    def name(*without: str) -> str:
+        return fault_folder(tmp_path, without).name
+
+    assert name("link:3-5") == "link-3-5"
+    assert name("link:3>5") != name("link:3-5")
+    assert name("rank:10,rank:2") == name("rank:2", " rank:10", "rank:2") == "rank-2-rank-10"
+    many = [f"rank:{rank}" for rank in range(16)]
+    assert name(*many) == name(*reversed(many)) != name(*many[1:])
+
+
 def test_single_failures_of_each_kind() -> None:
     two = load("dgx-a100:2")
     nodes, nics, links = (single_failures(two, [kind]) for kind in ("nodes", "nics", "links"))

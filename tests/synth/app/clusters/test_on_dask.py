@@ -97,6 +97,21 @@ def test_tasks_of_other_users_keep_the_rules_of_the_cluster() -> None:
             time.sleep(0.05)
 
 
+@pytest.mark.usefixtures("plan")
+def test_a_task_of_another_client_with_a_key_like_ours_may_lose_its_worker() -> None:
+    import distributed  # Dask is optional.
+
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None) as cluster:
+        address, tasks = cluster.scheduler_address, cluster.scheduler.tasks
+        with OnDask(address, None, dies), distributed.Client(address) as other:
+            _future = other.submit(time.sleep, 5, key="synth-other")  # Without a reference, Dask would forget it.
+            end = time.monotonic() + 20
+            while "synth-other" not in tasks or tasks["synth-other"].state != "processing":
+                assert time.monotonic() < end
+                time.sleep(0.05)
+            assert tasks["synth-other"].suspicious == 0
+
+
 def of_another_version() -> str:
     """Return what `engines_version` returns on a worker with other sources."""
     return "0" * 16

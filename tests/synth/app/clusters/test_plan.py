@@ -35,6 +35,8 @@ def test_switch_operations_have_their_own_answers_for_targets_that_support_them(
     assert [bool(share.task.topology.switch_ops) for share in with_switch_ops.shares] == [True, False, False]
     keys = {share.task.key for share in plain.shares}
     assert [share.task.key in keys for share in with_switch_ops.shares] == [False, False, True]
+    plain = planned(tmp_path, text.replace(', "mscclpp"', ""))  # The targets of the answer without the operations.
+    assert with_switch_ops.shares[1].task.key in {share.task.key for share in plain.shares}
 
 
 def test_switch_operations_are_used_where_they_are_requested(tmp_path: Path) -> None:

@@ -68,6 +68,13 @@ def test_details_lose_nothing() -> None:
         assert figure in flat
 
 
+@pytest.mark.parametrize(("factor", "is_shown"), [(0.5, True), (1.0, False), (2.0, True)])
+def test_rows_of_the_other_form_are_shown_if_they_are_slower_or_faster(factor: float, is_shown: bool) -> None:
+    document = statement(synth.synthesize("allreduce", "ring:4", engine="route", budget=2).result)
+    document["other_form"] = [row | {"time_us": factor * row["time_us"]} for row in document["algorithms"]]
+    assert ("out of place:" in table(document, 4)) == is_shown
+
+
 class _Terminal(StringIO):
     """A stream that says that it is a terminal."""
 

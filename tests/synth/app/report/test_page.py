@@ -19,6 +19,7 @@ from emit.check.program import check
 from emit.columns import columns_of
 from emit.findings import Findings
 from emit.goal import goal_for
+from emit.library.index import index_text
 from emit.library.saving.save import save
 from emit.msccl.format import write_msccl
 from emit.program import Program
@@ -29,7 +30,7 @@ from synth.app.report.program import program_view
 from synth.baselines.nccl.fitted import fitted_model
 from synth.bounds.check import WITNESSES
 from synth.model.problem import make_problem
-from synth.model.text import format_time
+from synth.model.text import format_spans, format_time
 from synth.storage.proof import load_proof, proof_path
 from synth.storage.schedule_file import load_schedule
 from synth.timing.simulate import predict_us
@@ -194,17 +195,25 @@ def test_wrong_files_are_shown_as_wrong(tmp_path: Path) -> None:
     beside = proof_path(path)
     beside.write_text(beside.read_text().replace('"schedule": "', '"schedule": "0'))
     page = report(path)
-    assert list(page.wrong) == [path.name]
-    assert "refused" in page.wrong[path.name]
+    ((name, why),) = page.wrong
+    assert name == path.name
+    assert "refused" in why
     text = text_of(page.html)
     assert "Wrong:" in text
     assert "No algorithm for this question" not in text
     right = write_msccl(ring_allgather(4))
-    assert report(written(tmp_path, right)).wrong == {}
+    assert report(written(tmp_path, right)).wrong == ()
     spoilt = right.replace('type="rcs" srcbuf="o" srcoff="1"', 'type="rcs" srcbuf="o" srcoff="2"', 1)
     spoilt = spoilt.replace('dstoff="1"', 'dstoff="2"', 1)
     assert spoilt != right
-    assert list(report(written(tmp_path, spoilt)).wrong) == ["program.xml"]
+    assert [name for name, _ in report(written(tmp_path, spoilt)).wrong] == ["program.xml"]
+
+
+def test_wrong_files_of_one_name_in_two_folders_are_both_listed(tmp_path: Path) -> None:
+    (tmp_path / "msccl").mkdir()
+    stuck = write_msccl(ring_allgather(3)).replace('type="s"', 'type="rcs"')
+    written(tmp_path, stuck), written(tmp_path / "msccl", stuck)
+    assert [name for name, _ in report(tmp_path).wrong] == ["program.xml"] * 2
 
 
 def written(folder: Path, text: str) -> Path:
@@ -265,7 +274,8 @@ def test_any_program(program: Program) -> None:
     if program.collective == "allreduce":
         assert goal_for("allreduce", program.nranks, program.nchunks_per_loop, True) is not None
         last = [sends["words"][sends["what"][i]] for i in range(sends["shown"]) if sends["hop"][i] == max(sends["hop"])]
-        assert all(value.startswith(f"sum over {program.nranks} ranks (0–{program.nranks - 1}) of ") for value in last)
+        ranks = format_spans(range(program.nranks))
+        assert all(value.startswith(f"sum over {program.nranks} ranks ({ranks}) of ") for value in last)
 
 
 def test_a_program_on_a_topology_is_timed(tmp_path: Path) -> None:
@@ -299,9 +309,12 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.proof.json").write_text("{}")
     (tmp_path / "library").mkdir()
     (tmp_path / "library" / "index.json").write_text('{"format": "synth-index-9", "algorithms": []}')
+    (tmp_path / "no-entries").mkdir()
+    (tmp_path / "no-entries" / "index.json").write_bytes(index_text([]))
     for name, message in (
         ("empty", "no schedule"), ("a.synth", "schedule file"), ("a.xml", "line 1"), ("a.proof.json", "is a proof"),
         ("none.synth", "no such file"), ("library", "format"), ("library/index.json", "format"),
+        ("no-entries", "no schedule"), ("no-entries/index.json", "no schedule"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message) as refused:
             report(tmp_path / name)

@@ -25,7 +25,8 @@ from synth.bounds.lengths import from_loads
 from synth.bounds.prove import prove
 from synth.engines.flow import search as flow
 from synth.engines.flow.routes import ExpectedTime, RouteShape
-from synth.engines.request import Options
+from synth.engines.flow.tuning import SEARCH as TUNING_OF_FLOW
+from synth.engines.request import Options, Request
 from synth.model.collective import Floats, alltoallv
 from synth.model.problem import LARGEST, Problem, make_problem
 from synth.model.schedule import Schedule
@@ -40,6 +41,7 @@ from synth.verify.replay import TUNING, replay
 from tests import ROOT
 from tests.hang import HANG_S
 from tests.random_problems import TRANSLATABLE, random_large, random_symmetric
+from tests.synth.engines.knowledge import BestTimes
 from topologies.errors import ScheduleRefused
 from topologies.load import load
 
@@ -328,3 +330,11 @@ def test_all_sizes_and_pinned_chunks(workers: Workers) -> None:
     pinned = Options(engine="flow", budget_s=1.0, chunks=3)
     answer = search(make_problem(load("line:17"), "allgather"), pinned, workers)
     assert {served.algorithm.chunks for served in answer.ranges} == {3}
+
+
+def test_trials_with_pinned_chunks_have_these_also_if_none_was_useful(workers: Workers) -> None:
+    problem = make_problem(load("ring:4"), "allgather")
+    request = Request(Options(chunks=3), (LARGEST,), np.inf, workers, BestTimes(), prove(problem))
+    trials = list(flow._FlowSearch(problem, request, TUNING_OF_FLOW)._trials(LARGEST))
+    assert {trial.chunks for trial in trials} == {3}
+    assert {trial.passes for trial in trials} >= {TUNING_OF_FLOW.passes_at_last}
