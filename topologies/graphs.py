@@ -195,7 +195,7 @@ def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ..
     topology = Topology(
         name=str(attributes.get("name") or Path(origin).stem)[:200] or "graph",
         nranks=len(ranks),
-        switches=tuple(_switch_names(switches, origin)),
+        switches=tuple(_switch_names(switches)),
         link_src=columns[:, 0],
         link_dst=columns[:, 1],
         alpha_us=figures[:, 1],
@@ -303,7 +303,7 @@ def _switch_ops(data: Mapping[Any, Mapping[str, Any]], switches: list[Any], orig
     Raises:
         InputError: A fraction is no number, or a switch's name is not allowed.
     """
-    for node, name in zip(switches, _switch_names(switches, origin), strict=True):
+    for node, name in zip(switches, _switch_names(switches), strict=True):
         if "multicast" in data[node] or "reduce" in data[node]:
             where = f"{origin}: node {_name(node)}"
             yield SwitchOps(name, *(_figure(data[node], key, where, 0.0) for key in ("multicast", "reduce")))
@@ -351,21 +351,18 @@ def _device_figure(attributes: Mapping[str, Any], key: str, origin: str, most: i
     return value
 
 
-def _switch_names(nodes: list[Any], origin: str) -> Iterator[str]:
-    """Yield the switches' names in the order of the nodes.
+def _switch_names(nodes: list[Any]) -> Iterator[str]:
+    """Yield a name for each switch, in the order of `nodes`; names that are replaced may become equal.
 
-    A name that no switch can have becomes "switch." and its first 80 characters, with "-" for each wrong character.
+    A name that no switch can have becomes "switch." and its first 80 characters, with "-" for each character that is
+    not allowed in a name.
 
-    Raises:
-        InputError: A name cannot be one even then.
+    Args:
+        nodes: The nodes of the graph that are switches.
     """
     for node in nodes:
         name = str(node)
-        if not is_switch_name(name):
-            name = "switch." + re.sub(r"[^A-Za-z0-9_.:/-]", "-", name)[:80]
-        if not is_switch_name(name):
-            raise InputError(f"{origin}: switch {_name(node)}: must have a name of letters and digits")
-        yield name
+        yield name if is_switch_name(name) else "switch." + re.sub(r"[^A-Za-z0-9_.:/-]", "-", name)[:80]
 
 
 def _name(node: object) -> str:

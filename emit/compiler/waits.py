@@ -103,15 +103,23 @@ def _by_all_clocks(
     few_nops: bool,
     everywhere: bool,
 ) -> list[list[int]]:
-    """Return the waits, with a clock row for each instruction.
+    """Return for every instruction the instructions that it must wait for, with a clock row for each instruction.
+
+    They are those of `after` in other threadblocks that nothing else implies. With `few_nops` an instruction may also
+    wait for one that is not in `after`, if that implies the end of two or more that are. The caller checks that the
+    rows fit into memory.
 
     Args:
         ir: Instructions.
         blocks: Number of threadblocks of each rank.
-        block_of: Threadblock of every instruction.
-        after: Earlier instructions that each must follow.
+        block_of: Threadblock of every instruction, by its number in the rank.
+        after: Earlier instructions of the same rank that each must follow; not changed.
         few_nops: As in `BlockLayout`.
-        everywhere: Whether rows cover the threadblocks of all ranks, and so use what messages imply.
+        everywhere: Whether rows cover the threadblocks of all ranks, and so use what messages imply; else those of the
+            instruction's own rank.
+
+    Returns:
+        Numbers of instructions of the same rank, ascending, for every instruction.
     """
     first = np.concatenate([[0], np.cumsum(blocks)]).tolist()
     width = first[-1] if everywhere else max(blocks, default=0)

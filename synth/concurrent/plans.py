@@ -169,7 +169,20 @@ def direct(union: UnionProblem, restate: Restate, chunks: int | None = None) -> 
 
 
 def _direct_of_union(union: UnionProblem, restate: Restate, chunks: int | None) -> Plan | None:
-    """Return the direct plan of all groups as one problem; None if there is none. Arguments are those of `direct`."""
+    """Return the direct plan of all groups as one problem in which every rank may relay; None if there is none.
+
+    Args:
+        union: As in `direct`; every rank may relay.
+        restate: As in `direct`.
+        chunks: As in `direct`. Chunks are cut into equal parts, so a number that is no multiple of what the plan has is
+            rounded down, but not below that.
+
+    Returns:
+        The groups with the chunks of the plan, and its untimed schedule; or None.
+
+    Raises:
+        InputError: The plan has too many sends, or the groups with its chunks are too large.
+    """
     baselines = baseline_named(with_blocks_as_chunks(union), "direct", union.size_bytes)
     if not baselines:
         return None

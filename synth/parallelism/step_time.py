@@ -59,13 +59,19 @@ def step_time(
     estimator: Estimator,
     plans: Sequence[ConcurrentResult] = (),
 ) -> StepTime:
-    """Compute the time of a step from the times of its calls.
+    """Compute the time of a step from the times of its calls: the sum of its phases, whose calls overlap.
+
+    A phase takes as long as its calls do at the same time, at least as long as its longest call, and never longer than
+    its calls one after another.
 
     Args:
         workload: The calls.
-        times: Time of one run of each call; the busy times are of the resources of the estimator's network.
-        estimator: The estimator of the topology, for its network and levels; it estimates nothing here.
-        plans: Searched result of each call, by which calls that overlap are timed; empty: the times are estimates.
+        times: Time of one run of each call, in the order of the workload; the busy times are of the resources of the
+            estimator's network.
+        estimator: The estimator of the topology; only its network and its levels are used.
+        plans: Searched result of each call, in the same order. Calls that overlap are then simulated (`overlapped_us`).
+            If it is empty, or a phase has more than `MOST_SENDS` sends, the busiest resource's busy time stands for the
+            simulation. `StepTime.searched` only states whether there are plans.
     """
     net, total = estimator.net, 0.0
     busy = np.zeros(net.nresources)

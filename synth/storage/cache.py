@@ -86,12 +86,12 @@ class Cache:
         return path is not None and path.is_file()
 
     def put(self, key: str, answer: bytes) -> None:
-        """Write an answer under a key, in place of an earlier one; do nothing without a folder.
+        """Write an answer under a key, in place of an earlier one; without a folder only the key is checked.
 
         The folder is made if it does not exist.
 
         Raises:
-            InputError: The key is not 16 to 64 hexadecimal digits.
+            InputError: The key is not 16 to 64 hexadecimal digits in lower case; also without a folder.
             OSError: It cannot be written; then no part of it is left, and an earlier answer stays.
         """
         path = self._path(key)

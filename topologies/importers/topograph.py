@@ -87,8 +87,11 @@ def read_topograph(text: str, origin: str) -> Fabric:
 def _loaded(text: str, origin: str) -> Any:
     """Return the document of a JSON or YAML text, in which YAML's scalars stay texts.
 
+    The text is JSON if it begins as an object or as a list of objects; any other is YAML, for which PyYAML is needed.
+
     Raises:
-        InputError: The text is neither, or too large, or PyYAML is missing.
+        InputError: The text is neither; or it is YAML that is too large, has references (*) or more than 16 levels; or
+            PyYAML is missing.
     """
     if _JSON.match(text):
         return parse_json(text, origin, _RIGHT)

@@ -162,7 +162,11 @@ def _question_of(entry: IndexEntry) -> tuple[object, ...]:
 
 
 def _for_largest_messages(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
-    """Return, for each question, the entry whose range of sizes ends last; of equal ends the first."""
+    """Return, for each question (`_question_of`), the entry whose range of sizes ends last; of equal ends the first.
+
+    A question is a collective, group, root, target and form of calls (not topology or relays). Questions are in the
+    order of their first entries.
+    """
     largest: dict[tuple[object, ...], IndexEntry] = {}
     for entry in entries:
         known = largest.get(_question_of(entry))

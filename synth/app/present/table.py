@@ -214,11 +214,12 @@ def _below_bounds(rows: Sequence[dict[str, Any]]) -> list[str]:
 def _details(row: dict[str, Any], form: str, width: int | None) -> list[str]:
     """Return the lines on one row: its range and form as a title, then its figures, each indented by two spaces.
 
-    They are its engine and shape, time, bound with the whole proof, worst size, comparisons and names of its files.
-    What is unknown is left out.
+    They are its engine and shape, time and gap, bound with the whole proof, worst size, comparisons, and names of its
+    files. An unknown engine or gap is "–"; other unknown figures are left out. The title is not wrapped; further lines
+    of a figure are indented by four spaces.
 
     Args:
-        row: The row.
+        row: A row of the search's statement (`algorithms` or `other_form`).
         form: Text that follows the range in the title, such as ", in place"; "" for none.
         width: Most characters of a line; None for one line for each group of figures.
     """

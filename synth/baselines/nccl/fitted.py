@@ -159,15 +159,10 @@ class FittedModel:
         return self._finished(choice, size_bytes, start_us, moving_us + copying_us, kind)
 
     def _pairs(self, size_bytes: float) -> LibraryChoice:
-        """Return the choice for an all-to-all in a node, which sends directly to every other rank.
+        """Return the choice and fitted time of an all-to-all in one node, where each rank sends directly to all others.
 
-        It is LL up to 32 KiB between two ranks, and Simple above. The number of channels is 0, not known.
-
-        Args:
-            size_bytes: Bytes of the whole message.
-
-        Raises:
-            NotModelled: The node has no ring.
+        The protocol is LL if a rank sends at most 32 KiB to each rank (`size_bytes` / ranks), else Simple. `channels`
+        is 0, because their number is not known.
         """
         n, candidates = self.source.communicator.nranks, self.source.candidates("allgather", size_bytes)
         rings = [choice for choice in candidates if (choice.algorithm, choice.protocol) == (f.RING, f.SIMPLE)]

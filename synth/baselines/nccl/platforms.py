@@ -67,7 +67,11 @@ def tuned(platform: str, nranks: int, nnodes: int, collective: str, size_bytes: 
 
 @cache
 def _regions() -> dict[tuple[str, int, str], list[Region]]:
-    """Return the regions by machine, GPUs a node and collective, in the order of the source; they are read once."""
+    """Return the regions of AWS's tuner, in the order of the source, by (machine, GPUs a node, collective).
+
+    The machine has the tuner's name, such as "p5en": a value of `_TUNED`. The text is parsed once; the result must not
+    be changed.
+    """
     regions_of: dict[tuple[str, int, str], list[Region]] = {}
     current_regions: list[Region] = []
     for line in re.sub(r"\n +", " ", REGIONS).strip().splitlines():

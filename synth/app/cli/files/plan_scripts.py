@@ -34,10 +34,14 @@ class FileOrScript(TextType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path of a file; for a script, which is run first, of a new file with the plan that it prints.
 
-        The new file is removed at the end of the command. The script's goal is copied next to it if there is one.
+        A text is a script if its path ends in .py, with or without arguments after it, which are quoted as in a shell.
+        Any other text is returned unchanged, whether there is such a file or not; so is every text if `ctx` is None.
+        The new file is removed at the end of the command, `name_of` returns what the user called it, and the script's
+        goal is copied next to it if there is one.
 
         Raises:
-            InputError: The text is empty, or a script fails or prints no plan.
+            InputError: The text is empty; or the script does not exist, has arguments that are wrongly quoted, fails,
+                takes over 300 s, or prints no plan that can be read.
         """
         value = super().convert(value, param, ctx)
         if ctx is None or not re.search(r"\.py(\s|$)", value) or Path(value).is_dir():
