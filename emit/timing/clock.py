@@ -10,7 +10,7 @@ import numpy as np
 from emit.timing.links import MessageLinks
 from emit.timing.slices import Passes
 from synth.model.collective import Floats, Ints
-from synth.model.compiled import Runner, is_loaded
+from synth.model.compiled import Runner, is_little, is_loaded
 
 SAME = 1 + 1e-12  # Times and sums of rates within this factor are equal, because they differ only by rounding.
 TURN_US, MOST_TURNS = 1.0, 16  # shortest turn on a shared link, and largest number of turns of one transmission
@@ -60,7 +60,9 @@ class ProgramClock:
         of_steps = [s.start, s.dep, s.sends, s.receives, s.block, by_tie, np.argsort(by_tie), link]
         self._fixed: list[Any] = [*of_steps, links.alpha_us, rate_gbs * links.holds, gap, *links.limits]
         self._start_us, self._most_turns = start_us, most_turns
-        self._lists: list[Any] = []  # the fixed arguments as lists, once the interpreted loop has needed them
+        # The fixed arguments as each runner takes them, once it has needed them. Compiled code would be compiled again
+        # for arrays that are read-only.
+        self._taken: dict[Runner, list[Any]] = {}
         self._nsteps, self._slots = len(s.dep), slots
         self._compiled_from = compiled_from
 
@@ -82,10 +84,10 @@ class ProgramClock:
         turns = int(min(max(lasts_us.max(initial=0.0) / TURN_US, 1), self._most_turns))
         _executed += self._nsteps * turns
         threshold = min(self._compiled_from, _LOADED_FROM) if is_loaded() else self._compiled_from
-        runner = Runner(interpreted=_executed + ahead < threshold)
-        fixed = self._fixed
-        if runner.interpreted:
-            fixed = self._lists = self._lists or runner.columns(*fixed)
+        runner = Runner(interpreted=is_little(_executed + ahead, threshold))
+        if runner not in self._taken:
+            self._taken[runner] = runner.columns(*self._fixed)
+        fixed = self._taken[runner]
         durations, start, took = runner.columns(lasts_us, np.zeros(self._nsteps), np.zeros(self._nsteps))
         time, ended = runner(_execute, *fixed, self._slots, durations, start, took, self._start_us, turns)
         return float(time), ended == self._nsteps, np.asarray(start), np.asarray(took)

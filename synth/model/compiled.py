@@ -134,6 +134,30 @@ class Runner:
         return loop(*arguments) if self.interpreted else compiled(loop)(*arguments)
 
 
+_COMPILING = 6  # Compiling the loops of a question takes about so many times as long as loading them, or longer.
+
+
+@cache
+def patience() -> int:
+    """Return how many times longer this process interprets loops than it would if compiled ones were on disk.
+
+    It is 1 where some are, and 6 where none are, as in a fresh home: a small question is answered before its loops
+    could be compiled. The answer is kept for the process.
+    """
+    folder = loops_folder()
+    return 1 if folder is not None and any(folder.iterdir()) else _COMPILING
+
+
+def is_little(work: int, threshold: int) -> bool:
+    """Return whether work is below a threshold from which on loaded loops pay, or `patience` times that.
+
+    Args:
+        work: Sends or other steps of a loop.
+        threshold: The same number from which on loading the compiled loop pays.
+    """
+    return work < threshold or work < threshold * patience()
+
+
 _LOADING_S = 0.5  # Importing Numba and loading an engine's loops from disk takes about so long.
 _interpreted_s = 0.0  # About what this process has spent in the interpreter by `choose_runner`.
 
@@ -141,14 +165,16 @@ _interpreted_s = 0.0  # About what this process has spent in the interpreter by 
 def choose_runner(seconds: float) -> Runner:
     """Return a runner that interprets while this process has interpreted for at most 0.5 s, with this work.
 
-    Importing Numba and loading loops takes about so long. Beyond it the runner compiles.
+    Importing Numba and loading loops takes about so long. Beyond it the runner compiles. Where no compiled loops are on
+    disk, it is `patience` times as long.
 
     Args:
         seconds: About what the interpreter would take for this work; it is added to the process's total if the
             interpreter is chosen.
     """
     global _interpreted_s
-    if _interpreted_s + seconds > _LOADING_S:
+    total_s = _interpreted_s + seconds
+    if total_s > _LOADING_S and total_s > _LOADING_S * patience():
         return Runner(interpreted=False)
     _interpreted_s += seconds
     return Runner(interpreted=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Floats
-from synth.model.compiled import Runner
+from synth.model.compiled import Runner, is_little
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.timing.simulate import TUNING, ClockTuning
@@ -51,7 +51,7 @@ def step_peaks(problem: Problem, schedule: Schedule, tuning: ClockTuning = TUNIN
     ptr, uses, capacity = net.uses_and_links(hyperlinks=True)
     factor = unit / capacity
     first = np.append(np.flatnonzero(np.diff(step, prepend=-1)), len(step))
-    run = Runner(interpreted=len(schedule) < tuning.compiled_from)
+    run = Runner(interpreted=is_little(len(schedule), tuning.compiled_from))
     weight = collective.fraction / collective.fraction.min()
     columns = first, chunk, link, weight, net.carriers.holds, ptr, uses, factor, np.zeros(len(factor))
     *inputs, peaks = run.columns(*columns, np.zeros(len(first) - 1))

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Floats, Ints
-from synth.model.compiled import Runner
+from synth.model.compiled import Runner, is_little
 from synth.model.pairs import ordinary, pairs_of_rows
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
@@ -100,7 +100,8 @@ class Clock:
         net, collective = problem.network, problem.collective
         count, none = len(schedule), np.zeros(0)
         self.problem, self._untimed = problem, replace(schedule, start_us=none, end_us=none)
-        run, self._loaded_from = Runner(interpreted=count < tuning.compiled_from), tuning.loaded_from
+        run = Runner(interpreted=is_little(count, tuning.compiled_from))
+        self._loaded_from = tuning.loaded_from
         step = _checked_step(problem, schedule)
         chunk, link = (np.asarray(column, dtype=np.int64) for column in (schedule.chunk, schedule.link))
         reduces, pair, src, dst = np.asarray(schedule.reduces), link, net.src, net.dst
@@ -111,7 +112,7 @@ class Clock:
             is_next_pair = np.append(False, row[1:] == row[:-1])
             joined = np.where(is_next_pair, _PAIR, joined[row] if len(joined) else 0).astype(np.int8)
             self._first = np.flatnonzero(~is_next_pair)
-            run = Runner(interpreted=len(row) < tuning.joined_from)
+            run = Runner(interpreted=is_little(len(row), tuning.joined_from))
         count = len(chunk)
         waits = np.empty(count * (3 if collective.reduces.any() else 2), dtype=np.int32)
         linked = run.columns(chunk, pair, step, reduces, collective.reduces, waits)
@@ -136,7 +137,7 @@ class Clock:
         count = len(fixed[0])
         if run.interpreted:
             _interpreted += count
-            if _interpreted > self._loaded_from:
+            if not is_little(_interpreted - 1, self._loaded_from):
                 run = Runner(interpreted=False)
                 fixed = run.columns(*map(np.asarray, fixed, _DTYPES))
                 self._fixed = run, fixed

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Ints
-from synth.model.compiled import Runner
+from synth.model.compiled import Runner, is_little
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.verify.contents import ABSENT, BEFORE, CLASH, EARLY, MISSING, OVERTAKEN, Contents, ReplayFault
@@ -61,7 +61,7 @@ def replay(problem: Problem, schedule: Schedule, tuning: ReplayTuning = TUNING) 
     _check_lengths(schedule)
     _check_rows(problem, schedule, tuning.slack)
     words = 1 + problem.collective.nranks // 64 if problem.collective.reducing else 1
-    run = Runner(interpreted=len(schedule) * words < tuning.compiled_from)
+    run = Runner(interpreted=is_little(len(schedule) * words, tuning.compiled_from))
     tolerance = tuning.slack * max(1.0, float(schedule.end_us.max(initial=0.0)))
     code, index, row, gbs = _first_overlap(problem, schedule, run, tolerance, tuning.capacity_slack)
     if code == _ON_LINK:

@@ -1,0 +1,39 @@
+"""The choice between the interpreter and compiled loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from synth.model import compiled
+from synth.model.compiled import choose_runner, is_little, patience
+
+
+@pytest.fixture(autouse=True)
+def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Begin and end as a process that has interpreted nothing and does not know what is on disk."""
+    monkeypatch.setattr(compiled, "_interpreted_s", 0.0)
+    patience.cache_clear()
+    yield
+    patience.cache_clear()
+
+
+def test_a_fresh_home_interprets_for_longer_before_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "loops_folder", lambda: tmp_path)
+    assert [choose_runner(1.0).interpreted for _ in range(4)] == [True, True, True, False]
+    assert is_little(500, 100)
+
+
+def test_where_loops_are_on_disk_they_are_loaded_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "loop").mkdir()
+    monkeypatch.setattr(compiled, "loops_folder", lambda: tmp_path)
+    assert [choose_runner(0.4).interpreted for _ in range(2)] == [True, False]
+    assert not is_little(500, 100)
+    assert is_little(99, 100)
+
+
+def test_a_home_where_nothing_can_be_kept_is_like_a_fresh_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "loops_folder", lambda: None)
+    assert choose_runner(1.0).interpreted
