@@ -23,6 +23,8 @@ else:
 
     register_backend(NAME, SynthComm)
 
-custom, summary, using = process_group.custom, process_group.summary, process_group.using
+custom, using = process_group.custom, process_group.using
+summary, statistics = process_group.summary, process_group.statistics
+trace, write_trace = process_group.trace, process_group.write_trace
 
-__all__ = ["Group", "custom", "summary", "using"]
+__all__ = ["Group", "custom", "statistics", "summary", "trace", "using", "write_trace"]

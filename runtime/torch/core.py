@@ -254,7 +254,9 @@ class Core:
             op: A key of REDUCERS, any of them without a reduction; avg writes averages.
             terms: Conditions of the call.
         """
-        record = counters.count(issued.call.collective, f"synth {part.program.name}", issued.call.size_bytes)
+        record = counters.count(
+            issued.call.collective, f"synth {part.program.name}", issued.call.size_bytes, ranks=len(self.ranks)
+        )
         return self._start(
             issued, record, lambda transport: buffers.execute(part, op, transport), buffers.outputs, op, terms
         )
@@ -357,7 +359,7 @@ class Core:
 
         def record(seconds: float) -> None:
             """Count the call, with what served it and its seconds."""
-            counters.count(call.collective, served_by, call.size_bytes, reason)(seconds)
+            counters.count(call.collective, served_by, call.size_bytes, reason, len(self.ranks))(seconds)
 
         issued = self.issue(call, text, ", agreed" if agrees else f", {DIRECT}")
         return self._start(issued, record, work, buffers.outputs, "sum", terms)
@@ -406,7 +408,7 @@ class Core:
         """
         issued = self.issue(call, f"{call.collective} of unequal blocks, {call.kind}")
         reason = "blocks of unequal sizes: sent one by one"
-        record = counters.count(call.collective, "one by one", call.size_bytes, reason)
+        record = counters.count(call.collective, "one by one", call.size_bytes, reason, len(self.ranks))
         return self._start(issued, record, work, buffers.outputs, op, terms)
 
     def finish_calls(self, limit_s: float) -> bool:
@@ -440,7 +442,9 @@ class Core:
             RuntimeError: Ranks compare their calls, and these differ, or a rank is lost.
         """
         issued = self.issue(TableCall("barrier", 0, "", self.ranks), "barrier")
-        return self._start(issued, counters.count("barrier", "messages", 0), wait_for_all, [], "sum", terms)
+        return self._start(
+            issued, counters.count("barrier", "messages", 0, ranks=len(self.ranks)), wait_for_all, [], "sum", terms
+        )
 
     def _start(
         self,

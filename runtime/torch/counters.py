@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter, deque
+import time
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
-from synth.model.text import format_table
+from runtime.torch.logs import LOG_FORMAT, EndedCall, SizeClass, TracedCall, job_rank, trace_events
+from synth.model.text import format_size, format_table, software_name
 
 log = logging.getLogger("synth.torch")
 
 
 HELD = 4096  # Calls whose single durations are kept before they are added up.
+MOST_TRACED = 100_000  # Calls of a trace; the latest are kept.
 
 
 class Tally:
@@ -24,41 +30,57 @@ class Tally:
     Attributes:
         calls: Number of calls that have begun.
         size_bytes: Sum of their sizes in bytes.
-        calls_ended: Number of calls that are over.
-        seconds: Sum of their durations in seconds.
-        longest: Longest duration in seconds.
+        classes: The calls that are over, by the number of binary digits of their size in bytes.
         sizes: Sizes of calls that are not added up yet.
-        times: Durations of calls that are not added up yet.
+        ended: Calls that are over and not added up yet.
     """
 
     def __init__(self, counters: Counters, collective: str, backend: str) -> None:
-        self.calls, self.size_bytes, self.calls_ended, self.seconds, self.longest = 0, 0, 0, 0.0, 0.0
+        self.calls, self.size_bytes = 0, 0
+        self.classes: dict[int, SizeClass] = defaultdict(SizeClass)
         self.sizes: deque[int] = deque()
-        self.times: deque[float] = deque()
-        self._last, self._collective, self._backend = counters.last_ran, collective, backend
+        self.ended: deque[EndedCall | tuple[int, float, float]] = deque()
+        self._counters, self._last = counters, counters.last_ran
+        self._collective, self._backend = collective, backend
         self._adding = threading.Lock()
+
+    @property
+    def calls_ended(self) -> int:
+        """Return the number of calls that are over and added up."""
+        return sum(of_size.calls for of_size in self.classes.values())
+
+    @property
+    def seconds(self) -> float:
+        """Return the sum of their durations in seconds."""
+        return sum(of_size.seconds for of_size in self.classes.values())
+
+    @property
+    def longest(self) -> float:
+        """Return the longest of their durations in seconds; 0 without calls."""
+        return max((of_size.longest for of_size in self.classes.values()), default=0.0)
 
     def start(self, size_bytes: int) -> None:
         """Count a call of this many bytes that begins, and record its back end as the last one of its collective."""
         self._last[self._collective] = self._backend
         self.sizes.append(size_bytes)
 
-    def end(self, seconds: float) -> None:
-        """Count a call that is over, with its duration in seconds; add up if more than HELD durations are kept."""
-        self.times.append(seconds)
-        if len(self.times) > HELD:
+    def end(self, size_bytes: int, seconds: float) -> None:
+        """Count a call of this many bytes that is over now, after so many seconds; add up if over HELD are kept."""
+        self.ended.append((size_bytes, time.monotonic() - seconds, seconds))
+        if len(self.ended) > HELD:
             self.add_up()
 
     def add_up(self) -> Tally:
-        """Add the kept sizes and durations to the sums, drop them, and return this tally."""
+        """Add the kept calls to the sums, and to the trace if calls are traced; drop them, and return this tally."""
         with self._adding:
             sizes = [self.sizes.popleft() for _ in range(len(self.sizes))]
-            times = [self.times.popleft() for _ in range(len(self.times))]
+            ended = [EndedCall(*self.ended.popleft()) for _ in range(len(self.ended))]
             self.calls += len(sizes)
             self.size_bytes += sum(sizes)
-            self.calls_ended += len(times)
-            self.seconds += sum(times)
-            self.longest = max(self.longest, max(times, default=0.0))
+            for call in ended:
+                self.classes[call.size_bytes.bit_length()].add(call)
+            if self._counters.traces:
+                self._counters.traced.extend(TracedCall(self._collective, self._backend, call) for call in ended)
         return self
 
 
@@ -67,15 +89,19 @@ class Counters:
 
     Attributes:
         last_ran: What served the last call of each collective.
+        traces: Whether calls are kept one by one for a trace; set by `trace`.
+        traced: The latest calls that are kept.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tallies: dict[tuple[str, str, str], Tally] = {}
+        self._tallies: dict[tuple[str, str, str, int], Tally] = {}
         self._waited: Counter[int] = Counter()
         self.last_ran: dict[str, str] = {}
+        self.traces = False
+        self.traced: deque[TracedCall] = deque(maxlen=MOST_TRACED)
 
-    def tally(self, collective: str, backend: str, reason: str = "") -> Tally:
+    def tally(self, collective: str, backend: str, reason: str = "", ranks: int = 0) -> Tally:
         """Return the tally of the calls of a collective that `backend` serves, built the first time.
 
         Args:
@@ -83,9 +109,10 @@ class Counters:
             backend: Name of what serves them.
             reason: Why our algorithms do not serve the calls, "" if they do; it is logged the first time. Calls with
                 different reasons have different tallies.
+            ranks: Number of ranks of the group; 0 if it does not matter.
         """
         with self._lock:
-            key = collective, backend, reason
+            key = collective, backend, reason, ranks
             new = key not in self._tallies
             if new:
                 self._tallies[key] = Tally(self, collective, backend)
@@ -94,14 +121,16 @@ class Counters:
             log.info("%s runs on the wrapped back end: %s", collective, reason)
         return tally
 
-    def count(self, collective: str, backend: str, size_bytes: int, reason: str = "") -> Callable[[float], None]:
+    def count(
+        self, collective: str, backend: str, size_bytes: int, reason: str = "", ranks: int = 0
+    ) -> Callable[[float], None]:
         """Count a call that begins, as `tally` names it; return the function that takes its seconds when it is over.
 
         `size_bytes` is the size of its message in bytes.
         """
-        tally = self.tally(collective, backend, reason)
+        tally = self.tally(collective, backend, reason, ranks)
         tally.start(size_bytes)
-        return tally.end
+        return partial(tally.end, size_bytes)
 
     def count_wait(self, rank: int, seconds: float) -> None:
         """Add seconds that this rank waited for a message of another rank."""
@@ -118,6 +147,76 @@ class Counters:
         with self._lock:
             return self.last_ran.get(collective, "nothing")
 
+    def trace(self, traces: bool) -> None:
+        """Begin to keep calls one by one for a trace, without those so far, or keep no more; kept calls stay.
+
+        Only the latest MOST_TRACED calls that are over are kept.
+        """
+        with self._lock:
+            for tally in self._tallies.values():
+                tally.add_up()  # Calls before belong to the former state.
+            self.traces = traces
+
+    def trace_document(self) -> dict[str, Any]:
+        """Return the trace of the calls that were kept, in Chrome's format; the rank in the job is its process."""
+        with self._lock:
+            for tally in self._tallies.values():
+                tally.add_up()
+            return {"displayTimeUnit": "ms", "traceEvents": trace_events(tuple(self.traced), job_rank())}
+
+    def document(self) -> dict[str, Any]:
+        """Return what served the calls, by collective, back end, number of ranks and size class, as a JSON object.
+
+        `calls` has the figures of the calls that are over, `fallbacks` why our algorithms served some calls not, and
+        `waits` the seconds that this rank waited for messages of others, the longest first.
+        """
+        with self._lock:
+            rows, fallbacks = [], []
+            tallies = [((c, backend, ranks), reason, t) for (c, backend, reason, ranks), t in self._tallies.items()]
+            tallies.sort(key=itemgetter(0, 1))
+            for key, tallies_of_key in groupby(tallies, key=itemgetter(0)):
+                classes: dict[int, SizeClass] = defaultdict(SizeClass)
+                for (collective, backend, _), reason, tally in tallies_of_key:
+                    tally.add_up()
+                    for digits, of_size in tally.classes.items():
+                        classes[digits].merge(of_size)
+                    if reason:
+                        fallbacks.append(
+                            {"collective": collective, "backend": backend, "reason": reason, "calls": tally.calls}
+                        )
+                rows += [of_size.row(*key) for _, of_size in sorted(classes.items())]
+            waits = [
+                {"rank": rank, "seconds": seconds}
+                for rank, seconds in sorted(self._waited.items(), key=lambda item: (-item[1], item[0]))
+            ]
+        about = {"format": LOG_FORMAT, "software": software_name(), "rank": job_rank()}
+        return {**about, "calls": rows, "fallbacks": fallbacks, "waits": waits}
+
+    def text_by_size(self) -> str:
+        """Return a table of the calls that are over by size class, in the columns of `document`."""
+        head = (
+            "collective",
+            "ran on",
+            "ranks",
+            "size",
+            "calls",
+            "mean µs",
+            "p50",
+            "p90",
+            "p99",
+            "longest",
+            "algbw",
+            "busbw",
+        )
+        rows = [head]
+        for row in self.document()["calls"]:
+            times = [f"{row[key]:.1f}" for key in ("mean_us", "p50_us", "p90_us", "p99_us", "longest_us")]
+            bus = "-" if row["busbw_gbs"] is None else f"{row['busbw_gbs']:.2f}"
+            size = f"from {format_size(row['min_bytes'])}"
+            named = row["collective"], row["backend"], str(row["ranks"] or "-"), size
+            rows.append((*named, str(row["calls"]), *times, f"{row['algbw_gbs']:.2f}", bus))
+        return "\n".join(format_table(rows, (0, 1, 3)))
+
     def text(self) -> str:
         """Return a table of the calls, the reasons of fallbacks, and the ranks for which this rank waited longest.
 
@@ -129,14 +228,16 @@ class Counters:
             for (collective, backend), tallies_of_pair in groupby(
                 sorted(self._tallies.items()), key=lambda item: item[0][:2]
             ):
-                tallies = {reason: tally.add_up() for (_, _, reason), tally in tallies_of_pair}
-                fallbacks.update({(collective, reason): tally.calls for reason, tally in tallies.items() if reason})
+                tallies = [(key[2], tally.add_up()) for key, tally in tallies_of_pair]
+                for reason, tally in tallies:
+                    if reason:
+                        fallbacks[collective, reason] += tally.calls
                 calls, size_bytes, calls_ended, seconds = (
-                    sum(getattr(tally, name) for tally in tallies.values())
+                    sum(getattr(tally, name) for _, tally in tallies)
                     for name in ("calls", "size_bytes", "calls_ended", "seconds")
                 )
                 mean = f"{seconds / calls_ended * 1e3:.3f}" if calls_ended else "-"
-                longest = f"{max(tally.longest for tally in tallies.values()) * 1e3:.3f}" if calls_ended else "-"
+                longest = f"{max(tally.longest for _, tally in tallies) * 1e3:.3f}" if calls_ended else "-"
                 rows.append((collective, backend, str(calls), f"{size_bytes / 1024:.1f}", mean, longest))
             lines = format_table(rows, (0, 1))
             for (collective, reason), count in sorted(fallbacks.items()):

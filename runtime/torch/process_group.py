@@ -24,13 +24,18 @@ groups.
 
 Environment variables: `runtime.torch.choice` explains SYNTH_BACKEND, SYNTH_LIBRARY and SYNTH_TABLE. With SYNTH_CHECK=1
 ranks compare each collective before anything is sent, and all raise the same error if it differs. Without this check
-Gloo can end a process whose message is longer or shorter than expected.
+Gloo can end a process whose message is longer or shorter than expected. SYNTH_LOG=FILE and SYNTH_TRACE=FILE let each
+rank write, at its end, `statistics` and the trace of `write_trace`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import atexit
+import os
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 try:
@@ -42,17 +47,51 @@ from runtime.torch.c10d.group import Group
 from runtime.torch.choice import Method
 from runtime.torch.core import requested_method
 from runtime.torch.counters import counters
+from runtime.torch.logs import file_of_rank, job_rank, write_json
 from runtime.torch.table import BACKENDS
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
 
 
-def summary() -> str:
-    """Print and return, as text, what served each call, how often and how long, the fallbacks, and the waits."""
-    text = counters.text()
+def summary(by_size: bool = False) -> str:
+    """Print and return, as text, what served each call, how often and how long, the fallbacks, and the waits.
+
+    Args:
+        by_size: Whether a second table follows, with a row for each size class: percentiles of the times in µs, and
+            algbw and busbw in GB/s as nccl-tests defines them.
+    """
+    text = counters.text() + (f"\n\n{counters.text_by_size()}" if by_size else "")
     print(text)
     return text
+
+
+def statistics() -> dict[str, Any]:
+    """Return what served the calls of this process so far as a JSON object, whose schema is "torch-log".
+
+    It has a row for each collective, back end, number of ranks and size class, the reasons of fallbacks, and the
+    seconds that this rank waited for messages of each other rank. Only calls that are over are in the rows.
+    """
+    return counters.document()
+
+
+def trace(traces: bool = True) -> None:
+    """Begin to keep calls one by one for a trace, without those so far; with False, keep no more.
+
+    Only the latest 100,000 calls are kept. `write_trace` writes them.
+    """
+    counters.trace(traces)
+
+
+def write_trace(path: str | Path) -> None:
+    """Write the calls that were kept to a file that chrome://tracing and Perfetto show, one process for each rank.
+
+    The clock is that of the machine, so that the files of all ranks can be opened together.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    write_json(Path(path), counters.trace_document())
 
 
 @contextmanager
@@ -112,6 +151,28 @@ def custom(name: str, output: Tensor, tensor: Tensor, op: Any = None, group: Any
     return None
 
 
+def _log_at_exit(values: Mapping[str, str] = os.environ) -> None:
+    """Trace the calls and write a log at the end of the process, where SYNTH_TRACE and SYNTH_LOG name files.
+
+    Each rank writes a file of its own: `log.json` becomes `log.3.json` for rank 3.
+    """
+    documents = {"SYNTH_LOG": statistics, "SYNTH_TRACE": counters.trace_document}
+
+    def write() -> None:
+        """Write the files that are named; one that cannot be written is reported in a line on standard error."""
+        for variable, document in documents.items():
+            if values.get(variable):
+                try:
+                    write_json(file_of_rank(values[variable], job_rank()), document())
+                except InputError as error:
+                    print(f"synth.torch: {error}", file=sys.stderr)
+
+    if values.get("SYNTH_TRACE"):
+        trace()
+    if any(map(values.get, documents)):
+        atexit.register(write)
+
+
 def _create(options: Any, backend_options: Any) -> Group:
     """Build a rank's group from torch's options, with the other ranks, and return it; torch calls this function.
 
@@ -131,4 +192,5 @@ def _create(options: Any, backend_options: Any) -> Group:
 
 
 if "SYNTH" not in dist.Backend._plugins:
+    _log_at_exit()
     dist.Backend.register_backend("synth", _create, extended_api=True, devices=["cpu", "cuda"])

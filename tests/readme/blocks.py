@@ -93,7 +93,16 @@ def run(script: str, folder: Path, is_shown: bool = False) -> subprocess.Complet
 
 
 _PREDICTED = re.compile(r"  ([0-9.]+) (µs|ms|s) @ ([0-9.]+[KMG]?)  ")
-_OF_A_MACHINE = ("  ", "k-sync", "a schedule of ", "in place:", "out of place:", "--wide", "no file (", "a file serves ")
+_OF_A_MACHINE = (
+    "  ",
+    "k-sync",
+    "a schedule of ",
+    "in place:",
+    "out of place:",
+    "--wide",
+    "no file (",
+    "a file serves ",
+)
 _ALWAYS = ("predicted", "bound", "gap", "vs NCCL", "proof")
 _IN_US = {"µs": 1.0, "ms": 1e3, "s": 1e6}
 

@@ -313,7 +313,7 @@ class Dispatcher:
         """
         name, core = wrapped.name(), self.core
         reason = "" if why in CHOSEN else why
-        record = counters.count(issued.call.collective, name, issued.call.size_bytes, reason)
+        record = counters.count(issued.call.collective, name, issued.call.size_bytes, reason, len(core.ranks))
         copies = Copies(name == "gloo")
         averages = name == "gloo" and op == "avg"
         with core.watch.guard(issued.waiting, new=True, closes=False), _sums_for_averages(opts, averages):

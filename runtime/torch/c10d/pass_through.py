@@ -140,7 +140,7 @@ class PassThrough:
                 tally.start(size_bytes)
                 wait = partial(wait_in_turns, work, watch.is_left)
                 outputs = tensors if buffers is None else buffers.outputs
-                return WrappedWork(work, tally.end, watch, waiting, wait, outputs)
+                return WrappedWork(work, partial(tally.end, size_bytes), watch, waiting, wait, outputs)
 
             number = 0
             try:
@@ -163,9 +163,9 @@ class PassThrough:
                     raise
             finally:
                 waiting_calls.pop(number, None)
-            times = tally.times
-            times.append(clock() - start)
-            if len(times) > HELD:
+            ended = tally.ended
+            ended.append((size_bytes, start, clock() - start))
+            if len(ended) > HELD:
                 tally.add_up()
             return finished
 
@@ -189,7 +189,8 @@ class PassThrough:
         at = bisect_right(ranges, size_bytes, key=lambda size_and_reason: size_and_reason[0])
         low, why = ranges[at - 1]
         high = ranges[at][0] if at < len(ranges) else math.inf
-        tally = None if why is None else counters.tally(collective.name, self._backend, "" if why in CHOSEN else why)
+        reason = "" if why in CHOSEN else why or ""
+        tally = None if why is None else counters.tally(collective.name, self._backend, reason, len(core.ranks))
         averages = collective.reduces and not (_FLOAT_AVERAGES and kind.is_floating_point)
         return _PassedRange(kind, low, high, tally, averages)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,14 +33,15 @@ def check_same_choices(messages: Messages, basis: str, fault: str | None, ranks:
     Raises:
         InputError: The bases differ, or a rank has a fault; every rank raises it, a rank with a fault its own.
     """
-    summary = torch.tensor([zlib.crc32(basis.encode()), int(fault is not None)], dtype=torch.int64)
-    summaries = [tuple(row.tolist()) for row in _gather(messages, summary, len(ranks))]
+    digest = hashlib.sha256(basis.encode()).digest()
+    summary = torch.tensor([int(fault is not None), *digest], dtype=torch.uint8)
+    summaries = [row.tolist() for row in _gather(messages, summary, len(ranks))]
     if fault is not None:
         raise InputError(fault)
-    for rank, (code, faulty) in zip(ranks, summaries, strict=True):
+    for rank, (faulty, *digest_of_rank) in zip(ranks, summaries, strict=True):
         if faulty:
             raise InputError(f"rank {rank} cannot read what SYNTH_BACKEND, SYNTH_LIBRARY or SYNTH_TABLE name")
-        if code != summaries[0][0]:
+        if digest_of_rank != summaries[0][1:]:
             raise InputError(
                 f"rank {rank} has another SYNTH_BACKEND, SYNTH_LIBRARY, SYNTH_TABLE or SYNTH_CHECK than rank"
                 f" {ranks[0]}, or other files under these names; it must be the same on all ranks"

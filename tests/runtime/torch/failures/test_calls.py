@@ -78,7 +78,7 @@ def test_counts_from_many_threads_are_exact(reason: str) -> None:
     def work() -> None:
         for _ in range(calls_per_thread):
             tally.start(4)
-            tally.end(0.5)
+            tally.end(4, 0.5)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
