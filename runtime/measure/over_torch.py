@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 import runtime.torch.process_group as ours
 from runtime.bench import count_blocks
-from runtime.measure.tune import GAIN, LEAST_PAIRS, Measurement, lost_pairs
+from runtime.measure.tune import GAIN, LEAST_PAIRS, WRAPPED, Measurement, lost_pairs
 from runtime.torch.choice import Method
 from runtime.torch.counters import counters
 from runtime.torch.messages import error_text
@@ -340,8 +340,8 @@ def measure_methods(
         least = min((times.median_s for times in bench.measured if times.seconds), default=math.inf)
         near = (times.method for times in bench.measured if not times.seconds or times.median_s <= _NEAR * least)
         bench.measure_once(list(near))
-    ours_right = [times for times in bench.measured if times.method.backend == "synth" and not times.wrong]
-    wrapped = next(times for times in bench.measured if times.method.backend != "synth")
+    ours_right = [times for times in bench.measured if times.method.backend != WRAPPED and not times.wrong]
+    wrapped = next(times for times in bench.measured if times.method.backend == WRAPPED)
     gains: dict[Method, tuple[float, ...]] = {}
     if ours_right:
         best = min(ours_right, key=lambda times: times.median_s)

@@ -26,6 +26,7 @@ from topologies.errors import InputError
 GAIN = 1.05  # Least factor by which ours must be faster than the wrapped back end to get a row.
 CONFIDENCE = 0.99  # Of the sign test over pairs of runs.
 LEAST_PAIRS = 7  # Fewer never reach CONFIDENCE: 1 / 2^7 is less than 1 - CONFIDENCE, 1 / 2^6 is not.
+WRAPPED = "gloo"  # Name of the wrapped back end among the methods.
 CHEAP_US = 10_000.0  # Of one call.
 MAX_MESSAGE_BYTES = 1 << 40
 
@@ -167,8 +168,8 @@ def choose(of_one_size: Sequence[Measurement]) -> Measurement:
         InputError: The wrapped back end was wrong, and none of our methods surely gains.
     """
     right = [m for m in of_one_size if not m.wrong]
-    wrapped = [m for m in right if m.method.backend != "synth"]
-    gaining = [m for m in right if m.method.backend == "synth" and m.sure_gain >= GAIN]
+    wrapped = [m for m in right if m.method.backend == WRAPPED]
+    gaining = [m for m in right if m.method.backend != WRAPPED and m.sure_gain >= GAIN]
     if not gaining and not wrapped:
         first = of_one_size[0]
         raise InputError(f"{first.collective} of {first.size_bytes} bytes: the wrapped back end gave wrong elements")
@@ -196,7 +197,7 @@ def describe_choice(measurement: Measurement, of_one_size: Sequence[Measurement]
     if measurement is chosen or measurement.time_us >= chosen.time_us:
         return ""
     compared = next((m.method.algorithm for m in of_one_size if m.gains), None)
-    if measurement.method.backend != "synth":
+    if measurement.method.backend == WRAPPED:
         return f"not chosen: {compared} surely gains in pairs of runs"
     pairs = "compared with the wrapped back end in pairs of runs"
     return f"not chosen: {'it was not' if compared is None else f'only {compared} was'} {pairs}"
@@ -238,7 +239,7 @@ def select_methods(methods: Sequence[Method], smaller: Sequence[Measurement]) ->
 
     def falls_back(method: Method) -> bool:
         """Return True if the method, which is ours, falls behind with every byte, or was left out before."""
-        if method.backend != "synth":
+        if method.backend == WRAPPED:
             return False
         if method not in high or method not in low:
             return method in measured_methods and method not in high
@@ -298,7 +299,7 @@ def _border(low: Measurement, high: Measurement) -> int:
     """
     if low.method.backend == high.method.backend:
         return math.isqrt(low.size_bytes * high.size_bytes)
-    return low.size_bytes if low.method.backend == "synth" else high.size_bytes - 1
+    return low.size_bytes if low.method.backend != WRAPPED else high.size_bytes - 1
 
 
 def _evidence(chosen: Sequence[Measurement]) -> dict[str, Any]:
@@ -306,7 +307,7 @@ def _evidence(chosen: Sequence[Measurement]) -> dict[str, Any]:
 
     The figures are the median gain, its lower limit ("at_least") and CONFIDENCE.
     """
-    if chosen[0].method.backend != "synth":
+    if chosen[0].method.backend == WRAPPED:
         return {}
     least = min(chosen, key=lambda m: m.sure_gain)
     figures = {"median": median(least.gains), "at_least": least.sure_gain}

@@ -32,7 +32,8 @@ from emit.library.selection.selector import entries_of
 from emit.program import Program
 from emit.targets import TARGETS
 from runtime.algorithms.built_in import DIRECT, built_in, names, usual
-from runtime.torch.table import BACKENDS, MAX_FILE_BYTES, TableCall, load_table, warn
+from runtime.torch.added import ADDED, known_names
+from runtime.torch.table import MAX_FILE_BYTES, TableCall, load_table, warn
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 from topologies.text.files import read_bytes
@@ -61,11 +62,13 @@ class Choice(NamedTuple):
         reason: Why it was chosen, as it is counted in `runtime.torch.counters`.
         order: Place in the group that runs each rank of the program, by the program's rank; None for the same
             numbering.
+        added: Name of the added back end that serves the call in place of the wrapped one; "" for none.
     """
 
     program: Program | None
     reason: str
     order: tuple[int, ...] | None = None
+    added: str = ""
 
 
 def _runs_here(entry: IndexEntry) -> bool:
@@ -153,8 +156,8 @@ class Chooser:
     table: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
-            raise InputError(f"SYNTH_BACKEND={self.backend}; it must be one of {', '.join(BACKENDS)}")
+        if self.backend not in known_names():
+            raise InputError(f"SYNTH_BACKEND={self.backend}; it must be one of {', '.join(known_names())}")
         try:
             self.entries = [] if self.library is None else _entries(self.library)
         except InputError as error:
@@ -241,7 +244,8 @@ class Chooser:
         """Return how calls that differ from this one only in size may be served: any of "wrapped", "direct", "program".
 
         "direct" is the built-in algorithm that sends each block straight to its destination, and so serves blocks of
-        any length. "program" is any other of our algorithms. `method` overrules SYNTH_BACKEND.
+        any length. "program" is any other of our algorithms. An added back end stands by its name. `method` overrules
+        SYNTH_BACKEND.
 
         Raises:
             InputError: `method` names an algorithm that does not exist for this collective and number of ranks.
@@ -261,7 +265,7 @@ class Chooser:
         A program of the library is never "direct".
         """
         if choice.program is None:
-            return "wrapped"
+            return choice.added or "wrapped"
         ours = choice.program.name == DIRECT and all(choice.program is not read for read in self._programs.values())
         return "direct" if ours else "program"
 
@@ -291,7 +295,7 @@ class Chooser:
         ranges: list[tuple[int, str | None]] = []
         for size in sorted(first_sizes):
             choice = self._choose(method, call._replace(size_bytes=size))
-            reason = choice.reason if choice.program is None else None
+            reason = choice.reason if choice.program is None and not choice.added else None
             if not ranges or reason != ranges[-1][1]:
                 ranges.append((size, reason))
         return ranges
@@ -307,7 +311,8 @@ class Chooser:
         entries = self._entries(call)
         algorithm_names = [Path(e.file).stem for e in entries if self._read(e).collective == call.collective]
         algorithm_names += names(call.collective, len(call.ranks))
-        return [Method("gloo"), *(Method("synth", name) for name in dict.fromkeys(algorithm_names))]
+        ours = (Method("synth", name) for name in dict.fromkeys(algorithm_names))
+        return [Method("gloo"), *map(Method, ADDED), *ours]
 
     def custom(self, name: str, ranks: tuple[int, ...]) -> list[tuple[IndexEntry, Program]]:
         """Return the library's programs of a custom collective for a group, each with its entry, the best match first.
@@ -336,8 +341,8 @@ class Chooser:
         backend = method.backend
         if len(call.ranks) < 2:
             return Choice(None, "a group of one rank")
-        if backend == "gloo":
-            return Choice(None, "asked for")
+        if backend == "gloo" or backend in ADDED:
+            return Choice(None, "asked for", added=backend if backend in ADDED else "")
         if method.algorithm is not None:
             choice = self._named(call, method.algorithm, "asked for")
             if choice is None:
@@ -349,8 +354,8 @@ class Chooser:
             return choice
         if backend == "auto":
             row = next((row for row in self.rows if row.fits(call)), None)
-            if row is not None and row.backend == "gloo":
-                return Choice(None, "by the table")
+            if row is not None and row.backend != "synth":
+                return Choice(None, "by the table", added=row.backend if row.backend in ADDED else "")
             if row is None and not self.rows:
                 self._tell_without_table(call)
             if row is None:

@@ -21,6 +21,7 @@ import torch
 from emit.program import Program
 from runtime.algorithms.built_in import DIRECT
 from runtime.buffers import Layout
+from runtime.torch.added import ADDED
 from runtime.torch.choice import Choice, Chooser, Method
 from runtime.torch.counters import counters
 from runtime.torch.failures.causes import Waiting
@@ -124,7 +125,8 @@ class Core:
         try:
             self._chooser = Chooser.of_environment()
             self._chooser.check(len(self.ranks), is_whole_job)
-            basis = f"{self._chooser.basis} {self._checks}"
+            added = [(name, sorted(row.devices)) for name, row in ADDED.items()]
+            basis = f"{self._chooser.basis} {self._checks} {added}"
         except InputError as error:
             fault = str(error)
         if len(self.ranks) > 1:
@@ -166,9 +168,10 @@ class Core:
     ) -> tuple[Choice, RankProgram | None]:
         """Return the choice for a call and this rank's part of its program, None for the wrapped back end.
 
-        The choice then has no program, and its reason says why. This is also so if our algorithms cannot run: the
-        tensors are not on the CPU, not dense, or of more than one type or device; the reduction or its type is not
-        supported; there are no bytes to move; the program has too many channels, or its chunks would differ in length.
+        The choice then has no program, and its reason says why; it may name an added back end. This is also so if our
+        algorithms cannot run: the tensors are not on the CPU, not dense, or of more than one type or device; the
+        reduction or its type is not supported; there are no bytes to move; the program has too many channels, or its
+        chunks would differ in length.
 
         Args:
             call: Facts on which the choice depends.
@@ -191,11 +194,15 @@ class Core:
             reason = f"type {call.kind}"
         elif not call.size_bytes:
             reason = "no data to move"
-        if reason:
+        if reason and not ADDED:
             return Choice(None, reason), None
         choice = self._chooser.choose(call, method or requested_method.get())
-        if choice.program is None:
+        if choice.added and first_tensor.device.type not in ADDED[choice.added].devices:
+            reason = f"tensors on {first_tensor.device.type}: {choice.added} does not take them"
+        if choice.added and first_tensor.device.type in ADDED[choice.added].devices:
             return choice, None
+        if reason or choice.program is None:
+            return Choice(None, reason or choice.reason), None
         name, part = choice.program.name, self._part(choice.program, choice.order)
         if choice.program.nchannels > MAX_CHANNELS:
             return Choice(None, f"{name}: more than {MAX_CHANNELS} channels"), None

@@ -43,12 +43,12 @@ try:
 except ImportError as error:
     raise ImportError("synth.torch needs PyTorch: pip install 'synth-collectives[torch]'", name=error.name) from None
 
+from runtime.torch.added import known_names
 from runtime.torch.c10d.group import Group
 from runtime.torch.choice import Method
 from runtime.torch.core import requested_method
 from runtime.torch.counters import counters
 from runtime.torch.logs import file_of_rank, job_rank, write_json
-from runtime.torch.table import BACKENDS
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
@@ -101,15 +101,15 @@ def using(backend: str, algorithm: str | None = None) -> Iterator[None]:
     It overrules SYNTH_BACKEND for this thread, or this task of asyncio, until the block ends. Blocks can be nested.
 
     Args:
-        backend: auto, synth or gloo, as for SYNTH_BACKEND.
+        backend: auto, synth or gloo, as for SYNTH_BACKEND, or the name of a back end that `register` has added.
         algorithm: With synth, the name of a program of the library or of a built-in one; None for the default.
 
     Raises:
         InputError: The back end is unknown, or an algorithm is named without synth. That an algorithm does not exist
             for a call is raised by the call.
     """
-    if backend not in BACKENDS:
-        raise InputError(f"back end {backend!r} is not known; it must be one of {', '.join(BACKENDS)}")
+    if backend not in known_names():
+        raise InputError(f"back end {backend!r} is not known; it must be one of {', '.join(known_names())}")
     if algorithm is not None and backend != "synth":
         raise InputError(f"algorithm {algorithm} is named with back end {backend}; it must be with back end synth")
     token = requested_method.set(Method(backend, algorithm))

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runtime.algorithms.built_in import COLLECTIVES
+from runtime.torch.added import known_names
 from synth.storage.columns import json_object
 from topologies.text.fields import Fields
 from topologies.text.files import origin_of, read_bytes
 
 log = logging.getLogger("synth.torch")
-BACKENDS = ("auto", "synth", "gloo")
 FORMAT = "synth-choice-1"
 FIELDS = ("collective", "ranks", "group", "type", "min_bytes", "max_bytes", "backend", "algorithm")
 MAX_FILE_BYTES = 256 << 20  # Limit for a table, and for a file of a library.
@@ -61,7 +61,7 @@ class TableRow(NamedTuple):
         kind: torch's name of the type, such as float32; None for any type.
         min_bytes: Smallest message size in bytes.
         max_bytes: Largest message size in bytes; None without an upper limit.
-        backend: gloo or synth.
+        backend: gloo, synth or the name of an added back end.
         algorithm: With synth, the name of a built-in algorithm or of a program of the library; None for the default
             one.
     """
@@ -145,8 +145,8 @@ def _row(table: Fields) -> TableRow:
         table.fail("type", f"must be null or torch's name of a type, one of {', '.join(TYPES)}")
     low = table.integer("min_bytes", 0, 1 << 62)
     backend = table.string("backend")
-    if backend not in BACKENDS[1:]:
-        table.fail("backend", "must be synth or gloo")
+    if backend not in known_names()[1:]:
+        table.fail("backend", f"must be {' or '.join(known_names()[1:])}")
     if algorithm is not None and backend != "synth":
         table.fail("algorithm", f"must be null where the back end is {backend}")
     high = None if table.values.get("max_bytes") is None else table.integer("max_bytes", low, 1 << 62)

@@ -11,10 +11,11 @@ from typing import Any, TypeAlias
 import torch
 import torch.distributed as dist
 
+from runtime.torch.added import ADDED
 from runtime.torch.c10d.operations import OPERATIONS, TorchOperation
 from runtime.torch.c10d.pass_through import PassThrough
 from runtime.torch.c10d.work import TaskWork, WrappedWork
-from runtime.torch.choice import CHOSEN
+from runtime.torch.choice import CHOSEN, Choice
 from runtime.torch.core import Core, Issued, Terms, type_name, type_text
 from runtime.torch.counters import counters
 from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart, wait_in_turns
@@ -112,6 +113,7 @@ class Dispatcher:
         wrapped: By device type, torch's kind of the wrapped back end and the back end.
         ranks: The members, as the whole job numbers them.
         core: Numbers, runs and watches the calls.
+        added: The group's back ends that `runtime.torch.added` names, by their names.
         pass_through: By operation, the object that hands calls on CPU tensors straight to Gloo.
     """
 
@@ -142,6 +144,11 @@ class Dispatcher:
             nccl._set_sequence_number_for_group()
             self.wrapped["cuda"] = (dist.ProcessGroup.BackendType.NCCL, nccl)
         self.core = Core(watch, not dist.is_initialized(), TaskWork)
+        # After the ranks have compared what they added: otherwise they could wait for each other here.
+        self.added = {
+            row.name: row.factory(dist.PrefixStore(f"added {row.name}/", store), rank, size, timeout)
+            for row in ADDED.values()
+        }
         self.pass_through = {
             name: PassThrough(self.core, gloo, row, self._describe) for name, row in OPERATIONS.items()
         }
@@ -166,6 +173,20 @@ class Dispatcher:
             )
         return self.wrapped[device][1]
 
+    def _named(self, added: str, tensor: Tensor) -> tuple[str, Any]:
+        """Return the name and the object of an added back end, or with "" of the wrapped one for a tensor's device.
+
+        Raises:
+            RuntimeError: The group has no back end of this name, as it was made before the name was registered, or none
+                for the device.
+        """
+        if not added:
+            wrapped = self._wrapped_for(tensor)
+            return wrapped.name(), wrapped
+        if added not in self.added:
+            raise RuntimeError(f"this group was made before back end {added} was registered; register it first")
+        return added, self.added[added]
+
     # ---- collectives
 
     def run(self, name: str, buffers: Buffers, opts: Any, arguments: Arguments) -> Any:
@@ -189,17 +210,16 @@ class Dispatcher:
         work = self.pass_through[name].call(buffers.tensors, opts, buffers, arguments(_as_they_are))
         if work is not None:
             return work
-        wrapped = self._wrapped_for(buffers.tensors[0])
         buffers.check_outputs(operation.kind.name)
         op = reduction_of(opts.reduceOp) if operation.kind.reduces else None
         call = self._call(operation, buffers, opts)
         choice, part = self.core.choose(call, buffers, op)
-        backend = wrapped.name() if part is None else part.program.name
+        backend = part.program.name if part is not None else self._named(choice.added, buffers.tensors[0])[0]
         issued = self.core.issue(
             call, self._describe(operation, buffers.size_bytes, buffers.tensors[0].dtype, opts), f", on {backend}"
         )
         if part is None:
-            return self._run_wrapped(issued, operation, wrapped, buffers, arguments, choice.reason, opts, op)
+            return self._run_wrapped(issued, operation, choice, buffers, arguments, opts, op)
         return self.core.execute(issued, part, buffers, op or "sum", self.terms(opts))
 
     def run_blocks(self, name: str, blocks: Blocks, buffers: Buffers, opts: Any, arguments: Arguments) -> Any:
@@ -222,15 +242,16 @@ class Dispatcher:
         operation = OPERATIONS[name]
         opts = opts or operation.options()
         like = buffers.tensors[0]
-        wrapped = self._wrapped_for(like)
+        self._wrapped_for(like)
         buffers.check_outputs(operation.kind.name)
         call = self._call(operation, buffers, opts)
         text = f"{call.collective}{self._root(operation, opts)} of blocks of {call.kind}"
         paths = self.core.paths(call)
-        if like.device.type != "cpu" or (operation.uneven and paths == {"wrapped"}):
-            why = self.core.choose(call, buffers, None)[0].reason
-            issued = self.core.issue(call, text, f", on {wrapped.name()}")
-            return self._run_wrapped(issued, operation, wrapped, buffers, arguments, why, opts, None)
+        only_path = next(iter(paths)) if len(paths) == 1 else ""
+        if like.device.type != "cpu" or only_path in ADDED or (operation.uneven and only_path == "wrapped"):
+            choice = self.core.choose(call, buffers, None)[0]
+            issued = self.core.issue(call, text, f", on {self._named(choice.added, like)[0]}")
+            return self._run_wrapped(issued, operation, choice, buffers, arguments, opts, None)
         agrees = bool(paths - ({"direct"} if operation.uneven else {"direct", "wrapped"}))
         return self.core.run_blocks(call, text, blocks, buffers, agrees, self.terms(opts))
 
@@ -285,10 +306,9 @@ class Dispatcher:
         self,
         issued: Issued,
         operation: TorchOperation,
-        wrapped: Any,
+        choice: Choice,
         buffers: Buffers,
         arguments: Arguments,
-        why: str,
         opts: Any,
         op: str | None,
     ) -> Any:
@@ -300,7 +320,7 @@ class Dispatcher:
         Args:
             issued: The call.
             operation: Its operation.
-            wrapped: The wrapped back end.
+            choice: The choice, without a program.
             buffers: Tensors of the call, of which the outputs are written.
             arguments: Gives the arguments of the back end's method before its options, from a function that copies
                 tensors.
@@ -311,11 +331,11 @@ class Dispatcher:
         Raises:
             RuntimeError: The back end refuses the call, or it is known to be in vain.
         """
-        name, core = wrapped.name(), self.core
-        reason = "" if why in CHOSEN else why
-        record = counters.count(issued.call.collective, name, issued.call.size_bytes, reason, len(core.ranks))
-        copies = Copies(name == "gloo")
-        averages = name == "gloo" and op == "avg"
+        (served_by, wrapped), core = self._named(choice.added, buffers.tensors[0]), self.core
+        name, on_cpu = wrapped.name(), buffers.tensors[0].device.type == "cpu"
+        reason = "" if choice.reason in CHOSEN else choice.reason
+        record = counters.count(issued.call.collective, served_by, issued.call.size_bytes, reason, len(core.ranks))
+        copies, averages = Copies(on_cpu), on_cpu and op == "avg"
         with core.watch.guard(issued.waiting, new=True, closes=False), _sums_for_averages(opts, averages):
             work = getattr(wrapped, operation.method)(*arguments(copies), opts)
         unlimited = name == "gloo" and operation.unlimited
@@ -325,7 +345,7 @@ class Dispatcher:
         elif name == "gloo":
             wait = partial(wait_in_turns, work, core.watch.is_left)
         if not averages and not copies and not unlimited:
-            return WrappedWork(work, record, core.watch, issued.waiting, wait, buffers.outputs, streams=name != "gloo")
+            return WrappedWork(work, record, core.watch, issued.waiting, wait, buffers.outputs, streams=not on_cpu)
 
         def finish() -> None:
             """Wait for the wrapped back end, then write back copies and divide sums for an average."""
@@ -430,9 +450,9 @@ class Dispatcher:
             return
         self.core.watch.leave()
         self.core.lane.stop()
-        for _, wrapped in self.wrapped.values():
+        for backend in self._backends():
             with suppress(RuntimeError):
-                wrapped.shutdown()
+                backend.shutdown()
 
     def abort(self, why: str = "has aborted the group") -> None:
         """Stop all open calls, leave the group and stop its thread.
@@ -442,9 +462,13 @@ class Dispatcher:
         why = "was interrupted" if self.core.lane.interrupted else why
         self.core.watch.leave(why, over=False)
         self.core.lane.stop()
-        for _, wrapped in self.wrapped.values():
+        for backend in self._backends():
             with suppress(RuntimeError):
-                wrapped.abort()
+                backend.abort()
+
+    def _backends(self) -> list[Any]:
+        """Return the wrapped and the added back ends of the group."""
+        return [*(wrapped for _, wrapped in self.wrapped.values()), *self.added.values()]
 
 
 def _make_gloo(store: Any, watch: FailureWatch, timeout: Any) -> tuple[Any, Any]:
