@@ -72,7 +72,7 @@ def launch_ranks(ranks: int, arguments: Sequence[str]) -> int:
     errors = [tempfile.TemporaryFile() for _ in range(1, ranks)]  # noqa: SIM115 - closed below
     processes = [
         subprocess.Popen(
-            [sys.executable, *_search_path_options(), "-m", "synth", *arguments],
+            [sys.executable, *python_options(), "-m", "synth", *arguments],
             env=os.environ | environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=None if rank == 0 else subprocess.DEVNULL,
             stderr=None if rank == 0 else errors[rank - 1],
@@ -108,7 +108,7 @@ def launch_ranks(ranks: int, arguments: Sequence[str]) -> int:
             file.close()
 
 
-def _search_path_options() -> list[str]:
+def python_options() -> list[str]:
     """Return ["-P"] if this process does not search the current folder for modules, otherwise an empty list.
 
     These options of the interpreter give a rank the same search path as this process. With -m Python would search the

@@ -81,7 +81,7 @@ def _commands() -> list[tuple[str, str]]:
     return commands
 
 
-_OF_TORCH = ("torchrun", "--backend torch", "synth calibrate", "synth tune", "here.toml")
+_OF_TORCH = ("torchrun", "torch-setup", "--backend torch", "synth calibrate", "synth tune", "here.toml")
 
 
 @pytest.mark.parametrize("command", [c for _, c in _commands()], ids=[i for i, _ in _commands()])

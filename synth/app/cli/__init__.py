@@ -122,6 +122,11 @@ COMMANDS = {
         "Measure torch's own back end and our algorithms, and write the table that SYNTH_BACKEND=auto reads.",
         "Measurements",
     ),
+    "torch-setup": CommandRow(
+        "measuring.torch_setup:torch_setup",
+        "Measure this machine, search algorithms for it, and tune which of them torch's calls use.",
+        "Measurements",
+    ),
     "calibrate": CommandRow(
         "measuring.calibrate:calibrate",
         "Measure every link, and what calls, protocols and threadblocks cost; write the topology.",
