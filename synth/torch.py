@@ -9,6 +9,7 @@ try:
     from runtime.torch import process_group  # It says how to install PyTorch, so it comes first.
     from runtime.torch.added import import_registering, register
     from runtime.torch.c10d.group import Group
+    from runtime.torch.compression import CompressionState, all_reduce_compressed, compress_hook
 except ImportError:
     check_packages("emit", "runtime")
     raise
@@ -28,6 +29,18 @@ custom, using = process_group.custom, process_group.using
 summary, statistics = process_group.summary, process_group.statistics
 trace, write_trace = process_group.trace, process_group.write_trace
 
-__all__ = ["Group", "custom", "register", "statistics", "summary", "trace", "using", "write_trace"]
+__all__ = [
+    "CompressionState",
+    "Group",
+    "all_reduce_compressed",
+    "compress_hook",
+    "custom",
+    "register",
+    "statistics",
+    "summary",
+    "trace",
+    "using",
+    "write_trace",
+]
 
 import_registering()
