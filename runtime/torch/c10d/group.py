@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -67,9 +67,51 @@ class Group(Watched):
         self._dispatch = Dispatcher(store, rank, size, timeout, ranks, name)
         for operation in _IN_PLACE:
             self._shorten(OPERATIONS[operation].method, self._dispatch.pass_through[operation].calls_or)
+        self._shorten_pairs()
         for device, (kind, wrapped) in self._dispatch.wrapped.items():
             self._register_backend(torch.device(device), kind, wrapped)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+
+    def _shorten_pairs(self) -> None:
+        """Let calls of an output and an input go straight to Gloo where it surely serves them."""
+        n, dispatch = self._n, self._dispatch
+
+        def straight_of(operation: str, has_rows: Callable[[Tensor, Tensor, Sequence[Any]], bool]) -> Any:
+            """Return the function that makes such calls of an operation, or returns None; see `_shorten_pair`."""
+            hand_over = dispatch.pass_through[operation].call
+
+            def straight(output: Tensor, tensor: Tensor, between: Sequence[Any], opts: Any) -> Any:
+                """Make the call if the numbers of elements fit each other; return None if it must be looked at."""
+                if not has_rows(output, tensor, between):
+                    return None
+                block = (output if operation == "reduce_scatter_tensor" else tensor).numel()
+                block = block // n if operation == "all_to_all_single" else block
+                return hand_over(
+                    (tensor, output), opts, Buffers([tensor], [output], block, n), (output, tensor, *between)
+                )
+
+            return straight
+
+        def rows_fit(tensor: Tensor, sizes: Any) -> bool:
+            """Return True if sizes are the rows of a block for each rank, or none are given and blocks are equal."""
+            rows = len(tensor) if tensor.dim() else -1
+            return len(sizes) == n and sum(sizes) == rows if sizes else rows >= 0 and rows % n == 0
+
+        def exchanges(output: Tensor, tensor: Tensor, sizes: Sequence[Any]) -> bool:
+            """Return True if the blocks of an all-to-all fit the tensors."""
+            if len(sizes) != 2 or not (rows_fit(output, sizes[0]) and rows_fit(tensor, sizes[1])):
+                return False
+            return bool(sizes[0] or sizes[1] or output.numel() == tensor.numel())
+
+        self._shorten_pair(
+            "all_gather_single",
+            straight_of("all_gather_into_tensor", lambda out, t, more: not more and out.numel() == n * t.numel()),
+        )
+        self._shorten_pair(
+            "reduce_scatter_single",
+            straight_of("reduce_scatter_tensor", lambda out, t, more: not more and t.numel() == n * out.numel()),
+        )
+        self._shorten_pair("all_to_all_single", straight_of("all_to_all_single", exchanges))
 
     # ---- collectives
 

@@ -188,6 +188,8 @@ class PassThrough:
         ranges = self._ranges[key]
         at = bisect_right(ranges, size_bytes, key=lambda size_and_reason: size_and_reason[0])
         low, why = ranges[at - 1]
+        if self._operation.uneven and len(ranges) > 1:
+            why = None  # Other ranks may have blocks of other sizes, and must choose alike.
         high = ranges[at][0] if at < len(ranges) else math.inf
         reason = "" if why in CHOSEN else why or ""
         tally = None if why is None else counters.tally(collective.name, self._backend, reason, len(core.ranks))

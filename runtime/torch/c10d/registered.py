@@ -251,14 +251,7 @@ class Watched(dist.ProcessGroup):  # type: ignore[misc]
             name: Name of the method.
             calls_or: Builds the function from the method, which it calls if it cannot make the call itself.
         """
-        method = weakref.WeakMethod(getattr(self, name))
-
-        def full_method(*arguments: Any, **named: Any) -> Any:
-            """Call the full method."""
-            bound = method()
-            assert bound is not None  # A call is under way, so its group exists.
-            return bound(*arguments, **named)
-
+        full_method = self._full_method(name)
         shortened = calls_or(full_method)
 
         @untraced
@@ -270,6 +263,43 @@ class Watched(dist.ProcessGroup):  # type: ignore[misc]
 
         self._shortened.append(name)
         setattr(self, name, call)
+
+    def _shorten_pair(self, name: str, straight: Callable[..., Any]) -> None:
+        """Replace a method of this object by a faster function for calls of an output, an input and options.
+
+        All other calls go to the method, and so do all calls once a hook is registered.
+
+        Args:
+            name: Name of the method; it is replaced under its earlier name too.
+            straight: Makes the call, given the output, the input, what stands between them and the options, and the
+                options; returns None if it cannot.
+        """
+        full_method = self._full_method(name)
+
+        @untraced
+        def call(output: Any, tensor: Any = None, *rest: Any, **named: Any) -> Any:
+            """Make a call of an output and an input with options by the faster function, else by the full method."""
+            if not named and rest and type(output) is type(tensor) is torch.Tensor and hasattr(rest[-1], "asyncOp"):
+                work = straight(output, tensor, rest[:-1], rest[-1])
+                if work is not None:
+                    return work
+            return full_method(output, *(() if tensor is None else (tensor,)), *rest, **named)
+
+        for own_name in (name, EARLIER[name]):
+            self._shortened.append(own_name)
+            setattr(self, own_name, call)
+
+    def _full_method(self, name: str) -> Callable[..., Any]:
+        """Return a function that calls the method of this name, and does not keep the object alive."""
+        method = weakref.WeakMethod(getattr(self, name))
+
+        def full_method(*arguments: Any, **named: Any) -> Any:
+            """Call the full method."""
+            bound = method()
+            assert bound is not None  # A call is under way, so its group exists.
+            return bound(*arguments, **named)
+
+        return full_method
 
     def _be_hooked(self) -> None:
         """Let all further calls go through the dispatcher, since a hook waits for them, and undo `_shorten`."""
