@@ -294,14 +294,15 @@ def small_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-# The examples of tune and calibrate are the README's and run there; that of warm-up takes a minute (test_warm_up.py);
+# The examples of tune, calibrate and torch-setup are the guide's and run there; that of warm-up takes a minute (test_warm_up.py);
 # those of install write to the user's home (test_install.py).
 @pytest.mark.parametrize(
     "command",
     [
         command
         for command in _commands(cli)
-        if command not in ((), ("topo",), ("tune",), ("calibrate",), ("warm-up",), ("library", "install"))
+        if command
+        not in ((), ("topo",), ("tune",), ("calibrate",), ("torch-setup",), ("warm-up",), ("library", "install"))
     ],
     ids=" ".join,
 )

@@ -91,7 +91,7 @@ def test_wrong_values_are_refused_before_anything_runs(
 @pytest.mark.slow
 def test_it_tunes_a_job_of_two_processes(tmp_path: Path, synth: Call) -> None:
     (tmp_path / "here.toml").write_text(to_toml(load("full:2")))
-    words = ["--ops", "allreduce", "--sizes", "1K:4K", "--budget", "2s", "-o", str(tmp_path)]
+    words = ["--ops", "allreduce", "--sizes", "1K:4K", "--budget", "5s", "-o", str(tmp_path)]
     printed = synth("torch-setup", "--ranks", "2", *words)
     assert (printed.code, printed.err) == (0, "")
     assert json.loads((tmp_path / "table.json").read_text())["rows"]
