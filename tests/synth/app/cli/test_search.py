@@ -294,7 +294,7 @@ def small_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return library
 
 
-# The examples of tune, calibrate and torch-setup are the guide's and run there; that of warm-up takes a minute (test_warm_up.py);
+# The examples of tune, calibrate and torch-setup are run as the guide's; that of warm-up takes a minute (its own test);
 # those of install write to the user's home (test_install.py).
 @pytest.mark.parametrize(
     "command",
