@@ -8,8 +8,8 @@ from synth import check_packages
 try:
     from runtime.torch import process_group  # It says how to install PyTorch, so it comes first.
     from runtime.torch.added import import_registering, register
+    from runtime.torch.c10d.compression import CompressionState, all_reduce_compressed, compress_hook
     from runtime.torch.c10d.group import Group
-    from runtime.torch.compression import CompressionState, all_reduce_compressed, compress_hook
 except ImportError:
     check_packages("emit", "runtime")
     raise

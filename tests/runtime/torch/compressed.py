@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import synth.torch as ours
-from runtime.torch.compression import BLOCK, ROUNDING
+from runtime.torch.c10d.compression import BLOCK, ROUNDING
 from topologies.errors import InputError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from runtime.torch.compression import BLOCK, ROUNDING, packed, unpacked  # noqa: E402 - it needs PyTorch
+from runtime.torch.c10d.compression import BLOCK, ROUNDING, packed, unpacked  # noqa: E402 - it needs PyTorch
 from tests.runtime.torch.ranks import run_ranks  # noqa: E402
 
 
