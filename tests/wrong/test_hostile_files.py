@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from emit.language import load_script
 from emit.library.index import index_text, load_index
 from emit.library.overlay import LibraryFault, folder_without, read_fault
+from emit.library.saving.write import writing
 from emit.library.selection.nccl_tuner import measured_lines
-from emit.library.write import writing
 from synth.app.cli import cli
 from synth.app.clusters.placing import unfiled_schedules
 from synth.parallelism.axes import Axis

@@ -15,7 +15,7 @@ from emit.library.entry import INDEX, IndexEntry
 from emit.library.goals import state_goal
 from emit.library.library_file import LibraryFile, Requirement, network_digest
 from emit.library.saving.existing import Outcome, PlacedFile, place, write_placed
-from emit.library.write import Library, writing
+from emit.library.saving.write import Library, writing
 from emit.program import CUSTOM, Program
 from emit.targets import Target, divisor, most_bytes
 from synth.model.problem import make_problem

@@ -14,7 +14,7 @@ from emit.library.entry import NO_END, IndexEntry
 from emit.library.library_file import LibraryFile, Requirement, read_again
 from emit.library.lowered import divides_usual
 from emit.library.saving.merge import merge
-from emit.library.write import Library
+from emit.library.saving.write import Library
 from emit.targets import TARGETS
 from synth.model.problem import LARGEST
 from synth.model.text import format_count, format_served

@@ -19,7 +19,7 @@ from emit.library.lowered import Lowered, has_text
 from emit.library.programs import Programs, run_by
 from emit.library.saving.existing import FORMS, Outcome, PlacedFile, place, table_rows, write_placed
 from emit.library.saving.left_ranges import leave_to_libraries
-from emit.library.write import Library, writing
+from emit.library.saving.write import Library, writing
 from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
 from synth.model.deadline import TimeUp, limited
 from synth.model.defects import contained

@@ -22,7 +22,7 @@ from emit.library.entry import INDEX, NO_END, SCHEDULES, IndexEntry, path_inside
 from emit.library.group_programs import ConcurrentPrograms, GroupProgram, GroupPrograms, concurrent_us
 from emit.library.library_file import MOST_BYTES, LibraryFile, read_again, requirement_of, schedule_again
 from emit.library.saving.save import file_of, stem
-from emit.library.write import Library, writing
+from emit.library.saving.write import Library, writing
 from emit.targets import TARGETS
 from synth.concurrent.isolated import isolated_parts
 from synth.concurrent.result import ConcurrentResult, over_protocols

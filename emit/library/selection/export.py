@@ -20,9 +20,9 @@ from emit.formats import FORMATS, verify_file, verify_program
 from emit.library.entry import ISOMORPHIC, IndexEntry
 from emit.library.index import load_index
 from emit.library.library_file import MOST_BYTES
+from emit.library.saving.write import writing
 from emit.library.selection.environment import environments
 from emit.library.selection.selector import Selector, entries_in_order
-from emit.library.write import writing
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, target_named
 from synth.model.registry import KINDS

@@ -56,7 +56,7 @@ def end_command() -> None:
     The signal handlers stay.
     """
     sys.unraisablehook = _InterruptState.hook_before
-    writer = sys.modules.get("emit.library.write")
+    writer = sys.modules.get("emit.library.saving.write")
     if writer is not None:
         writer.allow_waiting()
 
@@ -76,7 +76,7 @@ def leave(_signal: int = signal.SIGALRM, _frame: FrameType | None = None) -> Non
 
     It can be a signal handler; the arguments are not used.
     """
-    writer = sys.modules.get("emit.library.write")  # A command that writes nothing does not load it.
+    writer = sys.modules.get("emit.library.saving.write")  # A command that writes nothing does not load it.
     if writer is not None and not writer.abandon():
         signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
         return
@@ -115,7 +115,7 @@ def _interrupt(signal_: int, frame: FrameType | None) -> None:
         frame: The frame that was interrupted.
     """
     _InterruptState.came += signal_ == signal.SIGINT
-    writer = sys.modules.get("emit.library.write")
+    writer = sys.modules.get("emit.library.saving.write")
     if _InterruptState.answered and writer is not None:
         writer.stop_waiting()  # If another process holds the library, the answer is written beside it.
     if _InterruptState.came > 1:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from emit.library.write import LibraryHeldError
+from emit.library.saving.write import LibraryHeldError
 from synth.app.clusters.answer_check import checked_answer
 from synth.app.clusters.local import WorkerPool
 from synth.app.clusters.placing import Placing

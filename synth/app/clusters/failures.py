@@ -18,7 +18,7 @@ import numpy as np
 
 from emit.library.entry import IndexEntry
 from emit.library.overlay import FAULT, FAULTS, LibraryFault, QuestionKey, dead_parts
-from emit.library.write import existing_entries, writing
+from emit.library.saving.write import existing_entries, writing
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.plan import BuildPlan, BuildQuestion, BuildShare, make_plan
 from topologies.errors import InputError

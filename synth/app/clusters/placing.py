@@ -36,7 +36,7 @@ from emit.formats import restate_program
 from emit.library.entry import ISOMORPHIC, IndexEntry, check_types
 from emit.library.library_file import network_digest
 from emit.library.saving.save import stem_of_problem
-from emit.library.write import existing_entries, writing
+from emit.library.saving.write import existing_entries, writing
 from emit.targets import TARGETS
 from synth.app.clusters.carried import relabel
 from synth.app.clusters.cluster import Cluster

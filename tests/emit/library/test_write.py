@@ -22,9 +22,9 @@ from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import load_index
 from emit.library.programs import Programs, run_by
 from emit.library.saving.save import save, stems
+from emit.library.saving.write import LibraryHeldError, existing_entries, writing
 from emit.library.selection.lookup import choose
 from emit.library.selection.selector import LibraryCall
-from emit.library.write import LibraryHeldError, existing_entries, writing
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.model.deadline import now

@@ -18,7 +18,7 @@ import click
 from emit.compiler.lower import forms
 from emit.library.entry import SCHEDULES
 from emit.library.saving.save import Saved, folder_of_problem, save
-from emit.library.write import existing_entries
+from emit.library.saving.write import existing_entries
 from emit.targets import TARGETS
 from synth.app.cli.asking.cached_answers import CachedAnswer, answer_key, entries_of_question, keep_answer, take_answer
 from synth.app.cli.defects import say_defects

@@ -27,7 +27,7 @@ from emit.library.library_file import LibraryFile
 from emit.library.programs import Programs, executor_for
 from emit.library.restored import restored_program
 from emit.library.saving.save import Saved
-from emit.library.write import existing_entries
+from emit.library.saving.write import existing_entries
 from synth.app.present.layout import warn
 from synth.baselines import baseline
 from synth.baselines.vendors import LIBRARIES

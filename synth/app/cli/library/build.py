@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from emit.library.entry import INDEX
-from emit.library.write import existing_entries
+from emit.library.saving.write import existing_entries
 from synth.app.cli.asking.answer import check_writable
 from synth.app.cli.options import cache_option, declare, json_option, print_json
 from synth.app.cli.progress import bar, seldom_logger

@@ -162,7 +162,9 @@ def test_an_interrupted_wait_for_another_process_loses_no_answer(
 
     with held(tmp_path / "lib"):
         # Only the writer's own sleep is interrupted, not the sleep of another thread.
-        monkeypatch.setattr("emit.library.write.time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic))
+        monkeypatch.setattr(
+            "emit.library.saving.write.time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic)
+        )
         built = build(plan, tmp_path / "lib", Cache(folder / "cache"), Inline())
     assert built.interrupted
     assert built.remarks == [f"another process holds the library: the last answers are in {tmp_path / 'lib-2'}"]
