@@ -113,6 +113,7 @@ PLACES = {
 }  # Positions of arguments that are not the first.
 # Values for options that have another meaning than their kind.
 OWN: dict[tuple[str, str], list[str]] = {
+    ("torch-setup", "-o"): ["a.xml", "/dev/full"],
     ("alltoallv", "--sizes"): [*FILE, "ragged.csv", "words.csv", "minus.csv", "cut.json"],
     ("allgather", "--out"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
     ("reduce-program", "--out"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
@@ -152,7 +153,8 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "simulate": ("simulate", "a.xml", "--topo", "ring:4"), "compile": ("compile", "turn.py"),
     "lower": ("lower", "s.synth"),
     "optimize": ("optimize", "a.xml"), "bench": _BENCH, "tune": ("tune", "--ranks", "2"),
-    "calibrate": ("calibrate", "--ranks", "2"), "report": ("report", "lib"), "convert": ("convert", "a.xml", "o.json"),
+    "calibrate": ("calibrate", "--ranks", "2"), "torch-setup": ("torch-setup", "--ranks", "2"),
+    "report": ("report", "lib"), "convert": ("convert", "a.xml", "o.json"),
     "verify": ("verify", "a.xml"),
     "judge": ("judge", "run.txt", "--topo", "ring:4"),
     "place": ("place", "--topo", "ring:4", "--axes", "dp=2,tp=2", "--workload", "fsdp", "--top", "0"),
@@ -160,7 +162,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
 NEEDS_TOPO = {("verify", "--group"), ("report", "--group"), ("report", "--size"), ("convert", "--group")}
 NEEDS_TOPO |= {("optimize", "--group"), ("compile", "--group")}
 # Commands that depend on this machine, and may report its deficiencies before a wrong argument.
-UNCERTAIN = {"tune", "calibrate", "topo here", "topo import"}
+UNCERTAIN = {"tune", "calibrate", "torch-setup", "topo here", "topo import"}
 
 MORE: list[tuple[str, ...]] = [
     ("cache", "info", "--cache", "none"), ("cache", "clear", "--cache", "none"), ("cache",  "empty"),

@@ -15,6 +15,7 @@ from runtime.backends import BACKENDS
 from runtime.measure.tune import parse_collectives, parse_sizes
 from runtime.torch.launch import is_rank_of_job, python_options
 from synth.app.present.layout import say_fitted
+from synth.model.numbers import parse_seconds
 from synth.model.text import format_short_size
 from topologies.errors import InputError
 from topologies.load import load
@@ -47,7 +48,9 @@ def torch_setup(ranks: int, topo: str | None, ops: str, sizes: str, budget: str,
     """
     if is_rank_of_job():
         raise InputError("torch-setup: starts its own processes; outside of torchrun, or run calibrate and tune in it")
-    names, _ = parse_collectives(ops), parse_sizes(sizes)
+    names, _, _ = parse_collectives(ops), parse_sizes(sizes), parse_seconds(budget, "--budget")
+    if topo is not None and (count := load(topo).nranks) != ranks:
+        raise InputError(f"--ranks {ranks}: {topo} has {count} ranks; it must be as many")
     BACKENDS["torch"].require()
     folder = Path(out).absolute()
     try:

@@ -76,7 +76,13 @@ def test_a_step_that_fails_is_named_with_its_reason(
 
 @pytest.mark.parametrize(
     ("words", "why"),
-    [(["--ops", "nothing"], "is not known"), (["--sizes", "1K"], ""), (["--sizes", "9:1"], "is no range")],
+    [
+        (["--ops", "nothing"], "is not known"),
+        (["--sizes", "1K"], ""),
+        (["--sizes", "9:1"], "is no range"),
+        (["--budget", "soon"], "--budget"),
+        (["--topo", "ring:3"], "has 3 ranks"),
+    ],
 )
 def test_wrong_values_are_refused_before_anything_runs(
     words: list[str], why: str, steps: list[list[str]], tmp_path: Path, synth: Call
