@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emit.formats import verify_file
-from emit.library import write
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import load_index
 from emit.library.programs import Programs, run_by
+from emit.library.saving import write
 from emit.library.saving.save import save, stems
 from emit.library.saving.write import LibraryHeldError, existing_entries, writing
 from emit.library.selection.lookup import choose

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from emit.library import write
+from emit.library.saving import write
 from emit.library.saving.save import Saved
 from synth.app.cli import progress
 from synth.app.cli.asking import answer as of_one
