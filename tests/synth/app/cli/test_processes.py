@@ -157,7 +157,8 @@ def test_interrupt_at_any_moment(
         except subprocess.TimeoutExpired:  # Python drops one that comes in a callback of its lock for imports.
             running.send_signal(signal.SIGINT)
             out, err = running.communicate(timeout=HANG_S)
-    assert running.returncode in (130, -signal.SIGINT)
+    # On a slow machine Python has not imported `site` yet, which it calls a fatal error of its own.
+    assert running.returncode in (130, -signal.SIGINT) or "init_import_site" in err
     if running.returncode == 130:
         assert "Traceback" not in err
         assert "interrupted" in out + err
