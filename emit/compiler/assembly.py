@@ -414,7 +414,7 @@ def _pair_threadblocks(outs: list[tuple[int, int]], ins: list[tuple[int, int]], 
     return blocks
 
 
-def _place_instructions(
+def _place_instructions(  # One loop over instructions with many cases, as its state is too large to pass on.
     prepared: Prepared, channel: Ints, blocks: list[list[Block]], requested: list[dict[int, int]], room: int
 ) -> list[int]:
     """Return the threadblock of every instruction.
