@@ -325,14 +325,7 @@ class Format:
     ) -> tuple[str, Program]:
         """Return the text of an algorithm whose sends go through switches, and its Program without threadblocks.
 
-        Args:
-            algorithm: The algorithm.
-            common: Cells of its chunks.
-            inplace: True for calls in place.
-            sms: Threadblocks that a rank may have; 0 for any number.
-
-        Raises:
-            InputError: If files of this format cannot express the algorithm.
+        Arguments and errors are those of `SwitchWriter.write_program`.
         """
         if refusal := self.refusal_in_switch(algorithm):
             raise InputError(refusal)

@@ -139,12 +139,7 @@ class PlanPredictor(TimedProgram):
 
         All are timed with protocol LL if one of them has it.
 
-        Args:
-            timed: The plans; no two use the same rank.
-            positions: For each plan, the position in `ranks` of each of its ranks.
-            chunk_bytes: Bytes of a chunk of each plan.
-            topology: The topology.
-            ranks: Ranks of the topology that the plans use.
+        Arguments are those of `TimedProgram.concurrent_us`.
 
         Raises:
             InputError: Two ranks that communicate have no link, or a plan cannot be executed or timed.

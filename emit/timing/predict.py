@@ -206,12 +206,7 @@ class Predictor(TimedProgram):
         All programs have the smallest number of FIFO slots among them. All are timed with protocol LL if one of them
         has it, else with LL128 if one of them has it.
 
-        Args:
-            timed: The programs; no two use the same rank.
-            positions: For each program, the position in `ranks` of each of its ranks.
-            chunk_bytes: Bytes of a chunk of each program.
-            topology: The topology.
-            ranks: Ranks of the topology that the programs use.
+        Arguments are those of `TimedProgram.concurrent_us`.
 
         Raises:
             InputError: Two ranks send without a link, or a program deadlocks.

@@ -62,6 +62,15 @@ def finish(*processes: subprocess.Popen[str]) -> str:
     return ends[0][0]
 
 
+def run_job(folder: Path, ranks: int, *words: object, **about: str) -> str:
+    """Run a Python module as a job of some ranks on this machine, and return what the first one printed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    about |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
+    return finish(*(command(folder, *words, RANK=str(rank), **about) for rank in range(ranks)))
+
+
 def prepare(folder: Path, ranks: int, tunings: int) -> list[list[str]]:
     """Run the README's steps, and return for each tuning the program that serves each size."""
     finish(command(folder, "synth", "calibrate", "--ranks", ranks, "--topo", f"full:{ranks}", "-o", "here.toml"))
@@ -79,15 +88,9 @@ def prepare(folder: Path, ranks: int, tunings: int) -> list[list[str]]:
 
 def compare(folder: Path, ranks: int, sizes: list[int], rounds: int) -> list[dict[str, Any]]:
     """Run a job of all ranks and return its times of all groups, one row for each size."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    about = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks),
-             "SYNTH_LIBRARY": "ours", "SYNTH_TABLE": "table.json"}  # fmt: skip
     words = ("results.scripts.auto", "--work", json.dumps([sizes, rounds]))
-    rows: list[dict[str, Any]] = json.loads(
-        finish(*(command(folder, *words, RANK=str(rank), **about) for rank in range(ranks)))
-    )
+    printed = run_job(folder, ranks, *words, SYNTH_LIBRARY="ours", SYNTH_TABLE="table.json")
+    rows: list[dict[str, Any]] = json.loads(printed)
     return rows
 
 

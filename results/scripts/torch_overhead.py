@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import statistics
 import tempfile
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from results.measuring.measure import grid, page, write
-from results.scripts.auto import command, finish
+from results.scripts.auto import run_job
 from synth.model.text import format_size
 
 SIZES = (4, 4096, 65536)
@@ -100,15 +99,8 @@ def work(rounds: int) -> None:
 
 def section(ranks: int, rounds: int) -> str:
     """Run a job, and return the part of the page for a number of ranks."""
-    with socket.socket() as free, tempfile.TemporaryDirectory() as folder:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
-        about = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks)}
-        words = ("results.scripts.torch_overhead", "--work", rounds)
-        printed = finish(*(command(Path(folder), *words, RANK=str(rank), **about) for rank in range(ranks)))
-    rows = json.loads(printed.splitlines()[-1])
-    ratio = {key: [row[key][kind] / row["gloo"][kind] for row in rows for kind in (0, 1)] for key in ("auto", "again")}
+    with tempfile.TemporaryDirectory() as folder:
+        rows = json.loads(run_job(Path(folder), ranks, "results.scripts.torch_overhead", "--work", rounds))
     table = grid(
         ("operation", "size", "Gloo µs", "auto / Gloo", "Gloo again / Gloo", "CPU µs of Gloo", "auto", "again"),
         (
@@ -125,7 +117,8 @@ def section(ranks: int, rounds: int) -> str:
         for name in dict.fromkeys(row["operation"] for row in rows)
     }
     medians = ", ".join(f"{name} {value:.2f}" for name, value in by_operation.items())
-    noise = f"the control's ratios of time go from {min(ratio['again']):.2f} to {max(ratio['again']):.2f}"
+    control = [row["again"][0] / row["gloo"][0] for row in rows]
+    noise = f"the control's ratios of time go from {min(control):.2f} to {max(control):.2f}"
     return f"## {ranks} ranks\n\n{table}\n\nMedians of auto / Gloo by operation: {medians}; {noise}."
 
 

@@ -21,7 +21,8 @@ import torch.distributed as dist
 
 import runtime.torch.process_group as ours
 from runtime.bench import count_blocks
-from runtime.measure.tune import GAIN, LEAST_PAIRS, WRAPPED, Measurement, lost_pairs
+from runtime.measure.tune import GAIN, LEAST_PAIRS, Measurement, lost_pairs
+from runtime.torch.added import WRAPPED
 from runtime.torch.choice import Method
 from runtime.torch.counters import counters
 from runtime.torch.messages import error_text

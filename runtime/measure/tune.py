@@ -17,6 +17,7 @@ from typing import Any
 
 from runtime.algorithms.built_in import COLLECTIVES
 from runtime.bench import message_sizes
+from runtime.torch.added import WRAPPED
 from runtime.torch.choice import Method
 from runtime.torch.table import FIELDS, FORMAT, REDUCED_TYPES
 from synth.model.registry import parse_name
@@ -26,7 +27,6 @@ from topologies.errors import InputError
 GAIN = 1.05  # Least factor by which ours must be faster than the wrapped back end to get a row.
 CONFIDENCE = 0.99  # Of the sign test over pairs of runs.
 LEAST_PAIRS = 7  # Fewer never reach CONFIDENCE: 1 / 2^7 is less than 1 - CONFIDENCE, 1 / 2^6 is not.
-WRAPPED = "gloo"  # Name of the wrapped back end among the methods.
 CHEAP_US = 10_000.0  # Of one call.
 MAX_MESSAGE_BYTES = 1 << 40
 

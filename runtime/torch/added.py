@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from topologies.errors import InputError
 
-OWN = ("auto", "synth", "gloo")  # Values of SYNTH_BACKEND without added back ends; gloo is the wrapped one.
+WRAPPED = "gloo"  # Name of the wrapped back end, whatever its own name is.
+OWN = ("auto", "synth", WRAPPED)  # Values of SYNTH_BACKEND without added back ends.
 Factory: TypeAlias = Callable[[Any, int, int, timedelta], Any]
 
 

@@ -32,7 +32,7 @@ from emit.library.selection.selector import entries_of
 from emit.program import Program
 from emit.targets import TARGETS
 from runtime.algorithms.built_in import DIRECT, built_in, names, usual
-from runtime.torch.added import ADDED, known_names
+from runtime.torch.added import ADDED, WRAPPED, known_names
 from runtime.torch.table import MAX_FILE_BYTES, TableCall, load_table, warn
 from synth.model.registry import find_kind
 from topologies.errors import InputError
@@ -69,6 +69,11 @@ class Choice(NamedTuple):
     reason: str
     order: tuple[int, ...] | None = None
     added: str = ""
+
+
+def _of_other(backend: str, reason: str) -> Choice:
+    """Return the choice of a back end that is not ours: the wrapped one or an added one, with the choice's reason."""
+    return Choice(None, reason, added="" if backend == WRAPPED else backend)
 
 
 def _runs_here(entry: IndexEntry) -> bool:
@@ -312,7 +317,7 @@ class Chooser:
         algorithm_names = [Path(e.file).stem for e in entries if self._read(e).collective == call.collective]
         algorithm_names += names(call.collective, len(call.ranks))
         ours = (Method("synth", name) for name in dict.fromkeys(algorithm_names))
-        return [Method("gloo"), *map(Method, ADDED), *ours]
+        return [*map(Method, (WRAPPED, *ADDED)), *ours]
 
     def custom(self, name: str, ranks: tuple[int, ...]) -> list[tuple[IndexEntry, Program]]:
         """Return the library's programs of a custom collective for a group, each with its entry, the best match first.
@@ -341,8 +346,8 @@ class Chooser:
         backend = method.backend
         if len(call.ranks) < 2:
             return Choice(None, "a group of one rank")
-        if backend == "gloo" or backend in ADDED:
-            return Choice(None, "asked for", added=backend if backend in ADDED else "")
+        if backend == WRAPPED or backend in ADDED:
+            return _of_other(backend, "asked for")
         if method.algorithm is not None:
             choice = self._named(call, method.algorithm, "asked for")
             if choice is None:
@@ -355,7 +360,7 @@ class Chooser:
         if backend == "auto":
             row = next((row for row in self.rows if row.fits(call)), None)
             if row is not None and row.backend != "synth":
-                return Choice(None, "by the table", added=row.backend if row.backend in ADDED else "")
+                return _of_other(row.backend, "by the table")
             if row is None and not self.rows:
                 self._tell_without_table(call)
             if row is None:

@@ -197,10 +197,10 @@ class Core:
         if reason and not ADDED:
             return Choice(None, reason), None
         choice = self._chooser.choose(call, method or requested_method.get())
-        if choice.added and first_tensor.device.type not in ADDED[choice.added].devices:
+        if choice.added:
+            if first_tensor.device.type in ADDED[choice.added].devices:
+                return choice, None
             reason = f"tensors on {first_tensor.device.type}: {choice.added} does not take them"
-        if choice.added and first_tensor.device.type in ADDED[choice.added].devices:
-            return choice, None
         if reason or choice.program is None:
             return Choice(None, reason or choice.reason), None
         name, part = choice.program.name, self._part(choice.program, choice.order)

@@ -39,25 +39,10 @@ class Tally:
         self.calls, self.size_bytes = 0, 0
         self.classes: dict[int, SizeClass] = defaultdict(SizeClass)
         self.sizes: deque[int] = deque()
-        self.ended: deque[EndedCall | tuple[int, float, float]] = deque()
+        self.ended: deque[tuple[int, float, float]] = deque()  # Fields of `EndedCall`.
         self._counters, self._last = counters, counters.last_ran
         self._collective, self._backend = collective, backend
         self._adding = threading.Lock()
-
-    @property
-    def calls_ended(self) -> int:
-        """Return the number of calls that are over and added up."""
-        return sum(of_size.calls for of_size in self.classes.values())
-
-    @property
-    def seconds(self) -> float:
-        """Return the sum of their durations in seconds."""
-        return sum(of_size.seconds for of_size in self.classes.values())
-
-    @property
-    def longest(self) -> float:
-        """Return the longest of their durations in seconds; 0 without calls."""
-        return max((of_size.longest for of_size in self.classes.values()), default=0.0)
 
     def start(self, size_bytes: int) -> None:
         """Count a call of this many bytes that begins, and record its back end as the last one of its collective."""
@@ -95,7 +80,8 @@ class Counters:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tallies: dict[tuple[str, str, str, int], Tally] = {}
+        # By collective, back end, number of ranks and reason.
+        self._tallies: dict[tuple[str, str, int, str], Tally] = {}
         self._waited: Counter[int] = Counter()
         self.last_ran: dict[str, str] = {}
         self.traces = False
@@ -112,7 +98,7 @@ class Counters:
             ranks: Number of ranks of the group; 0 if it does not matter.
         """
         with self._lock:
-            key = collective, backend, reason, ranks
+            key = collective, backend, ranks, reason
             new = key not in self._tallies
             if new:
                 self._tallies[key] = Tally(self, collective, backend)
@@ -153,15 +139,13 @@ class Counters:
         Only the latest MOST_TRACED calls that are over are kept.
         """
         with self._lock:
-            for tally in self._tallies.values():
-                tally.add_up()  # Calls before belong to the former state.
+            self._added_up()  # Calls before belong to the former state.
             self.traces = traces
 
     def trace_document(self) -> dict[str, Any]:
         """Return the trace of the calls that were kept, in Chrome's format; the rank in the job is its process."""
         with self._lock:
-            for tally in self._tallies.values():
-                tally.add_up()
+            self._added_up()
             return {"displayTimeUnit": "ms", "traceEvents": trace_events(tuple(self.traced), job_rank())}
 
     def document(self) -> dict[str, Any]:
@@ -172,12 +156,9 @@ class Counters:
         """
         with self._lock:
             rows, fallbacks = [], []
-            tallies = [((c, backend, ranks), reason, t) for (c, backend, reason, ranks), t in self._tallies.items()]
-            tallies.sort(key=itemgetter(0, 1))
-            for key, tallies_of_key in groupby(tallies, key=itemgetter(0)):
+            for key, tallies in groupby(self._added_up(), key=lambda item: item[0][:3]):
                 classes: dict[int, SizeClass] = defaultdict(SizeClass)
-                for (collective, backend, _), reason, tally in tallies_of_key:
-                    tally.add_up()
+                for (collective, backend, _, reason), tally in tallies:
                     for digits, of_size in tally.classes.items():
                         classes[digits].merge(of_size)
                     if reason:
@@ -191,6 +172,10 @@ class Counters:
             ]
         about = {"format": LOG_FORMAT, "software": software_name(), "rank": job_rank()}
         return {**about, "calls": rows, "fallbacks": fallbacks, "waits": waits}
+
+    def _added_up(self) -> list[tuple[tuple[str, str, int, str], Tally]]:
+        """Return all tallies, added up, with their keys in ascending order; the caller holds the lock."""
+        return [(key, tally.add_up()) for key, tally in sorted(self._tallies.items(), key=itemgetter(0))]
 
     def text_by_size(self) -> str:
         """Return a table of the calls that are over by size class, in the columns of `document`."""
@@ -225,19 +210,16 @@ class Counters:
         with self._lock:
             rows = [("collective", "ran on", "calls", "KiB", "mean ms", "longest ms")]
             fallbacks: Counter[tuple[str, str]] = Counter()
-            for (collective, backend), tallies_of_pair in groupby(
-                sorted(self._tallies.items()), key=lambda item: item[0][:2]
-            ):
-                tallies = [(key[2], tally.add_up()) for key, tally in tallies_of_pair]
-                for reason, tally in tallies:
+            for (collective, backend), tallies in groupby(self._added_up(), key=lambda item: item[0][:2]):
+                calls, size_bytes, ended = 0, 0, SizeClass()
+                for (*_, reason), tally in tallies:
+                    calls, size_bytes = calls + tally.calls, size_bytes + tally.size_bytes
                     if reason:
                         fallbacks[collective, reason] += tally.calls
-                calls, size_bytes, calls_ended, seconds = (
-                    sum(getattr(tally, name) for _, tally in tallies)
-                    for name in ("calls", "size_bytes", "calls_ended", "seconds")
-                )
-                mean = f"{seconds / calls_ended * 1e3:.3f}" if calls_ended else "-"
-                longest = f"{max(tally.longest for _, tally in tallies) * 1e3:.3f}" if calls_ended else "-"
+                    for of_size in tally.classes.values():
+                        ended.merge(of_size)
+                mean = f"{ended.seconds / ended.calls * 1e3:.3f}" if ended.calls else "-"
+                longest = f"{ended.longest * 1e3:.3f}" if ended.calls else "-"
                 rows.append((collective, backend, str(calls), f"{size_bytes / 1024:.1f}", mean, longest))
             lines = format_table(rows, (0, 1))
             for (collective, reason), count in sorted(fallbacks.items()):

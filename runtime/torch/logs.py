@@ -128,7 +128,7 @@ class SizeClass:
         }
 
 
-def trace_events(calls: Iterable[TracedCall], rank: int, now: float | None = None) -> list[dict[str, Any]]:
+def trace_events(calls: Iterable[TracedCall], rank: int, zero_s: float | None = None) -> list[dict[str, Any]]:
     """Return the events of a trace in Chrome's format, for chrome://tracing or Perfetto, in the order of their starts.
 
     Times are µs since 1970, so that the traces of all ranks can be shown together. Calls that overlap stand in
@@ -137,9 +137,9 @@ def trace_events(calls: Iterable[TracedCall], rank: int, now: float | None = Non
     Args:
         calls: The calls.
         rank: Rank of this process in the job, which the trace shows as a process.
-        now: Seconds since 1970 at the zero of `time.monotonic`; None for those of this machine.
+        zero_s: Seconds since 1970 at the zero of `time.monotonic`; None for those of this machine.
     """
-    zero = time.time() - time.monotonic() if now is None else now
+    zero_s = time.time() - time.monotonic() if zero_s is None else zero_s
     free: list[tuple[float, int]] = []  # When each row is free again, and its number.
     events = []
     for collective, backend, call in sorted(calls, key=lambda traced: traced.call.start):
@@ -152,7 +152,7 @@ def trace_events(calls: Iterable[TracedCall], rank: int, now: float | None = Non
                 "ph": "X",
                 "pid": rank,
                 "tid": row,
-                "ts": (zero + call.start) * 1e6,
+                "ts": (zero_s + call.start) * 1e6,
                 "dur": call.seconds * 1e6,
                 "args": {"ran on": backend, "bytes": call.size_bytes},
             }

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from synth.bounds.resource_cover import gbs_by_end
 from synth.engines.flow.quotients import quotient_of
 from synth.engines.flow.routes import ExpectedTime, RouteShape
 from synth.engines.flow.search import best_of
@@ -78,17 +79,8 @@ def least_time(problem: Problem) -> tuple[float, float]:
     Each rank's buffer must leave it for every other rank's sum. Its links carry no more than what they share.
     """
     net, nranks = problem.network, problem.collective.nranks
-    # Of what a link uses, what most other links of its rank use too counts.
-    link_of_use = net.link_of_use
-    shared, use, count = np.unique(
-        net.src[link_of_use] * net.nresources + net.uses_idx, return_inverse=True, return_counts=True
-    )
-    chosen = use[np.lexsort((-count[use], link_of_use))[net.uses_ptr[:-1]]]
-    rate_gbs = np.bincount(chosen, net.bandwidth_gbs, len(shared))
-    rate_gbs = np.minimum(rate_gbs, net.capacity_gbs[shared % net.nresources])
-    rank_gbs = np.bincount(shared // net.nresources, rate_gbs, net.nranks)
-    of_ranks = float(((nranks - 1) / (rank_gbs[:nranks] * 1e3)).max())
-    slowest = max(of_ranks, float(_sends(problem) / (net.bandwidth_gbs.sum() * 1e3)))
+    of_ranks = (nranks - 1) / (gbs_by_end(net, net.src, net.nranks)[:nranks] * 1e3)
+    slowest = max(float(of_ranks.max()), float(_sends(problem) / (net.bandwidth_gbs.sum() * 1e3)))
     return net.start_us + float(net.alpha_us.min()), slowest
 
 

@@ -125,7 +125,7 @@ class _ProtocolsSearch:
         lowering_s = self.budget.seconds * (1.0 if executor is None else 1.0 - WRITING)
         self.lowering = replace(self.budget, seconds=math.inf if plan.patient else lowering_s)
         self.pool: Pool | None = None
-        self._same_sends: dict[tuple[int, str], Algorithm] = {}  # By the algorithm's identity and another protocol.
+        self._taken_over: dict[str, list[Offer]] = {}  # By protocol, once the first protocol is searched.
 
     def run(self) -> SearchResult:
         """Search one protocol after another and merge their results; errors as those of `search`."""
@@ -170,7 +170,7 @@ class _ProtocolsSearch:
         plan = replace(self._plan, sizes=sizes[name], only_sizes=True, programs=programs)
         plan = self._plan.protocols.plan_for(plan, self._options, is_first=not self.results)
         try:
-            known = [offer.algorithm for offer in self._taken_over(name)] if self.results else []
+            known = [offer.algorithm for offer in self._take_over(name)]
             return search(self.problems[name], options, self._workers, self._report, plan, self._executor, known)
         except BudgetTooShort as error:  # The user knows the budget of all protocols.
             members = len(self._problem.ranks)
@@ -196,7 +196,7 @@ class _ProtocolsSearch:
         results = self.results.values()
         if self.pool is None:
             offers = [offer for result in results for offer in _offers(result)]
-            offers += [offer for name in self.able for offer in self._taken_over(name)]
+            offers += [offer for name in self.able for offer in self._take_over(name)]
             self.pool = Pool(self._executor, self.lowering, lambda text: self._report(text, None), _unlike(offers))
         if stop_reason == "interrupted":
             self.pool.stop()
@@ -221,25 +221,25 @@ class _ProtocolsSearch:
             other_engines=tuple(dict.fromkeys(name for result in results for name in result.other_engines)),
         )
 
-    def _taken_over(self, name: str) -> list[Offer]:
+    def _take_over(self, name: str) -> list[Offer]:
         """Return the algorithms of the first protocol under another protocol: the same sends at other times.
 
         Left out are algorithms of a quotient, schedules of more sends than the plan's `taken_over`, and those that use
-        links or switch operations which the other protocol's network lacks. There are none for the first protocol.
+        links or switch operations which the other protocol's network lacks. There are none for the first protocol, and
+        none before it is searched. They are made once.
         """
-        first, problem = next(iter(self.results)), self.problems[name]
-        offers = []
-        for algorithm in (offer.algorithm for offer in _offers(self.results[first]) if name != first):
+        first, problem = next(iter(self.results), name), self.problems[name]
+        if name == first or name in self._taken_over:
+            return self._taken_over.get(name, [])
+        offers = self._taken_over[name] = list[Offer]()
+        for algorithm in (offer.algorithm for offer in _offers(self.results[first])):
             is_large = len(algorithm.schedule) > self._plan.protocols.taken_over
             # Another protocol's network may lack what switches reduce or multicast.
             is_lacking = max(algorithm.schedule.link, default=0) >= problem.network.ncarriers
-            if algorithm.problem.quotient is not None or is_large or is_lacking:
-                continue
-            key = id(algorithm), name
-            if key not in self._same_sends:
+            if algorithm.problem.quotient is None and not is_large and not is_lacking:
                 under = replace(problem, collective=algorithm.problem.collective)
-                self._same_sends[key] = Algorithm(under, algorithm.schedule, algorithm.engine, "", algorithm.size_bytes)
-            offers.append(offer_of(self._same_sends[key], self.least_bytes[name]))
+                same_sends = Algorithm(under, algorithm.schedule, algorithm.engine, "", algorithm.size_bytes)
+                offers.append(offer_of(same_sends, self.least_bytes[name]))
         return offers
 
 

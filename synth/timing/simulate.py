@@ -137,7 +137,7 @@ class Clock:
         count = len(fixed[0])
         if run.interpreted:
             _interpreted += count
-            if not is_little(_interpreted - 1, self._loaded_from):
+            if not is_little(_interpreted, self._loaded_from):
                 run = Runner(interpreted=False)
                 fixed = run.columns(*map(np.asarray, fixed, _DTYPES))
                 self._fixed = run, fixed

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
+_SUM = -1  # In place of a shard's number: the sum of a rank's own shard.
 BLOCK = 256  # Values of int8 that share a scale.
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "int8": 1 / 254}  # By kind: u in the limit above.
 _HALF_TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -70,7 +71,7 @@ class CompressionState:
         if kind not in ROUNDING:
             raise InputError(f"compression {str(kind)[:40]!r}: is not known; it must be one of {', '.join(ROUNDING)}")
         self.kind, self.group, self.error_feedback = kind, group, error_feedback
-        self._lost: dict[tuple[Any, int, bool], Tensor] = {}
+        self._lost: dict[tuple[Any, int], Tensor] = {}  # By key, and the shard that was sent or _SUM.
 
     def sum(self, values: Tensor, key: Any = None) -> Tensor:
         """Return the sum of all ranks' values, the same on each rank; all ranks of the group must call it.
@@ -88,16 +89,16 @@ class CompressionState:
         shard += -shard % (BLOCK if self.kind == "int8" else 1)
         padded = torch.zeros(shard * ranks, dtype=torch.float32, device=values.device)
         padded[: len(values)] = values
-        sent = torch.stack([self._rounded(part, (key, place, False)) for place, part in enumerate(padded.split(shard))])
+        sent = torch.stack([self._rounded(part, (key, place)) for place, part in enumerate(padded.split(shard))])
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent, group=self.group)
         total = torch.stack([unpacked(message, self.kind) for message in received]).sum(0)
-        own = self._rounded(total, (key, -1, True))
+        own = self._rounded(total, (key, _SUM))
         gathered = torch.empty_like(sent)
         dist.all_gather_into_tensor(gathered.view(-1), own, group=self.group)
         return torch.cat([unpacked(message, self.kind) for message in gathered])[: len(values)].to(values.dtype)
 
-    def _rounded(self, values: Tensor, key: tuple[Any, int, bool]) -> Tensor:
+    def _rounded(self, values: Tensor, key: tuple[Any, int]) -> Tensor:
         """Return values as a message, with what was lost before under this key added; keep what is lost now."""
         if not self.error_feedback:
             return packed(values, self.kind)

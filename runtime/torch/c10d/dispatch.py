@@ -242,7 +242,6 @@ class Dispatcher:
         operation = OPERATIONS[name]
         opts = opts or operation.options()
         like = buffers.tensors[0]
-        self._wrapped_for(like)
         buffers.check_outputs(operation.kind.name)
         call = self._call(operation, buffers, opts)
         text = f"{call.collective}{self._root(operation, opts)} of blocks of {call.kind}"
@@ -331,8 +330,9 @@ class Dispatcher:
         Raises:
             RuntimeError: The back end refuses the call, or it is known to be in vain.
         """
-        (served_by, wrapped), core = self._named(choice.added, buffers.tensors[0]), self.core
-        name, on_cpu = wrapped.name(), buffers.tensors[0].device.type == "cpu"
+        core, like = self.core, buffers.tensors[0]
+        served_by, wrapped = self._named(choice.added, like)
+        name, on_cpu = wrapped.name(), like.device.type == "cpu"
         reason = "" if choice.reason in CHOSEN else choice.reason
         record = counters.count(issued.call.collective, served_by, issued.call.size_bytes, reason, len(core.ranks))
         copies, averages = Copies(on_cpu), on_cpu and op == "avg"

@@ -16,7 +16,16 @@ from runtime.torch.c10d.registered import EARLIER, Watched, plain, watched
 from runtime.torch.c10d.untraced import untraced_methods
 from runtime.torch.c10d.work import CombinedWork
 from runtime.torch.core import Terms, type_name
-from runtime.torch.programs.blocks import Blocks, Buffers, exchange_blocks, flat, reduce_blocks, split_rows, write_back
+from runtime.torch.programs.blocks import (
+    Blocks,
+    Buffers,
+    exchange_blocks,
+    flat,
+    reduce_blocks,
+    rows_fit,
+    split_rows,
+    write_back,
+)
 from runtime.torch.programs.rank_program import RankProgram
 from runtime.torch.programs.run import REDUCERS
 from runtime.torch.programs.transport import Transport
@@ -84,24 +93,19 @@ class Group(Watched):
                 """Make the call if the numbers of elements fit each other; return None if it must be looked at."""
                 if not has_rows(output, tensor, between):
                     return None
-                block = (output if operation == "reduce_scatter_tensor" else tensor).numel()
-                block = block // n if operation == "all_to_all_single" else block
-                return hand_over(
-                    (tensor, output), opts, Buffers([tensor], [output], block, n), (output, tensor, *between)
-                )
+                whole = output if operation == "all_gather_into_tensor" else tensor
+                buffers = Buffers([tensor], [output], whole.numel() // n, n)
+                return hand_over(buffers.tensors, opts, buffers, (output, tensor, *between))
 
             return straight
 
-        def rows_fit(tensor: Tensor, sizes: Any) -> bool:
-            """Return True if sizes are the rows of a block for each rank, or none are given and blocks are equal."""
-            rows = len(tensor) if tensor.dim() else -1
-            return len(sizes) == n and sum(sizes) == rows if sizes else rows >= 0 and rows % n == 0
-
         def exchanges(output: Tensor, tensor: Tensor, sizes: Sequence[Any]) -> bool:
             """Return True if the blocks of an all-to-all fit the tensors."""
-            if len(sizes) != 2 or not (rows_fit(output, sizes[0]) and rows_fit(tensor, sizes[1])):
+            if len(sizes) != 2 or not (output.dim() and tensor.dim()):
                 return False
-            return bool(sizes[0] or sizes[1] or output.numel() == tensor.numel())
+            has_sizes, (out_sizes, in_sizes) = any(sizes), sizes
+            fit = rows_fit(len(output), out_sizes, n) and rows_fit(len(tensor), in_sizes, n)
+            return fit and (has_sizes or output.numel() == tensor.numel())
 
         self._shorten_pair(
             "all_gather_single",

@@ -262,6 +262,17 @@ def reduce_blocks(transport: Transport, out: Tensor, parts: Sequence[Tensor], op
     out.copy_(total.view(out.shape))
 
 
+def rows_fit(rows: int, sizes: Sequence[int] | None, ranks: int) -> bool:
+    """Return True if rows are cut into one block for each rank by sizes, or evenly without any.
+
+    Args:
+        rows: Number of rows.
+        sizes: Number of rows of each block; None or empty for equal blocks.
+        ranks: Number of blocks.
+    """
+    return len(sizes) == ranks and sum(sizes) == rows if sizes else rows % ranks == 0
+
+
 def split_rows(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> list[Tensor]:
     """Return a tensor's rows in one block per rank, as views, of equal sizes if no sizes are given.
 
@@ -276,7 +287,7 @@ def split_rows(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> list[
     tensor = tensor if tensor.dim() else tensor.view(1)
     rows = tensor.shape[0]
     rows_of_rank = list(sizes) if sizes else [rows // ranks] * ranks
-    if len(rows_of_rank) != ranks or sum(rows_of_rank) != rows:
+    if not rows_fit(rows, sizes, ranks):
         raise InputError(
             f"all_to_all_single: blocks of {rows_of_rank} rows; it must be {ranks} blocks that add up to {rows}"
         )

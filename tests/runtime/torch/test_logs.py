@@ -106,7 +106,7 @@ def test_calls_that_overlap_stand_in_different_rows() -> None:
     calls = [
         TracedCall("allreduce", "gloo", EndedCall(8, generator.random(), generator.random() / 10)) for _ in range(300)
     ]
-    events = trace_events(calls, rank=2, now=1000.0)
+    events = trace_events(calls, rank=2, zero_s=1000.0)
     assert {event["pid"] for event in events} == {2}
     for row in {event["tid"] for event in events}:
         of_row = [event for event in events if event["tid"] == row]

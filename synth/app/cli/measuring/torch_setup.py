@@ -48,7 +48,9 @@ def torch_setup(ranks: int, topo: str | None, ops: str, sizes: str, budget: str,
     """
     if is_rank_of_job():
         raise InputError("torch-setup: starts its own processes; outside of torchrun, or run calibrate and tune in it")
-    names, _, _ = parse_collectives(ops), parse_sizes(sizes), parse_seconds(budget, "--budget")
+    names = parse_collectives(ops)
+    parse_sizes(sizes)
+    parse_seconds(budget, "--budget")
     if topo is not None and (count := load(topo).nranks) != ranks:
         raise InputError(f"--ranks {ranks}: {topo} has {count} ranks; it must be as many")
     BACKENDS["torch"].require()
@@ -68,7 +70,7 @@ def torch_setup(ranks: int, topo: str | None, ops: str, sizes: str, budget: str,
     for name in names:
         # A search that ends without a file leaves the collective to the built-in algorithms.
         _step(f"searching {name}", [name, "--topo", topology, "--budget", budget, "--out", library], allowed=(0, 1))
-    given = ["--library", library] if (folder / _LIBRARY).is_dir() else []
+    given = ["--library", library] if Path(library).is_dir() else []
     _step("comparing", ["tune", "--ranks", str(ranks), "--ops", ops, "--sizes", sizes, *given, "-o", table])
     rows = json.loads(Path(table).read_text(encoding="utf-8"))["rows"]
     say_fitted(*_gains(rows, names))
