@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from synth.engines.route import quick_schedule
-from synth.model.collective import Collective, alltoallv
+from synth.model.collective import Collective, uneven
 from synth.model.pattern import read_pattern
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule
@@ -91,7 +91,7 @@ def random_collective(rng: random.Random, nranks: int, folder: Path | None) -> s
         return name
     sizes = [[rng.choice((0, 1, 5, 1000)) for _ in range(nranks)] for _ in range(nranks)]
     sizes[0][1] = 7
-    return alltoallv(sizes)
+    return uneven("alltoallv", sizes)
 
 
 def random_problem(rng: random.Random, folder: Path | None = None, name: str | None = None) -> Problem:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from synth.search.settings import NONE
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from synth.model.collective import Collective
     from topologies.costs import Costs
     from topologies.topology import Topology
+
+    Sizes = (
+        str | Path | Sequence[float] | Sequence[Sequence[float]] | NDArray[Any]
+    )  # sizes of blocks, as users state them
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +34,8 @@ class QuestionArguments:
         without: Dead parts (see `topologies.faults.apply`); the answer then also has the healthy network's.
         degrade: Slow parts; the answer then also has the healthy network's.
         root: Rank of the root of a rooted collective; None for the group's first rank.
+        sizes: Bytes of the blocks, for the name of a collective whose blocks have sizes of their own: one number for
+            each rank (for alltoallv, rows of them), text such as `1M,0,3M`, or a file.
         size: Bytes, or text such as `64K`, for the one best algorithm; None for the frontier over all sizes.
         chunks: Chunks of a block; None for any number.
         steps: Steps in the k-synchronous model; None for any number.
@@ -58,6 +66,7 @@ class QuestionArguments:
     without: Sequence[str] = ()
     degrade: Sequence[str] = ()
     root: int | None = None
+    sizes: Sizes | None = None
     size: int | str | None = None
     chunks: int | None = None
     steps: int | None = None

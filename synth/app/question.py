@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from emit.library.programs import executor_for
 from emit.targets import TARGETS
 from synth.app.arguments import QuestionArguments
 from synth.engines.flow.quotients import quotient_question
 from synth.engines.registry import engines_named
 from synth.engines.request import Options
-from synth.model.collective import Collective
+from synth.model.collective import Collective, Floats
 from synth.model.deadline import now
 from synth.model.numbers import as_flag, as_seconds, as_text, as_texts, whole, whole_numbers
 from synth.model.problem import Problem, make_problem, parse_ranks
 from synth.model.registry import find_kind, parse_name
-from synth.model.sizes import parse_size
+from synth.model.sizes import parse_size, parse_size_list, read_size_list, read_sizes
 from synth.search.budget import check_budget
 from synth.search.question import Question
 from synth.search.settings import NONE, TargetSettings
@@ -48,6 +50,7 @@ def make_question(arguments: QuestionArguments) -> Question:
     without = as_texts(arguments.without, "without")
     topology = apply_faults(healthy, without, as_texts(arguments.degrade, "degrade"))
     dead, relay = dead_ranks(healthy, without), arguments.relay
+    sizes = block_sizes(arguments)
     is_whole = arguments.group is None or (isinstance(arguments.group, str) and arguments.group == "all")
     group = None if is_whole else listed_ranks(arguments, "group", healthy.nranks)
     if not isinstance(relay, str) or relay not in ("none", "all"):
@@ -58,11 +61,10 @@ def make_question(arguments: QuestionArguments) -> Question:
 
     def problem_on(variant: Topology) -> Problem:
         """Return the problem on a topology, or its quotient if it has one that can express what is pinned."""
-        quotient = None
-        name, is_plain = arguments.collective, (options.steps, options.rounds, root) == (None, None, None)
+        quotient, is_plain = None, (options.steps, options.rounds, root) == (None, None, None)
         if isinstance(name, str) and is_plain:
             quotient = quotient_question(variant, parse_name(name), members, relays, options.chunks)
-        return quotient or make_problem(variant, arguments.collective, members, relays, root=root)
+        return quotient or make_problem(variant, name, members, relays, root=root, sizes=sizes)
 
     problem = problem_on(topology)
     if options.chunks is not None:
@@ -84,6 +86,32 @@ def make_question(arguments: QuestionArguments) -> Question:
     if why_switches_forward and options.engine == "switch":
         raise InputError(f"--engine switch: {why_switches_forward}")
     return Question(problem, options, settings, problem_on(healthy) if is_hurt else None, why_switches_forward)
+
+
+def block_sizes(arguments: QuestionArguments) -> Floats | None:
+    """Return the bytes of the blocks that arguments state, shape (k,), or (k, k) for alltoallv; None without sizes.
+
+    Text with a comma is a list of sizes; other text names a file. Whether numbers are possible sizes, and as many as
+    there are ranks, is not checked.
+
+    Raises:
+        InputError: The collective has blocks of one size, or brings its own sizes; the file cannot be read; or a size
+            in text is none.
+    """
+    sizes, label = arguments.sizes, arguments.name("sizes")
+    if sizes is None:
+        return None
+    if isinstance(arguments.collective, Collective):
+        raise InputError(f"{label}: a Collective has its own sizes; leave them out")
+    kind = find_kind(parse_name(arguments.collective))
+    if isinstance(sizes, str) and "," in sizes and not kind.by_pair:
+        return parse_size_list(sizes, label).astype(float)
+    if isinstance(sizes, str | Path):
+        return (read_sizes if kind.by_pair else read_size_list)(sizes).astype(float)
+    try:
+        return np.asarray(sizes, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{label}: is no table of numbers; it must be the bytes of each block") from None
 
 
 def target_settings(arguments: QuestionArguments) -> TargetSettings:

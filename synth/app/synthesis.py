@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import DataFrame
 
+    from synth.app.arguments import Sizes
+
 
 @dataclass(eq=False)
 class Synthesis:
@@ -328,6 +330,7 @@ def synthesize(  # It has a parameter for each option of a question, so that edi
     without: Sequence[str] = (),
     degrade: Sequence[str] = (),
     root: int | None = None,
+    sizes: Sizes | None = None,
     size: int | str | None = None,
     chunks: int | None = None,
     steps: int | None = None,
@@ -354,6 +357,8 @@ def synthesize(  # It has a parameter for each option of a question, so that edi
         without: Dead parts, such as "link:0-1" or "rank:3"; the healthy network is searched too, for comparison.
         degrade: Slow parts, such as "link:0-1=50%"; the healthy network is searched too.
         root: Rank of the root of a rooted collective; None for the group's first rank.
+        sizes: Bytes of the blocks of allgatherv, reducescatterv, gatherv and scatterv: one number for each rank; of
+            alltoallv: k rows of k numbers. Or text such as "1M,0,3M", or a file.
         size: Bytes, or text such as "64K", for the one best algorithm; None for the best at every size.
         chunks: Chunks of a block; None for any number.
         steps: Steps in the k-synchronous model; None for any number.
@@ -375,8 +380,8 @@ def synthesize(  # It has a parameter for each option of a question, so that edi
         InputError: An argument cannot be right; the message is one line.
     """
     arguments = QuestionArguments(
-        collective, topo, group, relay=relay, without=without, degrade=degrade, root=root, size=size, chunks=chunks,
-        steps=steps, rounds=rounds, engine=engine, budget=budget, seed=seed, target=target, sms=sms,
+        collective, topo, group, relay=relay, without=without, degrade=degrade, root=root, sizes=sizes, size=size,
+        chunks=chunks, steps=steps, rounds=rounds, engine=engine, budget=budget, seed=seed, target=target, sms=sms,
         groups_overlap=groups_overlap, scratch_limit=scratch_limit, costs=costs, switch_ops=switch_ops,
     )  # fmt: skip
     if progress is not None and not callable(progress):

@@ -272,43 +272,63 @@ def one_shot(collective: Collective) -> Collective:
     )
 
 
-def alltoallv(sizes_bytes: Sequence[Sequence[float]] | Floats) -> Collective:
-    """Return an all-to-all whose blocks may each have a different size.
+def uneven(name: str, sizes_bytes: Sequence[float] | Sequence[Sequence[float]] | Floats, root: int = 0) -> Collective:
+    """Return a collective whose blocks may each have a different size, such as alltoallv, allgatherv or gatherv.
 
-    Each entry above 0 is a chunk, numbered row by row; those of a rank to itself are included. A chunk's fraction is
-    its entry / the message size. In a rank's buffers the places count chunks: by destination in the input, by source in
-    the output; entries of 0 take no place.
+    Each size above 0 is a chunk, in the order of the blocks of the collective with equal blocks; those of a rank to
+    itself are included. A chunk's fraction is its size / the message size. In a rank's buffers the places count chunks
+    in the order of the blocks; blocks of size 0 take no place.
 
     Args:
-        sizes_bytes: Bytes that rank i sends to rank j, shape (k, k). The message size is the largest sum of a row (the
-            fullest send buffer); at another message size all blocks scale with it.
+        name: Any spelling of a collective whose blocks have sizes of their own.
+        sizes_bytes: Bytes of the block of each rank, shape (k,); for alltoallv the bytes that rank i sends to rank j,
+            shape (k, k). The message size is the sum of the blocks, which is the fuller buffer; for alltoallv it is the
+            largest sum of a row (the fullest send buffer). At another message size all blocks scale with it.
+        root: The root's position in the group, for a collective with a root.
 
     Raises:
-        InputError: The matrix is not square, k < 2, an entry is negative or not finite, a row's sum is too large for a
+        InputError: The sizes have another shape, k < 2, a size is negative or not finite, a sum is too large for a
             float, or no rank sends anything to another rank.
     """
+    kind = KINDS[parse_name(name)]
+    form = "k rows of k numbers (bytes)" if kind.by_pair else "one number (bytes) for each rank"
     try:
         table = np.asarray(sizes_bytes, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError("alltoallv: the size matrix must be k rows of k numbers (bytes)") from None
-    if table.ndim != 2 or table.shape[0] != table.shape[1] or len(table) < 2:
-        raise InputError(f"alltoallv: the size matrix has shape {table.shape}; it must be k × k with k ≥ 2")
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{kind.name}: the sizes are no table of numbers; they must be {form}") from None
+    if table.ndim != 1 + kind.by_pair or len(set(table.shape)) > 1 or len(table) < 2:
+        raise InputError(f"{kind.name}: the sizes have shape {table.shape}; they must be {form}, k ≥ 2")
     bad = np.argwhere(~np.isfinite(table) | (table < 0))
     if len(bad):
-        i, j = (int(x) for x in bad[0])
-        raise InputError(f"alltoallv: size[{i}][{j}] is {table[i, j]}; it must be a number of bytes, 0 or more")
+        index = "".join(f"[{i}]" for i in bad[0])
+        raise InputError(f"{kind.name}: size{index} is {table[tuple(bad[0])]}; it must be a number of bytes, 0 or more")
     with np.errstate(over="ignore"):
-        size = table.sum(axis=1).max()
-    if not np.isfinite(size):
-        raise InputError("alltoallv: a row's sizes add up to more than a number can hold; it must be bytes")
-    if not (table - np.diag(np.diag(table))).any():
-        raise InputError("alltoallv: every size between two ranks is 0; it must be more for at least one pair")
-    source, dest = np.nonzero(table)
-    chunk = np.arange(len(source))
-    pre, post = np.column_stack([source, chunk]), np.column_stack([dest, chunk])
-    # A rank's blocks lie one after the other in its buffers; empty blocks take no place.
-    places, share = (_place_within(end, len(table)) for end in (source, dest)), table[source, dest] / size
-    return make_collective("alltoallv", len(table), share, pre, post, *places, nchunks=len(chunk))
+        message_bytes = table.sum(axis=-1).max()
+    if not np.isfinite(message_bytes):
+        raise InputError(f"{kind.name}: the sizes add up to more than a number can hold; they must be bytes")
+    even, is_kept = named(kind.even, len(table), 1, root), table.ravel() > 0
+    chunk_of_block = np.cumsum(is_kept) - 1
+
+    def kept_rows(blocks: Ints) -> tuple[Ints, Ints]:
+        """Return the rows (rank, chunk) of blocks that are not empty, and each row's place in its rank's buffer."""
+        rank, block = blocks[is_kept[blocks[:, 1]]].T
+        return np.column_stack([rank, chunk_of_block[block]]), _place_within(rank, len(table))
+
+    (pre, in_index), (post, out_index) = kept_rows(even.pre), kept_rows(even.post)
+    if np.array_equal(pre, post):  # No chunk is wanted where it is not held.
+        raise InputError(f"{kind.name}: every size between two ranks is 0; it must be more for at least one pair")
+    return make_collective(
+        kind.name,
+        len(table),
+        table.ravel()[is_kept] / message_bytes,
+        pre,
+        post,
+        in_index,
+        out_index,
+        nchunks=int(is_kept.sum()),
+        reduces=KINDS[kind.even].reduces,
+        root=even.root,
+    )
 
 
 def _place_within(owner: Ints, k: int) -> Ints:
@@ -319,7 +339,7 @@ def _place_within(owner: Ints, k: int) -> Ints:
     return place
 
 
-def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
+def named(name: str, nranks: int, chunks: int, root: int = 0, sizes: Floats | None = None) -> Collective:
     """Return a named collective over `nranks` ranks with `chunks` chunks a block and its root at position `root`.
 
     Args:
@@ -327,27 +347,37 @@ def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
         nranks: Number of ranks in the group, at least 2.
         chunks: Number of chunks a block, at least 1.
         root: The root's position in the group. It is checked for every collective; one without a root has root 0.
+        sizes: Bytes of the blocks, for a collective whose blocks have sizes of their own (see `uneven`).
 
     Raises:
-        InputError: The name is unknown or needs a matrix of sizes (alltoallv), there are fewer than two ranks or no
-            chunks, the root is outside the group, or a condition has more than 40 million rows.
+        InputError: The name is unknown or needs sizes (alltoallv), or has none; the sizes are wrong or for another
+            number of ranks; there are fewer than two ranks or no chunks, the root is outside the group, or a condition
+            has more than 40 million rows.
     """
     kind = KINDS[parse_name(name)]
-    if kind.by_size:
-        raise InputError(f"{kind.name}: its name does not state its sizes; give a size matrix (--sizes FILE)")
+    if kind.even and sizes is None:
+        raise InputError(f"{kind.name}: its name does not state the sizes of its blocks; give them (--sizes)")
+    if sizes is not None and not kind.even:
+        forms = ", ".join(f"{row.name} instead of {row.even}" for row in KINDS.values() if row.even)
+        raise InputError(f"sizes: {kind.name} has blocks of one size; leave them out (with sizes: {forms})")
     if nranks < 2:
         raise InputError(f"group: has {nranks} rank; it must be at least 2")
     if chunks < 1:
         raise InputError(f"chunks: {chunks} is not possible; it must be 1 or more")
     if not 0 <= root < nranks:
         raise InputError(f"root: position {root} is not in the group; it must be 0 to {nranks - 1}")
-    if kind.entries(nranks) * chunks > MAX_ENTRIES:
+    if find_kind(kind.even or kind.name).entries(nranks) * chunks > MAX_ENTRIES:
         raise InputError(
             f"{kind.name}: {nranks} ranks × {chunks} chunks do not fit in memory; use fewer chunks or ranks"
         )
-    collective = (
-        replace(kind.build(nranks, root), name=kind.name) if kind.build else _collective_from_words(kind, nranks, root)
-    )
+    if sizes is not None:
+        collective = uneven(kind.name, sizes, root)
+    elif kind.build:
+        collective = replace(kind.build(nranks, root), name=kind.name)
+    else:
+        collective = _collective_from_words(kind, nranks, root)
+    if collective.nranks != nranks:
+        raise InputError(f"{kind.name}: has sizes for {collective.nranks} ranks; they must be for the group's {nranks}")
     return subdivided(collective, chunks)
 
 

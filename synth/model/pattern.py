@@ -24,9 +24,9 @@ from pathlib import Path
 
 import numpy as np
 
-from synth.model.collective import Collective, Floats, Ints, alltoallv, make_collective
+from synth.model.collective import Collective, Floats, Ints, make_collective
 from synth.model.registry import parse_name
-from synth.model.sizes import MAX_CELLS, MAX_FILE_BYTES, MAX_POSITIONS, read_sizes
+from synth.model.sizes import MAX_CELLS, MAX_FILE_BYTES, MAX_POSITIONS
 from topologies.errors import InputError
 from topologies.text.fields import Fields, parse_toml, shown
 from topologies.text.files import origin_of, read_text
@@ -60,22 +60,6 @@ class _PatternEntry:
     data: str
     weight: float
     count: int
-
-
-def collective_of(name: str, file: str | None) -> str | Collective:
-    """Return a collective's name, or the Collective in its file: a pattern, or the sizes of an alltoallv.
-
-    Args:
-        name: A collective's name, or "pattern". Without a file it is returned as it is; with a file, every name but
-            "pattern" means alltoallv.
-        file: The pattern's or the sizes' file; None where the name is enough.
-
-    Raises:
-        InputError: The file cannot be read or states no such collective.
-    """
-    if file is None:
-        return name
-    return read_pattern(file) if name == "pattern" else alltoallv(read_sizes(file).astype(float))
 
 
 def read_pattern(path: str | Path) -> Collective:

@@ -298,6 +298,7 @@ def make_problem(
     relays: Sequence[int] = (),
     chunks: int = 1,
     root: int | None = None,
+    sizes: Floats | None = None,
 ) -> Problem:
     """Build a problem from a collective and ranks of a topology.
 
@@ -308,11 +309,12 @@ def make_problem(
         relays: Topology ranks outside the group that may forward and add, in any order.
         chunks: Chunks a block, for a name; a Collective has its own.
         root: A topology rank of the group, for a name; the first of the group when None. A Collective has its own.
+        sizes: Bytes of the blocks, for the name of a collective whose blocks have sizes of their own.
 
     Raises:
         InputError: Ranks do not exist or repeat, the group has fewer than two ranks, a relay is inside the group, the
-            root is outside, the collective is unknown, too large or for another number of ranks, or chunks cannot get
-            to where they are wanted.
+            root is outside, the collective is unknown, too large or for another number of ranks, the sizes are wrong or
+            missing, or chunks cannot get to where they are wanted.
     """
     members = check_group(group, topology.nranks)
     outsiders = tuple(sorted(int(r) for r in relays))
@@ -326,7 +328,7 @@ def make_problem(
         if root is not None and root not in members:
             first = ",".join(map(str, members[:16]))
             raise InputError(f"root: rank {root} is not in the group {first}{'…' if len(members) > 16 else ''}")
-        collective = named(collective, len(members), chunks, 0 if root is None else members.index(root))
+        collective = named(collective, len(members), chunks, 0 if root is None else members.index(root), sizes)
     if collective.nranks != len(members):
         raise InputError(f"group: has {len(members)} ranks, but {collective.name} is stated for {collective.nranks}")
     problem = Problem(topology, collective, members, outsiders, network(topology, members + outsiders, len(members)))

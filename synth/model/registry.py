@@ -51,7 +51,8 @@ class CollectiveKind:
         bus_factor: Function from the number of ranks to busbw / algbw as nccl-tests defines it; None where it does not.
         inplace: The buffer (i or o) that holds all data where formats know the collective in place; else empty.
         spellings: Other names, in lower case without _ and -: torch.distributed's, MPI's.
-        by_size: Whether a matrix of sizes is needed besides the name.
+        even: Name of the collective that this one is if all blocks have the same size; empty if they always have. The
+            sizes must be stated besides the name, and the words stay empty.
         build: Function from the number of ranks and the root's position to the Collective with one chunk a block, where
             the words are not enough.
     """
@@ -65,21 +66,26 @@ class CollectiveKind:
     bus_factor: Factor = lambda _: None
     inplace: str = ""
     spellings: tuple[str, ...] = ()
-    by_size: bool = False
+    even: str = ""
     build: Callable[[int, int], Any] | None = None
 
     @property
     def by_name(self) -> bool:
         """Return whether the name, the number of ranks and the root state the collective.
 
-        That is so for every named collective but those that need a matrix of sizes.
+        That is so for every named collective but those whose blocks have sizes of their own.
         """
-        return bool(self.name) and not self.by_size
+        return bool(self.name) and not self.even
+
+    @property
+    def by_pair(self) -> bool:
+        """Return whether the sizes are a matrix, of a block for each pair of ranks, and not one size for each rank."""
+        return find_kind(self.even).unit == PAIR
 
     @property
     def rooted(self) -> bool:
         """Return whether the collective has a root."""
-        return ROOT in (self.before, self.after)
+        return ROOT in (self.before, self.after) or (bool(self.even) and find_kind(self.even).rooted)
 
     @property
     def whole(self) -> str:
@@ -163,7 +169,7 @@ for _row in (
         "alltoall", "Every rank sends a block of its own to every other.", OWN, OWN, PAIR, bus_factor=_shares,
         spellings=("alltoallsingle",),
     ),
-    CollectiveKind("alltoallv", "All-to-all with a size of its own for every pair (--sizes).", by_size=True),
+    CollectiveKind("alltoallv", "All-to-all with a size of its own for every pair (--sizes).", even="alltoall"),
     CollectiveKind(
         "broadcast", "The root's buffer goes to all.", ROOT, EVERY, BUFFER, bus_factor=_once, spellings=("bcast",)
     ),
@@ -172,6 +178,12 @@ for _row in (
     ),
     CollectiveKind("scatter", "Every rank gets its block from the root.", ROOT, OWN, SHARE, bus_factor=_shares),
     CollectiveKind("gather", "The root gets every rank's block.", OWN, ROOT, SHARE, bus_factor=_shares),
+    CollectiveKind("allgatherv", "Every rank gets all blocks, each of its own size (--sizes).", even="allgather"),
+    CollectiveKind(
+        "reducescatterv", "Every rank gets its block, of its own size, of the sum (--sizes).", even="reducescatter"
+    ),
+    CollectiveKind("scatterv", "Every rank gets its block, of its own size, from the root (--sizes).", even="scatter"),
+    CollectiveKind("gatherv", "The root gets every rank's block, each of its own size (--sizes).", even="gather"),
     # This is sendrecv of nccl-tests.
     CollectiveKind("sendrecv", "Every rank sends its buffer to the next, the last to the first.", OWN, NEXT, BUFFER),
     # See section 7 of MSCCLang.

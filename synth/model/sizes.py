@@ -1,4 +1,4 @@
-"""Read message sizes such as 64K, and the size matrix of an alltoallv."""
+"""Read message sizes such as 64K, and the sizes of blocks: a matrix for an alltoallv, a list for an allgatherv."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ _SIZE = re.compile(r"([0-9]{1,30})\s*([KMG]?)(?:(?<=[KMG])I)?B?")
 _POWER = {"": 0, "K": 10, "M": 20, "G": 30}
 _SIZE_FORM = "it must be bytes, or K, M or G for powers of 1024, such as 4096, 64K or 2G"
 _TABLE_FORM = "it must be an array of k arrays of k sizes in bytes"
+_LIST_FORM = "it must be an array of k sizes in bytes"
 
 
 def parse_size(text: str, label: str) -> int:
@@ -62,7 +63,7 @@ def read_sizes(path: str | Path) -> Ints:
             or the rows do not make a square.
     """
     text, origin = read_text(path, "a file with the size matrix", MAX_FILE_BYTES), origin_of(path)
-    rows = _json_rows(text, origin) if text.lstrip().startswith(("[", "{")) else _text_rows(text, origin)
+    rows = _json_rows(text, origin) if _is_json(text) else _text_rows(text, origin)
     width = len(rows[0][1]) if rows else 0
     for place, row in rows:
         if len(row) != width:
@@ -76,6 +77,46 @@ def read_sizes(path: str | Path) -> Ints:
     if np.count_nonzero(sizes) > MAX_CELLS:
         raise InputError(f"{origin}: {np.count_nonzero(sizes)} sizes above 0; it must be at most {MAX_CELLS}")
     return sizes
+
+
+def read_size_list(path: str | Path) -> Ints:
+    """Read the bytes of each position's block: int64, shape (k,), 2 ≤ k ≤ 4096.
+
+    The file is text, k sizes with commas, blanks or ends of lines between them and `#` before comments; or JSON, an
+    array of k sizes. Sizes are as in `parse_size`, and may be 0.
+
+    Raises:
+        InputError: The file cannot be read or is too large, an entry is no size, or there are too few or too many.
+    """
+    text, origin = read_text(path, "a file with the list of sizes", MAX_FILE_BYTES), origin_of(path)
+    if _is_json(text):
+        sizes = _json_row(_json_array(text, origin, _LIST_FORM), origin)
+    else:
+        sizes = [size for _, row in _text_rows(text, origin) for size in row]
+    return _checked_list(sizes, origin)
+
+
+def parse_size_list(text: str, label: str) -> Ints:
+    """Return the bytes of sizes with commas between them, such as `1M,0,3M`: int64, shape (k,), 2 ≤ k ≤ 4096.
+
+    Raises:
+        InputError: An item is no size, or there are too few or too many; the message begins with `label`.
+    """
+    items = text.split(",")
+    _check_count(len(items), "sizes", label)
+    return _checked_list([_parse_bytes(item, f"{label}: size {i}") for i, item in enumerate(items, start=1)], label)
+
+
+def _checked_list(sizes: list[int], label: str) -> Ints:
+    """Return sizes as int64; raise InputError, with a message that begins with `label`, unless 2 to 4096 are there."""
+    if not 2 <= len(sizes) <= MAX_POSITIONS:
+        raise InputError(f"{label}: has {len(sizes)} sizes; it must be one for each rank, 2 to {MAX_POSITIONS}")
+    return np.array(sizes, dtype=np.int64)
+
+
+def _is_json(text: str) -> bool:
+    """Return whether the content of a file of sizes is meant as JSON."""
+    return text.lstrip().startswith(("[", "{"))
 
 
 def _check_count(count: int, noun: str, place: str) -> None:
@@ -111,6 +152,26 @@ def _text_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
     return rows
 
 
+def _json_array(text: str, origin: str, form: str) -> list[Any]:
+    """Return the array that a JSON file holds, of at most 4096 items; what they are is not checked.
+
+    Raises:
+        InputError: It is not JSON, no array, nested too deeply or too long; the message ends with `form`.
+    """
+    if nested_too_deeply(text):
+        raise InputError(f"{origin}: nested too deeply; {form}")
+    try:
+        table = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{origin}:{error.lineno}: not JSON: {error.msg}, column {error.colno}") from None
+    except ValueError:
+        raise InputError(f"{origin}: holds a number of more than 4300 digits; {form}") from None
+    if not isinstance(table, list):
+        raise InputError(f"{origin}: holds {shown(table)}; {form}")
+    _check_count(len(table), "rows" if form == _TABLE_FORM else "sizes", origin)
+    return table
+
+
 def _json_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
     """Read the rows of a JSON file's content, each as (`origin`: row i, sizes in bytes).
 
@@ -118,25 +179,18 @@ def _json_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
         InputError: It is not JSON, no array of arrays, nested too deeply, has a wrong size, or has more than 4096 rows
             or sizes in a row.
     """
-    if nested_too_deeply(text):
-        raise InputError(f"{origin}: nested too deeply; {_TABLE_FORM}")
-    try:
-        table = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{origin}:{error.lineno}: not JSON: {error.msg}, column {error.colno}") from None
-    except ValueError:
-        raise InputError(f"{origin}: holds a number of more than 4300 digits; {_TABLE_FORM}") from None
-    if not isinstance(table, list):
-        raise InputError(f"{origin}: holds {shown(table)}; {_TABLE_FORM}")
-    _check_count(len(table), "rows", origin)
     rows: list[tuple[str, list[int]]] = []
-    for i, row in enumerate(table, start=1):
+    for i, row in enumerate(_json_array(text, origin, _TABLE_FORM), start=1):
         if not isinstance(row, list):
             raise InputError(f"{origin}: row {i} is {shown(row)}; {_TABLE_FORM}")
         _check_count(len(row), "sizes in a row", f"{origin}: row {i}")
-        cells = [_json_size(x, f"{origin}: row {i}, column {j}") for j, x in enumerate(row, start=1)]
-        rows.append((f"{origin}: row {i}", cells))
+        rows.append((f"{origin}: row {i}", _json_row(row, f"{origin}: row {i}")))
     return rows
+
+
+def _json_row(row: list[Any], label: str) -> list[int]:
+    """Return the bytes of the sizes of a JSON array; raise InputError, beginning with `label`, for a wrong size."""
+    return [_json_size(value, f"{label}, column {j}") for j, value in enumerate(row, start=1)]
 
 
 def _json_size(value: Any, label: str) -> int:

@@ -263,8 +263,8 @@ def _call(table: Mapping[str, Any], where: str, axes: Sequence[Axis], values: Ma
         collective = parse_name(table["collective"])
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    if KINDS[collective].by_size:
-        raise InputError(f"{where}: collective {collective} needs a size for every pair; it must be one with one size")
+    if KINDS[collective].even:
+        raise InputError(f"{where}: collective {collective} needs sizes of blocks; it must be {KINDS[collective].even}")
     return Call(
         name=name,
         collective=collective,

@@ -20,7 +20,7 @@ from emit.msccl.format import write_msccl
 from emit.mscclpp.format import write_plan
 from emit.program import Gpu, Program, Step, ThreadBlock
 from synth.bounds.prove import prove
-from synth.model.collective import alltoallv
+from synth.model.collective import uneven
 from synth.model.pattern import read_pattern
 from synth.model.problem import make_problem
 from synth.model.sizes import read_sizes
@@ -288,7 +288,7 @@ def _read_pattern(path: Path) -> None:
 
 
 def _read_sizes(path: Path) -> None:
-    alltoallv(read_sizes(path).astype(float))
+    uneven("alltoallv", read_sizes(path).astype(float))
 
 
 def _read_proof(path: Path) -> None:

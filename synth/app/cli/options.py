@@ -109,7 +109,7 @@ class SearchCommand:
 
     Attributes:
         question: The arguments of the question, with the collective's name.
-        file: File of the pattern, or of the sizes of alltoallv; None for other collectives.
+        file: File of the pattern; None for a collective with a name.
         begun: Time of `synth.model.deadline.now` at the command's start.
         budget_s: Seconds for the search.
         groups: Concurrent groups as text; None for one group.

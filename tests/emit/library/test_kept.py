@@ -20,7 +20,7 @@ from emit.library.selection.lookup import choose
 from emit.library.selection.selector import LibraryCall
 from emit.targets import TARGETS
 from synth import synthesize
-from synth.model.collective import alltoallv
+from synth.model.collective import uneven
 from synth.search.result import SearchResult
 from synth.search.settings import NONE, TargetSettings
 from synth.solvers.workers import Workers
@@ -252,7 +252,7 @@ def test_files_of_a_pattern_are_compared_with_the_pattern(tmp_path: Path) -> Non
     """Check that files of a pattern are compared with the pattern, since the goal in the index may be changed."""
     sizes = [[0, 1000, 30], [500, 0, 1], [7, 200, 0]]
     results = [
-        synthesize(alltoallv(sizes), "full:3", target="msccl", budget=10, engine=engine).result
+        synthesize(uneven("alltoallv", sizes), "full:3", target="msccl", budget=10, engine=engine).result
         for engine in ("route", "route")
     ]
     save(results[0], tmp_path, TargetSettings("msccl"))
@@ -264,7 +264,7 @@ def test_files_of_a_pattern_are_compared_with_the_pattern(tmp_path: Path) -> Non
     entry = load_index(tmp_path)[0]
     stated = entry.row["goal"]["required"][0]
     index.write_text(index.read_text().replace(f'"required": [[{stated[0]},', f'"required": [[{stated[0] + 1},', 1))
-    other_pattern = alltoallv([[0, 1000, 30], [500, 0, 1], [7, 300, 0]])
+    other_pattern = uneven("alltoallv", [[0, 1000, 30], [500, 0, 1], [7, 300, 0]])
     assert "another goal" in remarks_with(save(results[1], tmp_path, TargetSettings("msccl")), "thrown out")
     saved = save(
         synthesize(other_pattern, "full:3", target="msccl", budget=10, engine="route").result,
@@ -332,7 +332,7 @@ def test_kept_files_of_unequal_blocks_are_timed_at_the_sizes_that_executors_see(
     for engine in ("flow", "route"):
         with Workers(()) as no_workers:
             arguments = {"target": "msccl", "engine": engine, "budget": 3, "workers": no_workers, "costs": "none"}
-            result = synthesize(alltoallv(EVEN), "ring:4", **arguments).result
+            result = synthesize(uneven("alltoallv", EVEN), "ring:4", **arguments).result
         saved = save(result, tmp_path, TargetSettings("msccl"))
     kept_rows = [row for row in saved.rows if row["kept"]]
     assert kept_rows

@@ -12,7 +12,7 @@ from emit.msccl.read import read_msccl
 from runtime.bench import Settings, measure
 from runtime.host.executor import HostExecutor
 from synth.app.synthesis import synthesize
-from synth.model.collective import alltoallv
+from synth.model.collective import uneven
 from synth.search.settings import TargetSettings
 from synth.solvers.workers import Workers
 from tests.synth.model.test_common_chunk import EVEN, ODD
@@ -23,7 +23,7 @@ from tests.synth.model.test_common_chunk import EVEN, ODD
 def test_the_file_is_right_runs_and_never_beats_its_bound(sizes: list[list[int]], target: str, tmp_path: Path) -> None:
     with Workers(()) as no_workers:
         options = {"engine": "flow", "budget": 3, "target": target, "workers": no_workers, "costs": "none"}
-        result = synthesize(alltoallv(sizes), "dgx-a100", [0, 1, 2, 3], **options).result
+        result = synthesize(uneven("alltoallv", sizes), "dgx-a100", [0, 1, 2, 3], **options).result
     saved = save(result, tmp_path, TargetSettings(target))
     assert not saved.refused
     for entry, served in zip(load_index(tmp_path), saved.result.ranges, strict=True):

@@ -32,7 +32,7 @@ from synth.concurrent.union import (
     union_problem,
 )
 from synth.engines.request import Options
-from synth.model.collective import Collective, alltoallv, named
+from synth.model.collective import Collective, named, uneven
 from synth.model.defects import DefectError
 from synth.model.problem import make_problem
 from synth.model.schedule import Schedule
@@ -378,7 +378,7 @@ def test_a_stray_plan_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_patterns_and_unequal_sizes_in_one_union() -> None:
-    sizes = alltoallv([[0, 3, 1], [2, 0, 2], [5, 0, 0]])
+    sizes = uneven("alltoallv", [[0, 3, 1], [2, 0, 2], [5, 0, 0]])
     members = [Member((0, 1, 2), sizes, 1e6), *members_of(((3, 4), "broadcast", 5e6))]
     result = quick("ring:6", members)
     assert isinstance(result.problem.members[0].collective, Collective)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.model.collective import Collective, alltoallv, named, subdivided
+from synth.model.collective import Collective, named, subdivided, uneven
 from synth.model.registry import KINDS, parse_name
 from tests.random_problems import NAMED, NAMES, ROOTED, TRANSLATABLE
 from topologies.errors import InputError
@@ -170,7 +170,7 @@ def test_alltoallv_layout(k: int, data: st.DataObject) -> None:
     size = st.sampled_from([0, 0, 1, 3, 1000, 2.5])
     sizes = data.draw(st.lists(st.lists(size, min_size=k, max_size=k), min_size=k, max_size=k))
     sizes[k - 1][0] = 4
-    collective = alltoallv(sizes)
+    collective = uneven("alltoallv", sizes)
     check_form(collective)
     largest = max(sum(row) for row in sizes)
     expected: dict[Place, list[Place]] = {}
@@ -204,7 +204,7 @@ def test_alltoallv_layout(k: int, data: st.DataObject) -> None:
 )
 def test_alltoallv_refusals(sizes: list[list[float]], fragments: list[str]) -> None:
     with pytest.raises(InputError) as error:
-        alltoallv(sizes)
+        uneven("alltoallv", sizes)
     assert "\n" not in str(error.value)
     for word in fragments:
         assert word in str(error.value)
@@ -212,4 +212,4 @@ def test_alltoallv_refusals(sizes: list[list[float]], fragments: list[str]) -> N
 
 def test_alltoallv_of_more_than_a_float_holds() -> None:
     with pytest.raises(InputError):
-        alltoallv([[0, 1e308, 1e308], [0, 0, 0], [0, 0, 0]])
+        uneven("alltoallv", [[0, 1e308, 1e308], [0, 0, 0], [0, 0, 0]])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from synth.model.collective import Collective, alltoallv, named
+from synth.model.collective import Collective, named, uneven
 from synth.model.common_chunk import CommonChunk, common_chunk
 
 EVEN = [[0, 4096, 8192, 1024], [2048, 0, 4096, 512], [1024, 6144, 0, 3072], [4096, 1024, 2048, 0]]
@@ -26,7 +26,7 @@ def check_layout(whole: Collective, common: CommonChunk) -> None:
 
 
 def test_a_common_divisor_is_exact() -> None:
-    whole = alltoallv(EVEN)
+    whole = uneven("alltoallv", EVEN)
     common = common_chunk(whole)
     check_layout(whole, common)
     assert common.padding == 0
@@ -35,7 +35,7 @@ def test_a_common_divisor_is_exact() -> None:
 
 @pytest.mark.parametrize("most", [100, 1024])
 def test_without_a_common_divisor_blocks_are_padded_as_stated(most: int) -> None:
-    whole = alltoallv(ODD)
+    whole = uneven("alltoallv", ODD)
     common = common_chunk(whole, most)
     check_layout(whole, common)
     assert 0 < common.padding < 10 / most

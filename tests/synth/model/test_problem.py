@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.model.collective import Collective, alltoallv, named
+from synth.model.collective import Collective, named, uneven
 from synth.model.problem import Problem, hops, least_latency, make_problem, parse_ranks
 from tests.random_problems import random_problem
 from topologies.errors import InputError
@@ -74,7 +74,7 @@ def test_named_relays_are_enough() -> None:
 def test_only_chunks_that_move_need_a_path() -> None:
     assert make_problem(ONE_WAY, "broadcast", root=0).nranks == 3
     assert make_problem(ONE_WAY, "reduce", root=2).nranks == 3
-    assert make_problem(ISLANDS, alltoallv([[0, 1, 0, 0], [0] * 4, [0] * 4, [0, 0, 3, 0]])).nranks == 4
+    assert make_problem(ISLANDS, uneven("alltoallv", [[0, 1, 0, 0], [0] * 4, [0] * 4, [0, 0, 3, 0]])).nranks == 4
 
 
 def test_a_sum_needs_all_its_paths_though_a_plain_chunk_has_the_same_ends() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.engines.route import quick_schedule
-from synth.model.collective import alltoallv, named
+from synth.model.collective import named, uneven
 from synth.model.pattern import read_pattern
 from synth.model.problem import make_problem
 from synth.storage.columns import replace_all, write_columns
@@ -55,7 +55,7 @@ def test_all_other_collectives_are_stored_in_full(tmp_path: Path) -> None:
     moved = replace(named("alltoall", 3, 1), in_index=named("alltoall", 3, 1).in_index[::-1].copy())
     for collective in (
         read_pattern(tmp_path / "p.toml"),
-        alltoallv([[0, 3, 1], [7, 0, 0], [1, 1, 0.3]]),
+        uneven("alltoallv", [[0, 3, 1], [7, 0, 0], [1, 1, 0.3]]),
         moved,
         replace(named("allgather", 3, 1), name="allgather-like"),
     ):

@@ -20,6 +20,7 @@ from emit.library.entry import SCHEDULES
 from emit.library.saving.save import Saved, folder_of_problem, save
 from emit.library.saving.write import existing_entries
 from emit.targets import TARGETS
+from synth.app.arguments import QuestionArguments
 from synth.app.cli.asking.cached_answers import CachedAnswer, answer_key, entries_of_question, keep_answer, take_answer
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
@@ -33,7 +34,7 @@ from synth.engines.registry import AUTO as ANY_ENGINE
 from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.defects import collected
-from synth.model.pattern import collective_of
+from synth.model.pattern import read_pattern
 from synth.model.text import format_count, format_short_size
 from synth.search.pool import LATE
 from synth.search.question import Question
@@ -66,8 +67,7 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     check_single(command)
     check_target(command.question.target)
     progress = progress_line(command.begun)
-    collective = collective_of(str(command.question.collective), command.file)
-    question = make_question(dataclasses.replace(command.question, collective=collective))
+    question = make_question(with_pattern(command))
     problem = question.problem
     folder = (
         usual_folder(problem.topology.name, [problem.group], problem.relays, folder_of_problem(problem))
@@ -93,6 +93,17 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     is_kept = not entries_of_question(existing_entries(folder), question)
     result = find_answer(question, workers, progress)
     return partial(report, result, keep=partial(keep_answer, cache, key) if is_kept else None)
+
+
+def with_pattern(command: SearchCommand) -> QuestionArguments:
+    """Return the arguments of a command's question, with the collective of its pattern's file if it has one.
+
+    Raises:
+        InputError: The file cannot be read or states no pattern.
+    """
+    if command.file is None:
+        return command.question
+    return dataclasses.replace(command.question, collective=read_pattern(command.file))
 
 
 def usual_folder(topology: str, groups: Iterable[Sequence[int]], relays: Sequence[int] | None, name: str) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from synth.app.cli.asking.answer import check_single, clear_progress, progress_line
+from synth.app.cli.asking.answer import check_single, clear_progress, progress_line, with_pattern
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.present.layout import Column, fitted, terminal_width, wrapped
 from synth.app.present.table import heading
@@ -17,7 +17,6 @@ from synth.app.question import make_question, size_in_bytes
 from synth.app.synthesis import find_answer
 from synth.engines.registry import engines_named
 from synth.model.deadline import now
-from synth.model.pattern import collective_of
 from synth.model.text import format_short_size, format_time
 from synth.search.result import SearchResult
 from synth.search.settings import AUTO, NONE
@@ -59,12 +58,10 @@ def compare(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     if len(set(names)) < len(names):
         raise InputError(f"--compare {command.compare}: names an engine twice; name each once")
     progress = progress_line(command.begun)
-    collective = collective_of(str(command.question.collective), command.file)
+    stated = with_pattern(command)
     share_s, results, refused = command.budget_s / len(names), dict[str, SearchResult](), dict[str, str]()
     for name in names:
-        arguments = dataclasses.replace(
-            command.question, collective=collective, engine=name, budget=share_s, begun=now()
-        )
+        arguments = dataclasses.replace(stated, engine=name, budget=share_s, begun=now())
         try:
             question = dataclasses.replace(make_question(arguments), healthy=None)
             results[name] = find_answer(question, workers, progress)

@@ -29,6 +29,7 @@ from synth.app.cli.asking.answer import (
     ending,
     progress_line,
     usual_folder,
+    with_pattern,
     written_until,
 )
 from synth.app.cli.defects import say_defects
@@ -36,13 +37,12 @@ from synth.app.cli.options import SearchCommand, print_json
 from synth.app.clusters.groups import Axes, parse_groups
 from synth.app.present.layout import say, terminal_width, warn
 from synth.app.present.table import concurrent_table
-from synth.app.question import healthy_topology, listed_ranks, target_settings
+from synth.app.question import block_sizes, healthy_topology, listed_ranks, target_settings
 from synth.concurrent.plans import ConcurrentPlan
 from synth.concurrent.result import ConcurrentResult, statement
 from synth.concurrent.search import plan
 from synth.concurrent.union import Member
 from synth.model.collective import Collective, named
-from synth.model.pattern import collective_of
 from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
 from synth.model.text import as_file_name, format_count, format_time
@@ -77,12 +77,14 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     Raises:
         InputError: An option cannot be right, or is for a single group only.
     """
-    arguments = command.question
-    collective = collective_of(str(arguments.collective), command.file)
+    arguments = with_pattern(command)
     for option, why in _SINGLE.items():
         if getattr(arguments, option) is not None:
             raise InputError(f"--{option}: does not go with --groups; {why}")
     check_target(arguments.target)
+    collective, sizes = arguments.collective, block_sizes(arguments)
+    if isinstance(collective, str) and sizes is not None:
+        collective = named(collective, len(sizes), 1, sizes=sizes)
     topology = healthy_topology(arguments)
     settings = target_settings(arguments)
     programs = GroupPrograms(settings)

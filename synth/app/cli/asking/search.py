@@ -171,11 +171,15 @@ def collective_command(kind: CollectiveKind) -> click.Command:
         own_options.append(root)
     else:
         own_options.append(_no_root(kind.name))
-    if kind.by_size:
+    second_example = f"synth {kind.name} --topo torus:4x4 --size 1M --budget 5s\n"
+    if kind.even:
         example = f"synth {kind.name} --topo dgx1 --sizes sizes.csv"
+        second_example, metavar = "", "FILE"
         text = "Read the matrix of bytes from this CSV or JSON file."
-        own_options.append(click.Option(["--sizes", "file"], required=True, metavar="FILE", help=text))
-    second_example = f"synth {kind.name} --topo torus:4x4 --size 1M --budget 5s\n" if not kind.by_size else ""
+        if not kind.by_pair:
+            second_example = f"synth {kind.name} --topo ring:4 --sizes 1M,0,3M,2M --budget 5s\n"
+            text, metavar = "Set the bytes of each rank's block, as 1M,0,3M, or name a file of them.", "LIST|FILE"
+        own_options.append(click.Option(["--sizes"], required=True, metavar=metavar, help=text))
     text = f"{kind.summary}\n\n\b\n{example}\n{second_example}"
     return click.command(kind.name, cls=_QuestionCommand, help=text, params=own_options)(
         _question(partial(_answer, kind.name))

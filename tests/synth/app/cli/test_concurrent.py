@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from synth.app.cli.asking.concurrent import parse_members
-from synth.model.collective import alltoallv
+from synth.model.collective import uneven
 from synth.storage.schedule_file import load_schedule
 from synth.verify.replay import replay
 from tests.synth.app.cli.calling import Call
@@ -271,7 +271,7 @@ def test_axes_are_over_the_ranks_that_live() -> None:
         parse_members("0-3;5-8", "alltoall", ring, dead=(2,), size="1K")
     sized = parse_members("0-1;3-4", "alltoall", ring, sizes="1K,2K")
     assert [m.size_bytes for m in sized] == [1024, 2048]
-    own = alltoallv([[0, 1], [2, 0]])
+    own = uneven("alltoallv", [[0, 1], [2, 0]])
     assert [m.collective for m in parse_members("0-1;3-4", own, ring, size="1K")] == [own, own]
 
 

@@ -27,7 +27,7 @@ from synth.engines.flow import search as flow
 from synth.engines.flow.routes import ExpectedTime, RouteShape
 from synth.engines.flow.tuning import SEARCH as TUNING_OF_FLOW
 from synth.engines.request import Options, Request
-from synth.model.collective import Floats, alltoallv
+from synth.model.collective import Floats, uneven
 from synth.model.problem import LARGEST, Problem, make_problem
 from synth.model.schedule import Schedule
 from synth.search.search import search
@@ -213,7 +213,7 @@ def many_sums() -> Problem:
 
 def skewed() -> Problem:
     sizes = [[0, 1, 5, 1000], [7, 0, 300, 0], [0, 0, 0, 64], [900, 3, 0, 0]]
-    return make_problem(load("ndv2"), alltoallv(sizes), [0, 3, 5, 6], [1, 2, 4, 7], 1).with_chunks(2)
+    return make_problem(load("ndv2"), uneven("alltoallv", sizes), [0, 3, 5, 6], [1, 2, 4, 7], 1).with_chunks(2)
 
 
 def in_a_fold() -> Problem:
