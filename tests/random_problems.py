@@ -30,8 +30,9 @@ NAMED = (
     "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "scatter", "gather", "sendrecv",
     "alltonext",
 )  # fmt: skip
-NAMES = (*NAMED, "alltoallv")
-ROOTED = ("broadcast", "reduce", "scatter", "gather")
+UNEVEN = ("allgatherv", "reducescatterv", "gatherv", "scatterv")
+NAMES = (*NAMED, "alltoallv", *UNEVEN)
+ROOTED = ("broadcast", "reduce", "scatter", "gather", "gatherv", "scatterv")
 TRANSLATABLE = ("allgather", "alltoall", "reducescatter", "allreduce")
 
 
@@ -81,12 +82,16 @@ def random_pattern_text(rng: random.Random, nranks: int) -> str:
 
 
 def random_collective(rng: random.Random, nranks: int, folder: Path | None) -> str | Collective:
-    """Return a name of a collective, an all-to-all of random sizes, or a pattern written into the folder."""
+    """Return a name of a collective, one with blocks of random sizes, or a pattern written into the folder."""
     if folder is not None and rng.random() < 0.2:
         path = folder / "pattern.toml"
         path.write_text(random_pattern_text(rng, nranks))
         return read_pattern(path)
     name = rng.choice(NAMES)
+    if name in UNEVEN:
+        blocks = [rng.choice((0, 1, 5, 1000)) for _ in range(nranks)]
+        blocks[1] = 7
+        return uneven(name, blocks)
     if name != "alltoallv":
         return name
     sizes = [[rng.choice((0, 1, 5, 1000)) for _ in range(nranks)] for _ in range(nranks)]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from emit.library.programs import Programs
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, Target, check_between_nodes, check_resident, divisor, most_bytes
 from emit.timing.timed import TimedProgram
-from synth.model.collective import Collective, subdivided
+from synth.model.collective import Collective, in_chunks, subdivided
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import Problem
 from synth.search.offer import Offer
@@ -296,7 +297,8 @@ def states_goal(entry: IndexEntry, problem: Problem) -> bool:
     chunks = entry.row.get("chunks")
     cuts: list[Callable[[], Collective]] = [lambda: subdivided(whole, cells)] if cells and not remainder else []
     if type(chunks) is int and 0 < chunks <= _MOST_CHUNKS:  # The chunks differ in size.
-        cuts.append(lambda: common_chunk(problem.with_chunks(max(1, chunks // whole.chunks)).collective).cells)
+        parts = max(1, chunks // whole.chunks)
+        cuts += [partial(_cells, cut, whole, parts) for cut in (in_chunks, subdivided)]
     for cut in cuts:
         try:
             goal = goal_columns(cut())
@@ -305,6 +307,11 @@ def states_goal(entry: IndexEntry, problem: Problem) -> bool:
         if all(_rows(stated[key]) == _rows(goal[key]) for key in ("initial", "required")):
             return bool(stated["nranks"] == problem.nranks)
     return False
+
+
+def _cells(cut: Callable[[Collective, int], Collective], whole: Collective, parts: int) -> Collective:
+    """Return a collective cut into `parts` chunks a block by a function, with cells of one size in place of chunks."""
+    return common_chunk(cut(whole, parts)).cells
 
 
 def _rows(columns: Sequence[Sequence[Any]]) -> set[tuple[Any, ...]]:

@@ -1,14 +1,15 @@
 """Measure how near the optimum answers are on questions that nobody tuned for, drawn by a seed.
 
     python -m results.scripts.census [--count N] [--seed N] [--every N] [--only NUMBER …] [--budget S]
-                                     [--clusters | --dgx1-groups] [--costs NAME] [--busy]
+                                     [--clusters | --dgx1-groups | --uneven] [--costs NAME] [--busy]
 
 makes census.md. Each question is a whole command in a fresh process with the default target and costs, and its
 gap is that of the file that the command wrote. The questions are about machines, clusters of two nodes, tori, meshes,
 hypercubes and random irregular networks; random groups, half of them with all other ranks as relays; six collectives
 and five sizes. `--clusters` asks instead about machines of 2 to 16 nodes and racks of 72, in which every first, second,
 fourth or eighth rank takes part (census-clusters.md). `--dgx1-groups` asks for all groups of a DGX-1 up to its
-symmetry, with relays (census-dgx1.md). `--busy` keeps one core busy with another process meanwhile (a table with
+symmetry, with relays (census-dgx1.md). `--uneven` asks for uneven all-gathers and reduce-scatters of parameters that
+one rank each owns (census-uneven.md). `--busy` keeps one core busy with another process meanwhile (a table with
 `-busy` in its name). The table says how many of the questions were asked.
 """
 
@@ -29,6 +30,7 @@ from pathlib import Path
 
 import numpy as np
 
+from results.measuring.layouts import owner_shards
 from results.measuring.measure import TABLES, geometric_mean, grid, page, run, save, synth
 from synth.baselines.vendors import LIBRARIES
 from synth.model.problem import make_problem
@@ -57,6 +59,8 @@ RACKS = ("gb200-nvl72", "gb300-nvl72")
 STRIDES = (1, 2, 4, 8)
 CLUSTER_COLLECTIVES = COLLECTIVES[:5]
 CLUSTER_SIZES = (8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 256 << 20)
+UNEVEN_TOPOLOGIES = ("dgx-h100", "dgx-h100:4", "torus:4x4", "dgx1")
+UNEVEN_COLLECTIVES = ("allgatherv", "reducescatterv")
 _SPARE_S = 60.0  # Seconds after the budget when a command counts as one without an answer.
 
 
@@ -72,6 +76,8 @@ class Question:
         relay: "none", or "all" if all other ranks may relay.
         collective: Name of the collective.
         size: Message size in bytes.
+        sizes: Bytes of the block of each rank; empty where blocks are equal.
+        layout: What the sizes are, in words.
     """
 
     number: int
@@ -81,6 +87,8 @@ class Question:
     relay: str
     collective: str
     size: int
+    sizes: tuple[int, ...] = ()
+    layout: str = ""
 
     @property
     def topology(self) -> Topology:
@@ -89,7 +97,9 @@ class Question:
 
     @property
     def name(self) -> str:
-        """Return the topology, group and relays in words: `dgx1 {0,3,5} + relays`."""
+        """Return the topology, group and relays in words: `dgx1 {0,3,5} + relays`; or the topology and the layout."""
+        if self.layout:
+            return f"{self.spec}, {self.layout}"
         relays = " + relays" if self.relay == "all" else ""
         return f"{self.spec} {{{','.join(map(str, self.group))}}}{relays}"
 
@@ -202,6 +212,15 @@ def cluster_question(seed: int, number: int) -> Question:
     return Question(number, seed, spec, group, relay, collective, CLUSTER_SIZES[number % len(CLUSTER_SIZES)])
 
 
+def uneven_question(seed: int, number: int) -> Question:
+    """Return the uneven question of a number; topologies and collectives rotate with it, the layout is random."""
+    spec = UNEVEN_TOPOLOGIES[number % len(UNEVEN_TOPOLOGIES)]
+    collective = UNEVEN_COLLECTIVES[number // len(UNEVEN_TOPOLOGIES) % len(UNEVEN_COLLECTIVES)]
+    nranks = load(spec).nranks
+    layout, sizes = owner_shards(nranks, seed, number)
+    return Question(number, seed, spec, tuple(range(nranks)), "none", collective, sum(sizes), sizes, layout)
+
+
 def answered(question: Question, budget_s: float, costs: str) -> Answered:
     """Return the answer of one command; the script ends if the command fails in any way but by its time."""
     with tempfile.TemporaryDirectory() as folder:
@@ -213,6 +232,7 @@ def answered(question: Question, budget_s: float, costs: str) -> Answered:
         command = synth(
             question.collective, "--topo", spec, "--group", group, "--relay", question.relay, "--size", question.size,
             "--budget", budget_s, "--costs", costs, "--out", Path(folder) / "out", "--cache", "none", "--json",
+            *(["--sizes", ",".join(map(str, question.sizes))] if question.sizes else []),
         )  # fmt: skip
         ended = run(command, budget_s + _SPARE_S)
         if ended.code is None:
@@ -283,6 +303,13 @@ def worst(answers: Sequence[Answered], count: int = 12) -> str:
     ])  # fmt: skip
 
 
+def _size_class(answer: Answered) -> str:
+    """Return the size of the question in words; of an uneven one only whether it has 16 MiB."""
+    if not answer.question.sizes:
+        return format_size(answer.question.size)
+    return "from 16 MiB" if answer.question.size >= 16 << 20 else "below 16 MiB"
+
+
 def against_nccl(answers: Sequence[Answered]) -> str:
     """Return a sentence on NCCL's times by its own model against ours."""
     ratios = [a.vs_nccl for a in answers if a.vs_nccl is not None]
@@ -298,20 +325,21 @@ def against_nccl(answers: Sequence[Answered]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Ask all questions, and write the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--count", type=int, help="number of questions; default: 90, and 45 of clusters")
+    parser.add_argument("--count", type=int, help="number of questions; default: 90, 45 of clusters, 40 of uneven")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--every", type=int, default=1, metavar="N", help="one of N questions only, drawn by the seed")
     parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER")
-    parser.add_argument("--budget", type=float, help="seconds for each question; default: 8, and 15 for clusters")
+    parser.add_argument("--budget", type=float, help="seconds for each question; default: 8, or 15 (clusters, uneven)")
     parser.add_argument("--costs", default="auto", help="as --costs of synth; default: auto")
     parser.add_argument("--clusters", action="store_true", help="ask about clusters instead")
     parser.add_argument("--dgx1-groups", action="store_true", help="ask about all groups of a DGX-1 instead")
+    parser.add_argument("--uneven", action="store_true", help="ask for uneven collectives instead")
     parser.add_argument("--busy", action="store_true", help="keep one core busy meanwhile")
     parser.add_argument("--dry", action="store_true", help="write no table")
     options = parser.parse_args(arguments)
-    count = options.count or (45 if options.clusters else 90)
-    budget_s = options.budget or (15.0 if options.clusters else 8.0)
-    draw = cluster_question if options.clusters else question
+    count = options.count or (45 if options.clusters else 40 if options.uneven else 90)
+    budget_s = options.budget or (15.0 if options.clusters or options.uneven else 8.0)
+    draw = cluster_question if options.clusters else uneven_question if options.uneven else question
     questions = dgx1_questions() if options.dgx1_groups else [draw(options.seed, number) for number in range(count)]
     # Sizes and collectives rotate, so that each N-th question would be of a few of them.
     drawn = random.Random(options.seed).sample(questions, -(-len(questions) // options.every))
@@ -335,14 +363,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f" {files} have a file, {left} are left to a library whose own algorithm is faster; their gap is the library's."
         f" {over} commands took more than 1.1 × the budget and 0.5 s.",
         against_nccl(answers),
-        table(answers, lambda a: format_size(a.question.size), "size"),
+        table(answers, _size_class, "size"),
         table(sorted(answers, key=lambda a: a.question.collective), lambda a: a.question.collective, "collective"),
         table(answers, lambda a: "with relays" if a.question.relay == "all" else "without relays", "relays"),
         "The largest gaps:",
         worst(answers),
     ]
     text = page(__file__, "Gaps on questions drawn by a seed", parts)
-    subject = "-dgx1" if options.dgx1_groups else "-clusters" if options.clusters else ""
+    subject = next((f"-{name}" for name in ("dgx1_groups", "clusters", "uneven") if getattr(options, name)), "")
+    subject = subject.removesuffix("_groups")
     print(text)
     if not options.dry:
         save(TABLES / f"census{subject}{'-busy' if options.busy else ''}.md", text)

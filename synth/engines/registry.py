@@ -7,7 +7,7 @@ checks it, and its row. A row imports its module only when the engine is used, s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -121,6 +121,8 @@ class EngineRow:
             are marked `as_first` run before it.
         in_auto: Whether `auto` includes the engine. A variant of another engine only runs when it is named.
         is_near: Whether its answers come so near to the bound that better bounds are searched while it works.
+        cuts_unequally: Whether it can cut blocks with sizes of their own into chunks of about one size (see `in_chunks`
+            in `synth.model.collective`). For other engines every block is cut into as many equal chunks.
     """
 
     name: str
@@ -131,6 +133,7 @@ class EngineRow:
     constructive: bool = True
     in_auto: bool = True
     is_near: bool = False
+    cuts_unequally: bool = False
 
     def accepts(self, problem: Problem, options: Options) -> str:
         """Import the engine, and return the reason why it cannot work on a problem, empty where it can."""
@@ -138,6 +141,8 @@ class EngineRow:
 
     def solve(self, problem: Problem, request: Request) -> Iterator[Outcome]:
         """Import the engine, and return the iterator over its candidates, claims and progress."""
+        if not self.cuts_unequally and problem.collective.block is not None:
+            problem = replace(problem, collective=replace(problem.collective, block=None))
         return self.load().solve(problem, request)
 
 
@@ -145,7 +150,7 @@ _EXACT = ("cpsat", "linear")
 ENGINES: dict[str, EngineRow] = {
     row.name: row
     for row in (
-        EngineRow("route", "a few passes of routing for few ranks, at once", _route),
+        EngineRow("route", "a few passes of routing for few ranks, at once", _route, cuts_unequally=True),
         EngineRow("baseline", "algorithms that a vendor's library would run", _baseline),
         EngineRow("switch", "reductions and multicasts in switches", _switch),
         EngineRow("closed", "exchanges by formula: all of the next seven engines", _closed),
@@ -166,9 +171,15 @@ ENGINES: dict[str, EngineRow] = {
         EngineRow("messages", "few messages between nodes, where each costs a gap", _messages),
         EngineRow("levels", "schedules across nodes and inside them, composed", _levels),
         EngineRow("trees", "spanning trees at the throughput optimum, pipelined", _trees),
-        EngineRow("steiner", "trees through relays at the throughput optimum, pipelined", _steiner, is_near=True),
-        EngineRow("flow", "routing and scheduling for any number of ranks", _flow, is_near=True),
-        EngineRow("lns", "large neighbourhood search over routes and times", _lns, is_near=True),
+        EngineRow(
+            "steiner",
+            "trees through relays at the throughput optimum, pipelined",
+            _steiner,
+            is_near=True,
+            cuts_unequally=True,
+        ),
+        EngineRow("flow", "routing and scheduling for any number of ranks", _flow, is_near=True, cuts_unequally=True),
+        EngineRow("lns", "large neighbourhood search over routes and times", _lns, is_near=True, cuts_unequally=True),
         EngineRow("ksync", "CP-SAT and Z3 in steps and rounds", _ksync, ("cpsat", "smt"), _EXACT, constructive=False),
         EngineRow("cpsat", "CP-SAT alone", _ksync, ("cpsat",), _EXACT, constructive=False, in_auto=False),
         EngineRow("smt", "Z3 alone", _ksync, ("smt",), _EXACT, constructive=False, in_auto=False),

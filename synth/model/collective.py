@@ -23,6 +23,9 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 MAX_ENTRIES = 40_000_000  # rows of `pre` or `post`
+# The most cells of one size in a rank's fullest buffer. An instruction moves at most 71 cells, so a block takes a few.
+MOST_CELLS = 1024
+_FEW_BLOCKS = 20_000  # Number of blocks up to which several sizes of cells are tried.
 MAX_CELLS = 1_500_000_000  # cells of the dense tables `holds` and `wants`, one byte each
 
 
@@ -33,9 +36,10 @@ class Collective:
     Attributes:
         name: The collective's name, as `parse_name` returns it, or the name of a custom pattern.
         nranks: k, the number of ranks in the process group.
-        chunks: Number of chunks in one block (C of an (S, R, C) triple). A block is the smallest piece that the
-            collective addresses: the whole buffer for allreduce, broadcast, reduce, sendrecv and alltonext; one rank's
-            share for allgather, reducescatter, gather and scatter; the data from one rank to another for alltoall.
+        chunks: Number of chunks in a block (C of an (S, R, C) triple), on average where blocks differ. A block is the
+            smallest piece that the collective addresses: the whole buffer for allreduce, broadcast, reduce, sendrecv
+            and alltonext; one rank's share for allgather, reducescatter, gather and scatter; the data from one rank to
+            another for alltoall.
         nchunks: Number of chunks in all.
         reduces: Whether each chunk is a sum; bool, shape (nchunks,).
         fraction: Bytes of a chunk / message size (as nccl-tests defines it); float, shape (nchunks,).
@@ -44,6 +48,8 @@ class Collective:
         in_index: Place of each row of `pre` in that rank's input buffer, in chunks; int, shape (p,).
         out_index: Place of each row of `post` in that rank's output buffer, in chunks; int, shape (q,).
         root: The root's position in the group; 0 where there is no root.
+        block: Number of each chunk's block, where blocks have sizes of their own (see `uneven`); int, shape (nchunks,).
+            None where all blocks have as many chunks.
     """
 
     name: str
@@ -57,6 +63,7 @@ class Collective:
     in_index: Ints
     out_index: Ints
     root: int = 0
+    block: Ints | None = None
 
     @cached_property
     def holds(self) -> Bools:
@@ -112,6 +119,14 @@ class Collective:
         ptr, order = grouped(rows[:, 1], self.nchunks)  # The rows are sorted by rank.
         return ptr, np.ascontiguousarray(rows[order, 0])
 
+    @cached_property
+    def place_in_block(self) -> Floats:
+        """Return how far into its block each chunk begins, from 0 to below 1, shape (nchunks,)."""
+        if self.block is None:
+            return (np.arange(self.nchunks) % self.chunks) / self.chunks
+        count = np.bincount(self.block)
+        return positions(count) / np.repeat(count, count)
+
     @property
     def kind(self) -> CollectiveKind:
         """Return the collective's row of `registry`; an empty row for a pattern."""
@@ -140,7 +155,8 @@ class Collective:
             collective: The collective to compare with.
             places: Whether the chunks' places in the ranks' buffers must be equal too.
         """
-        names = [f.name for f in fields(self) if places or f.name not in ("in_index", "out_index")]
+        left_out = ("block",) if places else ("block", "in_index", "out_index")
+        names = [f.name for f in fields(self) if f.name not in left_out]
         return self is collective or all(
             np.array_equal(getattr(self, name), getattr(collective, name)) for name in names
         )
@@ -162,6 +178,7 @@ def make_collective(  # It has a parameter for each field of a collective that c
     nchunks: int,
     reduces: bool | Bools = False,
     root: int = 0,
+    block: Ints | None = None,
 ) -> Collective:
     """Build a collective with one chunk a block from its conditions in any order; nothing is checked.
 
@@ -178,6 +195,7 @@ def make_collective(  # It has a parameter for each field of a collective that c
         nchunks: Number of chunks in all.
         reduces: Whether chunks reduce: one value for all chunks, or shape (nchunks,).
         root: The root's position in the group.
+        block: Number of each chunk's block, shape (nchunks,); None where no block has a size of its own.
     """
     order = np.lexsort(pre.T[::-1])
     pre, in_index = pre[order], in_index[order]
@@ -185,7 +203,7 @@ def make_collective(  # It has a parameter for each field of a collective that c
     post, out_index = post[order], out_index[order]
     reduces = np.broadcast_to(np.asarray(reduces), (nchunks,)).copy()
     fraction = np.broadcast_to(np.asarray(fraction, dtype=np.float64), (nchunks,)).copy()
-    return Collective(name, nranks, 1, nchunks, reduces, fraction, pre, post, in_index, out_index, root)
+    return Collective(name, nranks, 1, nchunks, reduces, fraction, pre, post, in_index, out_index, root, block)
 
 
 def chunks_by_ends(collective: Collective, chunks: Ints) -> list[tuple[Ints, Ints, Ints]]:
@@ -214,8 +232,8 @@ def subdivided(collective: Collective, chunks: int) -> Collective:
     """Return a collective with every chunk cut into `chunks` equal parts, which lie side by side.
 
     Part p of chunk c is chunk c · chunks + p, and place i becomes the places i · chunks + p. Each part has the fraction
-    of its chunk / `chunks`. The result has `chunks` times as many chunks a block and in all. With `chunks` 1 it is the
-    collective itself.
+    of its chunk / `chunks`. The result has `chunks` times as many chunks a block and in all; it has no blocks with
+    sizes of their own. With `chunks` 1 it is the collective itself.
 
     Raises:
         InputError: A condition would have more than 40 million rows.
@@ -243,7 +261,100 @@ def subdivided(collective: Collective, chunks: int) -> Collective:
         post=cut(collective.post),
         in_index=(collective.in_index[:, None] * chunks + part).ravel(),
         out_index=(collective.out_index[:, None] * chunks + part).ravel(),
+        block=None,
     )
+
+
+def in_chunks(collective: Collective, chunks: int) -> Collective:
+    """Return a collective with `chunks` times as many chunks a block.
+
+    Blocks of one size are cut as `subdivided` does. Where blocks have sizes of their own, all of them are cut anew, a
+    large block into more chunks than a small one, so that all chunks are about as large; no block has fewer than one.
+    The chunks of a block are whole cells of about equal size, of which the message has at most 1024, so that files,
+    whose chunks have one size, need little padding.
+
+    Raises:
+        InputError: A condition would have more than 40 million rows.
+    """
+    if collective.block is None or chunks == 1:
+        return subdivided(collective, chunks)
+    share: Floats = np.bincount(collective.block, collective.fraction).astype(np.float64)
+    ncells = _cells_of_blocks(share)
+    wanted = np.ceil(share / share.mean() * collective.chunks * chunks - 1e-6)
+    nparts = np.clip(wanted, 1, ncells).astype(np.int64)
+    block, part = np.repeat(np.arange(len(share)), nparts), positions(nparts)
+    width = ncells[block] // nparts[block] + (part < (ncells % nparts)[block])
+    is_first = np.diff(collective.block, prepend=-1) > 0  # The first chunk of each block.
+
+    def parts_of_rows(rows: Ints, index: Ints) -> tuple[Ints, Ints]:
+        """Return the rows (rank, new chunk) of a condition, and each row's place in its rank's buffer."""
+        kept = is_first[rows[:, 1]]
+        order = np.lexsort((index[kept], rows[kept, 0]))
+        rank, block_of_row = rows[kept, 0][order], collective.block[rows[kept, 1]][order]  # type: ignore[index]
+        count = nparts[block_of_row]
+        if int(count.sum()) > MAX_ENTRIES:
+            raise InputError(f"chunks: {collective.name} in {chunks} chunks a block does not fit in memory; use fewer")
+        ranks = np.repeat(rank, count)
+        chunk = np.repeat((np.cumsum(nparts) - nparts)[block_of_row], count) + positions(count)
+        return np.column_stack([ranks, chunk]), _place_within(ranks, collective.nranks)
+
+    (pre, in_index), (post, out_index) = (
+        parts_of_rows(collective.pre, collective.in_index),
+        parts_of_rows(collective.post, collective.out_index),
+    )
+    cut = make_collective(
+        collective.name,
+        collective.nranks,
+        share[block] * width / ncells[block],
+        pre,
+        post,
+        in_index,
+        out_index,
+        nchunks=len(block),
+        reduces=collective.reduces[is_first][block],
+        root=collective.root,
+        block=block,
+    )
+    return replace(cut, chunks=collective.chunks * chunks)
+
+
+def every_cut(collective: Collective, chunks: int) -> list[Collective]:
+    """Return a collective with `chunks` times as many chunks a block, cut in each way in which engines cut blocks.
+
+    Engines that need equal chunks use `subdivided`, others `in_chunks`; for blocks of one size this is the same.
+    """
+    cuts = [in_chunks(collective, chunks)]
+    return cuts if collective.block is None or chunks == 1 else [*cuts, subdivided(collective, chunks)]
+
+
+def chunks_of_chunks(whole: Collective, cut: Collective, chunks: Ints) -> Ints:
+    """Return which chunks of `cut` are parts of some chunks of a collective, the first part of each chunk first.
+
+    Args:
+        whole: The collective, with one chunk a block.
+        cut: The same collective after `in_chunks` or `subdivided`.
+        chunks: Chunks of `whole`.
+    """
+    if cut.block is None:
+        parts = cut.nchunks // whole.nchunks
+        return (chunks[None, :] * parts + np.arange(parts)[:, None]).ravel()
+    candidates = np.flatnonzero(np.isin(cut.block, chunks))
+    return candidates[np.argsort(cut.place_in_block[candidates], kind="stable")]
+
+
+def _cells_of_blocks(share: Floats) -> Ints:
+    """Return the number of cells of each block, at least 1, such that cells of one size hold the blocks best.
+
+    Of 64 to 1024 cells in a message, the number is chosen that leaves least of the cells empty, to a thousandth; the
+    largest such number.
+
+    Args:
+        share: Size of each block / message size, shape (blocks,).
+    """
+    numbers = range(64, MOST_CELLS + 1) if len(share) <= _FEW_BLOCKS else (MOST_CELLS,)
+    cuts = {number: np.ceil(share * number * (1 - 1e-9)) for number in numbers}
+    best = min(cuts, key=lambda number: (round(float(cuts[number].sum()) / number / float(share.sum()), 3), -number))
+    return np.maximum(1, cuts[best]).astype(np.int64)
 
 
 def one_shot(collective: Collective) -> Collective:
@@ -328,6 +439,7 @@ def uneven(name: str, sizes_bytes: Sequence[float] | Sequence[Sequence[float]] |
         nchunks=int(is_kept.sum()),
         reduces=KINDS[kind.even].reduces,
         root=even.root,
+        block=np.arange(int(is_kept.sum())),
     )
 
 
@@ -378,7 +490,7 @@ def named(name: str, nranks: int, chunks: int, root: int = 0, sizes: Floats | No
         collective = _collective_from_words(kind, nranks, root)
     if collective.nranks != nranks:
         raise InputError(f"{kind.name}: has sizes for {collective.nranks} ranks; they must be for the group's {nranks}")
-    return subdivided(collective, chunks)
+    return in_chunks(collective, chunks)
 
 
 def _collective_from_words(kind: CollectiveKind, k: int, root: int) -> Collective:

@@ -14,11 +14,9 @@ from math import lcm
 
 import numpy as np
 
-from synth.model.collective import Collective, Floats, Ints, subdivided
+from synth.model.collective import MOST_CELLS, Collective, Floats, Ints, subdivided
 from topologies.arrays import positions
 
-# The most cells in a rank's fullest buffer. An instruction moves at most 71 cells, so that a block takes a few.
-MOST_CELLS = 1024
 _LEAST_CELLS = 64  # With fewer cells one block in twenty would be padding.
 _EQUAL = 1e-9  # Sizes that differ by less count as equal.
 
@@ -174,5 +172,5 @@ def _in_cells(collective: Collective, count: Ints) -> Collective:
     share = _cell_share(collective.fraction, count)
     return replace(
         collective, nchunks=nchunks, reduces=np.repeat(collective.reduces, count), fraction=np.full(nchunks, share),
-        pre=pre, post=post, in_index=in_index, out_index=out_index,
+        pre=pre, post=post, in_index=in_index, out_index=out_index, block=None,
     )  # fmt: skip

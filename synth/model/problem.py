@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from synth.model.collective import Bools, Collective, Floats, Ints, named, subdivided
+from synth.model.collective import Bools, Collective, Floats, Ints, in_chunks, named
 from topologies.arrays import reachable, strongly_connected
 from topologies.costed import protocols_of
 from topologies.costs import ANY
@@ -99,7 +99,7 @@ class Problem:
         return self.group + self.relays
 
     def with_chunks(self, chunks: int) -> Problem:
-        """Return the problem with every chunk cut into `chunks` equal parts, as `subdivided` does.
+        """Return the problem with `chunks` times as many chunks a block, as `in_chunks` cuts them.
 
         Raises:
             InputError: A condition of the collective would have more than 40 million rows.
@@ -107,7 +107,7 @@ class Problem:
         allowed = self.allowed_holders
         if allowed is not None:
             allowed = AllowedHolders(np.repeat(allowed.family, chunks), allowed.ranks)
-        return replace(self, collective=subdivided(self.collective, chunks), allowed_holders=allowed)
+        return replace(self, collective=in_chunks(self.collective, chunks), allowed_holders=allowed)
 
     @property
     def protocols(self) -> list[str]:

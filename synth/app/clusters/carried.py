@@ -31,7 +31,7 @@ def relabel(algorithm: Algorithm, onto: Problem, order: Ints) -> Algorithm:
     problem, schedule = algorithm.problem, algorithm.schedule
     if problem.collective.is_one_shot:
         onto = replace(onto, collective=one_shot(onto.collective))
-    target_problem = onto.with_chunks(problem.collective.nchunks // onto.collective.nchunks)
+    target_problem = onto.with_chunks(problem.collective.chunks // onto.collective.chunks)
     image = chunk_image(problem.collective, index_among(problem.nranks, order), target_problem.collective)
     net, target_network = problem.network, target_problem.network
     if image is None or (net.nlinks, net.ncarriers) != (target_network.nlinks, target_network.ncarriers):

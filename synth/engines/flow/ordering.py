@@ -156,4 +156,5 @@ class OrderedSends:
         block = collective.chunks
         if collective.kind.in_shares and block > collective.nranks:
             block //= collective.nranks
-        return (self.sends.chunk % block) / block
+            return (self.sends.chunk % block) / block
+        return collective.place_in_block[self.sends.chunk]

@@ -224,8 +224,7 @@ class _PlanSearch:
         )
         self._last, self._ends = np.zeros(nchunks), np.zeros(nchunks)
         self._costs = np.full(2, np.inf)
-        part = np.arange(nchunks) % collective.chunks
-        order = np.lexsort((np.arange(nchunks), part)).astype(np.int64)
+        order = np.argsort(collective.place_in_block, kind="stable").astype(np.int64)
         for roots in dict.fromkeys((0, min(2, self._most_roots), self._most_roots)) if self._sums else (0,):
             for number in range(times):
                 weight, noise = (0.0, 0.0) if number < 2 else (1.0, 0.3)

@@ -329,25 +329,25 @@ class OverTime:
             numbers_of_columns, places = zip(*new, strict=True)
             self._add(np.array(numbers_of_columns, dtype=np.int64), np.array(places))
 
-    def begun(self, parts: int) -> tuple[list[Ints], list[list[Floats]]]:
+    def begun(self, chunks: list[Ints]) -> tuple[list[Ints], list[list[Floats]]]:
         """Return the trees that the chunks of each demand take in turn, and when their links begin.
 
         `steps` must have found a time. Trees that are new to the packing become columns of it.
 
         Args:
-            parts: Parts into which each chunk is cut.
+            chunks: Chunks of each demand, of which only the number counts.
 
         Returns:
-            For each demand the number of each chunk's trees in the packing, int, shape (chunks × parts,), the earliest
+            For each demand the number of each chunk's trees in the packing, int, shape (chunks,), the earliest
             first; and for each demand and chunk the time in µs at which each link of its trees begins.
         """
         numbers, begin, width, part = self.best
         trees_of_demands, starts_of_demands = list[Ints](), list[list[Floats]]()
         owner = np.array([self.timed[i].trees.demand for i in numbers.tolist()], dtype=np.int64)
-        for number, demand in enumerate(self.packing.demands):
+        for number, own_chunks in enumerate(chunks):
             columns = np.flatnonzero((owner == number) & (part > _USED))
             columns = columns[np.lexsort((numbers[columns], begin[columns]))]
-            units = len(demand.chunks) * parts
+            units = len(own_chunks)
             cumulative = np.cumsum(part[columns])
             middle_of_chunk = (np.arange(units) + 0.5) / units * cumulative[-1]
             row = np.searchsorted(cumulative, middle_of_chunk, side="right")

@@ -17,7 +17,7 @@ from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.engines.steiner.over_time import OverTime
 from synth.engines.steiner.packing import Packing, demands
 from synth.engines.steiner.tuning import TUNING, SteinerTuning
-from synth.engines.steiner.whole_trees import sends_of, shared_out
+from synth.engines.steiner.whole_trees import chunks_of_demands, sends_of, shared_out
 from synth.model.compiled import Runner
 from synth.model.deadline import now
 from synth.model.problem import Problem
@@ -111,7 +111,8 @@ def _solve_size(
         if time_us > tuning.hopeful * best_known_us:
             continue
         problem_of_parts = problem.with_chunks(parts)
-        tree_sends = sends_of(packing, problem_of_parts, parts, size, shared_out(packing, parts, tuning.swaps))[0]
+        chunks = chunks_of_demands(packing, problem_of_parts)
+        tree_sends = sends_of(packing, problem_of_parts, chunks, size, shared_out(packing, chunks, tuning.swaps))[0]
         if tree_sends.busiest_us >= best_known_us:
             continue
         schedule_us, schedule = tree_sends.ordered(least_us, tuning.orders, request.deadline)
@@ -166,7 +167,8 @@ def _over_time(packing: Packing, request: Request, size: int, counts: list[int])
         if best_known_us <= _MET * least_us or not over_time.time_us < best_known_us:
             return
         problem_of_parts = problem.with_chunks(parts)
-        tree_sends, begins_us = sends_of(packing, problem_of_parts, parts, size, *over_time.begun(parts))
+        chunks = chunks_of_demands(packing, problem_of_parts)
+        tree_sends, begins_us = sends_of(packing, problem_of_parts, chunks, size, *over_time.begun(chunks))
         schedule_us, schedule = tree_sends.ordered(least_us, tuning.orders, request.deadline, begins_us)
         if schedule_us < best_known_us * (1 - _ROUND_OFF):
             yield Candidate(problem_of_parts, schedule, STEINER, size, True)

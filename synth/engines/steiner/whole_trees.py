@@ -9,7 +9,7 @@ from synth.engines.flow.ordering import OrderedSends
 from synth.engines.flow.tree_sends import tree_sends
 from synth.engines.flow.trees import Csr
 from synth.engines.steiner.packing import Packing, SteinerTrees
-from synth.model.collective import Floats, Ints
+from synth.model.collective import Floats, Ints, chunks_of_chunks
 from synth.model.problem import Problem
 from topologies.arrays import pointers
 
@@ -17,7 +17,17 @@ _STEEP = 256  # power of loads whose sum is minimised: the busiest resources cou
 _GAIN = 1 - 1e-9
 
 
-def shared_out(packing: Packing, parts: int, swaps: int) -> list[Ints]:
+def chunks_of_demands(packing: Packing, problem: Problem) -> list[Ints]:
+    """Return the chunks of each demand of a packing in its problem after a cut, the first part of each chunk first.
+
+    So each chunk is spread over the trees of its demand.
+    """
+    return [
+        chunks_of_chunks(packing.problem.collective, problem.collective, demand.chunks) for demand in packing.demands
+    ]
+
+
+def shared_out(packing: Packing, chunks: list[Ints], swaps: int) -> list[Ints]:
     """Return for each demand the tree of each of its chunks, so that loads are even.
 
     The whole parts of the fractions come first. Then each remaining chunk takes the tree that adds least. Then chunks
@@ -25,16 +35,16 @@ def shared_out(packing: Packing, parts: int, swaps: int) -> list[Ints]:
 
     Args:
         packing: The packing, with the fraction of each tree.
-        parts: Parts into which each chunk is cut.
+        chunks: Chunks of each demand (see `chunks_of_demands`).
         swaps: Most swaps.
 
     Returns:
-        For each demand the numbers of trees in the packing, int, shape (chunks of the demand × parts,); equal ones are
-        spread evenly.
+        For each demand the numbers of trees in the packing, int, shape (chunks of the demand,); equal ones are spread
+        evenly.
     """
     used = np.flatnonzero(packing.part > 1e-9)
     owner = np.array([packing.trees[i].demand for i in used.tolist()])
-    units = np.array([len(d.chunks) * parts for d in packing.demands])
+    units = np.array([len(chunks_of_demand) for chunks_of_demand in chunks])
     weight = np.array([d.amount for d in packing.demands]) / units  # of a chunk of each demand
     loads = packing.rates(used) * weight[owner][:, None]
     count = np.floor(packing.part[used] / weight[owner] + 1e-9).astype(np.int64)
@@ -101,7 +111,7 @@ def _interleave(trees: Ints, count: Ints) -> Ints:
 
 
 def sends_of(
-    packing: Packing, problem: Problem, parts: int, size_bytes: float, chosen: list[Ints],
+    packing: Packing, problem: Problem, chunks: list[Ints], size_bytes: float, chosen: list[Ints],
     begun: list[list[Floats]] | None = None,
 ) -> tuple[OrderedSends, Floats]:  # fmt: skip
     """Return the sends of a problem over the trees chosen for its chunks, and the time at which each send is to begin.
@@ -109,9 +119,9 @@ def sends_of(
     Args:
         packing: The packing, whose demands are the problem's.
         problem: The problem, with its chunks cut into parts.
-        parts: Parts of each chunk.
+        chunks: Chunks of each demand (see `chunks_of_demands`).
         size_bytes: Message size in bytes.
-        chosen: For each demand the number of the tree of each of its chunks: part 0 of all chunks, then part 1, ….
+        chosen: For each demand the number of the tree of each of its chunks.
         begun: For each demand, chunk and link of its trees the time in µs at which the link begins; None for 0.
 
     Returns:
@@ -120,11 +130,9 @@ def sends_of(
     trees_of: list[SteinerTrees | None] = [None] * problem.collective.nchunks
     begins_of: list[Floats | None] = [None] * len(trees_of)
     total = np.zeros(len(packing.capacity))
-    for place, (demand, tree_of) in enumerate(zip(packing.demands, chosen, strict=True)):
-        # Part i of every chunk of the demand comes before part i + 1, so that each chunk is spread over the trees.
-        chunks = (demand.chunks[None, :] * parts + np.arange(parts)[:, None]).ravel()
-        total += packing.loads[tree_of].sum(axis=0) * demand.amount / len(chunks)
-        for i, (chunk, number) in enumerate(zip(chunks.tolist(), tree_of.tolist(), strict=True)):
+    for place, (demand, own_chunks, tree_of) in enumerate(zip(packing.demands, chunks, chosen, strict=True)):
+        total += packing.loads[tree_of].sum(axis=0) * demand.amount / len(own_chunks)
+        for i, (chunk, number) in enumerate(zip(own_chunks.tolist(), tree_of.tolist(), strict=True)):
             trees_of[chunk] = packing.trees[number]
             begins_of[chunk] = None if begun is None else begun[place][i]
     # A tree up grows from its root against the links, thus from its last link on.

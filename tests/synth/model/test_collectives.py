@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.model.collective import Collective, named, subdivided, uneven
+from synth.model.collective import MOST_CELLS, Collective, in_chunks, named, subdivided, uneven
+from synth.model.common_chunk import common_chunk
 from synth.model.registry import KINDS, parse_name
-from tests.random_problems import NAMED, NAMES, ROOTED, TRANSLATABLE
+from tests.random_problems import NAMED, NAMES, ROOTED, TRANSLATABLE, UNEVEN
 from topologies.errors import InputError
 
 # For each collective: the (rank, place in its input) pairs that hold data before, the (rank, place in its output) pairs
@@ -105,6 +106,7 @@ def test_the_registry_rows_state_the_kind_of_each_collective() -> None:
     assert sorted(KINDS) == sorted(NAMES)
     for flag, named_so in (("by_name", NAMED), ("rooted", ROOTED), ("translatable", TRANSLATABLE)):
         assert sorted(name for name, kind in KINDS.items() if getattr(kind, flag)) == sorted(named_so)
+    assert sorted(name for name, kind in KINDS.items() if kind.even) == sorted({*UNEVEN, "alltoallv"})
     for name in NAMED:
         collective, kind = named(name, 5, 1), KINDS[name]
         assert kind.entries(5) >= max(len(collective.pre), len(collective.post))
@@ -148,7 +150,9 @@ def test_spellings(spelling: str, name: str) -> None:
     [
         (lambda: parse_name("alreduce"), ["'alreduce'", "allreduce"]),
         (lambda: parse_name(""), ["''", "allgather"]),
-        (lambda: named("alltoallv", 4, 1), ["size matrix"]),
+        (lambda: named("alltoallv", 4, 1), ["sizes of its blocks", "--sizes"]),
+        (lambda: named("allgather", 4, 1, sizes=np.ones(4)), ["allgather", "allgatherv"]),
+        (lambda: named("gatherv", 4, 1, sizes=np.ones(3)), ["3 ranks", "4"]),
         (lambda: named("allreduce", 1, 1), ["1 rank", "at least 2"]),
         (lambda: named("allreduce", 4, 0), ["chunks", "0"]),
         (lambda: named("broadcast", 4, 1, 4), ["root", "4"]),
@@ -187,12 +191,65 @@ def test_alltoallv_layout(k: int, data: st.DataObject) -> None:
     np.testing.assert_allclose(np.bincount(collective.pre[:, 0], collective.fraction).max(), 1.0)
 
 
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(st.sampled_from(UNEVEN), st.integers(2, 7), st.data())
+def test_uneven_blocks_are_those_of_the_even_collective_without_the_empty_ones(
+    name: str, k: int, data: st.DataObject
+) -> None:
+    root = data.draw(st.integers(0, k - 1)) if name in ROOTED else 0
+    sizes = data.draw(st.lists(st.sampled_from([0, 0, 1, 3, 1000, 2.5]), min_size=k, max_size=k))
+    sizes[(root + 1) % k] = 4
+    collective = uneven(name, sizes, root)
+    check_form(collective)
+    kept = [block for block in range(k) if sizes[block]]
+    made_of_blocks = made_of(named(KINDS[name].even, k, 1, root))
+    in_order = name in ("allgatherv", "gatherv"), name in ("reducescatterv", "scatterv")  # Which buffer has all blocks.
+    expected: dict[Place, list[Place]] = {}
+    for (rank, place), sources in made_of_blocks.items():
+        block = place if in_order[0] else rank
+        if sizes[block]:
+            new_place = kept.index(place) if in_order[0] else 0
+            expected[rank, new_place] = [(r, kept.index(p) if in_order[1] else 0) for r, p in sources]
+    assert made_of(collective) == expected
+    np.testing.assert_allclose(collective.fraction, [sizes[block] / sum(sizes) for block in kept])
+    assert collective.root == root
+    assert collective.reducing == (name == "reducescatterv")
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    st.sampled_from((*UNEVEN, "alltoallv")),
+    st.integers(2, 6),
+    st.lists(st.sampled_from([0, 1, 3, 7, 1000, 123457]), min_size=36, max_size=36),
+    st.sampled_from([2, 3, 8, 64]),
+)
+def test_large_blocks_are_cut_into_more_chunks_and_files_need_little_padding(
+    name: str, k: int, drawn: list[int], chunks: int
+) -> None:
+    sizes = [5, *drawn[: k - 1]][::-1] if name != "alltoallv" else [[9, 5, *drawn[i : i + k - 2]] for i in range(k)]
+    whole = uneven(name, sizes)
+    cut = in_chunks(whole, chunks)
+    check_form(cut)
+    assert cut.block is not None
+    assert whole.block is not None
+    assert cut.chunks == chunks
+    np.testing.assert_allclose(np.bincount(cut.block, cut.fraction), whole.fraction)
+    for condition, whole_condition in ((cut.pre, whole.pre), (cut.post, whole.post)):
+        blocks = {(rank, int(cut.block[chunk])) for rank, chunk in condition.tolist()}
+        assert blocks == {(rank, int(whole.block[chunk])) for rank, chunk in whole_condition.tolist()}
+        assert len(condition) == sum(np.bincount(cut.block)[block] for _, block in blocks)
+    # A chunk is larger than the average of all blocks by less than a cell, of which a message has 64 to 1024.
+    assert cut.fraction.max() <= whole.fraction.mean() / chunks + 1 / 64
+    assert cut.nchunks <= whole.nchunks * (chunks + 1)
+    assert common_chunk(cut).padding <= common_chunk(whole, MOST_CELLS).padding + 1 / 64
+
+
 @pytest.mark.parametrize(
     ("sizes", "fragments"),
     [
-        ([[0, 1]], ["(1, 2)", "k × k"]),
+        ([[0, 1]], ["(1, 2)", "k rows of k"]),
         ([[1]], ["(1, 1)"]),
-        ([], ["k × k"]),
+        ([], ["k rows of k"]),
         ([[0, 1], [1]], ["k rows of k"]),
         ([[0, "x"], [1, 0]], ["k rows of k"]),
         ([[0, -1], [1, 0]], ["size[0][1]", "-1"]),
