@@ -58,6 +58,7 @@ class IndexEntry:
     row: Mapping[str, Any] = field(repr=False, compare=False)
     divides: int = 1
     padding: float = 0.0
+    sizes: tuple[int, ...] = ()
     network: str | None = None
     answer: str | None = None
     schedule: str | None = None
@@ -123,15 +124,18 @@ class IndexEntry:
 
     @property
     def question(self) -> tuple[object, ...]:
-        """Return what the file answers, and for which executor: collective, topology, group, relays, root, target."""
-        return self.collective, self.topology, self.group, self.relays, self.root, self.target
+        """Return what the file answers, and for which executor.
+
+        It is collective, topology, group, relays, root, sizes and target.
+        """
+        return self.collective, self.topology, self.group, self.relays, self.root, self.sizes, self.target
 
     def answers(self, stated_question: Mapping[str, Any]) -> bool:
         """Return True if the file answers a question, stated as `synth.model.problem.question` does, on any target.
 
         Neither the network nor the sizes of messages are compared.
         """
-        return all(self.row[key] == value for key, value in stated_question.items())
+        return all(self.row.get(key) == value for key, value in stated_question.items())
 
     @property
     def question_and_form(self) -> tuple[object, ...]:
@@ -256,6 +260,7 @@ def _entry(table: Fields, folder: Path) -> IndexEntry:
     root = None if _absent(table, "root") else table.integer("root", 0, _MOST)
     if root is not None and root not in group:
         table.fail("root", f"{root} is not in the group; it must be one of its ranks, or null")
+    sizes = _sizes(table, len(group))
     low = table.integer("min_bytes", 0, _MOST)
     high = None if _absent(table, "max_bytes") else table.integer("max_bytes", low, _MOST)
     if "inplace" not in table.values:
@@ -282,6 +287,7 @@ def _entry(table: Fields, folder: Path) -> IndexEntry:
         max_bytes=high,
         divides=table.integer("divides", 1, _MOST) if "divides" in row else 1,
         padding=row.get("padding", 0.0),
+        sizes=sizes,
         network=row.get("network"),
         answer=row.get("answer"),
         schedule=_optional_file(table, "schedule", ".synth"),
@@ -404,6 +410,15 @@ def _ranks(table: Fields, key: str) -> tuple[int, ...]:
     if len(set(value)) < len(value):
         table.fail(key, "names a rank twice; it must be once")
     return tuple(value)
+
+
+def _sizes(table: Fields, nranks: int) -> tuple[int, ...]:
+    """Return the sizes of blocks in an entry, as many as ranks or as pairs of ranks; none if the field is missing."""
+    sizes = table.values.get("sizes", [])
+    is_list = isinstance(sizes, list) and all(type(size) is int and 0 <= size <= _MOST for size in sizes)
+    if not is_list or len(sizes) not in (0, nranks, nranks * nranks):
+        table.fail("sizes", "must be an array of whole numbers, one for each rank, or for each pair of ranks")
+    return tuple(sizes)
 
 
 def _groups(table: Fields, group: tuple[int, ...], relays: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

@@ -15,6 +15,8 @@ index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry 
     group       ranks of the topology, in order
     relays      ranks of the topology outside the group that forward
     root        rank of the topology, null where the collective has none
+    sizes       proportions of the blocks, where each rank (or pair of ranks, row by row) has a block of its own size:
+                whole numbers without a common divisor; missing where blocks have one size
     network     digest of what the topology's name does not say: the network between these ranks, and what a pattern
                 asks for; a question in another network of the same name is another question
     communicator    the rank of the topology that each rank of the file stands for: group, then relays
@@ -42,9 +44,9 @@ index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry 
         figures
 
 and what is known of the algorithm: the fields of `synth.search.statement.row`. Readers take further fields as they
-are. No two entries name one file, and among entries of one question (collective, topology, group, relays, root, target,
-inplace) no two have a size in both their ranges. The files of two forms of one algorithm end in -inplace or -outofplace
-where the form is not the collective's usual one.
+are. No two entries name one file, and among entries of one question (collective, topology, group, relays, root, sizes,
+target, inplace) no two have a size in both their ranges. The files of two forms of one algorithm end in -inplace or
+-outofplace where the form is not the collective's usual one.
 """
 
 from __future__ import annotations

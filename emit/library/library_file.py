@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from emit.library.programs import Programs
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, Target, check_between_nodes, check_resident, divisor, most_bytes
 from emit.timing.timed import TimedProgram
-from synth.model.collective import Collective, in_chunks, subdivided
+from synth.model.collective import Collective, every_cut, subdivided
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import Problem
 from synth.search.offer import Offer
@@ -139,7 +138,8 @@ def requirement_of(programs: Programs) -> Requirement:
 def network_digest(problem: Problem) -> str:
     """Return a digest of what a question's names do not say: the network of its ranks, and what a pattern asks for.
 
-    It is 16 hexadecimal digits, which do not depend on the chunks of a collective that its name states. Limits and the
+    It is 16 hexadecimal digits, which do not depend on the chunks of a collective that its name states, nor on how
+    blocks of different sizes are cut. Limits and the
     nodes of the ranks count as parts of the network.
     """
     net, collective = problem.network, problem.collective
@@ -153,7 +153,9 @@ def network_digest(problem: Problem) -> str:
         net.capacity_gbs,
     ]
     columns.append(problem.topology.nodes[list(problem.ranks)])
-    if not collective.kind.by_name:
+    if collective.sizes:
+        columns.append(np.array(collective.sizes))
+    elif not collective.kind.by_name:
         columns += [collective.reduces, collective.fraction, collective.pre, collective.post]
         columns += [collective.in_index, collective.out_index]
     digest = hashlib.sha256()
@@ -295,23 +297,18 @@ def states_goal(entry: IndexEntry, problem: Problem) -> bool:
     assert stated is not None
     cells, remainder = divmod(len(stated["initial"][0]), len(whole.pre))
     chunks = entry.row.get("chunks")
-    cuts: list[Callable[[], Collective]] = [lambda: subdivided(whole, cells)] if cells and not remainder else []
+    cuts: list[Iterator[Collective]] = []
+    if cells and not remainder:
+        cuts.append(subdivided(whole, count) for count in (cells,))
     if type(chunks) is int and 0 < chunks <= _MOST_CHUNKS:  # The chunks differ in size.
-        parts = max(1, chunks // whole.chunks)
-        cuts += [partial(_cells, cut, whole, parts) for cut in (in_chunks, subdivided)]
-    for cut in cuts:
-        try:
-            goal = goal_columns(cut())
-        except InputError:  # The goal is too large for memory.
-            continue
-        if all(_rows(stated[key]) == _rows(goal[key]) for key in ("initial", "required")):
-            return bool(stated["nranks"] == problem.nranks)
+        cuts.append(common_chunk(cut).cells for cut in every_cut(whole, max(1, chunks // whole.chunks)))
+    for cells_of_cuts in cuts:
+        with suppress(InputError):  # The goal is too large for memory.
+            for collective in cells_of_cuts:
+                goal = goal_columns(collective)
+                if all(_rows(stated[key]) == _rows(goal[key]) for key in ("initial", "required")):
+                    return bool(stated["nranks"] == problem.nranks)
     return False
-
-
-def _cells(cut: Callable[[Collective, int], Collective], whole: Collective, parts: int) -> Collective:
-    """Return a collective cut into `parts` chunks a block by a function, with cells of one size in place of chunks."""
-    return common_chunk(cut(whole, parts)).cells
 
 
 def _rows(columns: Sequence[Sequence[Any]]) -> set[tuple[Any, ...]]:

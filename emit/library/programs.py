@@ -138,12 +138,13 @@ class Programs:
     def question(self) -> tuple[object, ...]:
         """Return the question that the programs answer, as `IndexEntry.question` does.
 
-        It is (collective, topology, group, relays, root, target): names, tuples of the topology's ranks, and its rank
-        or None.
+        It is (collective, topology, group, relays, root, sizes, target): names, tuples of the topology's ranks, its
+        rank or None, and a tuple of the proportions of blocks.
         """
         fields = question(self.problem)
         ranks = (tuple(fields[key]) for key in ("group", "relays"))
-        return fields["collective"], fields["topology"], *ranks, fields["root"], self.target.name
+        sizes = self.problem.collective.sizes
+        return fields["collective"], fields["topology"], *ranks, fields["root"], sizes, self.target.name
 
     @property
     def rank_sends(self) -> int:

@@ -7,9 +7,11 @@ A chunk that does not reduce is one value; several holders before mean several c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from functools import cached_property
+from math import gcd, lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +50,9 @@ class Collective:
         in_index: Place of each row of `pre` in that rank's input buffer, in chunks; int, shape (p,).
         out_index: Place of each row of `post` in that rank's output buffer, in chunks; int, shape (q,).
         root: The root's position in the group; 0 where there is no root.
+        sizes: Sizes of the blocks, where they have sizes of their own, as whole numbers without a common divisor: one
+            for each rank, or for alltoallv k² of them, row by row. Empty where blocks have one size, or where the
+            collective comes from a schedule's file.
         block: Number of each chunk's block, where blocks have sizes of their own (see `uneven`); int, shape (nchunks,).
             None where all blocks have as many chunks.
     """
@@ -63,6 +68,7 @@ class Collective:
     in_index: Ints
     out_index: Ints
     root: int = 0
+    sizes: tuple[int, ...] = ()
     block: Ints | None = None
 
     @cached_property
@@ -155,7 +161,7 @@ class Collective:
             collective: The collective to compare with.
             places: Whether the chunks' places in the ranks' buffers must be equal too.
         """
-        left_out = ("block",) if places else ("block", "in_index", "out_index")
+        left_out = ("sizes", "block") if places else ("sizes", "block", "in_index", "out_index")
         names = [f.name for f in fields(self) if f.name not in left_out]
         return self is collective or all(
             np.array_equal(getattr(self, name), getattr(collective, name)) for name in names
@@ -178,6 +184,7 @@ def make_collective(  # It has a parameter for each field of a collective that c
     nchunks: int,
     reduces: bool | Bools = False,
     root: int = 0,
+    sizes: tuple[int, ...] = (),
     block: Ints | None = None,
 ) -> Collective:
     """Build a collective with one chunk a block from its conditions in any order; nothing is checked.
@@ -195,7 +202,8 @@ def make_collective(  # It has a parameter for each field of a collective that c
         nchunks: Number of chunks in all.
         reduces: Whether chunks reduce: one value for all chunks, or shape (nchunks,).
         root: The root's position in the group.
-        block: Number of each chunk's block, shape (nchunks,); None where no block has a size of its own.
+        sizes: As the attribute of the collective.
+        block: As the attribute of the collective.
     """
     order = np.lexsort(pre.T[::-1])
     pre, in_index = pre[order], in_index[order]
@@ -203,7 +211,7 @@ def make_collective(  # It has a parameter for each field of a collective that c
     post, out_index = post[order], out_index[order]
     reduces = np.broadcast_to(np.asarray(reduces), (nchunks,)).copy()
     fraction = np.broadcast_to(np.asarray(fraction, dtype=np.float64), (nchunks,)).copy()
-    return Collective(name, nranks, 1, nchunks, reduces, fraction, pre, post, in_index, out_index, root, block)
+    return Collective(name, nranks, 1, nchunks, reduces, fraction, pre, post, in_index, out_index, root, sizes, block)
 
 
 def chunks_by_ends(collective: Collective, chunks: Ints) -> list[tuple[Ints, Ints, Ints]]:
@@ -313,18 +321,20 @@ def in_chunks(collective: Collective, chunks: int) -> Collective:
         nchunks=len(block),
         reduces=collective.reduces[is_first][block],
         root=collective.root,
+        sizes=collective.sizes,
         block=block,
     )
     return replace(cut, chunks=collective.chunks * chunks)
 
 
-def every_cut(collective: Collective, chunks: int) -> list[Collective]:
-    """Return a collective with `chunks` times as many chunks a block, cut in each way in which engines cut blocks.
+def every_cut(collective: Collective, chunks: int) -> Iterator[Collective]:
+    """Yield a collective with `chunks` times as many chunks a block, cut in each way in which engines cut blocks.
 
-    Engines that need equal chunks use `subdivided`, others `in_chunks`; for blocks of one size this is the same.
+    These are `in_chunks`, `subdivided`, and the first followed by the second. For blocks of one size all are the same.
     """
-    cuts = [in_chunks(collective, chunks)]
-    return cuts if collective.block is None or chunks == 1 else [*cuts, subdivided(collective, chunks)]
+    divisors = [number for number in range(chunks, 0, -1) if chunks % number == 0]
+    for number in divisors if collective.block is not None else divisors[:1]:
+        yield subdivided(in_chunks(collective, number), chunks // number)
 
 
 def chunks_of_chunks(whole: Collective, cut: Collective, chunks: Ints) -> Ints:
@@ -439,8 +449,29 @@ def uneven(name: str, sizes_bytes: Sequence[float] | Sequence[Sequence[float]] |
         nchunks=int(is_kept.sum()),
         reduces=KINDS[kind.even].reduces,
         root=even.root,
+        sizes=_without_common_divisor(table),
         block=np.arange(int(is_kept.sum())),
     )
+
+
+def in_shape(sizes: Sequence[int], nranks: int) -> Floats:
+    """Return sizes of blocks as `uneven` takes them: shape (k,), or (k, k) if there is one for each pair of ranks."""
+    table = np.array(sizes, dtype=np.float64)
+    return table.reshape(nranks, nranks) if len(sizes) == nranks * nranks else table
+
+
+def _without_common_divisor(sizes_bytes: Floats) -> tuple[int, ...]:
+    """Return sizes as the least whole numbers with the same proportions, row by row, each below 2⁶².
+
+    They are exact where such numbers exist, else rounded to 2⁻⁵² of the largest.
+    """
+    exact = [Fraction(size) for size in sizes_bytes.ravel().tolist()]
+    unit = lcm(*(size.denominator for size in exact))
+    counts = [int(size * unit) for size in exact]
+    if max(counts) // gcd(*counts) >= 1 << 62:
+        counts = [round(size / max(exact) * (1 << 52)) for size in exact]
+    divisor = gcd(*counts)
+    return tuple(count // divisor for count in counts)
 
 
 def _place_within(owner: Ints, k: int) -> Ints:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from synth.model.collective import Bools, Collective, Floats, Ints, in_chunks, named
+from synth.model.collective import Bools, Collective, Floats, Ints, in_chunks, named, subdivided
 from topologies.arrays import reachable, strongly_connected
 from topologies.costed import protocols_of
 from topologies.costs import ANY
@@ -98,6 +98,14 @@ class Problem:
         """Return the topology rank of every local rank."""
         return self.group + self.relays
 
+    def with_equal_parts(self, parts: int) -> Problem:
+        """Return the problem with every chunk cut into `parts` equal parts, as `subdivided` does.
+
+        Raises:
+            InputError: A condition of the collective would have more than 40 million rows.
+        """
+        return replace(self, collective=subdivided(self.collective, parts))
+
     def with_chunks(self, chunks: int) -> Problem:
         """Return the problem with `chunks` times as many chunks a block, as `in_chunks` cuts them.
 
@@ -169,15 +177,18 @@ def question(problem: Problem) -> dict[str, Any]:
 
     Returns:
         `collective` and `topology` (their names), `group` (topology ranks in order), `relays` (topology ranks), and
-        `root` (a topology rank; None where the collective has no root).
+        `root` (a topology rank; None where the collective has no root). Where blocks have sizes of their own also
+        `sizes` (whole numbers in their proportions).
     """
     collective = problem.collective
+    sizes = {"sizes": list(collective.sizes)} if collective.sizes else {}
     return {
         "collective": collective.name,
         "topology": problem.topology.name,
         "group": list(problem.group),
         "relays": list(problem.relays),
         "root": problem.group[collective.root] if collective.kind.rooted else None,
+        **sizes,
     }
 
 

@@ -7,12 +7,14 @@ A named collective is stored by its name; any other is stored in full, as column
 from __future__ import annotations
 
 import math
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.model.collective import MAX_ENTRIES, Collective, Floats, Ints, chunks_by_ends, named, one_shot
+from synth.model.collective import MAX_ENTRIES, Collective, Floats, Ints, chunks_by_ends, in_shape, named, one_shot
 from synth.model.problem import Problem, check_ranks, make_problem
 from synth.model.registry import KINDS, find_kind
 from synth.storage.columns import ColumnFile
@@ -35,7 +37,7 @@ MAX_CHUNKS = 1 << 40
 _ENTRY_BYTES, _PATH_BYTES, _CROSSED_BYTES, _ROW_BYTES = 160, 350, 160, 100
 # The memory that a file's problem may take: so many bytes, and so many more for each byte of the file.
 _SMALL_BYTES, _BYTES_A_BYTE = 800 << 20, 40
-_COLLECTIVE = ("name", "ranks", "chunks", "nchunks", "root", "columns", "one_shot")
+_COLLECTIVE = ("name", "ranks", "chunks", "nchunks", "root", "columns", "one_shot", "sizes")
 _OWN = ("reduces", "fraction", "pre", "post", "in_index", "out_index")
 
 
@@ -65,6 +67,7 @@ def describe_problem(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArra
             "root": collective.root,
             "columns": in_columns,
             **({"one_shot": True} if collective.is_one_shot and not in_columns else {}),
+            **({"sizes": list(collective.sizes)} if collective.sizes else {}),
         },
         "group": list(problem.group),
         "relays": list(problem.relays),
@@ -327,18 +330,36 @@ def _rebuild_collective(file: ColumnFile, table: Fields, nranks: int) -> Collect
     if not is_held.all():
         raise InputError(f"{file.origin}: collective/pre.npy: no rank holds chunk {int(np.argmin(is_held))} before")
     reduces = file.column("collective/reduces", "bool", (nchunks,))
-    return Collective(name, nranks, chunks, nchunks, reduces, fraction, pre, post, in_index, out_index, root)
+    stated = Collective(name, nranks, chunks, nchunks, reduces, fraction, pre, post, in_index, out_index, root)
+    return stated if "sizes" not in table.values else _with_sizes(stated, table)
+
+
+def _with_sizes(stated: Collective, table: Fields) -> Collective:
+    """Return a collective with the sizes of blocks that a file states besides its chunks.
+
+    Raises:
+        InputError: They are not the sizes of the chunks, or the collective has blocks of one size.
+    """
+    sizes, k = table.values["sizes"], stated.nranks
+    if isinstance(sizes, list) and all(type(size) is int and 0 <= size < 1 << 62 for size in sizes):
+        with suppress(InputError):
+            plain = named(stated.name, k, 1, stated.root, in_shape(sizes, k))
+            sized = replace(stated, sizes=plain.sizes)
+            if list(plain.sizes) == sizes and means_its_name(sized):
+                return sized
+    return table.fail("sizes", f"{shown(sizes)}; it must be the proportions of the blocks, as the chunks have them")
 
 
 def means_its_name(stated: Collective) -> bool:
     """Return whether a collective moves the data that its name promises between the same ranks.
 
     Its chunks may have any number, order and size: of each set of holders and goals only the sum of the sizes counts,
-    to 10⁻⁶. A name that promises nothing (a pattern, alltoallv) is always right.
+    to 10⁻⁶. A name that promises nothing (a pattern; blocks of sizes that are not stated) is always right.
     """
-    if stated.name not in KINDS or not find_kind(stated.name).by_name:
+    if not find_kind(stated.name).by_name and not stated.sizes:
         return True
-    plain = named(stated.name, stated.nranks, 1, stated.root)
+    sizes = in_shape(stated.sizes, stated.nranks) if stated.sizes else None
+    plain = named(stated.name, stated.nranks, 1, stated.root, sizes)
     amounts, named_amounts = _amounts(stated), _amounts(plain)
     return amounts.keys() == named_amounts.keys() and all(
         math.isclose(amounts[key], named_amounts[key], rel_tol=1e-6) for key in named_amounts

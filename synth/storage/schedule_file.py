@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from synth.model.collective import every_cut, named, one_shot
+from synth.model.collective import every_cut, in_shape, named, one_shot
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.model.text import software_name
@@ -73,8 +73,11 @@ class StoredSchedule:
 
     @property
     def as_named(self) -> bool:
-        """Return whether the collective is defined by its name, and not a pattern that the file states."""
-        return not self.header["collective"]["columns"]
+        """Return whether the collective is defined by its name, and the sizes of its blocks if it has them.
+
+        Else it is a pattern that the file states.
+        """
+        return not self.header["collective"]["columns"] or "sizes" in self.header["collective"]
 
     @property
     def orbit(self) -> int:
@@ -96,7 +99,13 @@ class StoredSchedule:
         collective, quotient = self.problem.collective, self.problem.quotient
         return replace(
             self.problem,
-            collective=named(collective.name, collective.nranks, 1, collective.root),
+            collective=named(
+                collective.name,
+                collective.nranks,
+                1,
+                collective.root,
+                in_shape(collective.sizes, collective.nranks) if collective.sizes else None,
+            ),
             network=self.problem.network if quotient is None else quotient.whole,
             quotient=None,
         )

@@ -115,6 +115,20 @@ PLACES = {
 OWN: dict[tuple[str, str], list[str]] = {
     ("torch-setup", "-o"): ["a.xml", "/dev/full"],
     ("alltoallv", "--sizes"): [*FILE, "ragged.csv", "words.csv", "minus.csv", "cut.json"],
+    ("allgatherv", "--sizes"): [
+        *FILE,
+        "words.csv",
+        "minus.csv",
+        "cut.json",
+        "m.csv",
+        "1M",
+        "1M,",
+        "1M,x",
+        "0,0",
+        "1,2,3",
+        "1M;2M",
+        "-1,2",
+    ],
     ("allgather", "--out"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
     ("reduce-program", "--out"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
     ("compile", "--library"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
@@ -136,6 +150,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "allgather": ("allgather", *_SEARCH), "broadcast": ("broadcast", *_SEARCH),
     "pattern": ("pattern", "pat.toml", *_SEARCH),
     "alltoallv": ("alltoallv", "--sizes", "m.csv", "--topo", "ring:2", "--engine", "flow", "--budget", "50ms"),
+    "allgatherv": ("allgatherv", "--sizes", "1M,2M", "--topo", "ring:2", "--engine", "flow", "--budget", "50ms"),
     "reduce-program": (
         "reduce-program", "--topo", "ring:4", "--axes", "dp=2,tp=2", "--over", "dp", "--budget", "50ms", "--size", "1M",
     ),
@@ -189,6 +204,9 @@ MORE: list[tuple[str, ...]] = [
     ("sendrecv", "--topo", "ring:4", "--target", "rccl"), ("alltoallv", "--topo", "ring:2"),
     ("alltoallv", "--topo", "ring:2", "--sizes", "m.csv", "--size", "1K", "--chunks", "0"),
     ("alltoallv", "--topo", "ring:4", "--sizes", "m.csv"), ("alltoallv", "--topo", "ring:2", "--sizes", "three.csv"),
+    ("reducescatterv", "--topo", "ring:2"), ("gatherv", "--topo", "ring:2", "--sizes", "1M,0", "--root", "0"),
+    ("scatterv", "--topo", "ring:2", "--sizes", "1M,1M", "--root", "2"),
+    ("gather", "--topo", "ring:2", "--sizes", "1,2"),
     ("pattern", "pat.toml", "--topo", "ring:5"),
     ("pattern", "rows.toml", "--topo", "ring:4"), ("pattern", "same.toml", "--topo", "ring:4"),
     ("compile", "turn.py", "-o", "x.xml", "--library", "new"), ("compile", "turn.py", "--group", "0-3"),
@@ -241,7 +259,7 @@ def parameters() -> Iterator[tuple[str, click.Parameter]]:
         for param in command.params:
             if not getattr(param, "is_flag", False):
                 command_name = name
-                if command_name in ("pattern", "alltoallv", "broadcast") and param.opts[0] not in (
+                if command_name in ("pattern", "alltoallv", "allgatherv", "broadcast") and param.opts[0] not in (
                     "--sizes",
                     "--root",
                     "file",

@@ -27,6 +27,7 @@ from synth.bounds.check import recompute
 from synth.bounds.prove import prove
 from synth.bounds.witness import Witness
 from synth.concurrent.union import Member, UnionProblem, union_problem
+from synth.model.collective import in_shape
 from synth.model.collective import named as named_collective
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import Problem, make_problem
@@ -204,11 +205,11 @@ def _evidence(subject: _Subject, timed: TimedProgram, witnesses_of: Mapping[obje
 def _question_key(entry: IndexEntry) -> object:
     """Return an entry's question as `witnesses_of_questions` names it.
 
-    It is (collective, topology, group, relays, root or None, costs as (protocols, source) or None).
+    It is (collective, topology, group, relays, root or None, sizes, costs as (protocols, source) or None).
     """
     costs = entry.row.get("costs", {})
     stated = (tuple(costs["protocols"]), costs["source"]) if costs else None
-    return entry.collective, entry.topology, entry.group, entry.relays, entry.root, stated
+    return entry.collective, entry.topology, entry.group, entry.relays, entry.root, entry.sizes, stated
 
 
 def _problem(entry: IndexEntry, topology: Topology | None, stored: StoredSchedule | None) -> Problem | None:
@@ -228,9 +229,10 @@ def _problem(entry: IndexEntry, topology: Topology | None, stored: StoredSchedul
         return None
     if entry.groups and entry.stated_goal:  # One program serves all groups.
         return union_problem(topology, [_member(row) for row in entry.groups], entry.relays or "none")
-    if entry.collective in KINDS and find_kind(entry.collective).by_name:
+    if find_kind(entry.collective).by_name or entry.sizes:
         root = entry.root if find_kind(entry.collective).rooted else None
-        return make_problem(topology, entry.collective, entry.group, relays=entry.relays, root=root)
+        sizes = in_shape(entry.sizes, entry.nranks) if entry.sizes else None
+        return make_problem(topology, entry.collective, entry.group, relays=entry.relays, root=root, sizes=sizes)
     if stored is None or entry.is_of_plan:
         return None
     return make_problem(topology, stored.bounded_problem.collective, entry.group, relays=entry.relays)

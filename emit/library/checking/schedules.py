@@ -84,18 +84,21 @@ def witnesses_of_questions(stored: Iterable[CheckedSchedule]) -> dict[object, tu
         stored: Schedules with their checks.
 
     Returns:
-        The witnesses of the schedules' proofs by question: (collective, topology, group, relays, root or None, costs as
-        (protocols, source) or None).
+        The witnesses of the schedules' proofs by question: (collective, topology, group, relays, root or None, sizes,
+        costs as (protocols, source) or None).
     """
     witnesses_of: dict[object, tuple[Witness, ...]] = {}
     for schedule, checked in stored:
         problem = schedule.bounded_problem
-        if schedule.as_named and problem.collective.kind.by_name and schedule.problem.quotient is None:
+        is_known = problem.collective.kind.by_name or problem.collective.sizes
+        if schedule.as_named and is_known and schedule.problem.quotient is None:
             costs = None
             if problem.topology.protocol and problem.topology.costs:
                 costs = tuple(protocols_of(problem.topology)), problem.topology.costs.source
             root = problem.group[problem.collective.root] if problem.collective.kind.rooted else None
-            key = problem.collective.name, problem.topology.name, problem.group, problem.relays, root, costs
+            collective = problem.collective
+            asked = collective.name, problem.topology.name, problem.group, problem.relays, root, collective.sizes
+            key = *asked, costs
             witnesses_of[key] = witnesses_of.get(key, ()) + checked.limits
     return witnesses_of
 

@@ -217,8 +217,7 @@ def _name(entry: IndexEntry, library: Library, earlier: Sequence[IndexEntry]) ->
 
 def _naming_key(entry: IndexEntry) -> tuple[object, ...]:
     """Return what may share a file name: the question and the smallest message."""
-    question = entry.collective, entry.topology, entry.root, entry.target, entry.group, entry.relays
-    return question, entry.min_bytes
+    return entry.question, entry.min_bytes
 
 
 def _check_free(entry: IndexEntry, others: Sequence[IndexEntry]) -> None:

@@ -481,13 +481,14 @@ def _place_schedule(library: Library, result: SearchResult, served: Offer, name:
 def stem_of_problem(problem: Problem) -> str:
     """Return how the names of a problem's files begin: collective, network, group, root and relays.
 
-    The group is allN if it is all N ranks, else its ranks with dots between. Ranks that would take more than 40
-    characters are replaced by a digest.
+    A digest of the proportions of blocks follows, where these have sizes of their own. The group is allN if it is all N
+    ranks, else its ranks with dots between. Ranks that would take more than 40 characters are replaced by a digest.
     """
     fields = question(problem)
     root = "" if fields["root"] is None else f"-root{fields['root']}"
     network, group, relays = _names_of_ranks(problem)
-    return f"{fields['collective']}-{network}-{group}{root}{relays}"
+    sizes = f"-sizes{zlib.crc32(repr(fields['sizes']).encode()):08x}" if "sizes" in fields else ""
+    return f"{fields['collective']}-{network}-{group}{root}{relays}{sizes}"
 
 
 def folder_of_problem(problem: Problem) -> str:

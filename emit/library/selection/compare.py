@@ -22,7 +22,7 @@ class Difference:
     """The predicted times of two libraries for one call.
 
     Attributes:
-        question: `IndexEntry.question_and_form`: collective, topology, group, relays, root, target, in place.
+        question: `IndexEntry.question_and_form`: collective, topology, group, relays, root, sizes, target, in place.
         size_bytes: Message size.
         one: File of the first library that serves the call; None if the executor's own algorithm does.
         other: File of the second library; None as for `one`.

@@ -60,7 +60,7 @@ def why_none(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) 
     """Return why no file fits a call, given that none does (`pick` returns nothing); the call must name its ranks.
 
     It is the first of these that no file meets, of the files that meet all before it: collective, ranks, topology,
-    executor, root, relays, form, size, divisor. The text may name what the library has instead.
+    executor, root, sizes, relays, form, size, divisor. The text may name what the library has instead.
     """
     candidates = Selector(entries).expanded()
     ranks, relays = call.ranks or (), tuple(call.relays)
@@ -75,6 +75,10 @@ def why_none(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) 
         (f"none of topology {call.topology}", lambda e: call.topology in (None, e.topology)),
         (f"none for executor {call.target}", lambda e: call.target in (None, e.target)),
         (f"none with root {call.root}", lambda e: call.root == e.root),
+        (
+            "none for blocks of these sizes" if call.sizes else "none for blocks of one size",
+            lambda e: e.sizes == call.checked().sizes,
+        ),
         (
             f"none with relays {format_listed(relays)}" if relays else "none without relays",
             lambda e: e.relays == relays,

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from math import gcd
 from typing import Any, NamedTuple
 
 from emit.library.entry import IndexEntry
@@ -37,6 +38,8 @@ class LibraryCall(NamedTuple):
         element_bytes: Bytes of an element of the call's type.
         any_order: True to take a file for these ranks in another order if there is none for this one. The communicator
             must then be made in the order of the entry's `communicator`.
+        sizes: Sizes of the blocks, for a collective whose blocks have sizes of their own: one for each rank in their
+            order, or for alltoallv one for each pair of ranks, row by row. Only their proportions count.
     """
 
     collective: str
@@ -49,9 +52,12 @@ class LibraryCall(NamedTuple):
     relays: Sequence[int] = ()
     element_bytes: int = 1
     any_order: bool = False
+    sizes: Sequence[int] = ()
 
     def checked(self) -> LibraryCall:
-        """Return a copy with plain values, and ranks as tuples; the collective may be unknown.
+        """Return a copy with plain values, ranks as tuples, and sizes without a common divisor.
+
+        The collective may be unknown.
 
         Raises:
             InputError: If a field has the wrong type, `element_bytes` or `nranks` is below 1, or `ranks` are not
@@ -69,6 +75,7 @@ class LibraryCall(NamedTuple):
             whole_numbers(self.relays, "relays"),
             whole(self.element_bytes, "element_bytes"),
             as_flag(self.any_order, "any_order"),
+            _without_common_divisor(whole_numbers(self.sizes, "sizes")),
         )
         if call.element_bytes < 1:
             raise InputError(f"element_bytes {call.element_bytes}: is not possible; it must be 1 or more")
@@ -217,7 +224,7 @@ class Selector:
         call = LibraryCall(*fields).checked()
         name = call.collective if call.collective in self._names else parse_name(call.collective)
         required = {key: value for key in ("target", "topology", "root") if (value := getattr(call, key)) is not None}
-        required["relays"] = call.relays
+        required |= {"relays": call.relays, "sizes": call.sizes}
 
         def matching(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
             """Return the entries that meet the call's conditions."""
@@ -227,7 +234,7 @@ class Selector:
             return _cut(matching(self._of.get((name, call.inplace, call.nranks), ())), call)
         ranks = tuple(call.ranks)
         orders = [ranks]
-        if call.any_order:
+        if call.any_order and not call.sizes:  # In another order of ranks the sizes would be others.
             other_orders = self._orders.get((name, call.inplace, tuple(sorted(ranks))), ())
             orders += [order for order in other_orders if order != ranks]
         return _cut(matching(entry for order in orders for entry in self._in_order((name, call.inplace, order))), call)
@@ -271,6 +278,12 @@ class Selector:
         raise InputError(
             f"{description}: {fitting[0].file} and {fitting[1].file} both serve it; take entries of one index"
         )
+
+
+def _without_common_divisor(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return whole numbers divided by their greatest common divisor; all 0 stay."""
+    divisor = max(1, gcd(*sizes))
+    return tuple(size // divisor for size in sizes)
 
 
 def _size(size_bytes: Any) -> int:

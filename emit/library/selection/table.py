@@ -48,7 +48,8 @@ def table_bytes(entries: Sequence[IndexEntry], index: bytes, topology: str | Non
     topology = names[0] if topology is None else topology
     if topology not in names:
         raise InputError(f"--topology {topology}: the library has no file for it; it has files for {', '.join(names)}")
-    entries = Selector([entry for entry in entries if entry.topology == topology]).expanded()
+    # A look-up in C states no sizes of blocks.
+    entries = Selector([entry for entry in entries if entry.topology == topology and not entry.sizes]).expanded()
     _check(entries)
     text, ranks = _TableText(), _TableRanks()
     texts = sorted({word.encode() for e in entries for word in (e.collective, e.target, e.protocol)})

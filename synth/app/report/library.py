@@ -56,6 +56,7 @@ class LibraryQuestion:
         group: Ranks of the group.
         relays: Ranks that relay.
         root: Root of the collective; −1: none.
+        sizes: Proportions of the blocks, if they have sizes of their own.
     """
 
     collective: str
@@ -64,23 +65,25 @@ class LibraryQuestion:
     group: tuple[int, ...]
     relays: tuple[int, ...]
     root: int
+    sizes: tuple[int, ...] = ()
 
     @staticmethod
     def of(entry: IndexEntry) -> LibraryQuestion:
         """Return the question that an entry answers."""
         root = -1 if entry.root is None else entry.root
-        return LibraryQuestion(entry.collective, entry.topology, entry.nranks, entry.group, entry.relays, root)
+        ranks = entry.nranks, entry.group, entry.relays, root
+        return LibraryQuestion(entry.collective, entry.topology, *ranks, entry.sizes)
 
     @property
     def group_text(self) -> str:
-        """Return the group, its root and relays, such as `0 1 2 3, root 0, 1 relay`.
+        """Return the group, its root, relays and sizes of blocks, such as `0 1 2 3, root 0, 1 relay`.
 
         Of over 9 ranks only the first 8 and the last are named; of relays only their number is.
         """
         root = "" if self.root < 0 else f", root {self.root}"
-        return f"{format_ranks(self.group, 9)}{root}" + (
-            f", {format_count(len(self.relays), 'relay')}" if self.relays else ""
-        )
+        relays = f", {format_count(len(self.relays), 'relay')}" if self.relays else ""
+        sizes = f", blocks {format_ranks(self.sizes, 9)}" if self.sizes else ""
+        return f"{format_ranks(self.group, 9)}{root}{relays}{sizes}"
 
     @property
     def page(self) -> str:
@@ -88,7 +91,9 @@ class LibraryQuestion:
         ranks = ".".join(map(str, self.group))
         group = ranks if len(ranks) <= 40 else f"{self.nranks}ranks"
         title = f"{self.collective}-{Path(self.topology).name}-{group}" + ("" if self.root < 0 else f"-root{self.root}")
-        mark = zlib.crc32(repr((self.topology, self.group, self.relays)).encode())
+        mark = zlib.crc32(
+            repr((self.topology, self.group, self.relays, *([self.sizes] if self.sizes else []))).encode()
+        )
         return f"{as_file_name(title)}-{mark:08x}.html"
 
 

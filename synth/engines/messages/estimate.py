@@ -35,6 +35,9 @@ def estimated_us(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str, 
         last_us = part / form.parts / form.carriers * 1e-3 / float(net.bandwidth_gbs[between].max())
         return net.start_us + scatter_us + last_us + 2 * alpha_us
     passes = 2 if kind == "both" and not form.exchanged else 1
+    if problem.collective.block is not None and kind in ("spread", "gather"):
+        phases = [_busy_between_us(nodes, messages, form) for messages in _uneven(problem, nodes, form, size_bytes)]
+        return net.start_us + sum(phases) + alpha_us * len(phases_of(len(nodes), form.radix))
     phases = [
         _busy_us(nodes, [(ahead, weight * size_bytes) for ahead, weight in phase], form)
         for phase in _weights(problem, nodes, form, kind)
@@ -77,6 +80,40 @@ def _weights(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str) -> l
     ]
 
 
+def _uneven(
+    problem: Problem, nodes: Nodes, form: MessagesForm, size_bytes: float
+) -> list[dict[tuple[int, int], float]]:
+    """Return for each phase the bytes from node to node of a collective whose nodes have blocks of different sizes.
+
+    A ring is one phase: its messages follow each other in a pipeline.
+    """
+    collective, count = problem.collective, len(nodes)
+    owner = collective.pre if len(collective.pre) <= len(collective.post) else collective.post
+    share = np.bincount(nodes.node_of[owner[:, 0]], collective.fraction[owner[:, 1]], minlength=count) * size_bytes
+    held = [{node} for node in range(count)]
+    phases = list[dict[tuple[int, int], float]]()
+    for ahead in phases_of(count, form.radix):
+        carried: dict[tuple[int, int], set[int]] = {}
+        for distance in ahead:
+            for node in range(count):
+                goal = (node + distance) % count
+                sent = (
+                    held[node]
+                    - held[goal]
+                    - {home for (_, to), homes in carried.items() if to == goal for home in homes}
+                )
+                if sent:
+                    carried[node, goal] = sent
+        for (_, goal), homes in carried.items():
+            held[goal] |= homes
+        phases.append({ends: float(share[sorted(homes)].sum()) for ends, homes in carried.items()})
+    if form.radix > 1:
+        return phases
+    return [
+        {ends: sum(phase.get(ends, 0.0) for phase in phases) for ends in dict.fromkeys(e for p in phases for e in p)}
+    ]
+
+
 def _busy_us(nodes: Nodes, messages: list[tuple[int, float]], form: MessagesForm) -> float:
     """Return the longest time in µs that a resource is busy in a phase, without the gap after its last message.
 
@@ -85,12 +122,24 @@ def _busy_us(nodes: Nodes, messages: list[tuple[int, float]], form: MessagesForm
         messages: How far ahead each node sends, and how many bytes.
         form: The form.
     """
-    net, count = nodes.net, len(nodes)
-    ends = [(node, (node + ahead) % count) for ahead, _ in messages for node in range(count)]
+    count = len(nodes)
+    bytes_between = {(node, (node + ahead) % count): size for ahead, size in messages for node in range(count)}
+    return _busy_between_us(nodes, bytes_between, form)
+
+
+def _busy_between_us(nodes: Nodes, bytes_between: dict[tuple[int, int], float], form: MessagesForm) -> float:
+    """Return the longest time in µs that a resource is busy in a phase, without the gap after its last message.
+
+    Args:
+        nodes: The nodes.
+        bytes_between: Bytes of the message from one node to another, by (source, goal).
+        form: The form.
+    """
+    net = nodes.net
     busy_us = [0.0] * net.nresources
-    links_of = MessageLinks(nodes).choose(ends, form.carriers)
+    links_of = MessageLinks(nodes).choose(list(bytes_between), form.carriers)
     gbs, gap_us = net.bandwidth_gbs.tolist(), net.gap_us.tolist()
-    for links, size_bytes in zip(links_of, [size for _, size in messages for _ in range(count)], strict=True):
+    for links, size_bytes in zip(links_of, bytes_between.values(), strict=True):
         for link in links:
             lasts_us = form.parts * gap_us[link] + size_bytes / len(links) * 1e-3 / gbs[link]
             for resource in nodes.ends[link][2]:

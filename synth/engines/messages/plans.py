@@ -1,7 +1,8 @@
 """Plans of sends in few messages between nodes: copies to all ranks, and chunks from one rank to another.
 
 Nodes exchange data as in dissemination (Bruck and others, IEEE TPDS 8, 1997) with a radix: in each phase a node sends
-to radix - 1 other nodes, at once, what these lack. Radix = number of nodes is one phase of direct messages. The message
+to radix - 1 other nodes, at once, what these lack. Radix = number of nodes is one phase of direct messages; radix 1
+stands for a ring, in which the data of a node that has more than others leave it only once. The message
 from one node to another goes over one or several links. Before and after each phase its chunks move inside nodes.
 """
 
@@ -23,7 +24,7 @@ class MessagesForm(NamedTuple):
     """The form of a plan.
 
     Attributes:
-        radix: Number of nodes among which one phase exchanges.
+        radix: Number of nodes among which one phase exchanges; 1 for a ring, where each node sends to the next.
         carriers: Most links over which a message from one node to another is spread.
         scattered: Whether copies inside a node go by way of different ranks, which spread the load of one port.
         exchanged: Whether ranks at one place of all nodes exchange their partial sums, so that each has the sum.
@@ -110,7 +111,7 @@ def spreading(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
     If the form is distributed or has trees, all chunks come from one rank. Distributed, each of the other nodes gets a
     part of them first, and then these nodes exchange their parts (van de Geijn's scatter and all-gather).
     """
-    plan = _Spreading(nodes, form)
+    plan = _Spreading(nodes, form, collective.fraction)
     holder = collective.holders[1].tolist()
     home_of = nodes.node_of[holder].tolist()
     arrivals = [(chunk, rank, 0) for chunk, rank in enumerate(holder)]
@@ -153,10 +154,11 @@ class _Spreading:
         step: Step of the next rows.
     """
 
-    def __init__(self, nodes: Nodes, form: MessagesForm) -> None:
+    def __init__(self, nodes: Nodes, form: MessagesForm, weight: Floats) -> None:
+        """Begin without rows; `weight` is the size of each chunk, in any unit."""
         self.rows: list[Row] = []
         self.stage = self.step = 0
-        self._nodes, self._form, self._carriers = nodes, form, MessageLinks(nodes)
+        self._nodes, self._form, self._carriers, self._weight = nodes, form, MessageLinks(nodes), weight.tolist()
 
     def exchange(
         self, order: list[int], held: list[dict[int, list[int]]], arrivals: Sequence[_Arrival] | None = None
@@ -237,9 +239,21 @@ class _Spreading:
         return [
             (part * places + place, part_chunks, link)
             for links, (place, chunks) in zip(links_of, carried, strict=True)
-            for link, link_chunks in cut(links, chunks)
+            for link, link_chunks in self._share_out(links, chunks)
             for part, part_chunks in cut(parts, link_chunks)
         ]
+
+    def _share_out(self, links: list[int], chunks: list[int]) -> Iterator[tuple[int, list[int]]]:
+        """Yield links with their parts of the chunks: as many chunks, or as many bytes where chunks differ in size."""
+        if len({self._weight[chunk] for chunk in chunks}) == 1:
+            yield from cut(links, chunks)
+            return
+        loads, parts = [0.0] * len(links), [list[int]() for _ in links]
+        for chunk in sorted(chunks, key=lambda chunk: (-self._weight[chunk], chunk)):
+            least = loads.index(min(loads))
+            loads[least] += self._weight[chunk]
+            parts[least].append(chunk)
+        yield from ((link, sorted(part)) for link, part in zip(links, parts, strict=True) if part)
 
     def from_exits(self, arrivals: Sequence[_Arrival], messages: list[_Message]) -> list[_Arrival]:
         """Return the arrivals, each with the place of the first message that its chunk leaves in.
@@ -337,8 +351,11 @@ def moving(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
 def phases_of(count: int, radix: int) -> list[list[int]]:
     """Return how many nodes ahead each node sends, phase after phase.
 
-    In phase p these are 1, 2, …, radix - 1 times radix to the power p, as far as they are less than `count`.
+    With radix 1 it is 1 in each of `count` - 1 phases. Else in phase p these are 1, 2, …, radix - 1 times radix to the
+    power p, as far as they are less than `count`.
     """
+    if radix == 1:
+        return [[1]] * (count - 1)
     phases, width = [], 1
     while width < count:
         phases.append([j * width for j in range(1, radix) if j * width < count])

@@ -172,7 +172,12 @@ class _MessagesSearch:
         count, places = len(self.nodes), max(len(members) for members in self.nodes.members)
         collective = self.problem.collective
         radixes = list(dict.fromkeys([count, *(r for r in self.tuning.radixes if r < count)]))
+        is_uneven = collective.block is not None and _kind(self.problem) != "move"
+        if is_uneven and count > 2:
+            radixes.insert(1, 1)
         forms = [MessagesForm(*figures) for figures in product(radixes, self._carriers())]
+        if is_uneven and not self._has_root:
+            return [(parts, form) for form in forms for parts in self.tuning.uneven_parts]
         if collective.kind.in_shares and self.problem.relays:
             return [(collective.nranks, form) for form in forms]
         if collective.kind.in_shares:
@@ -251,8 +256,8 @@ class _MessagesSearch:
         schedule = self._schedule(parts, form, waves)
         if schedule is None:
             return np.inf
-        turn = (np.arange(chunks * collective.nchunks) % waves + self._turn(parts, form)) / waves
-        whole = self.problem.with_chunks(chunks)
+        whole = self.problem.with_chunks(parts).with_equal_parts(waves)
+        turn = (np.arange(whole.collective.nchunks) % waves + self._turn(parts, form)) / waves
         if (net := self._net) is None:
             net = self._net = carrier_network(whole.network)
         in_time = ordered(whole, schedule, size, turn, net, orders or self.tuning.orders, self.request.deadline)
@@ -277,11 +282,11 @@ class _MessagesSearch:
             copies = self._planned(2, copying, form, waves)
             if sums is None or copies is None:
                 return None
-            return join(backwards(problem.with_chunks(waves), sums), copies)
+            return join(backwards(problem.with_equal_parts(waves), sums), copies)
         schedule = self._planned(0, reverse(problem) if kind == "gather" else problem, form, waves)
         if schedule is None or kind != "gather":
             return schedule
-        return backwards(problem.with_chunks(waves), schedule)
+        return backwards(problem.with_equal_parts(waves), schedule)
 
     def _planned(self, key: int, problem: Problem, form: MessagesForm, waves: int) -> Schedule | None:
         """Return the schedule of a form; relays get only what they pass on. None where the form does not suit."""
@@ -289,14 +294,14 @@ class _MessagesSearch:
         if plan is None:
             return None
         schedule = plan.schedule(waves)
-        return prune_copies(problem.with_chunks(waves), schedule) if problem.relays else schedule
+        return prune_copies(problem.with_equal_parts(waves), schedule) if problem.relays else schedule
 
     def _turn(self, parts: int, form: MessagesForm) -> Floats:
         """Return when each chunk leaves the root within its wave, from 0 to 1, shape (chunks,).
 
         It is one 0 where all chunks leave at once.
         """
-        plan = self._plans.get((0, parts * self.problem.collective.nchunks, form))
+        plan = self._plans.get((0, self.problem.with_chunks(parts).collective.nchunks, form))
         return np.zeros(1) if plan is None or plan.turn is None else plan.turn
 
     def _plan(self, key: int, problem: Problem, form: MessagesForm) -> Plan | None:

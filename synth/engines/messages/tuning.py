@@ -19,6 +19,7 @@ class MessagesTuning:
         orders_at_last: List schedules of the best form.
         chunks_of_message: Chunks, at least, of a message to a node where an executor needs powers of two.
         parts: Numbers of messages in which a node gets its part.
+        uneven_parts: Chunks of an average block to try where blocks have sizes of their own.
         finer: Factors on these numbers, to try for the best forms.
         trees: Numbers of parts of a root's buffer that go over trees of their own.
         most_hands: Most messages from node to node of such trees.
@@ -34,6 +35,7 @@ class MessagesTuning:
     orders_at_last: int = 24
     chunks_of_message: int = 4
     parts: tuple[int, ...] = (1, 2, 4)
+    uneven_parts: tuple[int, ...] = (1, 4)
     finer: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16)
     trees: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
     most_hands: int = 4000

@@ -6,6 +6,7 @@ start before the other modules are imported.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from shlex import quote
 from typing import Any
@@ -140,27 +141,27 @@ class _QuestionCommand(HelpfulCommand):
             raise InputError(f"which network? Try: {try_this} (all networks: synth topo list)") from None
 
 
-def _no_root(name: str) -> click.Option:
-    """Return a hidden option `--root` for a collective without a root; its use raises InputError with a clear message.
-
-    Args:
-        name: Name of the collective.
-    """
+def _refused(option: str, message: str) -> click.Option:
+    """Return a hidden option whose use raises InputError with a message that begins with the option's name."""
 
     def refuse(_: click.Context, __: click.Parameter, value: str | None) -> None:
         """Raise InputError if the option is given."""
         if value is not None:
-            rooted = ", ".join(kind.name for kind in KINDS.values() if kind.rooted)
-            raise InputError(f"--root: {name} has no root; leave it out (with a root: {rooted})")
+            raise InputError(f"{option}: {message}")
 
-    return click.Option(["--root"], hidden=True, expose_value=False, callback=refuse)
+    return click.Option([option], hidden=True, expose_value=False, callback=refuse)
+
+
+def _names(is_meant: Callable[[CollectiveKind], bool]) -> str:
+    """Return the names of some of the collectives as text, separated by ", "."""
+    return ", ".join(kind.name for kind in KINDS.values() if is_meant(kind))
 
 
 def collective_command(kind: CollectiveKind) -> click.Command:
     """Return the click command of a collective.
 
-    It has `--root` if the collective is rooted, otherwise a hidden one that is refused; and `--sizes`, which is
-    required, if its blocks have sizes of their own.
+    It has `--root` if the collective is rooted, and `--sizes`, which is required, if its blocks have sizes of their
+    own; otherwise hidden ones that are refused with what would be right.
     """
     example, own_options = f"synth {kind.name} --topo dgx-a100 --group 0,2,4,6", []
     if kind.rooted:
@@ -170,7 +171,8 @@ def collective_command(kind: CollectiveKind) -> click.Command:
         )
         own_options.append(root)
     else:
-        own_options.append(_no_root(kind.name))
+        rooted = _names(lambda kind: kind.rooted)
+        own_options.append(_refused("--root", f"{kind.name} has no root; leave it out (with a root: {rooted})"))
     second_example = f"synth {kind.name} --topo torus:4x4 --size 1M --budget 5s\n"
     if kind.even:
         example = f"synth {kind.name} --topo dgx1 --sizes sizes.csv"
@@ -180,6 +182,11 @@ def collective_command(kind: CollectiveKind) -> click.Command:
             second_example = f"synth {kind.name} --topo ring:4 --sizes 1M,0,3M,2M --budget 5s\n"
             text, metavar = "Set the bytes of each rank's block, as 1M,0,3M, or name a file of them.", "LIST|FILE"
         own_options.append(click.Option(["--sizes"], required=True, metavar=metavar, help=text))
+    else:
+        sized = _names(lambda kind: bool(kind.even))
+        own_options.append(
+            _refused("--sizes", f"{kind.name} has blocks of one size; leave it out (with sizes: {sized})")
+        )
     text = f"{kind.summary}\n\n\b\n{example}\n{second_example}"
     return click.command(kind.name, cls=_QuestionCommand, help=text, params=own_options)(
         _question(partial(_answer, kind.name))

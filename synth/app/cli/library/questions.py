@@ -26,7 +26,7 @@ from synth.baselines.vendors import LIBRARIES
 from synth.model.numbers import as_folder
 from synth.model.problem import parse_ranks
 from synth.model.registry import KINDS, find_kind
-from synth.model.sizes import parse_size
+from synth.model.sizes import parse_size, parse_size_list
 from synth.model.text import (
     format_comparison,
     format_count,
@@ -242,6 +242,7 @@ def _vs(values: Mapping[str, Any], libraries: Sequence[str]) -> tuple[str, ...]:
 @click.option(
     "--root", type=int, metavar="RANK", help="Use this rank of the topology as the root. Default: the group's first."
 )
+@click.option("--sizes", metavar="LIST", help="Pick for blocks of these proportions, as 3,0,1. Default: equal blocks.")
 @click.option("--target", metavar="NAME", help="Pick only this executor's file. Default: each executor's.")
 @click.option("--topology", metavar="NAME", help="Use this topology, if the library has files for several.")
 @click.option(
@@ -250,7 +251,7 @@ def _vs(values: Mapping[str, Any], libraries: Sequence[str]) -> tuple[str, ...]:
 @json_option
 def pick_(
     folder: str, collective: str, group: str, size: str, out_of_place: bool, kind: str, root: int | None,
-    target: str | None, topology: str | None, without: tuple[str, ...], as_json: bool,
+    sizes: str | None, target: str | None, topology: str | None, without: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Show which file serves a call and why, or why none does, so that the executor's own algorithm runs.
 
@@ -288,6 +289,7 @@ def pick_(
         root,
         element_bytes=element_bytes,
         any_order=True,
+        sizes=() if sizes is None else tuple(parse_size_list(sizes, "--sizes").tolist()),
     )
     picked = pick(entries, call, size_bytes)
     why = "" if picked else why_none(entries, call, size_bytes)
@@ -348,16 +350,18 @@ def _document(row: Difference) -> dict[str, Any]:
 
     b_over_a is the second time / the first. What is unknown or missing is None.
     """
-    collective, topology, group, relays, root, target, inplace = row.question
+    collective, topology, group, relays, root, sizes, target, inplace = row.question
     fields: dict[str, Any] = {"collective": collective, "topology": topology, "group": list(group)}
+    fields |= {"sizes": list(sizes)} if sizes else {}
     fields |= {"relays": list(relays), "root": root, "target": target, "inplace": inplace, "bytes": row.size_bytes}
     return fields | {"a": row.one, "b": row.other, "a_us": row.one_us, "b_us": row.other_us, "b_over_a": row.ratio}
 
 
 def _line(row: Difference) -> tuple[str, ...]:
     """Return the eight cells of a difference: collective, group, target, place, size, A's and B's time, and B / A."""
-    collective, topology, group, relays, root, target, inplace = row.question
+    collective, topology, group, relays, root, sizes, target, inplace = row.question
     root_text = "" if root is None else f" root {root}"
+    root_text += f" sizes {format_ranks(sizes, 9)}" if sizes else ""
     times = [
         "no file" if file is None else "not known" if time_us is None else format_time(time_us)
         for file, time_us in ((row.one, row.one_us), (row.other, row.other_us))

@@ -46,7 +46,9 @@ def test_answers_are_right(topology: str, collective: str) -> None:
     assert answers(problem, 8 * _KIB)
 
 
-@pytest.mark.parametrize("form", [MessagesForm(3, 8), MessagesForm(2, 2), MessagesForm(3, 1, True), MessagesForm(2, 4)])
+@pytest.mark.parametrize(
+    "form", [MessagesForm(3, 8), MessagesForm(2, 2), MessagesForm(3, 1, True), MessagesForm(2, 4), MessagesForm(1, 8)]
+)
 @pytest.mark.parametrize("waves", [1, 3])
 def test_every_form_of_copies_is_right(form: MessagesForm, waves: int) -> None:
     problem = _problem("dgx-h100:3", "allgather")
@@ -55,6 +57,33 @@ def test_every_form_of_copies_is_right(form: MessagesForm, waves: int) -> None:
     schedule = spreading(nodes, problem.collective, form).schedule(waves)
     Algorithm(problem.with_chunks(waves), schedule, "test")
     assert len(schedule) == 24 * 23 * waves  # Every rank gets every chunk once.
+
+
+@pytest.mark.parametrize("collective", ["allgatherv", "reducescatterv", "gatherv", "scatterv", "alltoallv"])
+def test_uneven_answers_are_right(collective: str) -> None:
+    rng = np.random.default_rng(3)
+    sizes = rng.integers(0, 50, 8) ** 2 if collective != "alltoallv" else rng.integers(0, 50, (8, 8)) ** 2
+    topology = with_costs(load("dgx-a100:4"))
+    problem = make_problem(topology, collective, _GROUPS["dgx-a100:4"], sizes=sizes.astype(float)).under("Simple")
+    assert answers(problem, 8 * _KIB * _KIB)
+
+
+def test_in_a_ring_data_leave_the_node_of_their_rank_once_and_links_share_them() -> None:
+    topology = with_costs(load("dgx-h100:4"))
+    sizes = np.array([70.0, 0, 5, 0, 20, 0, 1, 9] + [0.0] * 23 + [1.0])
+    problem = make_problem(topology, "allgatherv", sizes=sizes).under("Simple").with_chunks(8)
+    nodes, net, fraction = nodes_of(problem.network), problem.network, problem.collective.fraction
+    assert nodes is not None
+    schedule = spreading(nodes, problem.collective, MessagesForm(1, 8)).schedule(1)
+    Algorithm(problem, schedule, "test")
+    between = net.gap_us[schedule.link] > 0
+    from_first = between & (nodes.node_of[net.src[schedule.link]] == 0)
+    assert Counter(nodes.node_of[net.dst[schedule.link[from_first]]].tolist()).keys() == {1}
+    by_link = np.bincount(schedule.link[from_first], fraction[schedule.chunk[from_first]])
+    loads = by_link[by_link > 0]
+    assert loads.sum() == pytest.approx(1.0)  # Everything but what the second node holds, and that comes from the last.
+    assert len(loads) == 8
+    assert loads.max() <= 1 / 8 + fraction.max()
 
 
 def test_one_message_carries_the_data_of_a_node_to_another() -> None:

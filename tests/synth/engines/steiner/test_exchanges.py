@@ -15,6 +15,7 @@ from synth.engines.steiner.exchanges import Exchanges, sums_within
 from synth.engines.steiner.over_time import OverTime
 from synth.engines.steiner.packing import Packing, SteinerTrees, begins_us
 from synth.engines.steiner.tuning import TUNING
+from synth.engines.steiner.whole_trees import chunks_of_demands
 from synth.model.deadline import now
 from synth.model.pattern import read_pattern
 from synth.model.problem import make_problem
@@ -133,7 +134,7 @@ def test_trees_over_time_exchange_too() -> None:
         over_time = OverTime(packing, size)
         for _ in over_time.steps(packing.least_us(size, 1.0, now() + 60), 0.0, now() + 60):
             pass
-        (numbers,), _ = over_time.begun(32)
+        (numbers,), _ = over_time.begun(chunks_of_demands(packing, problem.with_chunks(32)))
     assert any(packing.trees[number].exchange for number in numbers.tolist())
 
 

@@ -16,6 +16,7 @@ from synth.engines.steiner.over_time import OverTime
 from synth.engines.steiner.packing import Packing
 from synth.engines.steiner.search import solve
 from synth.engines.steiner.tuning import TUNING
+from synth.engines.steiner.whole_trees import chunks_of_demands
 from synth.model.compiled import Runner
 from synth.model.deadline import now
 from synth.model.problem import Problem, make_problem
@@ -100,7 +101,8 @@ def test_trees_over_time_use_slots_that_steady_trees_leave_idle(
     time_us = over_time.time_us
     assert least_us * (1 - COARSE.fits) <= time_us <= steady_us * gains
     busy = np.zeros((net.nlinks, 4))
-    for demand, numbers, starts in zip(packing.demands, *over_time.begun(parts), strict=True):
+    chunks = chunks_of_demands(packing, problem.with_chunks(parts))
+    for demand, numbers, starts in zip(packing.demands, *over_time.begun(chunks), strict=True):
         assert len(numbers) == len(demand.chunks) * parts
         for number, at_us in zip(numbers.tolist(), starts, strict=True):
             trees = packing.trees[number]

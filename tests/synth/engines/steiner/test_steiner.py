@@ -15,7 +15,7 @@ from synth.engines.steiner.arborescences import BEYOND, Arborescences
 from synth.engines.steiner.packing import Packing, demands
 from synth.engines.steiner.search import accepts, solve
 from synth.engines.steiner.tuning import TUNING
-from synth.engines.steiner.whole_trees import shared_out
+from synth.engines.steiner.whole_trees import chunks_of_demands, shared_out
 from synth.model.compiled import Runner
 from synth.model.deadline import now
 from synth.model.problem import Problem, make_problem
@@ -103,7 +103,7 @@ def test_fractional_packings_attain_the_known_optimum(spec: str, kind: str, grou
         packing.retime(np.asarray(problem.network.alpha_us))
         time_us = packing.least_us(1 << 30, 1.0, now() + 60)
     assert time_us == pytest.approx((1 << 30) / gbs / 1e3, rel=0.01)
-    parts = shared_out(packing, 7, 10)
+    parts = shared_out(packing, chunks_of_demands(packing, problem.with_chunks(7)), 10)
     assert [len(of) for of in parts] == [7 * len(d.chunks) for d in demands(problem)]
 
 

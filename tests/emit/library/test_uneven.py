@@ -1,0 +1,82 @@
+"""Libraries with files for blocks of different sizes: a file for each list of proportions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import synth
+from emit.library.checking.check import check_library
+from emit.library.entry import INDEX
+from emit.library.index import load_index
+from emit.library.selection.selector import LibraryCall, Selector
+from emit.msccl.read import read_msccl
+from runtime.bench import Settings, measure
+from runtime.host.executor import HostExecutor
+from synth.solvers.workers import Workers
+from topologies.errors import InputError
+
+SHAPES = ([3000, 1000, 0, 2000], [1000, 1000, 1000, 1000], [1, 0, 0, 5])
+
+
+@pytest.fixture(scope="module", params=["allgatherv", "reducescatterv", "scatterv"])
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a library with files of one collective for several lists of sizes."""
+    folder: Path = tmp_path_factory.mktemp("uneven")
+    with Workers(()) as no_workers:
+        for sizes in SHAPES:
+            answer = synth.synthesize(
+                request.param, "ring:4", sizes=sizes, budget=5, engine="route", target="msccl", workers=no_workers
+            )
+            answer.save(folder, "msccl", proof=True)
+    return folder
+
+
+def test_every_list_of_proportions_has_its_own_files(library: Path) -> None:
+    entries = load_index(library)
+    assert {entry.sizes for entry in entries} == {(3, 1, 0, 2), (1, 1, 1, 1), (1, 0, 0, 5)}
+    collective, root = entries[0].collective, entries[0].root
+    selector = Selector(entries)
+    for entry in entries:
+        size_bytes = -(-entry.min_bytes // entry.divides) * entry.divides or entry.divides
+        proportional = [7 * size for size in entry.sizes]
+        assert selector.choose(LibraryCall(collective, 4, range(4), False, root=root, sizes=proportional), size_bytes)
+        assert selector.choose(LibraryCall(collective, 4, range(4), False, root=root), size_bytes) is None
+        other = [*entry.sizes[1:], entry.sizes[0] + 1]
+        assert selector.choose(LibraryCall(collective, 4, range(4), False, root=root, sizes=other), size_bytes) is None
+        # In another order of the ranks the blocks would be others.
+        call = LibraryCall(collective, 4, (1, 0, 2, 3), False, root=root, sizes=entry.sizes, any_order=True)
+        assert selector.choose(call, size_bytes) is None
+
+
+def test_every_file_does_what_its_sizes_say(library: Path) -> None:
+    for entry in load_index(library):
+        program, goal = read_msccl(entry.path), entry.goal()
+        size_bytes = max(entry.min_bytes, entry.divides * 4)
+        row = measure(program, goal, size_bytes, HostExecutor(program, goal), Settings(iterations=1, warmup=0))
+        assert row.wrong == 0
+    report = check_library(library, load_index(library))
+    assert not report.wrong
+    assert not report.unproved.keys() - {"vs_baseline"}
+
+
+def test_sizes_that_are_not_those_of_the_file_are_found(library: Path, tmp_path: Path) -> None:
+    index = json.loads((library / INDEX).read_text())
+    number = next(n for n, row in enumerate(index["algorithms"]) if row["sizes"] == [3, 1, 0, 2])
+    for wrong in ([3, 1, 1, 1], [2, 1, 0, 3]):
+        copy = tmp_path / f"copy{wrong[2]}"
+        for path in library.rglob("*"):
+            if path.is_file():
+                target = copy / path.relative_to(library)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(path.read_bytes())
+        index["algorithms"][number]["sizes"] = wrong
+        (copy / INDEX).write_text(json.dumps(index))
+        assert check_library(copy, load_index(copy)).wrong
+    for malformed in ([1, 2], "3,1,0,2", [1, 2, 3, -4], [1.5, 1, 1, 1], [1, 2, 3, True]):
+        index["algorithms"][number]["sizes"] = malformed
+        (tmp_path / INDEX).write_text(json.dumps(index))
+        with pytest.raises(InputError, match="sizes"):
+            load_index(tmp_path)
