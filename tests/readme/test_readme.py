@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.readme.blocks import (
     times_us,
     write_files,
 )
+from tests.synth.app.cli.calling import Call, caller
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,14 @@ def example(first: tuple[Path, CompletedProcess[str]]) -> Path:
     folder, completed = first
     assert completed.returncode == 0
     return folder
+
+
+@pytest.fixture
+def synth(example: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Call `synth` in this process, in the folder of the first example and with its cache."""
+    monkeypatch.chdir(example)
+    monkeypatch.setenv("SYNTH_CACHE", str(example / ".cache"))
+    return caller(monkeypatch, capsys)
 
 
 def _at(block: Block) -> str:
@@ -85,9 +95,14 @@ _OF_TORCH = ("torchrun", "torch-setup", "--backend torch", "synth calibrate", "s
 
 
 @pytest.mark.parametrize("command", [c for _, c in _commands()], ids=[i for i, _ in _commands()])
-def test_command(example: Path, command: str) -> None:
+def test_command(example: Path, synth: Call, command: str) -> None:
+    """Check that a command works: in this process, which needs no start, unless it uses more of a shell."""
     if find_spec("torch") is None and any(word in command for word in _OF_TORCH):
         pytest.skip("PyTorch is not installed: make torch runs this")
+    if command.startswith("synth ") and not re.search(r"[$*<>|]", command):
+        answer = synth(*shlex.split(command, comments=True)[1:])
+        assert (answer.code, answer.err) == (0, ""), answer.out
+        return
     completed = run(command, example)
     assert (completed.returncode, completed.stderr) == (0, ""), completed.stdout
 
@@ -142,7 +157,7 @@ def test_kinds_of_blocks() -> None:
     assert len([kind for kind in shown if kind]) * 2 == len(shown)
 
 
-def test_all_commands_options_and_fields_are_named(example: Path) -> None:
+def test_all_commands_options_and_fields_are_named(example: Path, synth: Call) -> None:
     text = all_text()
     context = click.Context(cli)
     for name in cli.list_commands(context):
@@ -155,10 +170,10 @@ def test_all_commands_options_and_fields_are_named(example: Path) -> None:
     index = json.loads((example / "out" / "index.json").read_text(encoding="utf-8"))
     for field in index["algorithms"][0]:
         assert f"`{field}`" in text, field
-    answer = json.loads(run(f"{EXAMPLE} --budget 2s --out elsewhere --json", example).stdout)
-    for field in answer:
+    question = (*EXAMPLE.split()[1:], "--budget", "2s", "--out", "elsewhere")
+    for field in json.loads(synth(*question, "--json").out):
         assert f"`{field}`" in text, field
-    all_columns = run(f"{EXAMPLE} --budget 2s --out elsewhere --wide", example).stdout
+    all_columns = synth(*question, "--wide").out
     titles = next(line for line in all_columns.splitlines() if line.startswith("message size"))
     for title in re.split(r" {2,}", titles.strip()):
         assert f"| {title} |" in text, title

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 
 from emit.library.entry import IndexEntry
 from emit.library.index import index_text, load_index
+from emit.library.selection import shim_plans
 from emit.library.selection.shim_plans import SLOTS, choose_plans, install_plans, undo_plans
 from emit.mscclpp.format import write_plan
+from emit.program import Program
 from emit.targets import TARGETS
 from tests.emit.library.made_indices import entry_row
 from tests.emit.small_programs import ring_allgather, ring_allreduce
@@ -23,9 +26,12 @@ NODES = [rank // 8 for rank in range(16)]
 NAMES = [slot.name for slot in SLOTS]
 
 
-def library(folder: Path, **changes: Any) -> list[IndexEntry]:
-    """Write plans for 16 ranks on two nodes: three all-reduces and an all-gather in place, another out of place."""
-    (folder / "mscclpp").mkdir(parents=True)
+@cache
+def plans() -> list[tuple[Program, bool, float, str]]:
+    """Return programs for 16 ranks on two nodes, each with its form, its gain and the text of its plan.
+
+    They are three all-reduces and an all-gather in place, and another all-reduce out of place.
+    """
     programs = [
         (replace(ring_allreduce(16), max_bytes=1 << 16, protocol="LL"), True, 1.2),
         (replace(ring_allreduce(16), min_bytes=(1 << 16) + 1, max_bytes=1 << 20), True, 1.5),
@@ -33,12 +39,19 @@ def library(folder: Path, **changes: Any) -> list[IndexEntry]:
         (ring_allgather(16), True, 1.05),
         (ring_allreduce(16), False, 3.0),
     ]
+    return [
+        (program, inplace, gain, write_plan(replace(program, name=f"plan{number}"), nodes=NODES, inplace=inplace))
+        for number, (program, inplace, gain) in enumerate(programs)
+    ]
+
+
+def library(folder: Path, **changes: Any) -> list[IndexEntry]:
+    """Write the plans as a library."""
+    (folder / "mscclpp").mkdir(parents=True)
     rows = []
-    for number, (program, inplace, gain) in enumerate(programs):
+    for number, (program, inplace, gain, text) in enumerate(plans()):
         name = f"plan{number}"
-        (folder / "mscclpp" / f"{name}.json").write_text(
-            write_plan(replace(program, name=name), nodes=NODES, inplace=inplace)
-        )
+        (folder / "mscclpp" / f"{name}.json").write_text(text)
         rows.append(
             entry_row(
                 collective=program.collective, target="mscclpp", file=f"mscclpp/{name}.json", inplace=inplace,
@@ -122,6 +135,7 @@ def test_a_killed_installation_can_be_undone(
     """Check a kill before each change of a file, in a first and in a second installation; None: theirs is like ours."""
     folder, placed = tmp_path / "default", choose_plans(entries, NODES).placed
     folder.mkdir()
+    monkeypatch.setattr(shim_plans, "checked_bytes", lambda entry: entry.path.read_bytes())  # They are right.
     before = theirs or entries[3].path.read_bytes()
     (folder / NAMES[0]).write_bytes(before)
     for choice in (placed, choose_plans(entries, NODES, only_sums=True).placed):

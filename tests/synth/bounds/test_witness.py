@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -166,7 +167,9 @@ RAISED: tuple[Callable[[Witness, float], Witness], ...] = (
 )
 
 
-PROVED = {spec: (*prove(p).witnesses, *uniform(p)) for spec, p in LARGE.items()}
+@cache
+def witnesses_of(spec: str) -> tuple[Witness, ...]:
+    return (*prove(LARGE[spec]).witnesses, *uniform(LARGE[spec]))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -174,7 +177,7 @@ PROVED = {spec: (*prove(p).witnesses, *uniform(p)) for spec, p in LARGE.items()}
 def test_one_number_raised_is_refused(
     spec: str, data: st.DataObject, raised: Callable[[Witness, float], Witness], by: float
 ) -> None:
-    witness = data.draw(st.sampled_from(PROVED[spec]))
+    witness = data.draw(st.sampled_from(witnesses_of(spec)))
     check(LARGE[spec], witness)
     with pytest.raises(BadWitness, match="claims"):
         check(LARGE[spec], raised(witness, by))

@@ -40,9 +40,10 @@ class Answer:
 Call = Callable[..., Answer]
 
 
-# The first process that compiles a loop on a machine says so; a search or a build of over 15 s prints its progress.
+# The first process that compiles a loop on a machine says so; whatever takes over 15 s prints its progress.
 _PROGRESS = (
     r"compiling loops for large problems.*|[ \d]{3}\d*\.\d s  .*|\d+ of \d+, about \d+ (s|min) left, worst gap .*"
+    r"|(checking|drawing): \d+ of \d+"
 )
 
 

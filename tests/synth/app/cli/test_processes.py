@@ -8,9 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +85,12 @@ def _ticks(pid: int) -> int:
 
 
 @contextmanager
-def _searching(working_folder: Path, arguments: tuple[str, ...], after_s: float) -> Iterator[subprocess.Popen[str]]:
+def _searching(
+    working_folder: Path, arguments: tuple[str, ...], after_s: float, command: tuple[str, ...] = ("-m", "synth")
+) -> Iterator[subprocess.Popen[str]]:
     """Run a search in a process of its own, and yield it after `after_s` seconds."""
     running = subprocess.Popen(
-        [sys.executable, "-m", "synth", *arguments],
+        [sys.executable, *command, *arguments],
         cwd=working_folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -105,32 +106,38 @@ def _searching(working_folder: Path, arguments: tuple[str, ...], after_s: float)
         running.communicate()
 
 
-@pytest.fixture(scope="module")
-def answered_s(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], float]:
-    """Return a function that measures after how many seconds this machine surely has an answer to a question of LONG.
+# The command `synth`, which also makes the file `answered` as soon as its search has an answer with a program.
+TELLING = """
+from pathlib import Path
+from synth.app.cli import main
+from synth.search.state import SearchState
+take = SearchState.take
+def take_and_tell(state, *answer):
+    gain = take(state, *answer)
+    if any(offer.execution is not None for offer in state.pool.all_offers()):
+        Path("answered").touch()
+    return gain
+SearchState.take = take_and_tell
+main()
+"""
 
-    Compiled loops are on disk after that.
-    """
 
-    @cache
-    def measured(which: str) -> float:
-        begun = time.monotonic()
-        command = [sys.executable, "-m", "synth", *LONG[which][:-1], "10ms"]
-        completed = subprocess.run(command, cwd=tmp_path_factory.mktemp(which), capture_output=True, timeout=HANG_S)
-        # A refused budget was too short; an answer takes longer than the refusal.
-        longer = 6.0 if completed.returncode else 1.5
-        return 1.0 + longer * (time.monotonic() - begun)
-
-    return measured
+@contextmanager
+def _answered(working_folder: Path, which: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a search of LONG in a process of its own, and yield it once it has an answer and solvers."""
+    with _searching(working_folder, LONG[which], 0.0, ("-c", TELLING)) as running:
+        until = time.monotonic() + HANG_S
+        while not ((working_folder / "answered").exists() and _workers_of(running.pid)):
+            assert running.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        yield running
 
 
 @pytest.mark.parametrize("which", LONG)
-def test_interrupt_keeps_the_best_so_far(
-    synth: Call, working_folder: Path, which: str, answered_s: Callable[[str], float]
-) -> None:
-    with _searching(working_folder, LONG[which], answered_s(which)) as running:
+def test_interrupt_keeps_the_best_so_far(synth: Call, working_folder: Path, which: str) -> None:
+    with _answered(working_folder, which) as running:
         children = _workers_of(running.pid)
-        assert children
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=HANG_S)
     assert (running.returncode, without_progress(err)) == (130, "")
@@ -184,9 +191,9 @@ def test_an_interrupt_that_a_finalizer_drops_comes_again(monkeypatch: pytest.Mon
             signal.signal(number, handler)
 
 
-def test_two_interrupts(working_folder: Path, answered_s: Callable[[str], float]) -> None:
+def test_two_interrupts(working_folder: Path) -> None:
     """Check that a second interrupt causes no traceback, no half-written file and no remaining solver."""
-    with _searching(working_folder, LONG["broadcast"], answered_s("broadcast")) as running:
+    with _answered(working_folder, "broadcast") as running:
         children = _workers_of(running.pid)
         running.send_signal(signal.SIGINT)
         time.sleep(0.05)
