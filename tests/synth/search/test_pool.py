@@ -63,6 +63,9 @@ class Executor:
         """Return the number of sends of an algorithm, which are all lowered."""
         return len(algorithm.schedule)
 
+    def expected_us(self, algorithm: Algorithm, size_bytes: float) -> float:
+        return algorithm.time_us(size_bytes)
+
     def can_improve(self, _algorithm: Algorithm, _size_bytes: float, _time_us: float) -> bool:
         return True
 
