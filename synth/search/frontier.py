@@ -77,7 +77,7 @@ def _worth_looking_at(offers: Sequence[Offer], time_us: Callable[[Offer, int], f
 
     At one of these sizes or more they take at most 1.2 times the least time.
     """
-    every = 1 if sum(len(c.algorithm.schedule) for c in offers) < _QUICK else 4
+    every = 2 if sum(len(c.algorithm.schedule) for c in offers) < _QUICK else 4
     times = _times(offers, POWERS[::every], time_us)
     return list(compress(offers, (times <= 1.2 * times.min(axis=0)).any(axis=1)))
 

@@ -15,6 +15,7 @@ from synth.model.compiled import choose_runner, is_little, patience
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Begin and end as a process that has interpreted nothing and does not know what is on disk."""
     monkeypatch.setattr(compiled, "_interpreted_s", 0.0)
+    monkeypatch.setattr(compiled, "is_loaded", lambda: False)
     patience.cache_clear()
     yield
     patience.cache_clear()
