@@ -1,8 +1,8 @@
 """All algorithms that a search found, each with its time, and their lowering to programs of an executor.
 
 The time of an algorithm is its schedule's, or that of its program once it is lowered. Lowering takes seconds, and a
-program is seldom faster than its schedule. So only an algorithm that wins by the time of its schedule is lowered, until
-all winners are lowered.
+program is seldom faster than its schedule and the start of a call. So only an algorithm that wins by the time that the
+executor expects of its program is lowered, until all winners are lowered.
 """
 
 from __future__ import annotations
@@ -584,7 +584,7 @@ class Pool:
             fast_enough = _AS_FAST if now() - begun < _QUICK * self.budget.seconds else _MET
             is_slow = any(
                 lowered.time_us(size) > fast_enough * offer.time_us(size)
-                and self._best_program_us(size) > _MET * self._expected_us(offer, size)
+                and self._rival_us(offer, size) > _MET * self._expected_us(offer, size)
                 for size in sizes
             )
             if has_end and is_slow and not in_haste:
@@ -600,11 +600,10 @@ class Pool:
             self.lowering = False
             self._spent_s += now() - begun if self.searching else 0.0
 
-    def _best_program_us(self, size_bytes: int) -> float:
-        """Return the time in µs of the fastest program at a size; inf if none serves it."""
-        return min(
-            (offer.taken_us(size_bytes) for offer in self.offers if offer.execution is not None), default=math.inf
-        )
+    def _rival_us(self, offer: Offer, size_bytes: int) -> float:
+        """Return the time in µs of the fastest program of another algorithm at a size; inf if none serves it."""
+        rivals = (rival for rival in self.offers if rival.execution and rival.algorithm is not offer.algorithm)
+        return min((rival.taken_us(size_bytes) for rival in rivals), default=math.inf)
 
     def _readmit(self) -> None:
         """Move the algorithms for which time seemed too short back to `offers`: lowering takes less than estimated."""

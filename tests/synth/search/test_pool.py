@@ -134,6 +134,31 @@ def test_a_candidate_that_cannot_win_is_not_lowered(algorithms: list[Algorithm])
     assert executor.lowered == [algorithms[0].engine]
 
 
+def test_an_algorithm_whose_program_is_expected_to_lose_is_not_lowered(algorithms: list[Algorithm]) -> None:
+    slow = algorithms[0].engine
+
+    class Expecting(Executor):
+        def expected_us(self, algorithm: Algorithm, size_bytes: float) -> float:
+            return algorithm.time_us(size_bytes) * (40.0 if algorithm.engine == slow else 1.0)
+
+    for executor in (Executor(), Expecting()):
+        pool = Pool(executor)
+        pool.offers = [Offer(algorithm) for algorithm in algorithms]
+        assert pool.frontier()
+        assert (slow in executor.lowered) is (type(executor) is Executor)
+
+
+def test_a_program_is_improved_only_where_no_other_is_nearly_as_fast(algorithms: list[Algorithm]) -> None:
+    fast = algorithms[0]
+    rival = Algorithm(fast.problem, fast.schedule, "rival")
+    for factor, lowerings in ((1.01, 1), (1.03, 2)):
+        executor = Executor(factors={"rival": factor, fast.engine: 1.5})
+        pool = Pool(executor, Budget(1000.0))
+        for algorithm in (rival, fast):
+            pool.add(algorithm, LARGEST)
+        assert executor.lowered.count(fast.engine) == lowerings
+
+
 def test_chunks_too_small_for_an_executor_are_not_lowered_for_that_size(algorithms: list[Algorithm]) -> None:
     fine, size = algorithms[0], LARGEST // 2
     chunk = float(fine.problem.collective.fraction.max())
