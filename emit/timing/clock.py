@@ -15,8 +15,8 @@ from synth.model.compiled import Runner, is_at_hand, is_little
 SAME = 1 + 1e-12  # Times and sums of rates within this factor are equal, because they differ only by rounding.
 TURN_US, MOST_TURNS = 1.0, 16  # shortest turn on a shared link, and largest number of turns of one transmission
 # Number of transmissions executed by this process from which on the compiled loop pays: the interpreter takes 2.4 µs
-# for one, and importing Numba and loading the loop takes as long as this many (compiling it, once, three times that).
-COMPILED_FROM = 400_000
+# for one, and importing Numba and loading the loop takes twice as long as this many.
+COMPILED_FROM = 100_000
 _LOADED_FROM = 40_000  # the same number if compiled loops are at hand, because an engine uses them
 _executed = 0  # transmissions executed by this process
 _LEAVES, _ARRIVES, _FREES, _KINDS = 0, 1, 2, 3  # kinds of events, and their number

@@ -134,14 +134,14 @@ class Runner:
         return loop(*arguments) if self.interpreted else compiled(loop)(*arguments)
 
 
-_COMPILING = 6  # Compiling the loops of a question takes about so many times as long as loading them, or longer.
+_COMPILING = 12  # Compiling the loops of a question takes about so many times as long as loading them, or longer.
 
 
 @cache
 def patience() -> int:
     """Return how many times longer this process interprets loops than it would if compiled ones were on disk.
 
-    It is 1 where some are, and 6 where none are, as in a fresh home: a small question is answered before its loops
+    It is 1 where some are, and 12 where none are, as in a fresh home: a small question is answered before its loops
     could be compiled. The answer is kept for the process.
     """
     folder = loops_folder()

@@ -23,7 +23,7 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_fresh_home_interprets_for_longer_before_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "loops_folder", lambda: tmp_path)
-    assert [choose_runner(1.0).interpreted for _ in range(4)] == [True, True, True, False]
+    assert [choose_runner(2.0).interpreted for _ in range(4)] == [True, True, True, False]
     assert is_little(500, 100)
 
 
