@@ -146,6 +146,7 @@ class Pool:
         self._least_bytes = least_bytes
         self._usual_send_s = _LEAST_SEND_S if executor is None else executor.send_s
         self._learned_sends = 0  # The sends of the program that `send_s` was learned from.
+        self._improving_s = 0.0  # The longest time that it took to look for a better program than a first one.
         self._longest_s = 0.0  # The longest time until a best program was found.
         self._postponed = set[Algorithm]()
         self._late = list[Offer]()  # Refused because time seemed too short.
@@ -582,16 +583,20 @@ class Pool:
             at = self.offers.index(offer)
             self.offers[at] = lowered
             fast_enough = _AS_FAST if now() - begun < _QUICK * self.budget.seconds else _MET
+            # What took long for others must be worth it.
+            near = _MET if self._improving_s > _QUICK * self.budget.seconds else _AS_FAST
             is_slow = any(
                 lowered.time_us(size) > fast_enough * offer.time_us(size)
-                and self._rival_us(offer, size) > _MET * self._expected_us(offer, size)
+                and self._rival_us(offer, size) > near * self._expected_us(offer, size)
                 for size in sizes
             )
             if has_end and is_slow and not in_haste:
                 # What takes little time ends by itself, so that the same question gets the same program.
                 longest_s = max(_IMPROVING * (now() - begun), _LEAST_IMPROVING * self.budget.seconds)
                 enough = min(enough, now() + longest_s)
+                improved_from = now()
                 faster = self._faster_program(lowered, enough, min(cutoff(), 2 * enough - now()), sizes)
+                self._improving_s = max(self._improving_s, now() - improved_from)
                 self.offers[at] = lowered if faster is None else replace(lowered, execution=faster)
             self._longest_s = max(self._longest_s, now() - begun)
             if self.executor.send_s < rate_s:
