@@ -106,6 +106,8 @@ class Programs:
         self.first_s = 0.0
         self._instances = 1  # Of the last program.
         self.of_other_form: dict[Algorithm, Lowered] = {}
+        # Least time in µs by protocol that a program took beyond its schedule at the smallest size: what starts a call.
+        self._start_us: dict[str, float] = {}
         self._improving_s = 0.0  # Seconds that the last lowering took after its first program for better ones.
         self.target = on_devices(target_for(problem, settings.name), problem.topology.sms, settings)
         usual = usual_target(problem.topology) if settings.name == AUTO else None
@@ -236,6 +238,8 @@ class Programs:
         protocol = algorithm.problem.topology.protocol
         if protocol or self.size is not None:
             lowered = self._of_one_protocol(algorithm, protocol, until, sizes)
+            start_us = lowered.time_us(SMALLEST) - algorithm.time_us(SMALLEST)
+            self._start_us[protocol] = max(0.0, min(start_us, self._start_us.get(protocol, start_us)))
             lowering_s = now() - start_s
             self.first_s = lowering_s - self._improving_s if self._holds_program else lowering_s / self._instances
             return lowered
@@ -526,6 +530,16 @@ class Programs:
             return self._patience_s / (_PLAN_SEND_S / _SEND_STEPS)
         return max(0.0, until - begun) / (self.send_s / _SEND_STEPS)
 
+    def expected_us(self, algorithm: Algorithm, size_bytes: float) -> float:
+        """Return the time of the program of `of_other_form`, or the schedule's with the least start of a call so far.
+
+        The time is in µs, for messages of `size_bytes`.
+        """
+        other = self.of_other_form.get(algorithm)
+        if other is not None:
+            return other.time_us(size_bytes)
+        return algorithm.time_us(size_bytes) + self._start_us.get(algorithm.problem.topology.protocol, 0.0)
+
     def can_improve(self, algorithm: Algorithm, size_bytes: float, time_us: float) -> bool:
         """Return whether a second lowering of an algorithm may give a faster program than the first.
 
@@ -637,18 +651,17 @@ def run_by(result: SearchResult, programs: Programs, until: float = math.inf) ->
         for offer in (*result.ranges, *result.unused)
         if isinstance(offer.execution, Lowered) and offer.execution.target == programs.target
     }
-    algorithms = [served.algorithm for served in result.ranges]
-    if not result.stop_reason:
-        algorithms += [answer.algorithm for answer in result.unused]
+    offers = [*result.ranges, *(() if result.stop_reason else result.unused)]
     if result.stop_reason == "interrupted":
-        algorithms = [algorithm for algorithm in algorithms if len(algorithm.schedule) <= _AT_ONCE]
-        if not algorithms:
+        offers = [offer for offer in offers if len(offer.algorithm.schedule) <= _AT_ONCE]
+        if not offers:
             return replace(result, ranges=[offer.without_program(INTERRUPTED) for offer in result.ranges])
         until = 0.0  # One program is enough.
     spent_s = result.seconds if until > 0 else 0.0
-    pool = Pool(
-        programs, Budget.until(until, spent_s), offers=[Offer(algorithm) for algorithm in dict.fromkeys(algorithms)]
-    )
+    untried_offers = {
+        offer.algorithm: Offer(offer.algorithm, least_size=offer.least_size) for offer in reversed(offers)
+    }
+    pool = Pool(programs, Budget.until(until, spent_s), offers=[*reversed(untried_offers.values())])
     pinned = [served.low for served in result.ranges if served.low == served.high]
     ranges = pool.files(pinned[0] if pinned else None)
     return replace(result, ranges=ranges, refused=[*result.refused, *pool.refused])

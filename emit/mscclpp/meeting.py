@@ -15,14 +15,13 @@ from operator import or_
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import dijkstra
 
 from emit.mscclpp.plan import MAX_CHANNELS, MAX_OP_CHANNELS, MAX_OPS, Op, PlanBlock, PlanGpu
 from synth.model.collective import Floats
 from synth.model.deadline import checking_deadline
 
 _PORT_HOPS = 4  # A hop between nodes counts for so many hops inside a node.
+_FEW_RANKS = 128  # Up to so many, finding all distances takes less time than importing SciPy.
 _BARRIER = 0  # the only barrier of a plan, because its other threadblocks wait for each other by semaphores
 
 _Pair = tuple[int, int]
@@ -85,8 +84,17 @@ def _distances(hops: dict[_Pair, int], nranks: int) -> Floats:
     """Return the distance of every two ranks in hops, shape (nranks, nranks); infinity if they are not connected."""
     rows, columns = np.array(sorted(hops), dtype=np.int64).reshape(-1, 2).T
     lengths = [hops[pair] for pair in sorted(hops)]
-    distances: Floats = dijkstra(csr_matrix((lengths, (rows, columns)), shape=(nranks, nranks)))
-    return distances
+    if nranks <= _FEW_RANKS:
+        distances = np.full((nranks, nranks), np.inf)
+        distances[rows, columns] = lengths
+        np.fill_diagonal(distances, 0.0)
+        for rank in range(nranks):  # The paths through the ranks so far (Floyd and Warshall).
+            np.minimum(distances, distances[:, rank, None] + distances[rank], out=distances)
+        return distances
+    from scipy.sparse import csr_matrix  # Imported here: SciPy starts slowly, and few ranks do without it.
+    from scipy.sparse.csgraph import dijkstra
+
+    return np.asarray(dijkstra(csr_matrix((lengths, (rows, columns)), shape=(nranks, nranks))), dtype=np.float64)
 
 
 def _tree(hops: dict[_Pair, int], nranks: int) -> dict[_Pair, int]:

@@ -65,13 +65,11 @@ def shared_plan(text_or_path: str | os.PathLike[str]) -> ExecutionPlan:
     """Read a plan as `read_plan` does, with translations where its ranks are images of representatives.
 
     A text that was read a short time ago, or that this process wrote from a plan with translations (see `remember`), is
-    not read again, so nobody may change the plan. Errors are those of `read_plan`.
+    not read again, even with another name, so nobody may change the plan. Errors are those of `read_plan`.
     """
     text, source = _text_and_source(text_or_path)
-    plan, name = _written.get(_digest(text)), _NAME.match(text)
-    if plan is None or name is None:
-        return _recent_plan(text, source)
-    return replace(plan, name=json.loads(name[1]))
+    plan, name = _written.get(_digest(text)) or _recent_plan(text, source), _NAME.match(text)
+    return plan if name is None else replace(plan, name=json.loads(name[1]))
 
 
 def _text_and_source(text_or_path: str | os.PathLike[str]) -> tuple[str, str]:
@@ -91,23 +89,17 @@ def _text_and_source(text_or_path: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def _recent_plan(text: str, source: str) -> ExecutionPlan:
-    """Return the plan of a text as `shared_plan` does, and keep it for the next call.
-
-    If the texts that are kept exceed _RECENT characters, those used longest ago are dropped.
+    """Return the plan of a text as `shared_plan` does, whatever its name, and keep it for the next call.
 
     Raises:
         InputError: As `read_plan` raises it; the message begins with `source`.
     """
-    plan = _recent.pop(text, None)
+    _, plan = _recent.get(_digest(text), (0, None))
     if plan is None:
         document, reader = parse_json(text, source, _EXPECTED), _PlanReader(source)
         plan = _plan_of_representatives(document, text, reader) if len(text) >= _LARGE else None
-        if plan is not None:
-            remember(text, plan)
         plan = plan or reader.plan(document)
-    _recent[text] = plan
-    while len(_recent) > 1 and sum(map(len, _recent)) > _RECENT:
-        del _recent[next(iter(_recent))]
+    remember(text, plan)
     return plan
 
 
@@ -177,13 +169,21 @@ def _peers_of(gpu: dict[str, Any]) -> Ints:
 
 
 def remember(text: str, plan: ExecutionPlan) -> None:
-    """Keep a plan with translations as what its text says, for `shared_plan`; only the last _KEPT are kept.
+    """Keep a plan as what its text says, for `shared_plan`; those that were used longest ago are dropped.
 
-    The name, which is the text's second line, does not matter: the plan serves texts that differ in it only.
+    Of plans with translations _KEPT are kept, of others those whose texts have _RECENT characters in all. The name,
+    which is the text's second line, does not matter: the plan serves texts that differ in it only.
     """
-    _written[_digest(text)] = plan
-    while len(_written) > _KEPT:
-        del _written[next(iter(_written))]
+    key = _digest(text)
+    if plan.translations:
+        _written[key] = plan
+        while len(_written) > _KEPT:
+            del _written[next(iter(_written))]
+        return
+    _recent.pop(key, None)
+    _recent[key] = len(text), plan
+    while len(_recent) > 1 and sum(length for length, _ in _recent.values()) > _RECENT:
+        del _recent[next(iter(_recent))]
 
 
 _LARGE = 1 << 16  # Characters of a plan from which on representatives are looked for.
@@ -192,13 +192,14 @@ _KEPT = 32  # Plans of a few ranks each.
 _NAME = re.compile(r'\{\n "name": ("[^"\\\n]*"),\n')  # The name is the second line of a text that was written.
 _written: dict[bytes, ExecutionPlan] = {}
 _RECENT = 4 << 20  # Characters of the plans that are kept as they were read; the plans take some thirty times as much.
-_recent: dict[str, ExecutionPlan] = {}  # The plans that were read last, by their texts, the latest last.
+# Other plans that were used last, each with the characters of its text, the latest last.
+_recent: dict[bytes, tuple[int, ExecutionPlan]] = {}
 
 
 def _digest(text: str) -> bytes:
-    """Return a digest of a written text apart from its second line, which holds the name."""
-    head, _, rest = text.partition("\n")
-    return hashlib.blake2b((head + rest.partition("\n")[2]).encode()).digest()
+    """Return a digest of a text, apart from its second line if that holds the name and nothing else."""
+    name = _NAME.match(text)
+    return hashlib.blake2b(text[0 if name is None else name.end() :].encode()).digest()
 
 
 class _PlanReader:

@@ -10,14 +10,14 @@ import numpy as np
 from emit.timing.links import MessageLinks
 from emit.timing.slices import Passes
 from synth.model.collective import Floats, Ints
-from synth.model.compiled import Runner, is_little, is_loaded
+from synth.model.compiled import Runner, is_at_hand, is_little
 
 SAME = 1 + 1e-12  # Times and sums of rates within this factor are equal, because they differ only by rounding.
 TURN_US, MOST_TURNS = 1.0, 16  # shortest turn on a shared link, and largest number of turns of one transmission
 # Number of transmissions executed by this process from which on the compiled loop pays: the interpreter takes 2.4 µs
-# for one, and importing Numba and loading the loop takes as long as this many (compiling it, once, three times that).
-COMPILED_FROM = 400_000
-_LOADED_FROM = 40_000  # the same number if Numba is already loaded, because loops of an engine were compiled
+# for one, and importing Numba and loading the loop takes twice as long as this many.
+COMPILED_FROM = 100_000
+_LOADED_FROM = 40_000  # the same number if compiled loops are at hand, because an engine uses them
 _executed = 0  # transmissions executed by this process
 _LEAVES, _ARRIVES, _FREES, _KINDS = 0, 1, 2, 3  # kinds of events, and their number
 
@@ -83,7 +83,7 @@ class ProgramClock:
         global _executed
         turns = int(min(max(lasts_us.max(initial=0.0) / TURN_US, 1), self._most_turns))
         _executed += self._nsteps * turns
-        threshold = min(self._compiled_from, _LOADED_FROM) if is_loaded() else self._compiled_from
+        threshold = min(self._compiled_from, _LOADED_FROM) if is_at_hand() else self._compiled_from
         runner = Runner(interpreted=is_little(_executed + ahead, threshold))
         if runner not in self._taken:
             self._taken[runner] = runner.columns(*self._fixed)

@@ -134,14 +134,14 @@ class Runner:
         return loop(*arguments) if self.interpreted else compiled(loop)(*arguments)
 
 
-_COMPILING = 6  # Compiling the loops of a question takes about so many times as long as loading them, or longer.
+_COMPILING = 12  # Compiling the loops of a question takes about so many times as long as loading them, or longer.
 
 
 @cache
 def patience() -> int:
     """Return how many times longer this process interprets loops than it would if compiled ones were on disk.
 
-    It is 1 where some are, and 6 where none are, as in a fresh home: a small question is answered before its loops
+    It is 1 where some are, and 12 where none are, as in a fresh home: a small question is answered before its loops
     could be compiled. The answer is kept for the process.
     """
     folder = loops_folder()
@@ -158,6 +158,11 @@ def is_little(work: int, threshold: int) -> bool:
     return work < threshold or work < threshold * patience()
 
 
+def is_at_hand() -> bool:
+    """Return whether Numba is imported and compiled loops are on disk: then loading another loop takes some 0.02 s."""
+    return is_loaded() and patience() == 1
+
+
 _LOADING_S = 0.5  # Importing Numba and loading an engine's loops from disk takes about so long.
 _interpreted_s = 0.0  # About what this process has spent in the interpreter by `choose_runner`.
 
@@ -165,8 +170,8 @@ _interpreted_s = 0.0  # About what this process has spent in the interpreter by 
 def choose_runner(seconds: float) -> Runner:
     """Return a runner that interprets while this process has interpreted for at most 0.5 s, with this work.
 
-    Importing Numba and loading loops takes about so long. Beyond it the runner compiles. Where no compiled loops are on
-    disk, it is `patience` times as long.
+    Importing Numba and loading loops takes about so long. Beyond it the runner compiles, and at once where compiled
+    loops are at hand. Where none are on disk, it is `patience` times as long.
 
     Args:
         seconds: About what the interpreter would take for this work; it is added to the process's total if the
@@ -174,7 +179,7 @@ def choose_runner(seconds: float) -> Runner:
     """
     global _interpreted_s
     total_s = _interpreted_s + seconds
-    if total_s > _LOADING_S and total_s > _LOADING_S * patience():
+    if is_at_hand() or (total_s > _LOADING_S and total_s > _LOADING_S * patience()):
         return Runner(interpreted=False)
     _interpreted_s += seconds
     return Runner(interpreted=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import compress, pairwise
 
@@ -18,14 +18,14 @@ _ENDS = 20.0  # The factor for the smallest and the largest size, where a twenti
 POWERS = [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())]
 
 
-def frontier(offers: Sequence[Offer]) -> list[Offer]:
+def frontier(offers: Sequence[Offer], time_us: Callable[[Offer, int], float] = Offer.time_us) -> list[Offer]:
     """Return offers that cover all sizes with the fastest algorithms by predicted time; few ranges rather than many.
 
     They are copies with `low`, `high` and `shown` set, in ascending order of sizes. The first begins at 0 and the last
     has no end. The last is shown at LARGEST, the first of two or more at SMALLEST, and the others at a middle size of
-    theirs. An algorithm may have more than one range. Without offers the list is empty.
+    theirs. An algorithm may have more than one range. Without offers the list is empty. `time_us` is as for `winners`.
     """
-    won = winners(offers)
+    won = winners(offers, time_us)
     if not won:
         return []
     samples = [(size, offer) for offer, sizes in won for size in sizes]
@@ -38,18 +38,20 @@ def frontier(offers: Sequence[Offer]) -> list[Offer]:
     ]
 
 
-def winners(offers: Sequence[Offer]) -> list[tuple[Offer, list[int]]]:
+def winners(
+    offers: Sequence[Offer], time_us: Callable[[Offer, int], float] = Offer.time_us
+) -> list[tuple[Offer, list[int]]]:
     """Return the offers on the frontier, each with the neighbouring powers of two in bytes that it is fastest for.
 
     They are in ascending order of sizes and cover all of `POWERS`; an offer with more than one range occurs for each.
     An offer that gains at most 2 % at every size is left out (at the ends of the range, a twentieth of that), and the
     next best takes its sizes. Of equally fast offers the simplest (`Offer.order`) wins. Without offers the list is
-    empty.
+    empty. `time_us` returns the time in µs by which an offer competes at a size in bytes.
     """
     if not offers:
         return []
-    candidates = sorted(_worth_looking_at(offers), key=lambda offer: offer.order)
-    times = _times(candidates, POWERS)
+    candidates = sorted(_worth_looking_at(offers, time_us), key=lambda offer: offer.order)
+    times = _times(candidates, POWERS, time_us)
     while len(candidates) > 1:
         losses = _losses(times)
         least = losses.min()
@@ -63,20 +65,20 @@ def winners(offers: Sequence[Offer]) -> list[tuple[Offer, list[int]]]:
     return [(candidates[winner[first]], POWERS[first:after]) for first, after in pairwise(starts)]
 
 
-def _times(offers: Sequence[Offer], sizes: Sequence[int]) -> Floats:
+def _times(offers: Sequence[Offer], sizes: Sequence[int], time_us: Callable[[Offer, int], float]) -> Floats:
     """Return times in µs, shape (offers, sizes); inf where an offer does not serve a size that another does."""
-    times = rounded([[c.time_us(size) for size in sizes] for c in offers])
+    times = rounded([[time_us(c, size) for size in sizes] for c in offers])
     serves = np.array([[c.serves(size) for size in sizes] for c in offers])
     return np.where(serves | ~serves.any(axis=0), times, np.inf)
 
 
-def _worth_looking_at(offers: Sequence[Offer]) -> list[Offer]:
+def _worth_looking_at(offers: Sequence[Offer], time_us: Callable[[Offer, int], float]) -> list[Offer]:
     """Return the offers that are not clearly slower than others at a few sizes spread over the whole range.
 
     At one of these sizes or more they take at most 1.2 times the least time.
     """
-    every = 1 if sum(len(c.algorithm.schedule) for c in offers) < _QUICK else 4
-    times = _times(offers, POWERS[::every])
+    every = 2 if sum(len(c.algorithm.schedule) for c in offers) < _QUICK else 4
+    times = _times(offers, POWERS[::every], time_us)
     return list(compress(offers, (times <= 1.2 * times.min(axis=0)).any(axis=1)))
 
 

@@ -1,8 +1,8 @@
 """All algorithms that a search found, each with its time, and their lowering to programs of an executor.
 
 The time of an algorithm is its schedule's, or that of its program once it is lowered. Lowering takes seconds, and a
-program is seldom faster than its schedule. So only an algorithm that wins by the time of its schedule is lowered, until
-all winners are lowered.
+program is seldom faster than its schedule and the start of a call. So only an algorithm that wins by the time that the
+executor expects of its program is lowered, until all winners are lowered.
 """
 
 from __future__ import annotations
@@ -85,6 +85,12 @@ class Executor(Protocol):
             InputError: The executor can hold no program of it.
         """
 
+    def expected_us(self, algorithm: Algorithm, size_bytes: float) -> float:
+        """Return about the least time that a program of an algorithm takes, as far as that is known before lowering.
+
+        The time is in µs, for messages of `size_bytes`.
+        """
+
     def can_improve(self, algorithm: Algorithm, size_bytes: float, time_us: float) -> bool:
         """Return whether a second lowering of an algorithm may give a faster program than the first.
 
@@ -140,6 +146,7 @@ class Pool:
         self._least_bytes = least_bytes
         self._usual_send_s = _LEAST_SEND_S if executor is None else executor.send_s
         self._learned_sends = 0  # The sends of the program that `send_s` was learned from.
+        self._improving_s = 0.0  # The longest time that it took to look for a better program than a first one.
         self._longest_s = 0.0  # The longest time until a best program was found.
         self._postponed = set[Algorithm]()
         self._late = list[Offer]()  # Refused because time seemed too short.
@@ -270,14 +277,20 @@ class Pool:
             return [] if best is None else [best.at_size(size_bytes)]
         while self.offers:
             won_sizes: dict[Offer, list[int]] = {}
-            for offer, sizes in winners(self.offers):
+            for offer, sizes in winners(self.offers, self._expected_us):
                 won_sizes.setdefault(offer, []).extend(sizes)
             self._sharing = sum(offer.execution is None for offer in won_sizes)
             # The smallest is lowered first, because time may not be enough for all.
             smallest_first = sorted(won_sizes, key=lambda offer: self._sends(offer.algorithm))
             if all(self._settle(offer, won_sizes[offer]) for offer in smallest_first):
                 break
-        return frontier(self.offers or self.refused)
+        return frontier(self.offers, self._expected_us) if self.offers else frontier(self.refused)
+
+    def _expected_us(self, offer: Offer, size_bytes: int) -> float:
+        """Return the time in µs of an offer's program at a size, which the executor estimates before it is lowered."""
+        if offer.execution is not None or self.executor is None:
+            return offer.time_us(size_bytes)
+        return self.executor.expected_us(offer.algorithm, size_bytes)
 
     def files(self, size_bytes: int | None = None) -> list[Offer]:
         """Return the frontier (see `frontier`), split so that each offer is one file, if there are programs.
@@ -444,7 +457,7 @@ class Pool:
                 self._late.append(rival)
                 self._refuse(rival, self._reason_late(rival))
             return False
-        self._lower(offer if self.searching else self._next_to_lower(offer, sizes[-1]), sizes)
+        self._lower(offer if self.searching else self._next_to_lower(offer, sizes), sizes)
         return False
 
     def _is_worth_lowering(self, offer: Offer, sizes: Sequence[int]) -> bool:
@@ -463,19 +476,20 @@ class Pool:
             for size in sizes
         )
 
-    def _next_to_lower(self, offer: Offer, size_bytes: float) -> Offer:
+    def _next_to_lower(self, offer: Offer, sizes: Sequence[int]) -> Offer:
         """Return the algorithm to lower next at the end: the fastest one, or another one whose program comes sooner.
 
         While the best program is much slower than the fastest of those that are lowered surely in time, that one comes
-        first. Of algorithms that are nearly as fast, the coarsest is lowered, since executors slow down programs of
-        very many sends.
+        first. Of algorithms that are nearly as fast at all these sizes, the coarsest is lowered, since executors slow
+        down programs of very many sends.
 
         Args:
             offer: The fastest algorithm, which has no program.
-            size_bytes: A message size at which it is the fastest.
+            sizes: Message sizes in bytes at which it is the fastest; the last one counts most.
         """
         if self.budget.seconds == math.inf:
             return offer
+        size_bytes = sizes[-1]
         program_us = min(rival.time_us(size_bytes) for rival in self.offers if rival.execution is not None)
         waiting = [rival for rival in self.offers if rival.execution is None and rival.serves(size_bytes)]
         surely = [rival for rival in waiting if self.budget.is_short(self._needs_s(rival), self.searching)]
@@ -486,6 +500,7 @@ class Pool:
             rival
             for rival in waiting
             if rival.time_us(size_bytes) < most_us
+            and all(rival.time_us(size) < _NEARLY * target.time_us(size) for size in sizes)
             and self.takes_much_longer(target.algorithm, rival.algorithm)
             and self._needs_s(rival) < self.budget.left_s
         ]
@@ -568,12 +583,20 @@ class Pool:
             at = self.offers.index(offer)
             self.offers[at] = lowered
             fast_enough = _AS_FAST if now() - begun < _QUICK * self.budget.seconds else _MET
-            is_slow = any(lowered.time_us(size) > fast_enough * offer.time_us(size) for size in sizes)
+            # What took long for others must be worth it.
+            near = _MET if self._improving_s > _QUICK * self.budget.seconds else _AS_FAST
+            is_slow = any(
+                lowered.time_us(size) > fast_enough * offer.time_us(size)
+                and self._rival_us(offer, size) > near * self._expected_us(offer, size)
+                for size in sizes
+            )
             if has_end and is_slow and not in_haste:
                 # What takes little time ends by itself, so that the same question gets the same program.
                 longest_s = max(_IMPROVING * (now() - begun), _LEAST_IMPROVING * self.budget.seconds)
                 enough = min(enough, now() + longest_s)
+                improved_from = now()
                 faster = self._faster_program(lowered, enough, min(cutoff(), 2 * enough - now()), sizes)
+                self._improving_s = max(self._improving_s, now() - improved_from)
                 self.offers[at] = lowered if faster is None else replace(lowered, execution=faster)
             self._longest_s = max(self._longest_s, now() - begun)
             if self.executor.send_s < rate_s:
@@ -581,6 +604,11 @@ class Pool:
         finally:
             self.lowering = False
             self._spent_s += now() - begun if self.searching else 0.0
+
+    def _rival_us(self, offer: Offer, size_bytes: int) -> float:
+        """Return the time in µs of the fastest program of another algorithm at a size; inf if none serves it."""
+        rivals = (rival for rival in self.offers if rival.execution and rival.algorithm is not offer.algorithm)
+        return min((rival.taken_us(size_bytes) for rival in rivals), default=math.inf)
 
     def _readmit(self) -> None:
         """Move the algorithms for which time seemed too short back to `offers`: lowering takes less than estimated."""

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Floats, Ints
-from synth.model.compiled import Runner, is_little
+from synth.model.compiled import Runner, choose_runner, is_little
 from synth.model.pairs import ordinary, pairs_of_rows
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
@@ -57,19 +57,16 @@ class ClockTuning:
         compiled_from: Sends in a schedule. The interpreter takes about 4 µs a send, and loading Numba and the loops
             takes 0.5 s. The threshold is lower than that suggests because large schedules are timed at several sizes,
             and mostly other loops are already loaded.
-        loaded_from: Sends that this process has timed by the interpreter, from which on all sends are timed by compiled
-            loops: a search of many small schedules is as much work as one large schedule.
         joined_from: Pairs of ranks between which the sends go, where some sends use hyperlinks, which use many
             resources.
     """
 
     compiled_from: int = 20_000
-    loaded_from: int = 200_000
     joined_from: int = 2_000
 
 
 TUNING = ClockTuning()
-_interpreted = 0  # number of sends that this process has timed by the interpreter
+_SEND_S = 4e-6  # Seconds that the interpreter takes to time one send.
 
 
 def timed(problem: Problem, schedule: Schedule, size_bytes: float, tuning: ClockTuning = TUNING) -> Schedule:
@@ -101,7 +98,6 @@ class Clock:
         count, none = len(schedule), np.zeros(0)
         self.problem, self._untimed = problem, replace(schedule, start_us=none, end_us=none)
         run = Runner(interpreted=is_little(count, tuning.compiled_from))
-        self._loaded_from = tuning.loaded_from
         step = _checked_step(problem, schedule)
         chunk, link = (np.asarray(column, dtype=np.int64) for column in (schedule.chunk, schedule.link))
         reduces, pair, src, dst = np.asarray(schedule.reduces), link, net.src, net.dst
@@ -132,15 +128,13 @@ class Clock:
 
         `fraction`, of shape (nchunks,), stands for the chunks' parts of the message; None for those of the problem.
         """
-        global _interpreted
         run, fixed = self._fixed
         count = len(fixed[0])
-        if run.interpreted:
-            _interpreted += count
-            if not is_little(_interpreted, self._loaded_from):
-                run = Runner(interpreted=False)
-                fixed = run.columns(*map(np.asarray, fixed, _DTYPES))
-                self._fixed = run, fixed
+        # A search of many small schedules is as much work as one large schedule.
+        if run.interpreted and not choose_runner(_SEND_S * count).interpreted:
+            run = Runner(interpreted=False)
+            fixed = run.columns(*map(np.asarray, fixed, _DTYPES))
+            self._fixed = run, fixed
         chunk_bytes = self.problem.collective.chunk_bytes(size_bytes) if fraction is None else fraction * size_bytes
         hold_us = chunk_bytes * US_PER_BYTE_AT_1_GBS
         columns = run.columns(hold_us, np.zeros(count), np.zeros(count))

@@ -13,18 +13,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from synth.engines.estimates import estimated_sends
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.engines.steiner.over_time import OverTime
 from synth.engines.steiner.packing import Packing, demands
 from synth.engines.steiner.tuning import TUNING, SteinerTuning
 from synth.engines.steiner.whole_trees import chunks_of_demands, sends_of, shared_out
-from synth.model.compiled import Runner
+from synth.model.compiled import Runner, choose_runner
 from synth.model.deadline import now
 from synth.model.problem import Problem
 
 STEINER = "steiner"
 _MET = 1.0005  # time / bound up to which a schedule is not improved
 _ROUND_OFF = 1e-9
+_SEND_S = 0.02  # Seconds that the interpreter takes for one size and each send of whole blocks, over all trials.
 
 
 def accepts(problem: Problem, options: Options) -> str:
@@ -61,11 +63,12 @@ def solve(
         problem: The problem.
         request: The request.
         tuning: Settings of the engine.
-        run: Runner of the loops; None to compile them.
+        run: Runner of the loops; None to interpret them while that takes less time than to load the compiled ones.
     """
+    run = run or choose_runner(_SEND_S * min(estimated_sends(problem), tuning.most_sends) * len(request.sizes))
     for size in request.sizes:
         bulk = request.bound.at(size)[0] > tuning.bulk * request.bound.at(0)[0]
-        packing = Packing(problem, run or Runner(interpreted=False), request.workers, tuning, bulk)
+        packing = Packing(problem, run, request.workers, tuning, bulk)
         yield from _solve_size(problem, packing, request, size, tuning)
 
 

@@ -15,6 +15,7 @@ from synth.model.compiled import choose_runner, is_little, patience
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Begin and end as a process that has interpreted nothing and does not know what is on disk."""
     monkeypatch.setattr(compiled, "_interpreted_s", 0.0)
+    monkeypatch.setattr(compiled, "is_loaded", lambda: False)
     patience.cache_clear()
     yield
     patience.cache_clear()
@@ -22,7 +23,7 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_fresh_home_interprets_for_longer_before_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "loops_folder", lambda: tmp_path)
-    assert [choose_runner(1.0).interpreted for _ in range(4)] == [True, True, True, False]
+    assert [choose_runner(2.0).interpreted for _ in range(4)] == [True, True, True, False]
     assert is_little(500, 100)
 
 

@@ -63,6 +63,9 @@ class Executor:
         """Return the number of sends of an algorithm, which are all lowered."""
         return len(algorithm.schedule)
 
+    def expected_us(self, algorithm: Algorithm, size_bytes: float) -> float:
+        return algorithm.time_us(size_bytes)
+
     def can_improve(self, _algorithm: Algorithm, _size_bytes: float, _time_us: float) -> bool:
         return True
 
@@ -129,6 +132,32 @@ def test_a_candidate_that_cannot_win_is_not_lowered(algorithms: list[Algorithm])
     pool = make_pool(executor, algorithms)
     assert pool.best(LARGEST) is not None
     assert executor.lowered == [algorithms[0].engine]
+
+
+def test_an_algorithm_whose_program_is_expected_to_lose_is_not_lowered(algorithms: list[Algorithm]) -> None:
+    slow = algorithms[0].engine
+
+    class Expecting(Executor):
+        def expected_us(self, algorithm: Algorithm, size_bytes: float) -> float:
+            return algorithm.time_us(size_bytes) * (40.0 if algorithm.engine == slow else 1.0)
+
+    for executor in (Executor(), Expecting()):
+        pool = Pool(executor)
+        pool.offers = [Offer(algorithm) for algorithm in algorithms]
+        assert pool.frontier()
+        assert (slow in executor.lowered) is (type(executor) is Executor)
+
+
+def test_a_program_is_improved_if_that_is_quick_or_no_other_is_nearly_as_fast(algorithms: list[Algorithm]) -> None:
+    fast = algorithms[0]
+    rival = Algorithm(fast.problem, fast.schedule, "rival")
+    for factor, improving_s, lowerings in ((1.01, 0.0, 2), (1.01, 100.0, 1), (1.03, 100.0, 2)):
+        executor = Executor(factors={"rival": factor, fast.engine: 1.5})
+        pool = Pool(executor, Budget(1000.0))
+        pool._improving_s = improving_s
+        for algorithm in (rival, fast):
+            pool.add(algorithm, LARGEST)
+        assert executor.lowered.count(fast.engine) == lowerings
 
 
 def test_chunks_too_small_for_an_executor_are_not_lowered_for_that_size(algorithms: list[Algorithm]) -> None:
