@@ -51,6 +51,11 @@ def _star(spec: str, collective: str) -> Problem:
         ("star:3,bw=1,alpha=50,gap_us=2", "allgather", 1 + 2 + 1 + 100),
         ("star:3,bw=1,alpha=50,gap_us=2", "reducescatter", 1 + 2 + 1 + 100),
         ("star:3,bw=1,alpha=50,gap_us=2", "allreduce", 3 + 2 + 3 + 100),
+        # Where each pair of nodes has a link of its own, a node sends to all others at once.
+        ("full:3,bw=1,alpha=50,gap_us=2", "broadcast", 3 + 50),
+        ("full:3,bw=1,alpha=50,gap_us=2", "reduce", 3 + 50),
+        ("full:3,bw=1,alpha=50,gap_us=2", "allgather", 1 + 50),
+        ("full:3,bw=1,alpha=50,gap_us=2", "allreduce", 3 + 50),
         # The bound does not know that one message cannot serve both goals.
         ("star:3,bw=1,alpha=50,gap_us=2", "scatter", 2 + 100),
     ],
@@ -160,19 +165,21 @@ def test_no_schedule_of_random_messages_is_faster(seed: int) -> None:
                     never_beaten(limit.at(size), reached_us)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(SEEDS)
-def test_no_baseline_is_faster(seed: int) -> None:
-    """Check against algorithms that exchange partial sums, as recursive doubling."""
-    rng = random.Random(seed)
-    topology = load(rng.choice(("full:4", "ring:5", "star:6", "hypercube:3", "mesh:2x3", "fattree:3x2x2")))
-    costs = Costs({"Simple": Protocol(gap_us=dict.fromkeys(KINDS, rng.choice((0.3, 1.0, 4.0))))})
-    topology = replace(with_costs(topology, costs), protocol="Simple")
-    problem = make_problem(topology, rng.choice(("allreduce", "allgather", "reducescatter", "broadcast", "reduce")))
-    size = rng.choice((512.0, 2e4, 1e6))
-    limit = proved(problem, Knowledge(parts=_in_parts(rng, problem), at_bytes=size))
-    for algorithm in baseline(problem):
-        never_beaten(limit.at(size), algorithm.time_us(size))
+@pytest.mark.parametrize("collective", ["allreduce", "allgather", "reducescatter", "broadcast", "reduce"])
+@pytest.mark.parametrize("spec", ["star:8,alpha=0.05", "star:6,alpha=2", "full:4", "hypercube:3", "fattree:3x2x2"])
+@pytest.mark.parametrize("gap_us", [0.3, 4.0])
+def test_no_baseline_is_faster(collective: str, spec: str, gap_us: float) -> None:
+    """Check against algorithms that exchange partial sums, as recursive doubling, among single ranks and others."""
+    topology = load(spec)
+    costs = Costs({"Simple": Protocol(gap_us=dict.fromkeys(KINDS, gap_us))})
+    problem = make_problem(replace(with_costs(topology, costs), protocol="Simple"), collective)
+    algorithms = baseline(problem)
+    rng = random.Random(f"{collective} {spec}")
+    for parts in (tuple((rank,) for rank in range(problem.nranks)), _in_parts(rng, problem)):
+        for size in (512.0, 2e4, 1e6):
+            limit = proved(problem, Knowledge(parts=parts, at_bytes=size))
+            for algorithm in algorithms:
+                never_beaten(limit.at(size), algorithm.time_us(size))
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
