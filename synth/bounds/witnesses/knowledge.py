@@ -1,7 +1,7 @@
 """Witnesses by what nodes know: a message carries no more than its sender knows, and a gap makes small messages slow.
 
 Let a node *know* a byte of a plain chunk once the byte has come to one of its ranks, and let it know one contribution
-of each node that has had its part in a byte of a sum. Knowledge never shrinks. The time is bounded in four steps.
+of each node that has had its part in a byte of a sum. Knowledge never shrinks. The time is bounded in five steps.
 
 1. Let Q(k, v) be how many bytes node k knows v contributions of, or more; plain bytes have one contribution only. A
    message of b bytes from node k tells its receiver at most Σ_v min(b, Q(k, v)) contributions that it lacked, with Q as
@@ -14,9 +14,14 @@ of each node that has had its part in a byte of a sum. Knowledge never shrinks. 
    g. A door that starts with nothing tells nothing before α, and never more than the bandwidth carries.
 4. e is concave. So of all ways to divide a sum of knowledge, the sum of all e is greatest where the least known is
    raised to one level (Jensen). What all nodes know together is then bounded by itself an α before, in slots of time.
+5. Inside a node nothing gets from rank to rank in less than the least latency there, λ, or α if that is less. So a
+   message that leaves before λ has a contribution to a byte of one rank only; it tells the share 1/h of its node's, if
+   each node with a part in a sum has h ranks with one, or more. What comes to a node after T - λ must come to each of
+   its goals, r of them or more, by a message of its own.
 
-Whatever each goal must know at the end, all nodes together must have been told. In reverse, from the end to the start,
-the same counts the goals that what a node has by some time can still reach.
+Whatever each goal must know at the end T, all nodes together must have been told: as much as was told by T - λ, and 1/r
+of what was told since. In reverse, from the end to the start, the same counts the goals that what a node has by some
+time can still reach.
 
 Counting the nodes that a message can have reached goes back to the LogP model (Karp, Sahay, Santos, Schauser, SPAA
 1993), and the gap besides the bytes to LogGP (Alexandrov and others, SPAA 1995).
@@ -25,7 +30,7 @@ Counting the nodes that a message can have reached goes back to the LogP model (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
+from math import floor, log2
 from typing import ClassVar
 
 import numpy as np
@@ -39,7 +44,7 @@ from topologies.arrays import row_of_entry
 
 _SLOTS = 1000  # of time, about, until the end (10 ms)
 _MOST_SLOTS = 5 * _SLOTS
-_MOST_CELLS = 1 << 24  # chunks × nodes, and nodes × contributions
+_MOST_CELLS = 1 << 22  # chunks × nodes, and nodes × contributions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,17 +83,33 @@ class Knowledge(Witness):
         gap_us, alpha_us = float(net.gap_us[between].min()), float(net.alpha_us[between].min())
         if gap_us <= 0 or alpha_us <= 0 or problem.collective.nchunks * len(self.parts) > _MOST_CELLS:
             return NOTHING
+        inner_us = min(alpha_us, float(net.alpha_us[~between].min(initial=np.inf)))
+        if net.hyperlinks is not None:
+            inner_us = min(inner_us, float(net.hyperlinks.alpha_us.min()))
         whole_us = self.at_bytes * 1e-3 / float(net.bandwidth_gbs[between].max())
         least_us = 0.0
         for reverse in (False, True):
             known, levels, lacking = self._shares(problem, reverse)
             if len(known) * levels > _MOST_CELLS:
                 continue
-            learning = _Learning(
-                known * whole_us, levels, alpha_us, gap_us, most_doors(net, self.parts, incoming=reverse)
-            )
-            least_us = max(least_us, learning.least_us(lacking * whole_us))
+            doors = most_doors(net, self.parts, incoming=reverse)
+            learning = _Learning(known * whole_us, levels, alpha_us, gap_us, doors)
+            holding, wanting = self._ranks_at_ends(problem)
+            ends = (wanting, holding) if reverse else (holding, wanting)
+            least_us = max(least_us, learning.least_us(lacking * whole_us, inner_us, *ends))
         return 0.0, least_us / self.at_bytes, least_us
+
+    def _ranks_at_ends(self, problem: Problem) -> tuple[int, int]:
+        """Return h and r of the fifth step: the fewest ranks of a node with a part in one sum, and with one goal.
+
+        h is 1 if there are plain chunks, of which one holder is enough.
+        """
+        collective, node_of, count = problem.collective, numbered(self.parts), len(self.parts)
+        fewest = []
+        for ptr, ranks in (collective.holders, collective.goals):
+            counts = np.unique(row_of_entry(ptr) * count + node_of[ranks], return_counts=True)[1]
+            fewest.append(int(counts.min(initial=problem.nranks)))
+        return fewest[0] if collective.reduces.all() else 1, fewest[1]
 
     def _shares(self, problem: Problem, reverse: bool) -> tuple[Floats, int, float]:
         """Return what nodes know at first, how many contributions one can know of a byte, and what must be learned.
@@ -143,8 +164,15 @@ class _Learning:
         rates = self._entries / (self._entries + gap_us)
         self._rates = np.append(np.cumsum(rates[::-1])[::-1], 0.0)  # of the entries from the first, second, … on
 
-    def least_us(self, lacking_us: float) -> float:
-        """Return a time in µs before which not so much can be learned; 0 if nothing has to be."""
+    def least_us(self, lacking_us: float, inner_us: float, first_ranks: int, last_ranks: int) -> float:
+        """Return a time in µs before which not so much can be learned; 0 if nothing has to be.
+
+        Args:
+            lacking_us: Amount that all nodes lack.
+            inner_us: Least latency inside nodes in µs, or between them if that is less.
+            first_ranks: Ranks of a node whose parts of a sum cannot leave in one message before `inner_us`.
+            last_ranks: Ranks of a node that each need a message of what comes later than `inner_us` before the end.
+        """
         count, alpha_us = len(self._entries), self._alpha_us
         if lacking_us <= 0:
             return 0.0
@@ -152,15 +180,17 @@ class _Learning:
         about_us = alpha_us * log2(2 * count) + (lacking_us + self._gap_us * count) / (self._doors * count)
         in_flight = max(1, round(alpha_us * _SLOTS / about_us))
         slot_us = alpha_us / in_flight
-        rate, told = np.zeros(_MOST_SLOTS), np.zeros(_MOST_SLOTS)  # highest rate in each slot; its integral up to it
+        inside = floor(inner_us / slot_us)
+        # The highest rate in each slot, its integral up to the slot, and what can have come by the slot's end.
+        rate, told, learned = np.zeros((3, _MOST_SLOTS))
         for slot in range(1, _MOST_SLOTS):
-            sent, learned_us = slot - in_flight, 0.0
-            if sent > 0:
+            if (sent := slot - in_flight) > 0:
                 at_most_us = first * sent + (count - first) * max(0, sent - in_flight)
-                learned_us = min(told[sent] + self._gap_us * rate[sent], self._doors * at_most_us * slot_us)
-            if learned_us >= lacking_us * (1 - SAME):
+                learned[slot] = min(told[sent] + self._gap_us * rate[sent], self._doors * at_most_us * slot_us)
+            before_us = learned[max(0, slot - inside)]
+            if before_us + (learned[slot] - before_us) / last_ranks >= lacking_us * (1 - SAME):
                 return (slot - 1) * slot_us
-            rate[slot] = self._rate(learned_us)
+            rate[slot] = self._rate(learned[slot]) / (first_ranks if slot <= inside else 1)
             told[slot] = told[slot - 1] + slot_us * rate[slot]
         return (_MOST_SLOTS - 1) * slot_us
 

@@ -165,6 +165,33 @@ def test_no_schedule_of_random_messages_is_faster(seed: int) -> None:
                     never_beaten(limit.at(size), reached_us)
 
 
+def _cluster_at_random(rng: random.Random) -> Problem:
+    """Return a problem of two or three nodes with two or four ranks each, whose links inside a node have no gap."""
+    spec, stride = rng.choice((("dgx-h100:2", 4), ("dgx-h100:3", 4), ("dgx-h100:2", 2), ("dgx-a100:2", 4)))
+    alpha_us = rng.choice((1.0, 4.0, 20.0))
+    latency_us = {"nvlink": alpha_us * rng.choice((0.1, 0.5, 1.0, 2.0)), "network": alpha_us}
+    costs = Costs({"LL": Protocol(gap_us={"network": rng.choice((0.2, 1.0, 5.0))}, latency_us=latency_us)})
+    topology = load(spec)
+    name = rng.choice(("broadcast", "allgather", "reduce", "reducescatter", "allreduce", "alltoall"))
+    topology = replace(with_costs(topology, costs), protocol="LL")
+    return make_problem(topology, name, range(0, topology.nranks, stride))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_no_schedule_of_nodes_of_several_ranks_is_faster(seed: int) -> None:
+    """Check against schedules in which ranks of a node share what comes, or each get it from other nodes."""
+    rng = random.Random(seed)
+    problem = _cluster_at_random(rng)
+    size = rng.choice((16.0, 1e4, 1e6))
+    (witness,) = find_knowledge(BoundSearch(problem, size_bytes=size))
+    least_us = proved(problem, witness).at(size)
+    for schedule in _schedules(rng, problem):
+        never_beaten(least_us, predict_us(problem, schedule, size))
+    for algorithm in baseline(problem):
+        never_beaten(least_us, algorithm.time_us(size))
+
+
 @pytest.mark.parametrize("collective", ["allreduce", "allgather", "reducescatter", "broadcast", "reduce"])
 @pytest.mark.parametrize("spec", ["star:8,alpha=0.05", "star:6,alpha=2", "full:4", "hypercube:3", "fattree:3x2x2"])
 @pytest.mark.parametrize("gap_us", [0.3, 4.0])
