@@ -183,8 +183,11 @@ class Programs:
     def least_bytes(self, problem: Problem) -> int:
         """Return the smallest chunk in bytes with which the protocol's FIFO slots keep all connections of a rank busy.
 
-        The network and the protocol are those of `problem`, the limits those of the target.
+        The network and the protocol are those of `problem`, the limits those of the target. It is 0 for plans, which
+        have no FIFO.
         """
+        if not self._holds_program:
+            return 0
         return least_bytes(problem.network, self.target.limits, FIFO_DEPTH[problem.topology.protocol])
 
     def protocol(self, largest_bytes: int | None) -> str:

@@ -9,6 +9,7 @@ without packets. Data does not wait for it.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import accumulate, groupby
 from operator import or_
@@ -54,10 +55,16 @@ def add_meeting(
             through further ranks, do not hear of each other.
         nodes: Node of each rank; channels between nodes are port channels, others memory channels.
         linked: Pairs that the network links. All of them are used if there are at most MAX_CHANNELS + 1 ranks; if there
-            are more, only pairs that connect ranks which the program does not.
+            are more, only pairs that connect ranks which the program does not, and pairs by which nodes hear of each
+            other directly where that saves a hop between nodes.
     """
-    pairs = [*pairs, *(linked if len(gpus) <= MAX_CHANNELS + 1 else _joining(pairs, linked, len(gpus)))]
-    hops = {(u, v): 1 if nodes[u] == nodes[v] else _PORT_HOPS for pair in pairs for u, v in (pair, pair[::-1])}
+    if len(gpus) <= MAX_CHANNELS + 1:
+        hops = _hops([*pairs, *linked], nodes)
+    else:
+        pairs = [*pairs, *_joining(pairs, linked, len(gpus))]
+        hops, direct = _hops(pairs, nodes), _hops([*pairs, *_between_all_nodes(linked, nodes)], nodes)
+        if _longest(direct, len(gpus)) <= _longest(hops, len(gpus)) - _PORT_HOPS:
+            hops = direct
     blocks = _blocks(_events(hops, len(gpus)), nodes)
     if any(len(block.ops) > MAX_OPS for rank_blocks in blocks for block in rank_blocks):
         blocks = _blocks(_events(_tree(hops, len(gpus)), len(gpus)), nodes)
@@ -67,6 +74,36 @@ def add_meeting(
             for kind, ends in block.channels.items():
                 block.channels[kind] = [len(gpu.peers[kind]) + n for n in range(len(ends))]
                 gpu.peers[kind] += ends
+
+
+def _hops(pairs: Sequence[_Pair], nodes: Sequence[int]) -> dict[_Pair, int]:
+    """Return the hops of each pair of ranks in both directions."""
+    return {(u, v): 1 if nodes[u] == nodes[v] else _PORT_HOPS for pair in pairs for u, v in (pair, pair[::-1])}
+
+
+def _between_all_nodes(linked: Sequence[_Pair], nodes: Sequence[int]) -> list[_Pair]:
+    """Return the linked pairs inside nodes, and one linked pair for every two nodes, spread over their ranks.
+
+    No rank gets more than MAX_CHANNELS channels inside its node; if one would, the result is empty.
+    """
+    inside = {(min(pair), max(pair)) for pair in linked if nodes[pair[0]] == nodes[pair[1]]}
+    if max(Counter(rank for pair in inside for rank in pair).values(), default=0) > MAX_CHANNELS:
+        return []
+    pairs_of_nodes: dict[_Pair, list[_Pair]] = defaultdict(list)
+    for u, v in sorted({(min(pair), max(pair)) for pair in linked} - inside):
+        pairs_of_nodes[min(nodes[u], nodes[v]), max(nodes[u], nodes[v])].append((u, v))
+    used, chosen = Counter[int](), sorted(inside)
+    for _, candidates in sorted(pairs_of_nodes.items()):
+        u, v = min(candidates, key=lambda pair: (max(used[pair[0]], used[pair[1]]), used[pair[0]] + used[pair[1]]))
+        used.update((u, v))
+        chosen.append((u, v))
+    return chosen
+
+
+def _longest(hops: dict[_Pair, int], nranks: int) -> float:
+    """Return the longest distance in hops of two ranks that are connected."""
+    distances = _distances(hops, nranks)
+    return float(distances[np.isfinite(distances)].max(initial=0.0))
 
 
 def _joining(pairs: Sequence[_Pair], linked: Sequence[_Pair], nranks: int) -> list[_Pair]:

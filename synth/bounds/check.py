@@ -11,6 +11,7 @@ from synth.bounds.witness import Limit, Witness, countable
 from synth.bounds.witnesses.cut import Cut
 from synth.bounds.witnesses.ends import Arrivals, Departures
 from synth.bounds.witnesses.hops import Direct, Path
+from synth.bounds.witnesses.knowledge import Knowledge
 from synth.bounds.witnesses.lengths import Lengths
 from synth.bounds.witnesses.messages import MessageGaps
 from synth.bounds.witnesses.parts import Parts
@@ -21,7 +22,7 @@ _W = TypeVar("_W", bound=Witness)
 # The class of every kind of witness, by the name that proof files state.
 WITNESSES: dict[str, type[Witness]] = {
     witness_class.kind: witness_class
-    for witness_class in (Path, Direct, MessageGaps, Cut, Parts, Arrivals, Departures, Lengths, Window)
+    for witness_class in (Path, Direct, MessageGaps, Knowledge, Cut, Parts, Arrivals, Departures, Lengths, Window)
 }
 
 

@@ -13,7 +13,7 @@ from synth.bounds.cuts.cut import find_cuts, find_worst_cuts
 from synth.bounds.ends import find_arrivals, find_departures
 from synth.bounds.hops import find_direct, find_path
 from synth.bounds.lengths import find_by_linear_program, find_by_loads, find_uniform
-from synth.bounds.messages import find_messages, find_messages_with_data
+from synth.bounds.messages import find_knowledge, find_messages, find_messages_with_data
 from synth.bounds.parts import find_parts
 from synth.bounds.search import BoundCost, BoundSearch
 from synth.bounds.windows.limit import Window
@@ -22,6 +22,7 @@ from synth.bounds.witness import Witness
 from synth.bounds.witnesses.cut import Cut
 from synth.bounds.witnesses.ends import Arrivals, Departures
 from synth.bounds.witnesses.hops import Direct, Path
+from synth.bounds.witnesses.knowledge import Knowledge
 from synth.bounds.witnesses.lengths import Lengths
 from synth.bounds.witnesses.messages import MessageGaps
 from synth.bounds.witnesses.parts import Parts
@@ -81,6 +82,7 @@ for _row in (
             BoundCost.WINDOWS: find_messages_with_data,
         },
     ),
+    KindRow[Knowledge](Knowledge, {BoundCost.SIZE: find_knowledge, BoundCost.WINDOWS: find_knowledge}),
     KindRow[Cut](Cut, {BoundCost.QUICK: find_cuts, BoundCost.MAX_FLOW: find_worst_cuts}),
     KindRow[Parts](Parts, {BoundCost.QUICK: find_parts}),
     KindRow[Arrivals](Arrivals, {BoundCost.QUICK: find_arrivals}),

@@ -31,6 +31,8 @@ _WITNESSES = {  # sentences by kind of witness
     " shortest path, and in a microsecond the links offer only so much of capacity × length. What must be used up, over"
     " what is offered, is time that nobody can save.",
     "messages": "With a gap after each message, rank {names} cannot get data from all nodes, or bring its own to them.",
+    "knowledge": "A message between nodes has a gap, and brings no more than its sender has by then. So the nodes"
+    " cannot all get what they lack any sooner ({text}).",
     "arrivals": "Everything that ranks {names} want and lack must come in over the links that lead into them.",
     "departures": "Everything that ranks {names} hold and others want must leave over the links that lead out of them.",
 }

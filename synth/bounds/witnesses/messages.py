@@ -20,7 +20,7 @@ from synth.model.requirements import sum_by
 from topologies.arrays import row_entries, segment_sums
 from topologies.network import Network
 
-_MOST_BYTES = 1e18
+MOST_BYTES = 1e18
 _MOST_GAPS = 1000  # in a latency; more steps would take long to count
 
 
@@ -55,13 +55,13 @@ class MessageGaps(Witness):
                 is neither 0 nor a number of bytes from 1 to 10¹⁸.
         """
         net, node_of = problem.network, self._node_of(problem)
-        if self.at_bytes and not 1 <= self.at_bytes <= _MOST_BYTES:
-            raise self.refusal(f"the size is {self.at_bytes:g} bytes; it must be 0 or 1 to {_MOST_BYTES:g}")
+        if self.at_bytes and not 1 <= self.at_bytes <= MOST_BYTES:
+            raise self.refusal(f"the size is {self.at_bytes:g} bytes; it must be 0 or 1 to {MOST_BYTES:g}")
         if len(self.ranks) != 1 or not 0 <= self.ranks[0] < problem.collective.nranks:
             raise self.refusal("it must name one rank of the group")
         (rank,) = self.ranks
         between = node_of[net.src] != node_of[net.dst]
-        if not between.any() or not len(net.gap_us) or _crosses(net, node_of):
+        if not between.any() or not len(net.gap_us) or crosses(net, node_of):
             return NOTHING
         gap_us, alpha_us = float(net.gap_us[between].min()), float(net.alpha_us[between].min())
         if gap_us <= 0 or alpha_us / gap_us > _MOST_GAPS:
@@ -73,7 +73,7 @@ class MessageGaps(Witness):
         best_us = 0.0
         for incoming in (True, False):
             ends = net.dst if incoming else net.src
-            doors, own_doors = _most_doors(net, self.parts, incoming), _doors(net, between & (ends == rank))
+            doors, own_doors = most_doors(net, self.parts, incoming), _doors(net, between & (ends == rank))
             spread = Spread(doors, own_doors, alpha_us, gap_us, inner_us)
             if self.at_bytes:
                 whole_us = self.at_bytes * 1e-3 / float(net.bandwidth_gbs[between].max())
@@ -117,10 +117,10 @@ class MessageGaps(Witness):
         listed = [rank for part in self.parts for rank in part]
         if sorted(listed) != list(range(problem.nranks)):
             raise self.refusal("its nodes must hold each local rank once")
-        return _numbered(self.parts)
+        return numbered(self.parts)
 
 
-def _numbered(parts: tuple[tuple[int, ...], ...]) -> Ints:
+def numbered(parts: tuple[tuple[int, ...], ...]) -> Ints:
     """Return the number of each rank's part, shape (ranks,), where the parts have each rank once."""
     node_of = np.empty(sum(map(len, parts)), dtype=np.int64)
     for node, ranks in enumerate(parts):
@@ -128,7 +128,7 @@ def _numbered(parts: tuple[tuple[int, ...], ...]) -> Ints:
     return node_of
 
 
-def _crosses(net: Network, node_of: Ints) -> bool:
+def crosses(net: Network, node_of: Ints) -> bool:
     """Return whether a multicast or a reduction by a switch joins ranks of different nodes."""
     h = net.hyperlinks
     return h is not None and bool((node_of[h.src] != node_of[h.dst]).any())
@@ -213,7 +213,7 @@ def _needs(problem: Problem, near_ranks: Bools, node_of: Ints, incoming: bool) -
 
 
 @lru_cache(maxsize=8)
-def _most_doors(net: Network, parts: tuple[tuple[int, ...], ...], incoming: bool) -> int:
+def most_doors(net: Network, parts: tuple[tuple[int, ...], ...], incoming: bool) -> int:
     """Return how many messages at most can enter a node at once from other nodes, or leave it, over all nodes.
 
     The last eight results are cached.
@@ -223,7 +223,7 @@ def _most_doors(net: Network, parts: tuple[tuple[int, ...], ...], incoming: bool
         parts: Local ranks of each node.
         incoming: Whether messages enter, else they leave.
     """
-    node_of = _numbered(parts)
+    node_of = numbered(parts)
     near, far = (node_of[net.dst], node_of[net.src]) if incoming else (node_of[net.src], node_of[net.dst])
     return max(_doors(net, (near == node) & (far != node)) for node in range(len(parts)))
 

@@ -43,3 +43,10 @@ def test_instances_of_a_program_with_relays_are_right(group: tuple[int, ...], ta
             coarse = Goal.from_arrays(problem.nranks, **goal_columns(algorithm.problem.collective))
             assert verify_file(path, coarse, target=target).status != "right"
     assert repeated
+
+
+def test_chunks_of_plans_are_as_small_as_schedules_want() -> None:
+    """Check that only programs with FIFO slots have a smallest useful chunk."""
+    problem = make_problem(with_costs(load("dgx-a100:2")), "allreduce").under("Simple")
+    assert Programs(problem, TargetSettings("msccl"), size=SIZE).least_bytes(problem) > 0
+    assert Programs(problem, TargetSettings("mscclpp"), size=SIZE).least_bytes(problem) == 0

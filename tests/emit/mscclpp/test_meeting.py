@@ -65,3 +65,15 @@ def test_each_channel_of_a_tree_has_one_signal_each_way(name: str) -> None:
     for gpu in meeting(*CONNECTED[name], []).gpus:
         signals = [op.channels for block in gpu.blocks for op in block.ops if op.name == "signal"]
         assert sum(map(len, signals)) == sum(map(len, gpu.peers.values()))
+
+
+def test_nodes_hear_of_each_other_directly() -> None:
+    """Check that ranks of a broadcast between eight nodes do not meet by way of the root's node."""
+    nodes = [rank // 4 for rank in range(32)]
+    pairs = [(0, rank) for rank in range(4, 32, 4)] + [(rank - rank % 4, rank) for rank in range(32) if rank % 4]
+    linked = [(u, v) for u, v in combinations(range(32), 2) if u // 4 == v // 4 or u % 4 == v % 4]
+    topology = load("full:32")
+    for pairs_linked, hops in (([], 4), (linked, 3)):
+        plan = meeting(pairs, nodes, pairs_linked)
+        assert not check_plan(plan).findings
+        assert PlanPredictor(plan, topology).time_us(0) == pytest.approx(hops * topology.alpha_us[0])
