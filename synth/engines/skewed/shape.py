@@ -1,0 +1,375 @@
+"""The shape of a process group on a network: its nodes, its NICs, the lanes between nodes, and what bounds need.
+
+A *NIC* is what all links of a rank to other nodes share: a resource of the network, or a rank's own port. A *lane*
+carries a fixed share of what one node sends to another node, from one NIC to one NIC. The shares are such that all
+NICs of a node are loaded equally.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from synth.bounds.resource_cover import cover
+from synth.model.collective import Floats, Ints
+from synth.model.problem import least_latency
+from topologies.arrays import components, pointers
+from topologies.errors import InputError
+from topologies.network import Network, network
+from topologies.topology import Topology
+
+_RIGHT = "every two ranks of a node must have a link, and the nodes must be joined by NICs that each serve one send"
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """The shape of a process group of k ranks in N nodes; positions 0..k-1 are the network's local ranks.
+
+    Attributes:
+        net: The network of the group.
+        node_of: Node of each position, int64, shape (k,); nodes are numbered by their first positions.
+        node_ptr: First entry of each node in `node_rank`, int64, shape (N + 1,).
+        node_rank: Positions by node, ascending in each node, int64, shape (k,).
+        nic_of: NIC of each position, int64, shape (k,); -1 where there is one node.
+        nic_ptr: First entry of each NIC in `nic_rank`, int64, shape (NICs + 1,).
+        nic_rank: Positions by NIC, int64, shape (k,).
+        between: Link from each position to each other position, int64, shape (k · k,); -1 for none. Inside a node it is
+            the fastest link, between nodes the NIC's.
+        lane_ptr: First lane of each pair of nodes a · N + b, int64, shape (N · N + 1,).
+        lane_from: NIC at which each lane begins, int64, shape (lanes,).
+        lane_to: NIC at which each lane ends.
+        lane_source: Position that sends for ranks that are not on the lane's first NIC.
+        lane_goal: Position that receives for ranks that are not on the lane's last NIC.
+        lane_end: Share of the pair's bytes up to the end of each lane, float64, shape (lanes,); 1 at each pair's last.
+        lane_ticks: Ticks for which a byte holds each lane; a tick is the time of a byte on the fastest lane.
+        lane_flow: Cell of the matrices of rounds that each lane belongs to, int64, shape (lanes,).
+        part_ports: Ports (rows) of each matrix of rounds, int64, shape (matrices,). NICs that lanes join, directly or
+            through others, are of one matrix; matrices that are equal for all sizes are kept once.
+        part_base: First cell of each matrix, int64, shape (matrices + 1,).
+        tick_us: Length of a tick in µs; 0 where there is one node.
+        exit: Position at which a block leaves its source's node when it is sent straight, int64, shape (k · N,).
+        entry: Position at which such a block enters the node of its goal, unless the goal itself is linked.
+        has_ports: Whether links inside nodes share ports, so that a rank sends to one peer at a time.
+        rank_us: Time of a byte out of each position and into each position, in µs, float64, shape (2 · k,).
+        rank_alpha_us: Least α of a link out of each position and into each position, shape (2 · k,).
+        node_us: The same as `rank_us` for nodes, shape (2 · N,); 0 where there is one node.
+        node_alpha_us: The same as `rank_alpha_us` for nodes.
+        least_us: Least sum of α on a path from each position to each position, in µs, shape (k · k,).
+    """
+
+    net: Network
+    node_of: Ints
+    node_ptr: Ints
+    node_rank: Ints
+    nic_of: Ints
+    nic_ptr: Ints
+    nic_rank: Ints
+    between: Ints
+    lane_ptr: Ints
+    lane_from: Ints
+    lane_to: Ints
+    lane_source: Ints
+    lane_goal: Ints
+    lane_end: Floats
+    lane_ticks: Floats
+    lane_flow: Ints
+    part_ports: Ints
+    part_base: Ints
+    tick_us: float
+    exit: Ints
+    entry: Ints
+    has_ports: bool
+    rank_us: Floats
+    rank_alpha_us: Floats
+    node_us: Floats
+    node_alpha_us: Floats
+    least_us: Floats
+
+    @property
+    def nranks(self) -> int:
+        """Return k, the number of positions."""
+        return len(self.node_of)
+
+    @property
+    def nnodes(self) -> int:
+        """Return N, the number of nodes."""
+        return len(self.node_ptr) - 1
+
+
+def shape_of(topology: Topology, group: Sequence[int] | None = None, net: Network | None = None) -> Shape:
+    """Return the shape of a process group.
+
+    Args:
+        topology: The topology, whose chassis are the nodes and whose costs count where they are on.
+        group: Rank of the topology at each position; None for all ranks.
+        net: The network of exactly these ranks, if the caller has it.
+
+    Raises:
+        InputError: Two ranks of a node have no link, a resource can be used by two sends at once, a node has no NICs
+            that reach some other node, or there are fewer than two ranks.
+    """
+    ranks = range(topology.nranks) if group is None else group
+    net = network(topology, ranks) if net is None else net
+    if net.nranks < 2:
+        raise InputError("group: has 1 rank; it must be at least 2")
+    _check_exclusive(topology, net)
+    node_of = _numbered(topology.nodes[net.ranks])
+    k, n = net.nranks, int(node_of.max()) + 1
+    node_ptr, node_rank = pointers(np.bincount(node_of)), np.argsort(node_of, kind="stable")
+    between, has_ports = _links(topology, net, node_of)
+    columns = _Lanes(topology, net, node_of, between) if n > 1 else None
+    outward, inward = _cuts(net, np.arange(k), k)
+    node_out, node_in = _cuts(net, node_of, n) if n > 1 else ((np.zeros(1), np.zeros(1)), (np.zeros(1), np.zeros(1)))
+    none, empty = np.zeros(0, dtype=np.int64), np.zeros(0)
+    return Shape(
+        net,
+        node_of,
+        node_ptr,
+        node_rank,
+        np.full(k, -1) if columns is None else columns.nic_of,
+        np.zeros(1, dtype=np.int64) if columns is None else columns.nic_ptr,
+        none if columns is None else columns.nic_rank,
+        between.ravel(),
+        *((np.zeros(2, dtype=np.int64), *[none] * 4, empty, empty, none) if columns is None else columns.lanes),
+        *((none, np.zeros(1, dtype=np.int64), 0.0) if columns is None else columns.parts),
+        *((np.arange(k), np.arange(k)) if columns is None else columns.straight),
+        has_ports,
+        np.concatenate([outward[0], inward[0]]),
+        np.concatenate([outward[1], inward[1]]),
+        np.concatenate([node_out[0], node_in[0]]),
+        np.concatenate([node_out[1], node_in[1]]),
+        least_latency(k, net.src, net.dst, net.alpha_us).ravel(),
+    )
+
+
+def _numbered(labels: Ints) -> Ints:
+    """Return labels as numbers from 0, in the order of their first appearance."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return np.asarray(np.argsort(np.argsort(first))[inverse.reshape(-1)], dtype=np.int64)
+
+
+def _check_exclusive(topology: Topology, net: Network) -> None:
+    """Raise InputError if a link takes only a part of a resource, so that two sends can share it."""
+    partial = net.bandwidth_gbs[net.link_of_use] < net.capacity_gbs[net.uses_idx] * (1 - 1e-12)
+    if partial.any():
+        name = net.resource_names[int(net.uses_idx[np.argmax(partial)])]
+        raise InputError(f"{topology.name}: {name} can carry two sends at once, which no plan for skewed sizes is for")
+
+
+def _links(topology: Topology, net: Network, node_of: Ints) -> tuple[Ints, bool]:
+    """Return the link between every two positions, shape (k, k), and whether those inside nodes share ports.
+
+    Raises:
+        InputError: Two ranks of a node have no link.
+    """
+    k = net.nranks
+    between = np.full((k, k), -1, dtype=np.int64)
+    # The best link of two ranks is written last: the fastest, and of these the one of least α.
+    order = np.lexsort((-net.alpha_us, net.bandwidth_gbs))
+    between[net.src[order], net.dst[order]] = order
+    inside = node_of[:, None] == node_of[None, :]
+    np.fill_diagonal(inside, False)
+    if (between[inside] < 0).any():
+        a, b = np.argwhere(inside & (between < 0))[0]
+        raise InputError(f"{topology.name}: ranks {net.ranks[a]} and {net.ranks[b]} of a node have no link; {_RIGHT}")
+    links = between[inside]
+    used = np.concatenate([net.uses(int(link)) for link in links]) if len(links) else links
+    return between, bool(len(used) and np.bincount(used).max() > 1)
+
+
+def _cuts(net: Network, part: Ints, count: int) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
+    """Return ((µs a byte, least α) outward, the same inward) of the links that cross the border of each part.
+
+    Each float64, shape (count,). Every byte that crosses a border takes at least one resource of a cover of the
+    crossing links, so the time is at least the bytes over the sum of the cover's capacities.
+
+    Args:
+        net: The network.
+        part: Part of each position, shape (k,).
+        count: Number of parts.
+    """
+    ends = part[net.src], part[net.dst]
+    directions = []
+    for own in ends:
+        us, alpha = np.zeros(count), np.zeros(count)
+        crossing = ends[0] != ends[1]
+        for index in range(count):
+            links = np.flatnonzero(crossing & (own == index))
+            if len(links):
+                us[index] = 1e-3 / float(net.capacity_gbs[cover(net, links)].sum())
+                alpha[index] = float(net.alpha_us[links].min())
+        directions.append((us, alpha))
+    return directions[0], directions[1]
+
+
+class _Lanes:
+    """The lanes between nodes of a network, and the positions that stand at their ends.
+
+    Attributes:
+        nic_of: NIC of each position.
+        nic_ptr: First entry of each NIC in `nic_rank`.
+        nic_rank: Positions by NIC.
+        lanes: The columns of `Shape` from `lane_ptr` to `lane_flow`.
+        parts: (`part_ports`, `part_base`, `tick_us`) of `Shape`.
+        straight: (`exit`, `entry`) of `Shape`.
+    """
+
+    def __init__(self, topology: Topology, net: Network, node_of: Ints, between: Ints) -> None:
+        self._topology, self._net, self._node_of, self._between = topology, net, node_of, between
+        self.nnodes = int(node_of.max()) + 1
+        outer = np.flatnonzero(node_of[net.src] != node_of[net.dst])
+        self.nic_of = self._nics(outer)
+        count = int(self.nic_of.max()) + 1
+        self.nic_ptr = pointers(np.bincount(self.nic_of, minlength=count))
+        self.nic_rank = np.argsort(self.nic_of, kind="stable")
+        self.first = self.nic_rank[self.nic_ptr[:-1]]
+        self.nic_node = node_of[self.first]
+        self.fabric = components(count, self.nic_of[net.src[outer]], self.nic_of[net.dst[outer]])
+        self.rate = self._rates(outer, count)
+        self._set_lanes()
+        self.straight = self._straight()
+
+    def _nics(self, outer: Ints) -> Ints:
+        """Return the NIC of each position.
+
+        Positions have one NIC if a resource is common to all their links to other nodes.
+
+        Raises:
+            InputError: Links out of a NIC and into it are not shared by the same ranks.
+        """
+        net, k = self._net, self._net.nranks
+        is_outer = np.zeros(net.nlinks, dtype=bool)
+        is_outer[outer] = True
+        used = is_outer[net.link_of_use]
+        link, resource = net.link_of_use[used], net.uses_idx[used]
+        sides = []
+        for end in (net.src, net.dst):
+            links_of_rank = np.bincount(end[outer], minlength=k)
+            cells, uses = np.unique(end[link] * net.nresources + resource, return_counts=True)
+            rank, shared = np.divmod(cells, net.nresources)
+            is_common = uses == links_of_rank[rank]
+            sides.append(components(k + net.nresources, rank[is_common], k + shared[is_common])[:k])
+        out, into = (_numbered(side) for side in sides)
+        if (out != into).any():
+            rank = net.ranks[int(np.argmax(out != into))]
+            raise InputError(f"{self._topology.name}: rank {rank} sends and receives over different NICs; {_RIGHT}")
+        return out
+
+    def _rates(self, outer: Ints, count: int) -> Floats:
+        """Return the GB/s of each NIC: those of its slowest link, shape (count,).
+
+        Raises:
+            InputError: A rank has no link to another node's NIC of its fabric.
+        """
+        net = self._net
+        rate = np.full(count, np.inf)
+        for end in (net.src, net.dst):
+            np.minimum.at(rate, self.nic_of[end[outer]], net.bandwidth_gbs[outer])
+        return rate
+
+    def _set_lanes(self) -> None:
+        """Set `lanes` and `parts`."""
+        rows, ends, ptr = [], list[float](), [0]
+        for a in range(self.nnodes):
+            for b in range(self.nnodes):
+                if a != b:
+                    pair = list(self._pair(a, b))
+                    rows += [row[:2] for row in pair]
+                    ends += [row[2] for row in pair]
+                ptr.append(len(rows))
+        begin, end = np.array(rows, dtype=np.int64).T
+        gbs = self._net.bandwidth_gbs[self._between[self.first[begin], self.first[end]]]
+        part = _numbered(components(len(self.first), begin, end))
+        ports = np.bincount(part)
+        place = np.empty(len(part), dtype=np.int64)
+        place[np.argsort(part, kind="stable")] = np.concatenate([np.arange(count) for count in ports])
+        if self._equal_parts(part, begin, end, np.array(ends), np.array(ptr), place):
+            part[:] = 0
+            ports = ports[:1]
+        base = pointers(ports * ports)
+        flow = base[part[begin]] + place[begin] * ports[part[begin]] + place[end]
+        fastest = float(gbs.max())
+        self.lanes = (
+            np.array(ptr, dtype=np.int64),
+            begin,
+            end,
+            self.first[begin],
+            self.first[end],
+            np.array(ends),
+            fastest / gbs,
+            flow,
+        )
+        self.parts = ports.astype(np.int64), base, 1e-3 / fastest
+
+    def _equal_parts(self, part: Ints, begin: Ints, end: Ints, ends: Floats, ptr: Ints, place: Ints) -> bool:
+        """Return whether every part has one NIC a node, and every pair of nodes one lane of equal share a part."""
+        count, n = int(part.max()) + 1, self.nnodes
+        if len(part) != count * n or (place != self.nic_node).any() or len(begin) != count * n * (n - 1):
+            return False
+        share = np.diff(np.append(0.0, ends))
+        share[ptr[:-1][np.diff(ptr) > 0]] = ends[ptr[:-1][np.diff(ptr) > 0]]
+        gbs = self._net.bandwidth_gbs[self._between[self.first[begin], self.first[end]]]
+        return bool(np.ptp(gbs) == 0 and np.allclose(share, 1 / count) and (place[end] == self.nic_node[end]).all())
+
+    def _pair(self, a: int, b: int) -> Iterator[tuple[int, int, float]]:
+        """Yield (NIC, NIC, end of its share) of the lanes from a node to another node.
+
+        In every fabric the NICs of each node lie side by side on the unit interval, each as wide as its rate; where two
+        of them overlap is a lane, so that every NIC carries its share. A fabric's share is its slower node's rate.
+
+        Raises:
+            InputError: No NIC of one node reaches the other, or some NIC does not reach another one of its fabric.
+        """
+        at = {node: np.flatnonzero(self.nic_node == node) for node in (a, b)}
+        fabrics = [f for f in np.unique(self.fabric[at[a]]).tolist() if (self.fabric[at[b]] == f).any()]
+        ranks = [int(self._net.ranks[np.argmax(self._node_of == node)]) for node in (a, b)]
+        if not fabrics:
+            raise InputError(
+                f"{self._topology.name}: no NIC joins the nodes of ranks {ranks[0]} and {ranks[1]}; {_RIGHT}, so the"
+                " group must have ranks at the same rail"
+            )
+        sides = [[nics[self.fabric[nics] == f] for nics in at.values()] for f in fabrics]
+        widths = [min(float(self.rate[nics].sum()) for nics in side) for side in sides]
+        total, done = sum(widths), 0.0
+        for (out, into), width in zip(sides, widths, strict=True):
+            edges = [np.cumsum(self.rate[nics]) / self.rate[nics].sum() for nics in (out, into)]
+            p = q = 0
+            while p < len(out) and q < len(into):
+                step = min(edges[0][p], edges[1][q])
+                self._check_lane(int(out[p]), int(into[q]))
+                last = width == widths[-1] and p == len(out) - 1 and q == len(into) - 1 and done + width > total - 1e-9
+                yield int(out[p]), int(into[q]), 1.0 if last else (done + width * float(step)) / total
+                ends_p, ends_q = edges[0][p] <= step + 1e-12, edges[1][q] <= step + 1e-12
+                p, q = p + ends_p, q + ends_q
+            done += width
+
+    def _check_lane(self, out: int, into: int) -> None:
+        """Raise InputError if some rank of a NIC has no link to some rank of another NIC."""
+        of_nic = [self.nic_rank[self.nic_ptr[nic] : self.nic_ptr[nic + 1]] for nic in (out, into)]
+        links = self._between[np.ix_(*of_nic)]
+        if (links < 0).any():
+            a, b = np.argwhere(links < 0)[0]
+            ranks = [int(self._net.ranks[members[i]]) for members, i in zip(of_nic, (a, b), strict=True)]
+            raise InputError(f"{self._topology.name}: ranks {ranks[0]} and {ranks[1]} have no link; {_RIGHT}")
+
+    def _straight(self) -> tuple[Ints, Ints]:
+        """Return where a block of each position leaves its node, and enters each other node, when sent straight.
+
+        It leaves at its own rank if that has a link to the node, else at the first rank that has one. It enters at the
+        first rank that is linked, unless the goal itself is.
+        """
+        k, n = self._net.nranks, self.nnodes
+        leaves, enters = np.tile(np.arange(k)[:, None], n), np.tile(np.arange(k)[:, None], n)
+        for rank in range(k):
+            for node in range(n):
+                if node == self._node_of[rank]:
+                    continue
+                goals = np.flatnonzero(self._node_of == node)
+                mates = np.flatnonzero(self._node_of == self._node_of[rank])
+                mates = np.append(rank, mates[mates != rank])
+                linked = self._between[np.ix_(mates, goals)] >= 0
+                first = int(np.argmax(linked.any(axis=1)))
+                leaves[rank, node], enters[rank, node] = mates[first], goals[int(np.argmax(linked[first]))]
+        return leaves.ravel(), enters.ravel()
