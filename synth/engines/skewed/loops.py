@@ -23,10 +23,13 @@ TIME, BOUND = range(2)  # Places of the results in µs.
 PLANNED, STRAIGHT = range(2)  # What `plan_into` returns, if not FULL or BAD: which of its outputs is faster.
 
 _EARLY = 0.5  # Relays into a NIC should start at this part of the time at which the NIC needs them.
-_SPREAD = 0.8  # Light traffic inside nodes is spread over this part of the time between nodes.
+_BUSIEST = 0.95  # Relays are taken to leave at least the rest of a port's time to other sends.
 _LIGHT = 0.3  # Traffic inside a node is light if it takes at most this part of that time.
 _FINEST = 96  # Chunks that relays delay at the begin or the end take at least such a part of that time.
 _LEAST_US = 4.0  # They also take at least so many µs, as each has a latency.
+_LONG = 16  # Relayed chunks take at most such a part of it,
+_SHORT = 48  # or such a part where their source or goal has much to send or to receive,
+_BUSY = 0.6  # which keeps it busy for more than this part of the time.
 _COARSEST = 24  # Chunks inside nodes take at most such a part of it, so that they do not delay relays.
 
 
@@ -213,7 +216,8 @@ def cut(
     k: int, nic_of: Any, lane_from: Any, lane_to: Any, lane_source: Any, lane_goal: Any, lane_ticks: Any,
     lane_flow: Any, between: Any, alpha: Any, span: int, tick_us: float, seg_ptr: Any, seg_begin: Any, seg_end: Any,
     lane_seg: Any, lane_at: Any, pieces: int, piece_block: Any, piece_lane: Any, piece_bytes: Any, sent: Any,
-    chunk_block: Any, chunk_offset: Any, chunk_bytes: Any, row_chunk: Any, row_link: Any, row_key: Any, state: Any,
+    link_us: Any, rank: Any, rank_us: Any, longest: Any, port_us: Any, chunk_block: Any, chunk_offset: Any, chunk_bytes: Any, row_chunk: Any, row_link: Any,
+    row_key: Any, state: Any,
 ) -> int:  # fmt: skip
     """Cut the pieces of all lanes at the ends of their segments, and add the sends of every chunk; 0, or FULL.
 
@@ -243,6 +247,12 @@ def cut(
         piece_lane: Lane of each piece.
         piece_bytes: Bytes of each piece.
         sent: Bytes of each block that are in chunks, to be changed.
+        link_us: Time of a byte on each link in µs.
+        rank: Bytes out of and into each position.
+        rank_us: Column of `Shape`.
+        longest: Workspace of 2 k numbers.
+        port_us: Time in µs for which relays keep each position's port busy that leads to others of its node, then each
+            position's port that they lead to, to be set, shape (2 · k,).
         chunk_block: Block of each chunk, to be appended to.
         chunk_offset: First byte in the block of each chunk, to be appended to.
         chunk_bytes: Bytes of each chunk, to be appended to.
@@ -254,6 +264,10 @@ def cut(
     chunks, rows = state[CHUNKS], state[ROWS]
     most_chunks, most_rows = len(chunk_block), len(row_chunk) - 3
     finest = max(span // _FINEST, int(_LEAST_US / tick_us), 1)
+    for port in range(2 * k):
+        port_us[port] = 0.0
+        is_busy = rank[port] * rank_us[port] > _BUSY * span * tick_us
+        longest[port] = max(finest, span // (_SHORT if is_busy else _LONG))
     for lane in range(len(lane_from)):
         lane_seg[lane] = seg_ptr[lane_flow[lane]]
         lane_at[lane] = seg_begin[lane_seg[lane]] if lane_seg[lane] < seg_ptr[lane_flow[lane] + 1] else 0
@@ -274,9 +288,9 @@ def cut(
                     continue
                 nbytes = min(nbytes, room)
             if source != i:
-                nbytes = min(nbytes, int(max(finest, at // 2) / ticks) + 1)
+                nbytes = min(nbytes, int(min(longest[i], max(finest, at // 2)) / ticks) + 1)
             if goal != j:
-                nbytes = min(nbytes, int(max(finest, (span - at) // 2) / ticks) + 1)
+                nbytes = min(nbytes, int(min(longest[k + j], max(finest, (span - at) // 2)) / ticks) + 1)
             if chunks == most_chunks or rows >= most_rows:
                 return FULL
             chunk_block[chunks], chunk_offset[chunks], chunk_bytes[chunks] = block, sent[block], nbytes
@@ -287,12 +301,16 @@ def cut(
             if source != i:
                 row_chunk[rows], row_link[rows] = chunks, between[i * k + source]
                 row_key[rows] = starts * _EARLY
+                port_us[i] += nbytes * link_us[row_link[rows]]
+                port_us[k + source] += nbytes * link_us[row_link[rows]]
                 rows += 1
             row_chunk[rows], row_link[rows], row_key[rows] = chunks, link, starts
             rows += 1
             if goal != j:
                 row_chunk[rows], row_link[rows] = chunks, between[goal * k + j]
                 row_key[rows] = at * tick_us + alpha[link]
+                port_us[goal] += nbytes * link_us[row_link[rows]]
+                port_us[k + j] += nbytes * link_us[row_link[rows]]
                 rows += 1
             chunks += 1
         lane_at[lane], lane_seg[lane] = at, seg
@@ -330,15 +348,14 @@ def set_segments(flows: int, segments: int, seg_flow: Any, begin: Any, end: Any,
 
 def add_inner(
     size: Any, k: int, members: int, base: int, node_rank: Any, between: Any, link_us: Any, has_ports: bool,
-    outer_us: float, cell: Any, seg_flow: Any, seg_begin: Any, seg_end: Any, padded: Any, real: Any, match: Any,
-    owner: Any, since: Any, queue: Any, came: Any, chunk_block: Any, chunk_offset: Any, chunk_bytes: Any,
-    row_chunk: Any, row_link: Any, row_key: Any, state: Any,
+    outer_us: float, port_us: Any, filled: Any, cell: Any, seg_flow: Any, seg_begin: Any, seg_end: Any, padded: Any,
+    real: Any, match: Any, owner: Any, since: Any, queue: Any, came: Any, sent: Any, chunk_block: Any,
+    chunk_offset: Any, chunk_bytes: Any, row_chunk: Any, row_link: Any, row_key: Any, state: Any,
 ) -> int:  # fmt: skip
     """Add the sends inside one node; 0, or FULL.
 
     Where they take long beside the traffic between nodes and ranks share ports, they go in rounds. Else rank i sends to
-    the ranks behind it in their order, and the sends are spread over the time between nodes, since that traffic needs
-    the links too.
+    the ranks behind it in their order. They are planned as early as relays leave time at their ports.
 
     Args:
         size: Bytes from each position to each position.
@@ -350,6 +367,8 @@ def add_inner(
         link_us: Time of a byte on each link in µs.
         has_ports: Whether links inside nodes share ports.
         outer_us: Time in µs of the traffic between nodes.
+        port_us: Time in µs for which relays keep ports busy, as `cut` sets it.
+        filled: Workspace of 2 k numbers, float64.
         cell: Workspace of members² numbers.
         seg_flow: Workspace for segments, as the following ones; see `add_rounds`.
         seg_begin: Workspace.
@@ -361,6 +380,7 @@ def add_inner(
         since: Workspace.
         queue: Workspace.
         came: Workspace.
+        sent: Bytes of each block that are in chunks, to be changed; 0 for blocks inside nodes.
         chunk_block: Columns of chunks and rows, as for `cut`.
         chunk_offset: Column.
         chunk_bytes: Column.
@@ -374,6 +394,11 @@ def add_inner(
     byte_us, total = 0.0, 0
     for x in range(members):
         i = node_rank[base + x]
+        for port in (i, k + i):
+            # A port that relays use for part u of the time has the rest for other sends; filled is how far it is used.
+            filled[port] = 0.0
+            busy = port_us[port] / outer_us if outer_us > 0.0 and has_ports else 0.0
+            port_us[port] = 1.0 / (1.0 - min(busy, _BUSIEST))
         for y in range(members):
             j = node_rank[base + y]
             nbytes = size[i * k + j] if x != y else 0
@@ -383,45 +408,43 @@ def add_inner(
                 byte_us = max(byte_us, link_us[between[i * k + j]])
     if total == 0:
         return 0
-    longest_us = largest_line(cell, 0, members) * byte_us
-    if has_ports and longest_us > _LIGHT * outer_us:
+    count = 0
+    if has_ports and largest_line(cell, 0, members) * byte_us > _LIGHT * outer_us:
         count = add_rounds(
             cell, 0, members, 0, 0, seg_flow, seg_begin, seg_end, padded, real, match, owner, since, queue, came
         )
-        if count == FULL or count > most:
+        if count == FULL:
             return FULL
-        for s in range(count):
-            i, j = node_rank[base + seg_flow[s] // members], node_rank[base + seg_flow[s] % members]
-            nbytes, at = seg_end[s] - seg_begin[s], seg_flow[s]
-            chunk_block[chunks], chunk_bytes[chunks] = i * k + j, nbytes
-            chunk_offset[chunks] = size[i * k + j] - cell[at]
-            cell[at] -= nbytes
-            row_chunk[rows], row_link[rows], row_key[rows] = chunks, between[i * k + j], seg_begin[s] * byte_us
-            chunks += 1
-            rows += 1
     else:
         for turn in range(1, members):
             for x in range(members):
-                y = (x + turn) % members
-                nbytes, i, j = cell[x * members + y], node_rank[base + x], node_rank[base + y]
-                if nbytes == 0:
-                    continue
-                parts = 1
-                if outer_us > 0.0:
-                    parts += int(nbytes * link_us[between[i * k + j]] * _COARSEST / outer_us)
-                    parts = min(parts, _COARSEST, nbytes)
-                if parts > most:
-                    return FULL
-                most -= parts
-                begin = 0
-                for part in range(1, parts + 1):
-                    end = nbytes * part // parts
-                    chunk_block[chunks], chunk_offset[chunks], chunk_bytes[chunks] = i * k + j, begin, end - begin
-                    row_chunk[rows], row_link[rows] = chunks, between[i * k + j]
-                    row_key[rows] = (turn - 1 + (part - 1) / parts) / (members - 1) * _SPREAD * outer_us
-                    begin = end
-                    chunks += 1
-                    rows += 1
+                flow = x * members + (x + turn) % members
+                if cell[flow] > 0:
+                    seg_flow[count], seg_begin[count], seg_end[count] = flow, 0, cell[flow]
+                    count += 1
+    for s in range(count):
+        i, j = node_rank[base + seg_flow[s] // members], node_rank[base + seg_flow[s] % members]
+        nbytes, block = seg_end[s] - seg_begin[s], i * k + j
+        link, parts = between[block], 1
+        if outer_us > 0.0:
+            parts = min(1 + int(nbytes * link_us[link] * _COARSEST / outer_us), 2 * _COARSEST, nbytes)
+        if parts > most:
+            return FULL
+        most -= parts
+        begin = 0
+        for part in range(1, parts + 1):
+            end = nbytes * part // parts
+            chunk_block[chunks], chunk_offset[chunks], chunk_bytes[chunks] = block, sent[block], end - begin
+            sent[block] += end - begin
+            key = (seg_begin[s] + begin) * byte_us
+            if has_ports:
+                key = max(key, filled[i], filled[k + j])
+                filled[i] = key + (end - begin) * link_us[link] * port_us[i]
+                filled[k + j] = key + (end - begin) * link_us[link] * port_us[k + j]
+            row_chunk[rows], row_link[rows], row_key[rows] = chunks, link, key
+            begin = end
+            chunks += 1
+            rows += 1
     state[CHUNKS], state[ROWS] = chunks, rows
     return 0
 
@@ -534,8 +557,10 @@ def straight_limit_us(
     return begins + most
 
 
-def sort_rows(rows: int, row_key: Any, buckets: int, bucket_ptr: Any, row_bucket: Any, order: Any) -> None:
-    """Set the order of the rows by their keys, to the accuracy of a bucket; rows of one bucket stay as they are.
+def sort_rows(rows: int, row_key: Any, buckets: int, bucket_ptr: Any, row_bucket: Any, sorted_key: Any, order: Any) -> None:
+    """Set the order of the rows by their keys; rows of equal keys stay as they are.
+
+    Rows are sorted into buckets of equal width, and then by insertion, which moves few of them.
 
     Args:
         rows: Number of rows.
@@ -543,6 +568,7 @@ def sort_rows(rows: int, row_key: Any, buckets: int, bucket_ptr: Any, row_bucket
         buckets: Number of buckets.
         bucket_ptr: Workspace of `buckets` numbers.
         row_bucket: Workspace of a number a row.
+        sorted_key: Workspace of a number a row, float64.
         order: Rows in their order, to be set.
     """
     most = 0.0
@@ -561,9 +587,16 @@ def sort_rows(rows: int, row_key: Any, buckets: int, bucket_ptr: Any, row_bucket
         bucket_ptr[b] = total
         total += count
     for row in range(rows):
-        b = row_bucket[row]
-        order[bucket_ptr[b]] = row
-        bucket_ptr[b] += 1
+        x = bucket_ptr[row_bucket[row]]
+        order[x], sorted_key[x] = row, row_key[row]
+        bucket_ptr[row_bucket[row]] += 1
+    for x in range(1, rows):
+        key, row = sorted_key[x], order[x]
+        y = x
+        while y > 0 and sorted_key[y - 1] > key:
+            sorted_key[y], order[y] = sorted_key[y - 1], order[y - 1]
+            y -= 1
+        sorted_key[y], order[y] = key, row
 
 
 def set_times(
@@ -650,7 +683,8 @@ def plan_into(
     (
         pair, rank, cell, left, sent, row_left, first, lane_left, lane_seg, lane_at, piece_block, piece_lane,
         piece_bytes, seg_flow, seg_begin, seg_end, seg_ptr, flow_begin, flow_end, padded, real, match, owner, since,
-        queue, came, row_chunk, row_link, row_key, row_bucket, order, bucket_ptr, ready, hops, free, rank_at,
+        queue, came, row_chunk, row_link, row_key, row_bucket, order, bucket_ptr, ready, hops, free, rank_at, filled, longest,
+        sorted_key,
     ) = work  # fmt: skip
     chunk_block, chunk_offset, chunk_bytes, send_chunk, send_link, send_step, send_start = planned
     state[CHUNKS] = state[ROWS] = straight_state[CHUNKS] = straight_state[ROWS] = 0
@@ -660,12 +694,12 @@ def plan_into(
         return PLANNED if total == 0 else BAD
     results[BOUND] = bound_us(size, k, n, pair, rank, rank_us, rank_alpha, node_us, node_alpha, least_us, begins)
     span = 0
+    for block in range(k * k):
+        left[block], sent[block] = size[block], 0
     if n > 1:
         flows = part_base[len(part_ports)]
         for f in range(flows):
             cell[f] = 0
-        for block in range(k * k):
-            left[block], sent[block] = size[block], 0
         pieces = split(
             size, k, n, node_ptr, node_rank, nic_of, nic_ptr, nic_rank, lane_ptr, lane_from, lane_to, lane_end,
             lane_ticks, lane_flow, pair, cell, left, row_left, first, lane_left, piece_block, piece_lane, piece_bytes,
@@ -686,17 +720,17 @@ def plan_into(
         if cut(
             k, nic_of, lane_from, lane_to, lane_source, lane_goal, lane_ticks, lane_flow, between, alpha, span, tick_us,
             seg_ptr, flow_begin, flow_end, lane_seg, lane_at, pieces, piece_block, piece_lane, piece_bytes, sent,
-            chunk_block, chunk_offset, chunk_bytes, row_chunk, row_link, row_key, state,
+            link_us, rank, rank_us, longest, rank_at, chunk_block, chunk_offset, chunk_bytes, row_chunk, row_link, row_key, state,
         ) == FULL:  # fmt: skip
             return FULL
     for node in range(n):
         if add_inner(
             size, k, node_ptr[node + 1] - node_ptr[node], node_ptr[node], node_rank, between, link_us, has_ports,
-            span * tick_us, cell, seg_flow, seg_begin, seg_end, padded, real, match, owner, since, queue, came,
-            chunk_block, chunk_offset, chunk_bytes, row_chunk, row_link, row_key, state,
+            span * tick_us, rank_at, filled, cell, seg_flow, seg_begin, seg_end, padded, real, match, owner, since,
+            queue, came, sent, chunk_block, chunk_offset, chunk_bytes, row_chunk, row_link, row_key, state,
         ) == FULL:  # fmt: skip
             return FULL
-    sort_rows(state[ROWS], row_key, len(bucket_ptr), bucket_ptr, row_bucket, order)
+    sort_rows(state[ROWS], row_key, len(bucket_ptr), bucket_ptr, row_bucket, sorted_key, order)
     results[TIME] = set_times(
         state[ROWS], state[CHUNKS], order, row_chunk, row_link, chunk_bytes, alpha, link_us, gap, uses_ptr, uses,
         begins, ready, hops, free, send_chunk, send_link, send_step, send_start,
@@ -735,7 +769,7 @@ def plan_straight(
     alpha, link_us, gap, uses_ptr, uses = links
     (
         _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, row_chunk, row_link, row_key,
-        row_bucket, order, bucket_ptr, ready, hops, free, rank_at,
+        row_bucket, order, bucket_ptr, ready, hops, free, rank_at, _, _, sorted_key,
     ) = work  # fmt: skip
     chunk_block, chunk_offset, chunk_bytes, send_chunk, send_link, send_step, send_start = straight
     state[CHUNKS] = state[ROWS] = 0
@@ -744,7 +778,7 @@ def plan_straight(
         row_chunk, row_link, row_key, state,
     ) == FULL:  # fmt: skip
         return float(FULL)
-    sort_rows(state[ROWS], row_key, len(bucket_ptr), bucket_ptr, row_bucket, order)
+    sort_rows(state[ROWS], row_key, len(bucket_ptr), bucket_ptr, row_bucket, sorted_key, order)
     return set_times(
         state[ROWS], state[CHUNKS], order, row_chunk, row_link, chunk_bytes, alpha, link_us, gap, uses_ptr, uses,
         begins, ready, hops, free, send_chunk, send_link, send_step, send_start,

@@ -166,7 +166,9 @@ class Planner:
             *words(rows, rows, buckets),
             *reals(room),
             *words(room),
-            *reals(s.net.nresources, 2 * k),
+            *reals(s.net.nresources, 2 * k, 2 * k),
+            *ints(2 * k),
+            *reals(rows),
         )
 
         def outputs(chunks: int) -> tuple[Any, ...]:
