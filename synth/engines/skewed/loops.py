@@ -22,6 +22,7 @@ CHUNKS, ROWS = range(2)
 TIME, BOUND = range(2)  # Places of the results in µs.
 PLANNED, STRAIGHT = range(2)  # What `plan_into` returns, if not FULL or BAD: which of its outputs is faster.
 
+_EQUAL = 1 + 1e-9  # Times that differ by this factor, by rounding only, count as equal.
 _EARLY = 0.5  # Relays into a NIC should start at this part of the time at which the NIC needs them.
 _BUSIEST = 0.95  # Relays are taken to leave at least the rest of a port's time to other sends.
 _LIGHT = 0.3  # Traffic inside a node is light if it takes at most this part of that time.
@@ -33,7 +34,7 @@ _BUSY = 0.6  # which keeps it busy for more than this part of the time.
 _COARSEST = 24  # Chunks inside nodes take at most such a part of it, so that they do not delay relays.
 
 
-def set_loads(size: Any, k: int, n: int, node_of: Any, pair: Any, rank: Any) -> int:
+def set_loads(size: Any, k: int, n: int, node_of: Any, to_node: Any, pair: Any, rank: Any) -> int:
     """Set the bytes from node to node and at each rank; return the number of bytes between ranks, or BAD.
 
     Args:
@@ -41,26 +42,33 @@ def set_loads(size: Any, k: int, n: int, node_of: Any, pair: Any, rank: Any) -> 
         k: Number of positions.
         n: Number of nodes.
         node_of: Node of each position.
-        pair: Bytes from node a to node b at a · n + b, to be set, shape (n · n,); blocks of a rank to itself are not in.
+        to_node: Bytes from position i to node b at i · n + b, to be set, shape (k · n,); blocks of a rank to itself are
+            not in it.
+        pair: Bytes from node a to node b at a · n + b, to be set, shape (n · n,).
         rank: Bytes out of each position, then into each position, to be set, shape (2 · k,).
     """
     for i in range(n * n):
         pair[i] = 0
-    for i in range(2 * k):
-        rank[i] = 0
+    for i in range(k * n):
+        to_node[i] = 0
+    for i in range(k):
+        rank[k + i] = 0
     total = 0
     for i in range(k):
-        row, at = 0, node_of[i] * n
+        row = i * n
         for j in range(k):
             nbytes = size[i * k + j]
             if nbytes < 0 or nbytes > MOST_BYTES:
                 return BAD
-            if nbytes > 0 and i != j:
-                row += nbytes
+            if i != j:
                 rank[k + j] += nbytes
-                pair[at + node_of[j]] += nbytes
-        rank[i] = row
-        total += row
+                to_node[row + node_of[j]] += nbytes
+        here, at = 0, node_of[i] * n
+        for b in range(n):
+            here += to_node[row + b]
+            pair[at + b] += to_node[row + b]
+        rank[i] = here
+        total += here
     return total
 
 
@@ -106,9 +114,10 @@ def bound_us(
 
 
 def split(
-    size: Any, k: int, n: int, node_ptr: Any, node_rank: Any, nic_of: Any, nic_ptr: Any, nic_rank: Any, lane_ptr: Any,
-    lane_from: Any, lane_to: Any, lane_end: Any, lane_ticks: Any, lane_flow: Any, pair: Any, cell: Any, left: Any,
-    row_left: Any, first: Any, lane_left: Any, piece_block: Any, piece_lane: Any, piece_bytes: Any,
+    k: int, n: int, node_ptr: Any, node_rank: Any, nic_of: Any, nic_ptr: Any, nic_rank: Any, lane_ptr: Any,
+    lane_from: Any, lane_to: Any, lane_end: Any, lane_ticks: Any, lane_flow: Any, to_node: Any, pair: Any, cell: Any,
+    left: Any, row_left: Any, first: Any, lane_left: Any, piece_source: Any, piece_goal: Any, piece_lane: Any,
+    piece_bytes: Any,
 ) -> int:  # fmt: skip
     """Split what each node sends to each other node over the lanes between them; return the number of pieces, or FULL.
 
@@ -118,7 +127,6 @@ def split(
     nothing is relayed behind them.
 
     Args:
-        size: Bytes from each position to each position.
         k: Number of positions.
         n: Number of nodes.
         node_ptr: Columns of `Shape`, as the following ones up to `lane_flow`.
@@ -132,17 +140,19 @@ def split(
         lane_end: Column.
         lane_ticks: Column.
         lane_flow: Column.
+        to_node: Bytes from position to node.
         pair: Bytes from node to node.
         cell: Ticks of each flow, to be set to those of its largest lane; 0 before.
-        left: Bytes of each block that no lane has yet, to be changed; `size` before.
+        left: Bytes of each block i · k + j that no lane has yet, to be changed; the sizes before.
         row_left: Workspace of k numbers, as `first`.
         first: Workspace.
         lane_left: Workspace of a number a lane.
-        piece_block: Block i · k + j of each piece, to be set.
+        piece_source: Source of the block of each piece, to be set.
+        piece_goal: Its goal, to be set.
         piece_lane: Lane of each piece, to be set.
         piece_bytes: Bytes of each piece, to be set.
     """
-    count, room = 0, len(piece_block)
+    count, room = 0, len(piece_source)
     for a in range(n):
         for b in range(n):
             total = pair[a * n + b]
@@ -150,11 +160,8 @@ def split(
                 continue
             goals, ngoals = node_ptr[b], node_ptr[b + 1] - node_ptr[b]
             for x in range(node_ptr[a], node_ptr[a + 1]):
-                i, row = node_rank[x], 0
-                for y in range(goals, goals + ngoals):
-                    row += size[i * k + node_rank[y]]
-                row_left[i] = row
-                first[i] = 0
+                i = node_rank[x]
+                row_left[i], first[i] = to_node[i * n + b], 0
             begin = 0
             for lane in range(lane_ptr[a * n + b], lane_ptr[a * n + b + 1]):
                 end = total if lane_end[lane] >= 1.0 else min(total, int(lane_end[lane] * total))
@@ -187,13 +194,16 @@ def split(
                         other = amount - direct
                         # Ranks begin with different goals, so that not all data are relayed to the same rank at once.
                         turn, leading = first[i], True
+                        y = (i + 1 + turn) % ngoals
                         while other > 0:
-                            j = node_rank[goals + (i + 1 + turn) % ngoals]
+                            j = node_rank[goals + y]
                             turn += 1
+                            y = y + 1 if y + 1 < ngoals else 0
                             here = left[i * k + j]
                             if here > 0 and nic_of[j] != into:
                                 take = min(here, other)
-                                piece_block[count], piece_lane[count], piece_bytes[count] = i * k + j, lane, take
+                                piece_source[count], piece_goal[count] = i, j
+                                piece_lane[count], piece_bytes[count] = lane, take
                                 count += 1
                                 left[i * k + j] = here - take
                                 other -= take
@@ -205,7 +215,8 @@ def split(
                             j = nic_rank[y]
                             take = min(left[i * k + j], direct)
                             if take > 0:
-                                piece_block[count], piece_lane[count], piece_bytes[count] = i * k + j, lane, take
+                                piece_source[count], piece_goal[count] = i, j
+                                piece_lane[count], piece_bytes[count] = lane, take
                                 count += 1
                                 left[i * k + j] -= take
                                 direct -= take
@@ -215,8 +226,9 @@ def split(
 def cut(
     k: int, nic_of: Any, lane_from: Any, lane_to: Any, lane_source: Any, lane_goal: Any, lane_ticks: Any,
     lane_flow: Any, between: Any, alpha: Any, span: int, tick_us: float, seg_ptr: Any, seg_begin: Any, seg_end: Any,
-    lane_seg: Any, lane_at: Any, pieces: int, piece_block: Any, piece_lane: Any, piece_bytes: Any, sent: Any,
-    link_us: Any, rank: Any, rank_us: Any, longest: Any, port_us: Any, chunk_block: Any, chunk_offset: Any, chunk_bytes: Any, row_chunk: Any, row_link: Any,
+    lane_seg: Any, lane_at: Any, pieces: int, piece_source: Any, piece_goal: Any, piece_lane: Any, piece_bytes: Any,
+    sent: Any,
+    link_us: Any, rank: Any, rank_us: Any, longest: Any, port_us: Any, chunk_source: Any, chunk_goal: Any, chunk_offset: Any, chunk_bytes: Any, row_chunk: Any, row_link: Any, row_step: Any,
     row_key: Any, state: Any,
 ) -> int:  # fmt: skip
     """Cut the pieces of all lanes at the ends of their segments, and add the sends of every chunk; 0, or FULL.
@@ -243,7 +255,8 @@ def cut(
         lane_seg: Workspace of a number a lane.
         lane_at: Workspace of a number a lane.
         pieces: Number of pieces.
-        piece_block: Block of each piece.
+        piece_source: Source of the block of each piece.
+        piece_goal: Its goal.
         piece_lane: Lane of each piece.
         piece_bytes: Bytes of each piece.
         sent: Bytes of each block that are in chunks, to be changed.
@@ -253,16 +266,18 @@ def cut(
         longest: Workspace of 2 k numbers.
         port_us: Time in µs for which relays keep each position's port busy that leads to others of its node, then each
             position's port that they lead to, to be set, shape (2 · k,).
-        chunk_block: Block of each chunk, to be appended to.
+        chunk_source: Source of the block of each chunk, to be appended to.
+        chunk_goal: Its goal, to be appended to.
         chunk_offset: First byte in the block of each chunk, to be appended to.
         chunk_bytes: Bytes of each chunk, to be appended to.
         row_chunk: Chunk of each row, to be appended to.
         row_link: Link of each row, to be appended to.
+        row_step: Number of rows of its chunk before it, to be appended to.
         row_key: Time in µs for which each row is planned, to be appended to.
         state: Numbers of chunks and rows so far, to be changed.
     """
     chunks, rows = state[CHUNKS], state[ROWS]
-    most_chunks, most_rows = len(chunk_block), len(row_chunk) - 3
+    most_chunks, most_rows = len(chunk_source), len(row_chunk) - 3
     finest = max(span // _FINEST, int(_LEAST_US / tick_us), 1)
     for port in range(2 * k):
         port_us[port] = 0.0
@@ -272,48 +287,49 @@ def cut(
         lane_seg[lane] = seg_ptr[lane_flow[lane]]
         lane_at[lane] = seg_begin[lane_seg[lane]] if lane_seg[lane] < seg_ptr[lane_flow[lane] + 1] else 0
     for piece in range(pieces):
-        block, lane, remaining = piece_block[piece], piece_lane[piece], piece_bytes[piece]
-        i, j = block // k, block % k
+        i, j, lane, remaining = piece_source[piece], piece_goal[piece], piece_lane[piece], piece_bytes[piece]
         source = i if nic_of[i] == lane_from[lane] else lane_source[lane]
         goal = j if nic_of[j] == lane_to[lane] else lane_goal[lane]
         link, last, ticks = between[source * k + goal], seg_ptr[lane_flow[lane] + 1] - 1, lane_ticks[lane]
-        at, seg = lane_at[lane], lane_seg[lane]
+        at, seg, offset, per_tick = lane_at[lane], lane_seg[lane], sent[i * k + j], 1.0 / ticks
         while remaining > 0:
             nbytes = remaining
             if seg < last:
-                room = int((seg_end[seg] - at) / ticks)
+                room = int((seg_end[seg] - at) * per_tick)
                 if room == 0:
                     seg += 1
                     at = seg_begin[seg]
                     continue
                 nbytes = min(nbytes, room)
             if source != i:
-                nbytes = min(nbytes, int(min(longest[i], max(finest, at // 2)) / ticks) + 1)
+                nbytes = min(nbytes, int(min(longest[i], max(finest, at >> 1)) * per_tick) + 1)
             if goal != j:
-                nbytes = min(nbytes, int(min(longest[k + j], max(finest, (span - at) // 2)) / ticks) + 1)
+                nbytes = min(nbytes, int(min(longest[k + j], max(finest, (span - at) >> 1)) * per_tick) + 1)
             if chunks == most_chunks or rows >= most_rows:
                 return FULL
-            chunk_block[chunks], chunk_offset[chunks], chunk_bytes[chunks] = block, sent[block], nbytes
-            sent[block] += nbytes
+            chunk_source[chunks], chunk_goal[chunks] = i, j
+            chunk_offset[chunks], chunk_bytes[chunks] = offset, nbytes
+            offset += nbytes
             remaining -= nbytes
-            starts = at * tick_us
+            starts, step = at * tick_us, 0
             at += int(nbytes * ticks)
             if source != i:
-                row_chunk[rows], row_link[rows] = chunks, between[i * k + source]
-                row_key[rows] = starts * _EARLY
-                port_us[i] += nbytes * link_us[row_link[rows]]
-                port_us[k + source] += nbytes * link_us[row_link[rows]]
+                relay = between[i * k + source]
+                row_chunk[rows], row_link[rows], row_step[rows], row_key[rows] = chunks, relay, 0, starts * _EARLY
+                port_us[i] += nbytes * link_us[relay]
+                port_us[k + source] += nbytes * link_us[relay]
                 rows += 1
-            row_chunk[rows], row_link[rows], row_key[rows] = chunks, link, starts
+                step = 1
+            row_chunk[rows], row_link[rows], row_step[rows], row_key[rows] = chunks, link, step, starts
             rows += 1
             if goal != j:
-                row_chunk[rows], row_link[rows] = chunks, between[goal * k + j]
-                row_key[rows] = at * tick_us + alpha[link]
-                port_us[goal] += nbytes * link_us[row_link[rows]]
-                port_us[k + j] += nbytes * link_us[row_link[rows]]
+                relay, starts = between[goal * k + j], at * tick_us + alpha[link]
+                row_chunk[rows], row_link[rows], row_step[rows], row_key[rows] = chunks, relay, step + 1, starts
+                port_us[goal] += nbytes * link_us[relay]
+                port_us[k + j] += nbytes * link_us[relay]
                 rows += 1
             chunks += 1
-        lane_at[lane], lane_seg[lane] = at, seg
+        lane_at[lane], lane_seg[lane], sent[i * k + j] = at, seg, offset
     state[CHUNKS], state[ROWS] = chunks, rows
     return 0
 
@@ -349,8 +365,8 @@ def set_segments(flows: int, segments: int, seg_flow: Any, begin: Any, end: Any,
 def add_inner(
     size: Any, k: int, members: int, base: int, node_rank: Any, between: Any, link_us: Any, has_ports: bool,
     outer_us: float, port_us: Any, filled: Any, cell: Any, seg_flow: Any, seg_begin: Any, seg_end: Any, padded: Any,
-    real: Any, match: Any, owner: Any, since: Any, queue: Any, came: Any, sent: Any, chunk_block: Any,
-    chunk_offset: Any, chunk_bytes: Any, row_chunk: Any, row_link: Any, row_key: Any, state: Any,
+    real: Any, match: Any, owner: Any, since: Any, queue: Any, came: Any, sent: Any, chunk_source: Any, chunk_goal: Any,
+    chunk_offset: Any, chunk_bytes: Any, row_chunk: Any, row_link: Any, row_step: Any, row_key: Any, state: Any,
 ) -> int:  # fmt: skip
     """Add the sends inside one node; 0, or FULL.
 
@@ -381,16 +397,18 @@ def add_inner(
         queue: Workspace.
         came: Workspace.
         sent: Bytes of each block that are in chunks, to be changed; 0 for blocks inside nodes.
-        chunk_block: Columns of chunks and rows, as for `cut`.
+        chunk_source: Columns of chunks and rows, as for `cut`.
+        chunk_goal: Column.
         chunk_offset: Column.
         chunk_bytes: Column.
         row_chunk: Column.
         row_link: Column.
+        row_step: Column.
         row_key: Column.
         state: Numbers of chunks and rows so far, to be changed.
     """
     chunks, rows = state[CHUNKS], state[ROWS]
-    most = min(len(chunk_block) - chunks, len(row_chunk) - 3 - rows)
+    most = min(len(chunk_source) - chunks, len(row_chunk) - 3 - rows)
     byte_us, total = 0.0, 0
     for x in range(members):
         i = node_rank[base + x]
@@ -423,7 +441,8 @@ def add_inner(
                     seg_flow[count], seg_begin[count], seg_end[count] = flow, 0, cell[flow]
                     count += 1
     for s in range(count):
-        i, j = node_rank[base + seg_flow[s] // members], node_rank[base + seg_flow[s] % members]
+        x = seg_flow[s] // members
+        i, j = node_rank[base + x], node_rank[base + seg_flow[s] - x * members]
         nbytes, block = seg_end[s] - seg_begin[s], i * k + j
         link, parts = between[block], 1
         if outer_us > 0.0:
@@ -431,17 +450,18 @@ def add_inner(
         if parts > most:
             return FULL
         most -= parts
-        begin = 0
-        for part in range(1, parts + 1):
-            end = nbytes * part // parts
-            chunk_block[chunks], chunk_offset[chunks], chunk_bytes[chunks] = block, sent[block], end - begin
+        begin, share = 0, nbytes if parts == 1 else nbytes // parts + 1
+        while begin < nbytes:
+            end = min(nbytes, begin + share)
+            chunk_source[chunks], chunk_goal[chunks] = i, j
+            chunk_offset[chunks], chunk_bytes[chunks] = sent[block], end - begin
             sent[block] += end - begin
             key = (seg_begin[s] + begin) * byte_us
             if has_ports:
                 key = max(key, filled[i], filled[k + j])
                 filled[i] = key + (end - begin) * link_us[link] * port_us[i]
                 filled[k + j] = key + (end - begin) * link_us[link] * port_us[k + j]
-            row_chunk[rows], row_link[rows], row_key[rows] = chunks, link, key
+            row_chunk[rows], row_link[rows], row_step[rows], row_key[rows] = chunks, link, 0, key
             begin = end
             chunks += 1
             rows += 1
@@ -451,7 +471,7 @@ def add_inner(
 
 def add_straight(
     size: Any, k: int, n: int, node_of: Any, between: Any, leaves: Any, enters: Any, alpha: Any, link_us: Any,
-    rank_at: Any, chunk_block: Any, chunk_offset: Any, chunk_bytes: Any, row_chunk: Any, row_link: Any, row_key: Any,
+    rank_at: Any, chunk_source: Any, chunk_goal: Any, chunk_offset: Any, chunk_bytes: Any, row_chunk: Any, row_link: Any, row_step: Any, row_key: Any,
     state: Any,
 ) -> int:  # fmt: skip
     """Add the sends of whole blocks on straight paths, each rank's in the order of the ranks behind it; 0, or FULL.
@@ -470,16 +490,18 @@ def add_straight(
         alpha: α of each link in µs.
         link_us: Time of a byte on each link in µs.
         rank_at: Workspace of 2 k numbers, float64.
-        chunk_block: Columns of chunks and rows, as for `cut`.
+        chunk_source: Columns of chunks and rows, as for `cut`.
+        chunk_goal: Column.
         chunk_offset: Column.
         chunk_bytes: Column.
         row_chunk: Column.
         row_link: Column.
+        row_step: Column.
         row_key: Column.
         state: Numbers of chunks and rows so far, to be changed.
     """
     chunks, rows = state[CHUNKS], state[ROWS]
-    most_chunks, most_rows = len(chunk_block), len(row_chunk) - 3
+    most_chunks, most_rows = len(chunk_source), len(row_chunk) - 3
     for i in range(2 * k):
         rank_at[i] = 0.0
     for turn in range(1, k):
@@ -490,13 +512,14 @@ def add_straight(
                 continue
             if chunks == most_chunks or rows >= most_rows:
                 return FULL
-            chunk_block[chunks], chunk_offset[chunks], chunk_bytes[chunks] = i * k + j, 0, nbytes
+            chunk_source[chunks], chunk_goal[chunks] = i, j
+            chunk_offset[chunks], chunk_bytes[chunks] = 0, nbytes
             out, into = i, j
             if between[i * k + j] < 0:
                 out, into = leaves[i * n + node_of[j]], enters[i * n + node_of[j]]
                 if between[out * k + j] >= 0:
                     into = j
-            at = 0.0
+            at, step = 0.0, 0
             for hop in range(3):
                 source, goal = (i, out) if hop == 0 else (out, into) if hop == 1 else (into, j)
                 if source != goal:
@@ -504,7 +527,8 @@ def add_straight(
                     # Ports inside nodes and NICs are busy at the same time.
                     port = source if node_of[source] == node_of[goal] else k + source
                     starts = max(at, rank_at[port])
-                    row_chunk[rows], row_link[rows], row_key[rows] = chunks, link, starts
+                    row_chunk[rows], row_link[rows], row_step[rows], row_key[rows] = chunks, link, step, starts
+                    step += 1
                     rank_at[port] = starts + nbytes * link_us[link]
                     at = rank_at[port] + alpha[link]
                     rows += 1
@@ -514,46 +538,31 @@ def add_straight(
 
 
 def straight_limit_us(
-    size: Any, k: int, n: int, node_of: Any, between: Any, leaves: Any, enters: Any, link_us: Any, uses_ptr: Any,
-    uses: Any, free: Any, begins: float,
-) -> float:  # fmt: skip
-    """Return a time in µs that straight paths cannot beat: how long they keep the busiest resource busy.
+    k: int, n: int, leaves: Any, enters: Any, straight_us: Any, to_node: Any, rank_at: Any, begins: float
+) -> float:
+    """Return a time in µs that straight paths cannot beat: how long they keep the busiest NIC busy.
 
     Args:
-        size: Bytes from each position to each position.
         k: Number of positions.
         n: Number of nodes.
-        node_of: Columns of `Shape`, as the following ones up to `enters` (`exit` and `entry`).
-        between: Column.
-        leaves: Column.
-        enters: Column.
-        link_us: Time of a byte on each link in µs.
-        uses_ptr: First entry of each link in `uses`.
-        uses: Resources of the links.
-        free: Workspace of a number a resource, float64.
+        leaves: Column `exit` of `Shape`.
+        enters: Column `entry` of `Shape`.
+        straight_us: Column of `Shape`.
+        to_node: Bytes from position to node.
+        rank_at: Workspace of 2 k numbers, float64.
         begins: Time in µs before which nothing is sent.
     """
-    for r in range(len(free)):
-        free[r] = 0.0
-    for i in range(k):
-        for j in range(k):
-            nbytes = size[i * k + j]
-            if nbytes == 0 or i == j:
-                continue
-            out, into = i, j
-            if between[i * k + j] < 0:
-                out, into = leaves[i * n + node_of[j]], enters[i * n + node_of[j]]
-                if between[out * k + j] >= 0:
-                    into = j
-            for hop in range(3):
-                source, goal = (i, out) if hop == 0 else (out, into) if hop == 1 else (into, j)
-                if source != goal:
-                    link = between[source * k + goal]
-                    for u in range(uses_ptr[link], uses_ptr[link + 1]):
-                        free[uses[u]] += nbytes * link_us[link]
+    for port in range(2 * k):
+        rank_at[port] = 0.0
     most = 0.0
-    for r in range(len(free)):
-        most = max(most, free[r])
+    for i in range(k):
+        for b in range(n):
+            at = i * n + b
+            if to_node[at] > 0:
+                rank_at[leaves[at]] += to_node[at] * straight_us[at]
+                rank_at[k + enters[at]] += to_node[at] * straight_us[k * n + at]
+    for port in range(2 * k):
+        most = max(most, rank_at[port])
     return begins + most
 
 
@@ -601,8 +610,8 @@ def sort_rows(rows: int, row_key: Any, buckets: int, bucket_ptr: Any, row_bucket
 
 def set_times(
     rows: int, chunks: int, order: Any, row_chunk: Any, row_link: Any, chunk_bytes: Any, alpha: Any, link_us: Any,
-    gap: Any, uses_ptr: Any, uses: Any, begins: float, ready: Any, hops: Any, free: Any, send_chunk: Any,
-    send_link: Any, send_step: Any, send_start: Any,
+    row_step: Any, gap: Any, port: Any, begins: float, ready: Any, free: Any, send_chunk: Any, send_link: Any,
+    send_step: Any, send_start: Any,
 ) -> float:  # fmt: skip
     """Time the rows in their order, and set the columns of the sends; return the time in µs of the last arrival.
 
@@ -617,12 +626,11 @@ def set_times(
         chunk_bytes: Bytes of each chunk.
         alpha: α of each link in µs.
         link_us: Time of a byte on each link in µs.
+        row_step: Number of rows of its chunk before each row.
         gap: Time in µs for which each link's resources stay busy after a send.
-        uses_ptr: First entry of each link in `uses`.
-        uses: Resources of the links.
+        port: The two resources of each link, shape (2 · links,).
         begins: Time in µs before which nothing is sent.
         ready: Workspace of a number a chunk, float64.
-        hops: Workspace of a number a chunk.
         free: Workspace of a number a resource, float64.
         send_chunk: Chunk of each send, to be set, as the following ones.
         send_link: Link.
@@ -632,23 +640,18 @@ def set_times(
     last = 0.0
     for c in range(chunks):
         ready[c] = begins
-        hops[c] = 0
     for r in range(len(free)):
         free[r] = 0.0
     for x in range(rows):
         row = order[x]
         c, link = row_chunk[row], row_link[row]
-        start = ready[c]
-        for u in range(uses_ptr[link], uses_ptr[link + 1]):
-            start = max(start, free[uses[u]])
+        first, second = port[2 * link], port[2 * link + 1]
+        start = max(ready[c], free[first], free[second])
         end = start + chunk_bytes[c] * link_us[link]
-        busy = end + gap[link]
-        for u in range(uses_ptr[link], uses_ptr[link + 1]):
-            free[uses[u]] = busy
+        free[first] = free[second] = end + gap[link]
         ready[c] = end + alpha[link]
         last = max(last, ready[c])
-        send_chunk[x], send_link[x], send_step[x], send_start[x] = c, link, hops[c], start
-        hops[c] += 1
+        send_chunk[x], send_link[x], send_step[x], send_start[x] = c, link, row_step[row], start
     return last
 
 
@@ -677,19 +680,19 @@ def plan_into(
     (
         node_of, node_ptr, node_rank, nic_of, nic_ptr, nic_rank, between, lane_ptr, lane_from, lane_to, lane_source,
         lane_goal, lane_end, lane_ticks, lane_flow, part_ports, part_base, leaves, enters, rank_us, rank_alpha, node_us,
-        node_alpha, least_us,
+        node_alpha, least_us, straight_us,
     ) = shape  # fmt: skip
-    alpha, link_us, gap, uses_ptr, uses = links
+    alpha, link_us, gap, port = links
     (
-        pair, rank, cell, left, sent, row_left, first, lane_left, lane_seg, lane_at, piece_block, piece_lane,
-        piece_bytes, seg_flow, seg_begin, seg_end, seg_ptr, flow_begin, flow_end, padded, real, match, owner, since,
-        queue, came, row_chunk, row_link, row_key, row_bucket, order, bucket_ptr, ready, hops, free, rank_at, filled, longest,
+        to_node, pair, rank, cell, left, sent, row_left, first, lane_left, lane_seg, lane_at, piece_source, piece_goal,
+        piece_lane, piece_bytes, seg_flow, seg_begin, seg_end, seg_ptr, flow_begin, flow_end, padded, real, match, owner, since,
+        queue, came, row_chunk, row_link, row_step, row_key, row_bucket, order, bucket_ptr, ready, free, rank_at, filled, longest,
         sorted_key,
     ) = work  # fmt: skip
-    chunk_block, chunk_offset, chunk_bytes, send_chunk, send_link, send_step, send_start = planned
+    chunk_source, chunk_goal, chunk_offset, chunk_bytes, send_chunk, send_link, send_step, send_start = planned
     state[CHUNKS] = state[ROWS] = straight_state[CHUNKS] = straight_state[ROWS] = 0
     results[TIME] = results[BOUND] = 0.0
-    total = set_loads(size, k, n, node_of, pair, rank)
+    total = set_loads(size, k, n, node_of, to_node, pair, rank)
     if total <= 0:
         return PLANNED if total == 0 else BAD
     results[BOUND] = bound_us(size, k, n, pair, rank, rank_us, rank_alpha, node_us, node_alpha, least_us, begins)
@@ -701,8 +704,9 @@ def plan_into(
         for f in range(flows):
             cell[f] = 0
         pieces = split(
-            size, k, n, node_ptr, node_rank, nic_of, nic_ptr, nic_rank, lane_ptr, lane_from, lane_to, lane_end,
-            lane_ticks, lane_flow, pair, cell, left, row_left, first, lane_left, piece_block, piece_lane, piece_bytes,
+            k, n, node_ptr, node_rank, nic_of, nic_ptr, nic_rank, lane_ptr, lane_from, lane_to, lane_end,
+            lane_ticks, lane_flow, to_node, pair, cell, left, row_left, first, lane_left, piece_source, piece_goal,
+            piece_lane, piece_bytes,
         )  # fmt: skip
         if pieces == FULL:
             return FULL
@@ -719,24 +723,24 @@ def plan_into(
         set_segments(flows, segments, seg_flow, seg_begin, seg_end, seg_ptr, flow_begin, flow_end)
         if cut(
             k, nic_of, lane_from, lane_to, lane_source, lane_goal, lane_ticks, lane_flow, between, alpha, span, tick_us,
-            seg_ptr, flow_begin, flow_end, lane_seg, lane_at, pieces, piece_block, piece_lane, piece_bytes, sent,
-            link_us, rank, rank_us, longest, rank_at, chunk_block, chunk_offset, chunk_bytes, row_chunk, row_link, row_key, state,
+            seg_ptr, flow_begin, flow_end, lane_seg, lane_at, pieces, piece_source, piece_goal, piece_lane, piece_bytes, sent,
+            link_us, rank, rank_us, longest, rank_at, chunk_source, chunk_goal, chunk_offset, chunk_bytes, row_chunk, row_link, row_step, row_key, state,
         ) == FULL:  # fmt: skip
             return FULL
     for node in range(n):
         if add_inner(
             size, k, node_ptr[node + 1] - node_ptr[node], node_ptr[node], node_rank, between, link_us, has_ports,
             span * tick_us, rank_at, filled, cell, seg_flow, seg_begin, seg_end, padded, real, match, owner, since,
-            queue, came, sent, chunk_block, chunk_offset, chunk_bytes, row_chunk, row_link, row_key, state,
+            queue, came, sent, chunk_source, chunk_goal, chunk_offset, chunk_bytes, row_chunk, row_link, row_step, row_key, state,
         ) == FULL:  # fmt: skip
             return FULL
     sort_rows(state[ROWS], row_key, len(bucket_ptr), bucket_ptr, row_bucket, sorted_key, order)
     results[TIME] = set_times(
-        state[ROWS], state[CHUNKS], order, row_chunk, row_link, chunk_bytes, alpha, link_us, gap, uses_ptr, uses,
-        begins, ready, hops, free, send_chunk, send_link, send_step, send_start,
+        state[ROWS], state[CHUNKS], order, row_chunk, row_link, chunk_bytes, alpha, link_us, row_step, gap, port,
+        begins, ready, free, send_chunk, send_link, send_step, send_start,
     )  # fmt: skip
-    limit = straight_limit_us(size, k, n, node_of, between, leaves, enters, link_us, uses_ptr, uses, free, begins)
-    if results[TIME] <= limit:
+    limit = straight_limit_us(k, n, leaves, enters, straight_us, to_node, rank_at, begins)
+    if results[TIME] <= max(limit, results[BOUND] * _EQUAL):
         return PLANNED
     time = plan_straight(size, k, n, begins, shape, links, work, straight, straight_state)
     if time == FULL:
@@ -764,22 +768,22 @@ def plan_straight(
         state: Numbers of chunks and rows, to be set.
     """
     (
-        node_of, _, _, _, _, _, between, _, _, _, _, _, _, _, _, _, _, leaves, enters, _, _, _, _, _,
+        node_of, _, _, _, _, _, between, _, _, _, _, _, _, _, _, _, _, leaves, enters, _, _, _, _, _, _,
     ) = shape  # fmt: skip
-    alpha, link_us, gap, uses_ptr, uses = links
+    alpha, link_us, gap, port = links
     (
-        _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, row_chunk, row_link, row_key,
-        row_bucket, order, bucket_ptr, ready, hops, free, rank_at, _, _, sorted_key,
+        _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, _, row_chunk, row_link,
+        row_step, row_key, row_bucket, order, bucket_ptr, ready, free, rank_at, _, _, sorted_key,
     ) = work  # fmt: skip
-    chunk_block, chunk_offset, chunk_bytes, send_chunk, send_link, send_step, send_start = straight
+    chunk_source, chunk_goal, chunk_offset, chunk_bytes, send_chunk, send_link, send_step, send_start = straight
     state[CHUNKS] = state[ROWS] = 0
     if add_straight(
-        size, k, n, node_of, between, leaves, enters, alpha, link_us, rank_at, chunk_block, chunk_offset, chunk_bytes,
-        row_chunk, row_link, row_key, state,
+        size, k, n, node_of, between, leaves, enters, alpha, link_us, rank_at, chunk_source, chunk_goal, chunk_offset,
+        chunk_bytes, row_chunk, row_link, row_step, row_key, state,
     ) == FULL:  # fmt: skip
         return float(FULL)
     sort_rows(state[ROWS], row_key, len(bucket_ptr), bucket_ptr, row_bucket, sorted_key, order)
     return set_times(
-        state[ROWS], state[CHUNKS], order, row_chunk, row_link, chunk_bytes, alpha, link_us, gap, uses_ptr, uses,
-        begins, ready, hops, free, send_chunk, send_link, send_step, send_start,
+        state[ROWS], state[CHUNKS], order, row_chunk, row_link, chunk_bytes, alpha, link_us, row_step, gap, port,
+        begins, ready, free, send_chunk, send_link, send_step, send_start,
     )  # fmt: skip

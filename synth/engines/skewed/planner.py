@@ -13,8 +13,7 @@ inside the goal's node data are passed on. All three run at once. The steps are 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +41,7 @@ Words = NDArray[np.int32]
 _MOST_ROOM = 1 << 28  # Sends of a plan; with more it would not fit in memory.
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(NamedTuple):
     """A planned all-to-all: chunks, and their sends in order of priority.
 
     Attributes:
@@ -130,10 +128,11 @@ class Planner:
                 s.node_us,
                 s.node_alpha_us,
                 s.least_us,
-            )  # fmt: skip
+                s.straight_us,
+            )
         )
         gap = net.gap_us if len(net.gap_us) else np.zeros(net.nlinks)
-        columns = net.alpha_us, 1e-3 / net.bandwidth_gbs, gap, net.uses_ptr, net.uses_idx
+        columns = net.alpha_us, 1e-3 / net.bandwidth_gbs, gap, s.ports
         self._links = tuple(run.columns(*columns))
         k, inner, outer = shape.nranks, int(np.diff(shape.node_ptr).max()), len(shape.lane_from)
         self._make_room(4 * k * k + 32 * outer + 64, inner)
@@ -158,22 +157,21 @@ class Planner:
 
         rows = 3 * room
         self._work = (
-            *ints(n * n, 2 * k, cells, k * k, k * k, k, k, lanes, lanes, lanes),
-            *ints(room, room, room, room, room, room, cells + 1, room, room),
+            *ints(k * n, n * n, 2 * k, cells, k * k, k * k, k, k, lanes, lanes, lanes),
+            *words(room, room, room),
+            *ints(room, room, room, room, cells + 1, room, room),
             *ints(ports * ports, ports * ports, *[ports] * 3, ports + 1, ports),
-            *words(rows, rows),
+            *words(rows, rows, rows),
             *reals(rows),
             *words(rows, rows, buckets),
-            *reals(room),
-            *words(room),
-            *reals(s.net.nresources, 2 * k, 2 * k),
+            *reals(room, s.net.nresources, 2 * k, 2 * k),
             *ints(2 * k),
             *reals(rows),
         )
 
         def outputs(chunks: int) -> tuple[Any, ...]:
             sends = 3 * chunks
-            return (*words(chunks), *ints(chunks, chunks), *words(sends, sends, sends), *reals(sends))
+            return (*words(chunks, chunks), *ints(chunks, chunks), *words(sends, sends, sends), *reals(sends))
 
         self._outputs = outputs(room), outputs(k * k + 1)
         self._state = ints(2, 2)
@@ -207,20 +205,9 @@ class Planner:
         """Return the plan in one of the outputs, with copies of its columns."""
         state, outputs, results = self._state[kind], self._outputs[kind], self._results
         chunks, sends = int(state[CHUNKS]), int(state[ROWS])
-        block, offset, nbytes, *columns = outputs
-        block = np.array(block[:chunks], dtype=np.int32)
-        source = block // self.shape.nranks
-        return Plan(
-            source,
-            block - source * self.shape.nranks,
-            np.array(offset[:chunks], dtype=np.int64),
-            np.array(nbytes[:chunks], dtype=np.int64),
-            *(np.array(column[:sends], dtype=np.int32) for column in columns[:3]),
-            np.array(columns[3][:sends], dtype=np.float64),
-            float(results[TIME]),
-            float(results[BOUND]),
-            kind == STRAIGHT,
-        )
+        columns = [np.array(column[:chunks]) for column in outputs[:4]]
+        columns += [np.array(column[:sends]) for column in outputs[4:]]
+        return Plan(*columns, float(results[TIME]), float(results[BOUND]), kind == STRAIGHT)
 
     def _column(self, sizes: NDArray[np.int64]) -> Any:
         """Return the sizes as a flat column.

@@ -15,7 +15,7 @@ import numpy as np
 from synth.bounds.resource_cover import cover
 from synth.model.collective import Floats, Ints
 from synth.model.problem import least_latency
-from topologies.arrays import components, pointers
+from topologies.arrays import components, pointers, positions
 from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
@@ -51,6 +51,10 @@ class Shape:
         tick_us: Length of a tick in µs; 0 where there is one node.
         exit: Position at which a block leaves its source's node when it is sent straight, int64, shape (k · N,).
         entry: Position at which such a block enters the node of its goal, unless the goal itself is linked.
+        straight_us: Time in µs for which a byte that is sent straight keeps the NIC of its exit busy, then the NIC of
+            its entry, float64, shape (2 · k · N,); 0 where this depends on the goal.
+        ports: The two resources of each link, int64, shape (2 · links,); the same one twice where the link has one. A
+            resource is left out if all its links share another one.
         has_ports: Whether links inside nodes share ports, so that a rank sends to one peer at a time.
         rank_us: Time of a byte out of each position and into each position, in µs, float64, shape (2 · k,).
         rank_alpha_us: Least α of a link out of each position and into each position, shape (2 · k,).
@@ -80,6 +84,8 @@ class Shape:
     tick_us: float
     exit: Ints
     entry: Ints
+    straight_us: Floats
+    ports: Ints
     has_ports: bool
     rank_us: Floats
     rank_alpha_us: Floats
@@ -134,7 +140,8 @@ def shape_of(topology: Topology, group: Sequence[int] | None = None, net: Networ
         between.ravel(),
         *((np.zeros(2, dtype=np.int64), *[none] * 4, empty, empty, none) if columns is None else columns.lanes),
         *((none, np.zeros(1, dtype=np.int64), 0.0) if columns is None else columns.parts),
-        *((np.arange(k), np.arange(k)) if columns is None else columns.straight),
+        *((np.arange(k), np.arange(k), np.zeros(2 * k)) if columns is None else columns.straight),
+        _ports(topology, net).ravel(),
         has_ports,
         np.concatenate([outward[0], inward[0]]),
         np.concatenate([outward[1], inward[1]]),
@@ -208,12 +215,13 @@ class _Lanes:
     """The lanes between nodes of a network, and the positions that stand at their ends.
 
     Attributes:
+        is_shared: Whether all links of each position to other nodes, then from other nodes, share a resource.
         nic_of: NIC of each position.
         nic_ptr: First entry of each NIC in `nic_rank`.
         nic_rank: Positions by NIC.
         lanes: The columns of `Shape` from `lane_ptr` to `lane_flow`.
         parts: (`part_ports`, `part_base`, `tick_us`) of `Shape`.
-        straight: (`exit`, `entry`) of `Shape`.
+        straight: (`exit`, `entry`, `straight_us`) of `Shape`.
     """
 
     def __init__(self, topology: Topology, net: Network, node_of: Ints, between: Ints) -> None:
@@ -245,11 +253,13 @@ class _Lanes:
         used = is_outer[net.link_of_use]
         link, resource = net.link_of_use[used], net.uses_idx[used]
         sides = []
+        self.is_shared = []
         for end in (net.src, net.dst):
             links_of_rank = np.bincount(end[outer], minlength=k)
             cells, uses = np.unique(end[link] * net.nresources + resource, return_counts=True)
             rank, shared = np.divmod(cells, net.nresources)
             is_common = uses == links_of_rank[rank]
+            self.is_shared.append(np.bincount(rank[is_common], minlength=k) > 0)
             sides.append(components(k + net.nresources, rank[is_common], k + shared[is_common])[:k])
         out, into = (_numbered(side) for side in sides)
         if (out != into).any():
@@ -354,22 +364,56 @@ class _Lanes:
             ranks = [int(self._net.ranks[members[i]]) for members, i in zip(of_nic, (a, b), strict=True)]
             raise InputError(f"{self._topology.name}: ranks {ranks[0]} and {ranks[1]} have no link; {_RIGHT}")
 
-    def _straight(self) -> tuple[Ints, Ints]:
+    def _straight(self) -> tuple[Ints, Ints, Floats]:
         """Return where a block of each position leaves its node, and enters each other node, when sent straight.
 
         It leaves at its own rank if that has a link to the node, else at the first rank that has one. It enters at the
-        first rank that is linked, unless the goal itself is.
+        first rank that is linked, unless the goal itself is. The third column is `Shape.straight_us`.
         """
-        k, n = self._net.nranks, self.nnodes
+        net, k, n = self._net, self._net.nranks, self.nnodes
         leaves, enters = np.tile(np.arange(k)[:, None], n), np.tile(np.arange(k)[:, None], n)
+        byte_us = np.zeros((2, k, n))
+        members = [np.flatnonzero(self._node_of == node) for node in range(n)]
+        # Whether each position has a link to each node, and the first position there.
+        first = np.stack([np.where(self._between[:, part] >= 0, part, k).min(axis=1) for part in members], axis=1)
+        count = np.stack([(self._between[:, part] >= 0).sum(axis=1) for part in members], axis=1)
         for rank in range(k):
+            mates = members[self._node_of[rank]]
             for node in range(n):
                 if node == self._node_of[rank]:
                     continue
-                goals = np.flatnonzero(self._node_of == node)
-                mates = np.flatnonzero(self._node_of == self._node_of[rank])
-                mates = np.append(rank, mates[mates != rank])
-                linked = self._between[np.ix_(mates, goals)] >= 0
-                first = int(np.argmax(linked.any(axis=1)))
-                leaves[rank, node], enters[rank, node] = mates[first], goals[int(np.argmax(linked[first]))]
-        return leaves.ravel(), enters.ravel()
+                out = rank if first[rank, node] < k else int(mates[np.argmax(first[mates, node] < k)])
+                into = int(first[out, node])
+                leaves[rank, node], enters[rank, node] = out, into
+                us = 1e-3 / float(net.bandwidth_gbs[self._between[out, into]])
+                byte_us[0, rank, node] = us if self.is_shared[0][out] else 0.0
+                byte_us[1, rank, node] = us if self.is_shared[1][into] and count[out, node] == 1 else 0.0
+        return leaves.ravel(), enters.ravel(), byte_us.ravel()
+
+
+def _ports(topology: Topology, net: Network) -> Ints:
+    """Return the two resources of each link, shape (links, 2), without those whose links all share another one.
+
+    Raises:
+        InputError: A link has more than two.
+    """
+    users = np.bincount(net.uses_idx, minlength=net.nresources)
+    ports = np.zeros((net.nlinks, 2), dtype=np.int64)
+    link, used = net.link_of_use, net.uses_idx
+    # Pairs of resources of one link: the first is left out if they are common to as many links as use the first.
+    begin, count = net.uses_ptr[link], np.diff(net.uses_ptr)[link]
+    left = np.repeat(used, count)
+    right = used[np.repeat(begin, count) + positions(count)]
+    cells, common = np.unique(left * net.nresources + right, return_counts=True)
+    left, right = np.divmod(cells, net.nresources)
+    is_covered = (common == users[left]) & ((users[right] > users[left]) | (right < left)) & (left != right)
+    is_needed = np.ones(net.nresources, dtype=bool)
+    is_needed[left[is_covered]] = False
+    kept = is_needed[used]
+    number = np.bincount(link[kept], minlength=net.nlinks)
+    if (number > 2).any():
+        name = net.resource_names[int(used[np.argmax(number[link] > 2)])]
+        raise InputError(f"{topology.name}: {name} is one of three resources that a link shares with others; {_RIGHT}")
+    ptr = pointers(number)[:-1]
+    ports[:, 0], ports[:, 1] = used[kept][ptr], used[kept][ptr + number - 1]
+    return ports
