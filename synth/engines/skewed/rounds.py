@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-FULL = -1  # What a loop returns where its output has no more room.
+from synth.engines.skewed.columns import FULL
 
 
 def largest_line(cell: Any, base: int, n: int) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from synth.bounds.resource_cover import cover
 from synth.model.collective import Floats, Ints
 from synth.model.problem import least_latency
-from topologies.arrays import components, pointers, positions
+from topologies.arrays import components, pointers, positions, row_entries
 from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
@@ -125,29 +125,42 @@ def shape_of(topology: Topology, group: Sequence[int] | None = None, net: Networ
     k, n = net.nranks, int(node_of.max()) + 1
     node_ptr, node_rank = pointers(np.bincount(node_of)), np.argsort(node_of, kind="stable")
     between, has_ports = _links(topology, net, node_of)
-    columns = _Lanes(topology, net, node_of, between) if n > 1 else None
     outward, inward = _cuts(net, np.arange(k), k)
     node_out, node_in = _cuts(net, node_of, n) if n > 1 else ((np.zeros(1), np.zeros(1)), (np.zeros(1), np.zeros(1)))
-    none, empty = np.zeros(0, dtype=np.int64), np.zeros(0)
+    lanes = _OneNode(k) if n == 1 else _Lanes(topology, net, node_of, between)
+    lane_ptr, lane_from, lane_to, lane_source, lane_goal, lane_end, lane_ticks, lane_flow = lanes.lanes
+    part_ports, part_base, tick_us = lanes.parts
+    leaves, enters, straight_us = lanes.straight
     return Shape(
-        net,
-        node_of,
-        node_ptr,
-        node_rank,
-        np.full(k, -1) if columns is None else columns.nic_of,
-        np.zeros(1, dtype=np.int64) if columns is None else columns.nic_ptr,
-        none if columns is None else columns.nic_rank,
-        between.ravel(),
-        *((np.zeros(2, dtype=np.int64), *[none] * 4, empty, empty, none) if columns is None else columns.lanes),
-        *((none, np.zeros(1, dtype=np.int64), 0.0) if columns is None else columns.parts),
-        *((np.arange(k), np.arange(k), np.zeros(2 * k)) if columns is None else columns.straight),
-        _ports(topology, net).ravel(),
-        has_ports,
-        np.concatenate([outward[0], inward[0]]),
-        np.concatenate([outward[1], inward[1]]),
-        np.concatenate([node_out[0], node_in[0]]),
-        np.concatenate([node_out[1], node_in[1]]),
-        least_latency(k, net.src, net.dst, net.alpha_us).ravel(),
+        net=net,
+        node_of=node_of,
+        node_ptr=node_ptr,
+        node_rank=node_rank,
+        nic_of=lanes.nic_of,
+        nic_ptr=lanes.nic_ptr,
+        nic_rank=lanes.nic_rank,
+        between=between.ravel(),
+        lane_ptr=lane_ptr,
+        lane_from=lane_from,
+        lane_to=lane_to,
+        lane_source=lane_source,
+        lane_goal=lane_goal,
+        lane_end=lane_end,
+        lane_ticks=lane_ticks,
+        lane_flow=lane_flow,
+        part_ports=part_ports,
+        part_base=part_base,
+        tick_us=tick_us,
+        exit=leaves,
+        entry=enters,
+        straight_us=straight_us,
+        ports=_ports(topology, net).ravel(),
+        has_ports=has_ports,
+        rank_us=np.concatenate([outward[0], inward[0]]),
+        rank_alpha_us=np.concatenate([outward[1], inward[1]]),
+        node_us=np.concatenate([node_out[0], node_in[0]]),
+        node_alpha_us=np.concatenate([node_out[1], node_in[1]]),
+        least_us=least_latency(k, net.src, net.dst, net.alpha_us).ravel(),
     )
 
 
@@ -182,6 +195,13 @@ def _links(topology: Topology, net: Network, node_of: Ints) -> tuple[Ints, bool]
         a, b = np.argwhere(inside & (between < 0))[0]
         raise InputError(f"{topology.name}: ranks {net.ranks[a]} and {net.ranks[b]} of a node have no link; {_RIGHT}")
     links = between[inside]
+    outer = np.flatnonzero(node_of[net.src] != node_of[net.dst])
+    is_outer = np.zeros(net.nresources, dtype=bool)
+    is_outer[net.uses_idx[row_entries(net.uses_ptr, outer)]] = True
+    if len(links) and is_outer[net.uses_idx[row_entries(net.uses_ptr, links)]].any():
+        slow = next(int(link) for link in links if is_outer[net.uses(int(link))].any())
+        a, b = net.ranks[net.src[slow]], net.ranks[net.dst[slow]]
+        raise InputError(f"{topology.name}: ranks {a} and {b} of a node are joined by their NICs only; {_RIGHT}")
     used = np.concatenate([net.uses(int(link)) for link in links]) if len(links) else links
     return between, bool(len(used) and np.bincount(used).max() > 1)
 
@@ -209,6 +229,17 @@ def _cuts(net: Network, part: Ints, count: int) -> tuple[tuple[Floats, Floats], 
                 alpha[index] = float(net.alpha_us[links].min())
         directions.append((us, alpha))
     return directions[0], directions[1]
+
+
+class _OneNode:
+    """The lanes of a single node: none; the attributes are as in `_Lanes`."""
+
+    def __init__(self, k: int) -> None:
+        none = np.zeros(0, dtype=np.int64)
+        self.nic_of, self.nic_ptr, self.nic_rank = np.full(k, -1), np.zeros(1, dtype=np.int64), none
+        self.lanes = np.zeros(2, dtype=np.int64), none, none, none, none, np.zeros(0), np.zeros(0), none
+        self.parts = none, np.zeros(1, dtype=np.int64), 0.0
+        self.straight = np.arange(k), np.arange(k), np.zeros(2 * k)
 
 
 class _Lanes:

@@ -1,0 +1,165 @@
+"""Plans of skewed all-to-alls: each replays, keeps the time that it claims, and lies between bound and straight paths."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from synth.engines.route import quick_schedule
+from synth.engines.skewed.planner import Plan, Planner, prepare
+from synth.engines.skewed.schedule import algorithm_of, message_bytes
+from synth.engines.skewed.shape import shape_of
+from synth.model.collective import alltoallv
+from synth.model.problem import make_problem
+from synth.timing.simulate import predict_us
+from topologies.costed import with_costs, with_protocol
+from topologies.errors import InputError, ScheduleRefused
+from topologies.load import load
+from topologies.topology import Topology
+
+GROUPS = (
+    ("full:2", None),
+    ("full:5", None),
+    ("mi300x", (1, 2, 6)),
+    ("dgx-h100:2", (0, 1, 2, 8, 9, 10)),
+    ("dgx-h100:3", (0, 1, 2, 8, 9, 16, 17, 19)),  # Nodes of different sizes, and a rail of one rank.
+    ("dgx-h100:2", (9, 0, 1, 8)),  # Positions of a node are not side by side.
+    ("dgx-a100:3", (0, 1, 8, 9, 10, 16, 17)),
+    ("dgx2:2", (0, 1, 2, 16, 17, 18, 19)),  # Two ranks share a NIC.
+    ("mi300x:2", (0, 1, 8, 9)),
+    ("gaudi3:2", (0, 1, 8)),
+    ("costs of Simple", (0, 1, 8, 9)),
+)
+SIZES = st.one_of(st.just(0), st.integers(1, 100), st.integers(0, 1 << 22), st.integers(0, 1 << 34))
+
+
+def topology_of(spec: str) -> Topology:
+    return with_protocol(with_costs(load("dgx-h100:2")), "Simple") if spec.startswith("costs") else load(spec)
+
+
+@cache
+def planner_of(spec: str, group: tuple[int, ...] | None) -> Planner:
+    return Planner(shape_of(topology_of(spec), group), interpreted=True)
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[str, tuple[int, ...] | None, NDArray[np.int64]]:
+    spec, group = draw(st.sampled_from(GROUPS))
+    k = planner_of(spec, group).shape.nranks
+    sizes = np.array(draw(st.lists(SIZES, min_size=k * k, max_size=k * k)), dtype=np.int64).reshape(k, k)
+    if draw(st.booleans()):
+        sizes[draw(st.integers(0, k - 1))] = 0
+    return spec, group, sizes
+
+
+def assert_right(spec: str, group: tuple[int, ...] | None, sizes: NDArray[np.int64], plan: Plan) -> None:
+    algorithm = algorithm_of(topology_of(spec), group, plan, sizes)  # Its constructor replays the plan.
+    assert algorithm.time_us(message_bytes(sizes)) == pytest.approx(plan.time_us, rel=1e-9)
+    assert plan.bound_us <= plan.time_us * (1 + 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(questions())
+def test_a_plan_replays_in_its_time_between_the_bound_and_straight_paths(
+    question: tuple[str, tuple[int, ...] | None, NDArray[np.int64]],
+) -> None:
+    spec, group, sizes = question
+    planner = planner_of(spec, group)
+    plan, straight = planner.plan(sizes), planner.plan_straight(sizes)
+    assert plan.bound_us == planner.bound(sizes)
+    assert all(np.array_equal(a, b) for a, b in zip(plan, planner.plan(sizes), strict=True))
+    if not (sizes - np.diag(np.diag(sizes))).any():
+        assert plan.time_us == plan.bound_us == len(plan.chunk) == 0
+        return
+    assert_right(spec, group, sizes, plan)
+    assert straight.is_straight
+    assert_right(spec, group, sizes, straight)
+    assert plan.time_us <= straight.time_us * (1 + 1e-9)
+
+
+@settings(max_examples=15, deadline=None)
+@given(questions())
+def test_no_other_schedule_beats_the_bound(
+    question: tuple[str, tuple[int, ...] | None, NDArray[np.int64]],
+) -> None:
+    spec, group, sizes = question
+    if (sizes - np.diag(np.diag(sizes))).any():
+        problem = make_problem(topology_of(spec), alltoallv(sizes.astype(float)), group)
+        size = message_bytes(sizes)
+        for depth in (0.0, 1.0):
+            time_us = predict_us(problem, quick_schedule(problem, size, depth), size)
+            assert planner_of(spec, group).bound(sizes) <= time_us * (1 + 1e-9)
+
+
+def skewed(kind: str, k: int, mean: int) -> NDArray[np.int64]:
+    draw = np.random.default_rng(7)
+    sizes = np.full((k, k), mean)
+    if kind == "popular":
+        share = draw.permutation(1 / np.arange(1, k + 1))
+        sizes = (share / share.sum() * k * mean * draw.uniform(0.8, 1.2, (k, k))).astype(np.int64)
+    if kind == "hot":
+        sizes[:, 3] *= 10
+    if kind == "empty rows":
+        sizes[draw.random(k) < 0.5] = 0
+    if kind == "one block":
+        sizes[3, 14] *= 100
+    return sizes
+
+
+@pytest.mark.parametrize("kind", ["even", "popular", "hot", "empty rows", "one block"])
+def test_large_messages_are_near_the_bound_on_the_usual_machine(kind: str) -> None:
+    sizes = skewed(kind, 16, 1 << 21)
+    plan = planner_of("dgx-h100:2", None).plan(sizes)
+    assert_right("dgx-h100:2", None, sizes, plan)
+    assert plan.time_us <= 1.03 * plan.bound_us
+    assert kind != "even" or plan.time_us == pytest.approx(plan.bound_us, rel=1e-9)
+
+
+def test_a_plan_that_is_changed_is_refused() -> None:
+    spec, sizes = "dgx-h100:2", skewed("hot", 6, 1 << 16)
+    group = (0, 1, 2, 8, 9, 10)
+    plan = planner_of(spec, group).plan(sizes)
+    relayed = int(np.flatnonzero(plan.step)[0])
+    without_one = {name: np.delete(getattr(plan, name), relayed) for name in ("chunk", "link", "step", "start_us")}
+    with pytest.raises(ScheduleRefused, match="never arrives"):
+        algorithm_of(load(spec), group, plan._replace(**without_one), sizes)
+
+
+def test_a_group_that_does_not_fit_is_refused_in_one_line() -> None:
+    for spec, group, words in (
+        ("ring:4", None, "ranks 0 and 2 of a node have no link"),
+        ("dgx1", None, "ranks 0 and 5 of a node have no link"),
+        ("dgx-h100:2", (0, 1, 10, 11), "no NIC joins the nodes of ranks 0 and 10"),
+        ("mi250:2", None, "by their NICs only"),
+        ("l40s-2root:2", None, "two sends at once"),
+        ("dgx-h100", (3,), "at least 2"),
+    ):
+        with pytest.raises(InputError, match=words):
+            prepare(load(spec), group)
+
+
+def test_sizes_that_are_no_sizes_are_refused_in_one_line() -> None:
+    planner = planner_of("full:2", None)
+    for sizes, words in (
+        (np.zeros((3, 3), dtype=np.int64), "shape"),
+        (np.zeros((2, 2)), "int64"),
+        (np.array([[0, -1], [0, 0]]), "-1 bytes from 0 to 1"),
+        (np.array([[0, 0], [1 << 60, 0]]), "from 1 to 0"),
+    ):
+        with pytest.raises(InputError, match=words):
+            planner.plan(sizes)
+        with pytest.raises(InputError, match=words):
+            planner.bound(sizes)
+
+
+def test_a_plan_with_many_chunks_gets_more_room() -> None:
+    planner = Planner(shape_of(load("dgx-h100:2")), interpreted=True)
+    sizes = skewed("popular", 16, 1 << 21)
+    plan = planner.plan(sizes)
+    planner._make_room(20)
+    assert all(np.array_equal(a, b) for a, b in zip(plan, planner.plan(sizes), strict=True))
