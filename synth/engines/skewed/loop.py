@@ -16,8 +16,9 @@ _EQUAL = 1 + 1e-9  # Times that differ by this factor, by rounding only, count a
 
 
 def plan_into(
-    size: Any, k: int, wide: Any, n: int, begins: float, tick_us: float, has_ports: bool, only_straight: bool, ints: Any, int_at: Any,
-    words: Any, word_at: Any, reals: Any, real_at: Any, state: Any, straight_state: Any, results: Any,
+    size: Any, k: int, wide: Any, n: int, begins: float, tick_us: float, has_ports: bool, only_straight: bool,
+    ints: Any, int_at: Any, words: Any, word_at: Any, reals: Any, real_at: Any, state: Any, straight_state: Any,
+    results: Any,
 ) -> int:  # fmt: skip
     """Plan an all-to-all; return PLANNED, STRAIGHT, FULL where a column has too little room, or BAD for bad sizes.
 

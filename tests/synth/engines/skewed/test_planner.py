@@ -1,13 +1,10 @@
-"""Plans of skewed all-to-alls: each replays, keeps the time that it claims, and lies between bound and straight paths."""
+"""Plans of skewed all-to-alls replay in the time that they claim, between the bound and straight paths."""
 
 from __future__ import annotations
-
-from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from synth.engines.route import quick_schedule
@@ -17,44 +14,9 @@ from synth.engines.skewed.shape import shape_of
 from synth.model.collective import alltoallv
 from synth.model.problem import make_problem
 from synth.timing.simulate import predict_us
-from topologies.costed import with_costs, with_protocol
+from tests.synth.engines.skewed.questions import Question, planner_of, questions, skewed, topology_of
 from topologies.errors import InputError, ScheduleRefused
 from topologies.load import load
-from topologies.topology import Topology
-
-GROUPS = (
-    ("full:2", None),
-    ("full:5", None),
-    ("mi300x", (1, 2, 6)),
-    ("dgx-h100:2", (0, 1, 2, 8, 9, 10)),
-    ("dgx-h100:3", (0, 1, 2, 8, 9, 16, 17, 19)),  # Nodes of different sizes, and a rail of one rank.
-    ("dgx-h100:2", (9, 0, 1, 8)),  # Positions of a node are not side by side.
-    ("dgx-a100:3", (0, 1, 8, 9, 10, 16, 17)),
-    ("dgx2:2", (0, 1, 2, 16, 17, 18, 19)),  # Two ranks share a NIC.
-    ("mi300x:2", (0, 1, 8, 9)),
-    ("gaudi3:2", (0, 1, 8)),
-    ("costs of Simple", (0, 1, 8, 9)),
-)
-SIZES = st.one_of(st.just(0), st.integers(1, 100), st.integers(0, 1 << 22), st.integers(0, 1 << 34))
-
-
-def topology_of(spec: str) -> Topology:
-    return with_protocol(with_costs(load("dgx-h100:2")), "Simple") if spec.startswith("costs") else load(spec)
-
-
-@cache
-def planner_of(spec: str, group: tuple[int, ...] | None) -> Planner:
-    return Planner(shape_of(topology_of(spec), group), interpreted=True)
-
-
-@st.composite
-def questions(draw: st.DrawFn) -> tuple[str, tuple[int, ...] | None, NDArray[np.int64]]:
-    spec, group = draw(st.sampled_from(GROUPS))
-    k = planner_of(spec, group).shape.nranks
-    sizes = np.array(draw(st.lists(SIZES, min_size=k * k, max_size=k * k)), dtype=np.int64).reshape(k, k)
-    if draw(st.booleans()):
-        sizes[draw(st.integers(0, k - 1))] = 0
-    return spec, group, sizes
 
 
 def assert_right(spec: str, group: tuple[int, ...] | None, sizes: NDArray[np.int64], plan: Plan) -> None:
@@ -66,7 +28,7 @@ def assert_right(spec: str, group: tuple[int, ...] | None, sizes: NDArray[np.int
 @settings(max_examples=60, deadline=None)
 @given(questions())
 def test_a_plan_replays_in_its_time_between_the_bound_and_straight_paths(
-    question: tuple[str, tuple[int, ...] | None, NDArray[np.int64]],
+    question: Question,
 ) -> None:
     spec, group, sizes = question
     planner = planner_of(spec, group)
@@ -85,7 +47,7 @@ def test_a_plan_replays_in_its_time_between_the_bound_and_straight_paths(
 @settings(max_examples=15, deadline=None)
 @given(questions())
 def test_no_other_schedule_beats_the_bound(
-    question: tuple[str, tuple[int, ...] | None, NDArray[np.int64]],
+    question: Question,
 ) -> None:
     spec, group, sizes = question
     if (sizes - np.diag(np.diag(sizes))).any():
@@ -94,21 +56,6 @@ def test_no_other_schedule_beats_the_bound(
         for depth in (0.0, 1.0):
             time_us = predict_us(problem, quick_schedule(problem, size, depth), size)
             assert planner_of(spec, group).bound(sizes) <= time_us * (1 + 1e-9)
-
-
-def skewed(kind: str, k: int, mean: int) -> NDArray[np.int64]:
-    draw = np.random.default_rng(7)
-    sizes = np.full((k, k), mean)
-    if kind == "popular":
-        share = draw.permutation(1 / np.arange(1, k + 1))
-        sizes = (share / share.sum() * k * mean * draw.uniform(0.8, 1.2, (k, k))).astype(np.int64)
-    if kind == "hot":
-        sizes[:, 3] *= 10
-    if kind == "empty rows":
-        sizes[draw.random(k) < 0.5] = 0
-    if kind == "one block":
-        sizes[3, 14] *= 100
-    return sizes
 
 
 @pytest.mark.parametrize("kind", ["even", "popular", "hot", "empty rows", "one block"])
