@@ -69,6 +69,15 @@ REALS = (
     *("row_key", "sorted_key", "ready", "free", "port_us", "filled"),
     *("send_start", "straight_start"),
 )
+# The columns of a `Plan`, in its order, for both outputs.
+OUTPUTS = (
+    *("chunk_source", "chunk_goal", "chunk_offset", "chunk_bytes"),
+    *("send_chunk", "send_link", "send_step", "send_start"),
+)
+STRAIGHT_OUTPUTS = (
+    *("straight_source", "straight_goal", "straight_offset", "straight_bytes"),
+    *("straight_chunk", "straight_link", "straight_step", "straight_start"),
+)
 
 
 class Columns:

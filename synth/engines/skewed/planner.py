@@ -21,15 +21,13 @@ from numpy.typing import NDArray
 
 from synth.engines.skewed.columns import (
     BAD,
-    BOUND,
-    CHUNKS,
     FULL,
     INTS,
     MOST_BYTES,
+    OUTPUTS,
     REALS,
-    ROWS,
     STRAIGHT,
-    TIME,
+    STRAIGHT_OUTPUTS,
     WORDS,
     Columns,
 )
@@ -85,7 +83,7 @@ def fixed_columns(shape: Shape) -> dict[str, NDArray[Any]]:
         "first_port": shape.ports[0::2],
         "last_port": shape.ports[1::2],
         "alpha": net.alpha_us,
-        "link_us": 1e-3 / net.bandwidth_gbs,
+        "link_us": 1e-3 / net.bandwidth_gbs * shape.unit_bytes,
         "gap": net.gap_us if len(net.gap_us) else np.zeros(net.nlinks),
     }
 
@@ -159,6 +157,8 @@ class Planner:
                 the first plan.
         """
         self.shape, self._run = shape, Runner(interpreted)
+        wide = shape.nranks if interpreted else np.uint32(shape.nranks)
+        self._numbers = shape.nranks, wide, shape.nnodes, shape.net.start_us, shape.tick_us, shape.has_ports
         k, self._inner = shape.nranks, int(np.diff(shape.node_ptr).max())
         self._make_room(4 * k * k + 32 * len(shape.lane_from) + 64)
 
@@ -172,6 +172,7 @@ class Planner:
             for names, dtype in ((INTS, np.int64), (WORDS, np.uint32), (REALS, np.float64))
         ]
         self._columns = {name: part[name] for part in parts for name in part.names}
+        self._outputs = [[self._columns[name] for name in names] for names in (OUTPUTS, STRAIGHT_OUTPUTS)]
         self._state = [np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64), np.zeros(2)]
         arguments: tuple[Any, ...] = (*chain.from_iterable((part.array, part.at) for part in parts), *self._state)
         self._arguments = tuple(memoryview(column) for column in arguments) if self._run.interpreted else arguments
@@ -225,37 +226,15 @@ class Planner:
 
     def _planned(self, sizes: NDArray[np.int64], only_straight: bool) -> Plan:
         """Return the plan, or the plan of straight paths; InputError as `plan`."""
-        s, run = self.shape, self._run
-        k, wide = s.nranks, s.nranks if run.interpreted else np.uint32(s.nranks)
-        numbers = self._column(sizes), k, wide, s.nnodes, s.net.start_us, s.tick_us, s.has_ports, only_straight
-        while (kind := run(plan_into, *numbers, *self._arguments)) == FULL:
+        column = self._column(sizes)
+        while (kind := self._run(plan_into, column, *self._numbers, only_straight, *self._arguments)) == FULL:
             self._grow()
         if kind == BAD:
             self._refuse(sizes)
-        return self._plan(int(kind))
-
-    def _plan(self, kind: int) -> Plan:
-        """Return one of the two plans in the columns, as copies."""
-        state, results = self._state[kind], self._state[-1]
-        chunks, sends = int(state[CHUNKS]), int(state[ROWS])
-        of_chunks, of_sends = ("straight", "straight") if kind == STRAIGHT else ("chunk", "send")
-
-        def column(prefix: str, name: str, count: int) -> Any:
-            return self._columns[f"{prefix}_{name}"][:count].copy()
-
-        return Plan(
-            column(of_chunks, "source", chunks),
-            column(of_chunks, "goal", chunks),
-            column(of_chunks, "offset", chunks),
-            column(of_chunks, "bytes", chunks),
-            column(of_sends, "chunk", sends),
-            column(of_sends, "link", sends),
-            column(of_sends, "step", sends),
-            column(of_sends, "start", sends),
-            float(results[TIME]),
-            float(results[BOUND]),
-            kind == STRAIGHT,
-        )
+        (chunks, sends), (time_us, bound) = self._state[kind].tolist(), self._state[-1].tolist()
+        of_chunks = [column[:chunks].copy() for column in self._outputs[kind][:4]]
+        of_sends = [column[:sends].copy() for column in self._outputs[kind][4:]]
+        return Plan._make((*of_chunks, *of_sends, time_us, bound, kind == STRAIGHT))
 
     def _column(self, sizes: NDArray[np.int64]) -> Any:
         """Return the sizes as a flat column.

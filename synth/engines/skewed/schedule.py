@@ -29,18 +29,29 @@ def collective_of(plan: Plan, sizes: NDArray[np.int64]) -> Collective:
     Raises:
         InputError: The sizes are no matrix of an all-to-all, or no rank sends anything to another rank.
     """
-    whole = alltoallv(sizes.astype(np.float64))
+    return cut_as_planned(alltoallv(sizes.astype(np.float64)), plan, sizes)
+
+
+def cut_as_planned(whole: Collective, plan: Plan, sizes: NDArray[np.int64]) -> Collective:
+    """Return an all-to-all whose blocks are cut into the chunks of a plan, in proportion; see `collective_of`.
+
+    Args:
+        whole: An `alltoallv` in which exactly the blocks with sizes above 0 are chunks.
+        plan: The plan.
+        sizes: The sizes that it is for.
+    """
     own = np.flatnonzero(np.diag(sizes))
     source = np.concatenate([plan.chunk_source, own]).astype(np.int64)
     goal = np.concatenate([plan.chunk_goal, own]).astype(np.int64)
     offset = np.concatenate([plan.chunk_offset, np.zeros(len(own), dtype=np.int64)])
     nbytes = np.concatenate([plan.chunk_bytes, np.diag(sizes)[own]])
-    chunk = np.arange(len(source))
-    k = whole.nranks
+    chunk, k = np.arange(len(source)), whole.nranks
+    number = np.zeros((k, k), dtype=np.int64)
+    number[np.nonzero(sizes)] = np.arange(whole.nchunks)
     return make_collective(
         whole.name,
         k,
-        nbytes / message_bytes(sizes),
+        whole.fraction[number[source, goal]] * (nbytes / sizes[source, goal]),
         np.column_stack([source, chunk]),
         np.column_stack([goal, chunk]),
         _places(source, goal, offset, k),

@@ -8,7 +8,7 @@ NICs of a node are loaded equally.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -61,6 +61,7 @@ class Shape:
         node_us: The same as `rank_us` for nodes, shape (2 · N,); 0 where there is one node.
         node_alpha_us: The same as `rank_alpha_us` for nodes.
         least_us: Least sum of α on a path from each position to each position, in µs, shape (k · k,).
+        unit_bytes: Bytes of a unit of size. All times of a byte are times of a unit, and plans cut blocks at units.
     """
 
     net: Network
@@ -92,6 +93,7 @@ class Shape:
     node_us: Floats
     node_alpha_us: Floats
     least_us: Floats
+    unit_bytes: float = 1.0
 
     @property
     def nranks(self) -> int:
@@ -102,6 +104,12 @@ class Shape:
     def nnodes(self) -> int:
         """Return N, the number of nodes."""
         return len(self.node_ptr) - 1
+
+
+def in_units(shape: Shape, unit_bytes: float) -> Shape:
+    """Return the shape for sizes that count units of so many bytes, where `shape` is for bytes."""
+    names = ("tick_us", "rank_us", "node_us", "straight_us")
+    return replace(shape, unit_bytes=unit_bytes, **{name: getattr(shape, name) * unit_bytes for name in names})
 
 
 def shape_of(topology: Topology, group: Sequence[int] | None = None, net: Network | None = None) -> Shape:
