@@ -30,7 +30,7 @@ def table_bytes(shape: Shape) -> bytes:
     """Return the table of a process group, by which `synth_skewed_open` knows its nodes, NICs and links.
 
     Args:
-        shape: The shape of the group, of at most 32,768 positions, as `synth.engines.skewed.planner.prepare` finds it.
+        shape: The shape of the group, as `synth.engines.skewed.planner.prepare` finds it.
     """
     columns, net = fixed_columns(shape), shape.net
     kinds = ((_INTS, "<i8"), (_REALS, "<f8"), (_WORDS, "<u4"))

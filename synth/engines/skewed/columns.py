@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 NO_LINK = (1 << 32) - 1  # What `between` has where two positions have no link.
-MOST_BYTES = 1 << 50  # of a block, so that sums stay exact
+MOST_BYTES = 1 << 36  # of a block, so that sums of ticks over all blocks fit in 63 bits
 FULL, BAD = -1, -2  # What a loop returns if a column has too little room, or if the sizes are no plan's sizes.
 PLANNED, STRAIGHT = range(2)  # What `plan_into` returns else: which of its outputs is faster.
 CHUNKS, ROWS = range(2)  # Numbers of chunks and rows so far, in the state that loops hand on.

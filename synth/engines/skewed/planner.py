@@ -181,7 +181,7 @@ class Planner:
         """Plan an all-to-all; the same sizes give the same plan, which is never slower than straight paths.
 
         Args:
-            sizes: Bytes from position i to position j, int64, shape (k, k), below 2⁵⁰ each; the diagonal is ignored.
+            sizes: Bytes from position i to position j, int64, shape (k, k), at most 2³⁶ each; the diagonal is ignored.
 
         Raises:
             InputError: The sizes have another shape or type, or one is negative or too large.
@@ -261,4 +261,4 @@ class Planner:
     def _refuse(self, sizes: NDArray[np.int64]) -> None:
         """Raise InputError for the first size that is negative or too large."""
         i, j = np.argwhere((sizes < 0) | (sizes > MOST_BYTES))[0].tolist()
-        raise InputError(f"sizes: {sizes[i, j]} bytes from {i} to {j}; a size must be from 0 to 2⁵⁰ bytes")
+        raise InputError(f"sizes: {sizes[i, j]} bytes from {i} to {j}; a size must be from 0 to 2³⁶ bytes")

@@ -20,6 +20,8 @@ from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
 
+_MOST_RANKS = 2048  # A plan has a chunk for every two of them, and more.
+_MOST_TICKS = 16  # With NICs of more different rates, sums of ticks could need more than 63 bits.
 _RIGHT = "every two ranks of a node must have a link, and the nodes must be joined by NICs that each serve one send"
 
 
@@ -122,12 +124,14 @@ def shape_of(topology: Topology, group: Sequence[int] | None = None, net: Networ
 
     Raises:
         InputError: Two ranks of a node have no link, a resource can be used by two sends at once, a node has no NICs
-            that reach some other node, or there are fewer than two ranks.
+            that reach some other node, NICs differ too much, or there are fewer than two ranks or too many.
     """
     ranks = range(topology.nranks) if group is None else group
     net = network(topology, ranks) if net is None else net
     if net.nranks < 2:
         raise InputError("group: has 1 rank; it must be at least 2")
+    if net.nranks > _MOST_RANKS:
+        raise InputError(f"group: has {net.nranks} ranks; plans for skewed sizes are for {_MOST_RANKS} at most")
     _check_exclusive(topology, net)
     node_of = _numbered(topology.nodes[net.ranks])
     k, n = net.nranks, int(node_of.max()) + 1
@@ -340,6 +344,11 @@ class _Lanes:
         base = pointers(ports * ports)
         flow = base[part[begin]] + place[begin] * ports[part[begin]] + place[end]
         fastest = float(gbs.max())
+        if fastest > _MOST_TICKS * float(gbs.min()):
+            rates = f"{gbs.min():g} and {fastest:g} GB/s"
+            raise InputError(
+                f"{self._topology.name}: NICs have {rates}; the rates must differ by {_MOST_TICKS} at most"
+            )
         self.lanes = (
             np.array(ptr, dtype=np.int64),
             begin,

@@ -26,7 +26,7 @@
 #define SYNTH_SKEWED_VERSION 1
 #define SYNTH_SKEWED_ORDER 0x01020304u
 #define SYNTH_SKEWED_NO_LINK UINT32_MAX
-#define SYNTH_SKEWED_MOST_BYTES ((int64_t)1 << 50) /* of a block */
+#define SYNTH_SKEWED_MOST_BYTES ((int64_t)1 << 36) /* of a block */
 #define SYNTH_SKEWED_FULL (-1) /* the plan has more than `room` chunks */
 #define SYNTH_SKEWED_BAD (-2)  /* a size is negative or too large */
 
@@ -100,11 +100,13 @@ static inline const char *synth_skewed_lanes_error(const struct synth_skewed *t)
         return "has a node without a link between two positions";
   for (a = 0; a < n; a++)
     for (i = (uint64_t)t->node_ptr[a]; i < (uint64_t)t->node_ptr[a + 1]; i++)
-      if (t->node_of[t->node_rank[i]] != a) return "has a position in two nodes";
+      if (t->node_of[t->node_rank[i]] != a || (i > (uint64_t)t->node_ptr[a] && t->node_rank[i] <= t->node_rank[i - 1]))
+        return "has a position in two nodes";
   if (n == 1) return NULL;
   for (a = 0; a < h->nics; a++)
     for (i = (uint64_t)t->nic_ptr[a]; i < (uint64_t)t->nic_ptr[a + 1]; i++)
-      if (t->nic_of[t->nic_rank[i]] != a) return "has a position at two NICs";
+      if (t->nic_of[t->nic_rank[i]] != a || (i > (uint64_t)t->nic_ptr[a] && t->nic_rank[i] <= t->nic_rank[i - 1]))
+        return "has a position at two NICs";
   for (a = 0; a < n; a++)
     for (b = 0; b < n; b++) {
       int64_t lane, first = t->lane_ptr[a * n + b], last = t->lane_ptr[a * n + b + 1] - 1;
@@ -112,7 +114,7 @@ static inline const char *synth_skewed_lanes_error(const struct synth_skewed *t)
       for (lane = first; lane <= last; lane++) {
         uint32_t from = t->lane_from[lane], to = t->lane_to[lane];
         if (lane > first && t->lane_end[lane] < t->lane_end[lane - 1]) return "has lanes in no order";
-        if (!(t->lane_ticks[lane] >= 1e-6 && t->lane_ticks[lane] < 1e6)) return "has a lane of no rate";
+        if (!(t->lane_ticks[lane] >= 0.999 && t->lane_ticks[lane] < 16.001)) return "has a lane of no rate";
         if (t->nic_of[t->lane_source[lane]] != from || t->nic_of[t->lane_goal[lane]] != to)
           return "has a lane whose ends are at other NICs";
         for (i = (uint64_t)t->nic_ptr[from]; i < (uint64_t)t->nic_ptr[from + 1]; i++)
@@ -132,9 +134,9 @@ static inline const char *synth_skewed_lanes_error(const struct synth_skewed *t)
     }
   for (i = 0; i < h->parts; i++)
     if (t->part_ports[i] < 1 || t->part_base[i + 1] - t->part_base[i] != t->part_ports[i] * t->part_ports[i] ||
-        t->part_ports[i] > 1 << 15)
+        t->part_ports[i] > 2048)
       return "has a matrix of a wrong size";
-  return h->tick_us > 0.0 ? NULL : "has no length of a tick";
+  return h->tick_us >= 1e-9 ? NULL : "has no length of a tick";
 }
 
 /* Set the columns of a table; return why the bytes are no table that can be planned with, NULL where they are one. */
@@ -148,7 +150,7 @@ static inline const char *synth_skewed_open(struct synth_skewed *t, const void *
   if (h->version != SYNTH_SKEWED_VERSION) return "is of another version";
   if (h->file_bytes != bytes) return "is cut off";
   k = h->positions, n = h->nodes, lanes = h->lanes, links = h->links;
-  if (k < 2 || k > 1 << 15 || n < 1 || n > k || h->nics > k || lanes > 1 << 28 || links > 1 << 30 || h->parts > k ||
+  if (k < 2 || k > 2048 || n < 1 || n > k || h->nics > k || lanes > 1 << 28 || links > 1 << 30 || h->parts > k ||
       h->cells > 1 << 30 || h->resources > 1 << 30)
     return "has numbers that are too large";
   c.at = (char *)(uintptr_t)file, c.bytes = sizeof *h;

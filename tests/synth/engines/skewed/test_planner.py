@@ -110,3 +110,15 @@ def test_a_plan_with_many_chunks_gets_more_room() -> None:
     plan = planner.plan(sizes)
     planner._make_room(20)
     assert all(np.array_equal(a, b) for a, b in zip(plan, planner.plan(sizes), strict=True))
+
+
+def test_compiled_loops_make_the_plans_of_the_interpreter() -> None:
+    """Check that no index or number of a loop changes with its type; large groups only run compiled loops."""
+    shape = planner_of("dgx-h100:2", None).shape
+    compiled = Planner(shape)
+    for kind in ("even", "popular", "hot", "empty rows", "one block"):
+        sizes = skewed(kind, 16, 1 << 21)
+        plan = planner_of("dgx-h100:2", None).plan(sizes)
+        assert all(np.array_equal(a, b) for a, b in zip(plan, compiled.plan(sizes), strict=True))
+        assert compiled.bound(sizes) == plan.bound_us
+        assert compiled.plan_straight(sizes).time_us == planner_of("dgx-h100:2", None).plan_straight(sizes).time_us
