@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+from emit.formats import verify_file
+from emit.library.saving.save import save
+from emit.library.selection.lookup import goal_beside
 from synth.app.synthesis import synthesize
 from synth.engines.request import Options
 from synth.engines.skewed.search import NAME, accepts
 from synth.model.collective import alltoallv
 from synth.model.problem import make_problem
+from synth.search.settings import TargetSettings
 from tests.synth.engines.skewed.questions import skewed
 from topologies.load import load
 
@@ -29,3 +36,13 @@ def test_it_answers_near_the_bound() -> None:
     offer = answer.ranges[0]
     assert offer.algorithm.engine == NAME
     assert offer.time_us(1 << 28) <= 1.03 * answer.bound.at(1 << 28)[0]
+
+
+@pytest.mark.parametrize("target", ["mscclpp", "msccl"])
+def test_programs_of_its_plans_are_right(tmp_path: Path, target: str) -> None:
+    sizes = alltoallv([[0, 2, 1, 5], [1, 0, 0, 3], [4, 4, 0, 1], [0, 1, 2, 0]])
+    question = {"engine": NAME, "size": 1 << 22, "costs": "none", "budget": 2}
+    answer = synthesize(sizes, "dgx-h100:2", (0, 1, 8, 9), target=target, **question)
+    [files] = save(answer.result, tmp_path, TargetSettings(target)).files
+    assert verify_file(files["file"], goal_beside(files["file"])).status == "right"
+    assert any(offer.algorithm.engine == NAME for offer in (*answer.result.ranges, *answer.result.unused))
