@@ -119,7 +119,7 @@ def _workspace(shape: Shape, room: int, inner: int) -> dict[str, int]:
         (ports * ports, "padded real"),
         (ports, "match owner since came"),
         (ports + 1, "queue"),
-        (max(256, 1 << (room // 8).bit_length()), "bucket_ptr"),
+        (max(256, 1 << (room // 2).bit_length()), "bucket_ptr"),
         (shape.net.nresources, "free"),
         (k * k + 1, "straight_offset straight_bytes straight_source straight_goal"),
         (3 * k * k + 3, "straight_chunk straight_link straight_step straight_start"),

@@ -235,7 +235,7 @@ static inline size_t synth_skewed_lay(const struct synth_skewed *t, int64_t room
     if ((uint64_t)t->part_ports[i] > ports) ports = (uint64_t)t->part_ports[i];
   cells = most * most > t->head->cells ? most * most : t->head->cells;
   w->room = room, w->most_rows = 3 * room, w->buckets = 256;
-  while (w->buckets < room / 8) w->buckets *= 2;
+  while (w->buckets < room / 2) w->buckets *= 2;
 #define SYNTH_SKEWED_INTS(count) ((int64_t *)synth_skewed_take(&c, count, 8))
 #define SYNTH_SKEWED_REALS(count) ((double *)synth_skewed_take(&c, count, 8))
 #define SYNTH_SKEWED_WORDS(count) ((uint32_t *)synth_skewed_take(&c, count, 4))
