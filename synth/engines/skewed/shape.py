@@ -22,6 +22,9 @@ from topologies.topology import Topology
 
 _MOST_RANKS = 2048  # A plan has a chunk for every two of them, and more.
 _MOST_TICKS = 16  # With NICs of more different rates, sums of ticks could need more than 63 bits.
+_MOST_BALANCED = 64  # Nodes up to which the shares of fabrics are balanced, which takes milliseconds a pair.
+_SWEEPS = 8  # Times that each pair of nodes chooses its shares again.
+_LEAST_SHARE = 1e-6  # A fabric with less of a pair's bytes gets none of them.
 _RIGHT = "every two ranks of a node must have a link, and the nodes must be joined by NICs that each serve one send"
 
 
@@ -243,6 +246,25 @@ def _cuts(net: Network, part: Ints, count: int) -> tuple[tuple[Floats, Floats], 
     return directions[0], directions[1]
 
 
+def _filled(busy: Floats, width: Floats, amount: float) -> Floats:
+    """Return how an amount fills vessels of some widths from their present levels up to one common level.
+
+    Args:
+        busy: Present level of each vessel, shape (vessels,).
+        width: Width of each vessel, more than 0.
+        amount: Amount to distribute.
+    """
+    order = np.argsort(busy, kind="stable")
+    for used in range(1, len(order) + 1):
+        chosen = order[:used]
+        level = (amount + (busy[chosen] * width[chosen]).sum()) / width[chosen].sum()
+        if used == len(order) or level <= busy[order[used]]:
+            break
+    filled = np.zeros(len(busy))
+    filled[chosen] = (level - busy[chosen]) * width[chosen]
+    return filled
+
+
 class _OneNode:
     """The lanes of a single node: none; the attributes are as in `_Lanes`."""
 
@@ -259,6 +281,7 @@ class _Lanes:
 
     Attributes:
         is_shared: Whether all links of each position to other nodes, then from other nodes, share a resource.
+        share: Share of each fabric in what each node sends to each node.
         nic_of: NIC of each position.
         nic_ptr: First entry of each NIC in `nic_rank`.
         nic_rank: Positions by NIC.
@@ -278,7 +301,9 @@ class _Lanes:
         self.first = self.nic_rank[self.nic_ptr[:-1]]
         self.nic_node = node_of[self.first]
         self.fabric = components(count, self.nic_of[net.src[outer]], self.nic_of[net.dst[outer]])
+        self.fabric = _numbered(self.fabric)
         self.rate = self._rates(outer, count)
+        self.share = self._shares()
         self._set_lanes()
         self.straight = self._straight()
 
@@ -311,16 +336,41 @@ class _Lanes:
         return out
 
     def _rates(self, outer: Ints, count: int) -> Floats:
-        """Return the GB/s of each NIC: those of its slowest link, shape (count,).
-
-        Raises:
-            InputError: A rank has no link to another node's NIC of its fabric.
-        """
+        """Return the GB/s of each NIC, shape (count,): those of its slowest link, 0 without links to other nodes."""
         net = self._net
         rate = np.full(count, np.inf)
         for end in (net.src, net.dst):
             np.minimum.at(rate, self.nic_of[end[outer]], net.bandwidth_gbs[outer])
+        rate[np.isinf(rate)] = 0.0
         return rate
+
+    def _shares(self) -> Floats:
+        """Return the share of each fabric in what a node sends to a node, shape (nodes, nodes, fabrics).
+
+        A fabric's share is as its slower node's rate there. Where nodes lie on different fabrics, two nodes with a
+        choice of fabrics leave those alone that others need more: for even sizes, each pair of nodes in turn fills the
+        fabrics that are least loaded at its ends.
+        """
+        n, nfabrics = self.nnodes, int(self.fabric.max()) + 1
+        width = np.zeros((n, nfabrics))
+        np.add.at(width, (self.nic_node, self.fabric), self.rate)
+        common = np.minimum(width[:, None], width[None, :])
+        share: Floats = common / np.maximum(common.sum(axis=2, keepdims=True), 1e-300)
+        if (width == width[0]).all() or n > _MOST_BALANCED:
+            return share
+        members = np.bincount(self._node_of).astype(np.float64)
+        sizes = np.outer(members, members)
+        np.fill_diagonal(sizes, 0.0)
+        for _ in range(_SWEEPS):
+            for a, b in np.argwhere((sizes > 0) & (common.sum(axis=2) > 0)).tolist():
+                usable = np.flatnonzero(common[a, b] > 0)
+                carried = share * sizes[:, :, None]
+                carried[a, b] = 0.0
+                ends = carried[a].sum(axis=0) / np.maximum(width[a], 1e-300), carried[:, b].sum(axis=0)
+                busy = np.maximum(ends[0], ends[1] / np.maximum(width[b], 1e-300))[usable]
+                share[a, b] = 0.0
+                share[a, b, usable] = _filled(busy, common[a, b, usable], float(sizes[a, b])) / sizes[a, b]
+        return share
 
     def _set_lanes(self) -> None:
         """Set `lanes` and `parts`."""
@@ -375,7 +425,7 @@ class _Lanes:
         """Yield (NIC, NIC, end of its share) of the lanes from a node to another node.
 
         In every fabric the NICs of each node lie side by side on the unit interval, each as wide as its rate; where two
-        of them overlap is a lane, so that every NIC carries its share. A fabric's share is its slower node's rate.
+        of them overlap is a lane, so that every NIC carries its share. For the shares of fabrics see `_shares`.
 
         Raises:
             InputError: No NIC of one node reaches the other, or some NIC does not reach another one of its fabric.
@@ -388,8 +438,9 @@ class _Lanes:
                 f"{self._topology.name}: no NIC joins the nodes of ranks {ranks[0]} and {ranks[1]}; {_RIGHT}, so the"
                 " group must have ranks at the same rail"
             )
+        fabrics = [f for f in fabrics if self.share[a, b, f] > _LEAST_SHARE]
         sides = [[nics[self.fabric[nics] == f] for nics in at.values()] for f in fabrics]
-        widths = [min(float(self.rate[nics].sum()) for nics in side) for side in sides]
+        widths = [float(self.share[a, b, f]) for f in fabrics]
         total, done = sum(widths), 0.0
         for (out, into), width in zip(sides, widths, strict=True):
             edges = [np.cumsum(self.rate[nics]) / self.rate[nics].sum() for nics in (out, into)]
@@ -397,7 +448,7 @@ class _Lanes:
             while p < len(out) and q < len(into):
                 step = min(edges[0][p], edges[1][q])
                 self._check_lane(int(out[p]), int(into[q]))
-                last = width == widths[-1] and p == len(out) - 1 and q == len(into) - 1 and done + width > total - 1e-9
+                last = out is sides[-1][0] and p == len(out) - 1 and q == len(into) - 1
                 yield int(out[p]), int(into[q]), 1.0 if last else (done + width * float(step)) / total
                 ends_p, ends_q = edges[0][p] <= step + 1e-12, edges[1][q] <= step + 1e-12
                 p, q = p + ends_p, q + ends_q

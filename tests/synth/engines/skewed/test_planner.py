@@ -122,3 +122,10 @@ def test_compiled_loops_make_the_plans_of_the_interpreter() -> None:
         assert all(np.array_equal(a, b) for a, b in zip(plan, compiled.plan(sizes), strict=True))
         assert compiled.bound(sizes) == plan.bound_us
         assert compiled.plan_straight(sizes).time_us == planner_of("dgx-h100:2", None).plan_straight(sizes).time_us
+
+
+def test_nodes_on_different_rails_share_the_rails_that_others_need() -> None:
+    group = (0, 1, 2, 8, 9, 16, 17, 18, 19)  # Nodes of three, two and four rails.
+    plan = planner_of("dgx-h100:3", group).plan(np.full((9, 9), 1 << 23))
+    assert_right("dgx-h100:3", group, np.full((9, 9), 1 << 23), plan)
+    assert plan.time_us <= 1.03 * plan.bound_us
