@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -306,14 +306,28 @@ def states_goal(entry: IndexEntry, problem: Problem) -> bool:
         with suppress(InputError):  # The goal is too large for memory.
             for collective in cells_of_cuts:
                 goal = goal_columns(collective)
-                if all(_rows(stated[key]) == _rows(goal[key]) for key in ("initial", "required")):
+                if _by_place(stated) == _by_place(goal):
                     return bool(stated["nranks"] == problem.nranks)
     return False
 
 
-def _rows(columns: Sequence[Sequence[Any]]) -> set[tuple[Any, ...]]:
-    """Return the rows of columns of equal length as a set of tuples."""
-    return set(zip(*columns, strict=True))
+def _by_place(goal: Mapping[str, Any]) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
+    """Return the rows of a goal's initial and required columns, with its chunks in a numbering that depends on places.
+
+    A contribution is named by the rank that holds it first and its place there, since engines number chunks in
+    different orders.
+    """
+    name_of: dict[tuple[Any, Any], tuple[Any, ...]] = {}
+    for rank, buffer, place, source, chunk in sorted(zip(*goal["initial"], strict=True)):
+        name_of.setdefault((source, chunk), (rank, buffer, place))
+    initial, required = (
+        {
+            (rank, buffer, place, source, name_of.get((source, chunk), (chunk,)))
+            for rank, buffer, place, source, chunk in zip(*goal[key], strict=True)
+        }
+        for key in ("initial", "required")
+    )
+    return initial, required
 
 
 def _within(program: Program, text: str, entry: IndexEntry, requirement: Requirement) -> bool:

@@ -131,7 +131,7 @@ class Collective:
         if self.block is None:
             return (np.arange(self.nchunks) % self.chunks) / self.chunks
         count = np.bincount(self.block)
-        return positions(count) / np.repeat(count, count)
+        return _place_within(self.block, len(count)) / count[self.block]
 
     @property
     def kind(self) -> CollectiveKind:
@@ -335,6 +335,46 @@ def every_cut(collective: Collective, chunks: int) -> Iterator[Collective]:
     divisors = [number for number in range(chunks, 0, -1) if chunks % number == 0]
     for number in divisors if collective.block is not None else divisors[:1]:
         yield subdivided(in_chunks(collective, number), chunks // number)
+
+
+def is_cut_of(cut: Collective, whole: Collective) -> bool:
+    """Return whether a collective is another one with its blocks cut into chunks, however many and however large.
+
+    Of each block the sizes of the chunks add up, to 10⁻⁶ of it. In every buffer the blocks lie in their order, and the
+    chunks of a block in one order everywhere.
+
+    Args:
+        cut: The collective that may be a cut.
+        whole: A collective with one chunk a block, of which no two have the same holders and goals.
+    """
+    if (cut.name, cut.nranks, cut.root) != (whole.name, whole.nranks, whole.root):
+        return False
+    block_of_ends = {
+        (holders.tobytes(), goals.tobytes()): int(blocks[0])
+        for blocks, holders, goals in chunks_by_ends(whole, np.arange(whole.nchunks))
+    }
+    block = np.full(cut.nchunks, -1)
+    for chunks, holders, goals in chunks_by_ends(cut, np.arange(cut.nchunks)):
+        block[chunks] = block_of_ends.get((holders.tobytes(), goals.tobytes()), -1)
+    share = np.bincount(block[block >= 0], cut.fraction[block >= 0], minlength=whole.nchunks)
+    if (block < 0).any() or not np.array_equal(cut.reduces, whole.reduces[block]):
+        return False
+    if not np.allclose(share, whole.fraction, rtol=1e-6, atol=0):
+        return False
+    part = np.full(cut.nchunks, -1)  # Place of each chunk among those of its block.
+    for rows, places in ((cut.pre, cut.in_index), (cut.post, cut.out_index)):
+        order = np.lexsort((places, rows[:, 0]))
+        rank, chunk, place = rows[order, 0], rows[order, 1], places[order]
+        if not np.array_equal(place, _place_within(rank, cut.nranks)):
+            return False
+        if ((np.diff(rank) == 0) & (np.diff(block[chunk]) < 0)).any():
+            return False
+        number = _place_within(np.unique(rank * whole.nchunks + block[chunk], return_inverse=True)[1], len(rank))
+        first_seen = part[chunk] < 0
+        part[chunk[first_seen]] = number[first_seen]
+        if not np.array_equal(part[chunk], number):
+            return False
+    return True
 
 
 def chunks_of_chunks(whole: Collective, cut: Collective, chunks: Ints) -> Ints:

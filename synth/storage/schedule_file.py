@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from synth.model.collective import every_cut, in_shape, named, one_shot
+from synth.model.collective import in_shape, is_cut_of, named, one_shot
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.model.text import software_name
@@ -132,19 +132,18 @@ class StoredSchedule:
             target.relays,
         ) or own.topology.protocol != target.topology.protocol:
             raise InputError("the schedule is for other ranks or another protocol than the question")
-        parts, remainder = divmod(own.collective.chunks, target.collective.chunks)
-        if remainder or self.schedule.link.max(initial=0) >= target.network.ncarriers:
-            raise InputError("the schedule is for another collective or network than the question")
-        for collective in every_cut(target.collective, max(1, parts)):
-            is_same = own.collective.nchunks == collective.nchunks
-            is_same = is_same and np.allclose(
-                own.collective.fraction, collective.fraction, rtol=_EQUAL_FRACTION, atol=0
-            )
-            if is_same and replace(own.collective, fraction=collective.fraction).equals(collective):
-                break
+        parts, remainder = divmod(own.collective.nchunks, target.collective.nchunks)
+        if target.collective.sizes:  # Engines cut such blocks in different ways.
+            is_same = is_cut_of(own.collective, target.collective)
+            target = replace(target, collective=own.collective)
         else:
+            target = target.with_chunks(max(1, parts))
+            fraction = target.collective.fraction
+            is_same = not remainder and own.collective.nchunks == target.collective.nchunks
+            is_same = is_same and np.allclose(own.collective.fraction, fraction, rtol=_EQUAL_FRACTION, atol=0.0)
+            is_same = is_same and replace(own.collective, fraction=fraction).equals(target.collective)
+        if not is_same or self.schedule.link.max(initial=0) >= target.network.ncarriers:
             raise InputError("the schedule is for another collective or network than the question")
-        target = replace(target, collective=collective)
         engine = str(self.header["engine"])
         return Algorithm(target, self.schedule, engine, size_bytes=self.schedule.size_bytes)
 

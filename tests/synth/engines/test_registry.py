@@ -17,6 +17,7 @@ from synth.app.cli import main
 from synth.baselines import CLOSED_FORMS
 from synth.engines.registry import ENGINES, EngineRow, engines_named, names, register
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
+from synth.model.collective import Collective, uneven
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import untimed
 from synth.search.search import search
@@ -125,11 +126,12 @@ def test_every_engine_claims_the_time_that_its_schedule_takes(
 ) -> None:
     """Check that `knowledge.time_us` of a candidate is the time of the replayed algorithm."""
     # One engine needs a switch that does more than forward.
-    apart = {
+    apart: dict[str, tuple[str, str | Collective]] = {
         "switch": ("dgx-h100", "broadcast"),
         "two-hops": ("full:4", "reduce"),
         "one-shot": ("line:3", "allreduce"),
         "levels": ("fattree:2x2x2", "reduce"),
+        "skewed": ("dgx-h100:2", uneven("alltoallv", np.add.outer(np.arange(16), np.arange(16) ** 2) * 1.0)),
     }
     where, collective = apart.get(name, (topo, "allgather"))
     problem, engine = make_problem(load(where), collective), ENGINES[name]

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.model.collective import MOST_CELLS, Collective, in_chunks, named, subdivided, uneven
+from synth.model.collective import (
+    MOST_CELLS,
+    Collective,
+    in_chunks,
+    is_cut_of,
+    make_collective,
+    named,
+    subdivided,
+    uneven,
+)
 from synth.model.common_chunk import common_chunk
 from synth.model.registry import KINDS, parse_name
 from tests.random_problems import NAMED, NAMES, ROOTED, TRANSLATABLE, UNEVEN
@@ -242,6 +252,39 @@ def test_large_blocks_are_cut_into_more_chunks_and_files_need_little_padding(
     assert cut.fraction.max() <= whole.fraction.mean() / chunks + 1 / 64
     assert cut.nchunks <= whole.nchunks * (chunks + 1)
     assert common_chunk(cut).padding <= common_chunk(whole, MOST_CELLS).padding + 1 / 64
+
+
+@pytest.mark.parametrize("name", [*UNEVEN, "alltoallv"])
+def test_a_cut_of_a_collective_is_known_from_other_data_and_other_places(name: str) -> None:
+    sizes = [7, 0, 3, 12] if name != "alltoallv" else [[1, 7, 0, 3], [5, 0, 2, 2], [0, 9, 4, 1], [8, 8, 1, 0]]
+    whole, other = uneven(name, sizes), uneven(name, sizes[::-1])
+    cut = in_chunks(whole, 3)
+    order = np.random.default_rng(1).permutation(cut.nchunks)  # Engines number chunks in any order.
+    renumbered = make_collective(
+        name,
+        4,
+        cut.fraction[np.argsort(order)],
+        np.column_stack([cut.pre[:, 0], order[cut.pre[:, 1]]]),
+        np.column_stack([cut.post[:, 0], order[cut.post[:, 1]]]),
+        cut.in_index,
+        cut.out_index,
+        nchunks=cut.nchunks,
+        reduces=bool(cut.reduces[0]),
+    )
+    for right in (whole, cut, subdivided(whole, 2), subdivided(cut, 2), renumbered):
+        assert is_cut_of(right, whole)
+        assert not is_cut_of(right, other)
+    for index in ("in_index", "out_index"):
+        places = getattr(cut, index).copy()
+        rank = int((cut.pre if index == "in_index" else cut.post)[np.argmax(places), 0])
+        same_rank = np.flatnonzero((cut.pre if index == "in_index" else cut.post)[:, 0] == rank)
+        places[same_rank[[0, -1]]] = places[same_rank[[-1, 0]]]
+        assert not is_cut_of(replace(cut, **{index: places}), whole)
+    moved = cut.fraction.copy()
+    moved[[0, -1]] += [1e-3, -1e-3]
+    assert not is_cut_of(replace(cut, fraction=moved), whole)
+    assert not is_cut_of(replace(cut, reduces=~cut.reduces), whole)
+    assert not is_cut_of(replace(cut, post=np.column_stack([(cut.post[:, 0] + 1) % 4, cut.post[:, 1]])), whole)
 
 
 @pytest.mark.parametrize(

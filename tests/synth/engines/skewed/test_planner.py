@@ -1,0 +1,131 @@
+"""Plans of skewed all-to-alls replay in the time that they claim, between the bound and straight paths."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from numpy.typing import NDArray
+
+from synth.engines.route import quick_schedule
+from synth.engines.skewed.planner import Plan, Planner, prepare
+from synth.engines.skewed.schedule import algorithm_of, message_bytes
+from synth.engines.skewed.shape import shape_of
+from synth.model.collective import uneven
+from synth.model.problem import make_problem
+from synth.timing.simulate import predict_us
+from tests.synth.engines.skewed.questions import Question, planner_of, questions, skewed, topology_of
+from topologies.errors import InputError, ScheduleRefused
+from topologies.load import load
+
+
+def assert_right(spec: str, group: tuple[int, ...] | None, sizes: NDArray[np.int64], plan: Plan) -> None:
+    algorithm = algorithm_of(topology_of(spec), group, plan, sizes)  # Its constructor replays the plan.
+    assert algorithm.time_us(message_bytes(sizes)) == pytest.approx(plan.time_us, rel=1e-9)
+    assert plan.bound_us <= plan.time_us * (1 + 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(questions())
+def test_a_plan_replays_in_its_time_between_the_bound_and_straight_paths(
+    question: Question,
+) -> None:
+    spec, group, sizes = question
+    planner = planner_of(spec, group)
+    plan, straight = planner.plan(sizes), planner.plan_straight(sizes)
+    assert plan.bound_us == planner.bound(sizes)
+    assert all(np.array_equal(a, b) for a, b in zip(plan, planner.plan(sizes), strict=True))
+    if not (sizes - np.diag(np.diag(sizes))).any():
+        assert plan.time_us == plan.bound_us == len(plan.chunk) == 0
+        return
+    assert_right(spec, group, sizes, plan)
+    assert straight.is_straight
+    assert_right(spec, group, sizes, straight)
+    assert plan.time_us <= straight.time_us * (1 + 1e-9)
+
+
+@settings(max_examples=15, deadline=None)
+@given(questions())
+def test_no_other_schedule_beats_the_bound(
+    question: Question,
+) -> None:
+    spec, group, sizes = question
+    if (sizes - np.diag(np.diag(sizes))).any():
+        problem = make_problem(topology_of(spec), uneven("alltoallv", sizes.astype(float)), group)
+        size = message_bytes(sizes)
+        for depth in (0.0, 1.0):
+            time_us = predict_us(problem, quick_schedule(problem, size, depth), size)
+            assert planner_of(spec, group).bound(sizes) <= time_us * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["even", "popular", "hot", "empty rows", "one block"])
+def test_large_messages_are_near_the_bound_on_the_usual_machine(kind: str) -> None:
+    sizes = skewed(kind, 16, 1 << 21)
+    plan = planner_of("dgx-h100:2", None).plan(sizes)
+    assert_right("dgx-h100:2", None, sizes, plan)
+    assert plan.time_us <= 1.03 * plan.bound_us
+    assert kind != "even" or plan.time_us == pytest.approx(plan.bound_us, rel=1e-9)
+
+
+def test_a_plan_that_is_changed_is_refused() -> None:
+    spec, sizes = "dgx-h100:2", skewed("hot", 6, 1 << 16)
+    group = (0, 1, 2, 8, 9, 10)
+    plan = planner_of(spec, group).plan(sizes)
+    relayed = int(np.flatnonzero(plan.step)[0])
+    without_one = {name: np.delete(getattr(plan, name), relayed) for name in ("chunk", "link", "step", "start_us")}
+    with pytest.raises(ScheduleRefused, match="never arrives"):
+        algorithm_of(load(spec), group, plan._replace(**without_one), sizes)
+
+
+def test_a_group_that_does_not_fit_is_refused_in_one_line() -> None:
+    for spec, group, words in (
+        ("ring:4", None, "ranks 0 and 2 of a node have no link"),
+        ("dgx1", None, "ranks 0 and 5 of a node have no link"),
+        ("dgx-h100:2", (0, 1, 10, 11), "no NIC joins the nodes of ranks 0 and 10"),
+        ("mi250:2", None, "by their NICs only"),
+        ("l40s-2root:2", None, "two sends at once"),
+        ("dgx-h100", (3,), "at least 2"),
+    ):
+        with pytest.raises(InputError, match=words):
+            prepare(load(spec), group)
+
+
+def test_sizes_that_are_no_sizes_are_refused_in_one_line() -> None:
+    planner = planner_of("full:2", None)
+    for sizes, words in (
+        (np.zeros((3, 3), dtype=np.int64), "shape"),
+        (np.zeros((2, 2)), "int64"),
+        (np.array([[0, -1], [0, 0]]), "-1 bytes from 0 to 1"),
+        (np.array([[0, 0], [1 << 60, 0]]), "from 1 to 0"),
+    ):
+        with pytest.raises(InputError, match=words):
+            planner.plan(sizes)
+        with pytest.raises(InputError, match=words):
+            planner.bound(sizes)
+
+
+def test_a_plan_with_many_chunks_gets_more_room() -> None:
+    planner = Planner(shape_of(load("dgx-h100:2")), interpreted=True)
+    sizes = skewed("popular", 16, 1 << 21)
+    plan = planner.plan(sizes)
+    planner._make_room(20)
+    assert all(np.array_equal(a, b) for a, b in zip(plan, planner.plan(sizes), strict=True))
+
+
+def test_compiled_loops_make_the_plans_of_the_interpreter() -> None:
+    """Check that no index or number of a loop changes with its type; large groups only run compiled loops."""
+    shape = planner_of("dgx-h100:2", None).shape
+    compiled = Planner(shape)
+    for kind in ("even", "popular", "hot", "empty rows", "one block"):
+        sizes = skewed(kind, 16, 1 << 21)
+        plan = planner_of("dgx-h100:2", None).plan(sizes)
+        assert all(np.array_equal(a, b) for a, b in zip(plan, compiled.plan(sizes), strict=True))
+        assert compiled.bound(sizes) == plan.bound_us
+        assert compiled.plan_straight(sizes).time_us == planner_of("dgx-h100:2", None).plan_straight(sizes).time_us
+
+
+def test_nodes_on_different_rails_share_the_rails_that_others_need() -> None:
+    group = (0, 1, 2, 8, 9, 16, 17, 18, 19)  # Nodes of three, two and four rails.
+    plan = planner_of("dgx-h100:3", group).plan(np.full((9, 9), 1 << 23))
+    assert_right("dgx-h100:3", group, np.full((9, 9), 1 << 23), plan)
+    assert plan.time_us <= 1.03 * plan.bound_us
