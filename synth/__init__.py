@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from emit.library.selection.shim_plans import mscclpp_plan_dir
     from runtime.mscclpp import Plans
     from synth.app.documents import json_schema
+    from synth.app.question import alltoallv_planner
     from synth.app.sends import SendTable, load
     from synth.app.synthesis import Synthesis, synthesize
     from topologies.errors import InputError
@@ -40,6 +41,7 @@ __all__ = [
     "SendTable",
     "Synthesis",
     "__version__",
+    "alltoallv_planner",
     "json_schema",
     "load",
     "load_library",
@@ -56,6 +58,7 @@ _MODULES = {
     "Selector": "emit.library",
     "SendTable": "synth.app.sends",
     "Synthesis": "synth.app.synthesis",
+    "alltoallv_planner": "synth.app.question",
     "json_schema": "synth.app.documents",
     "load": "synth.app.sends",
     "load_library": "emit.library",

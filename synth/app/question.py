@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from synth.app.arguments import QuestionArguments
 from synth.engines.flow.quotients import quotient_question
 from synth.engines.registry import engines_named
 from synth.engines.request import Options
+from synth.engines.skewed.planner import Planner, prepare
 from synth.model.collective import Collective, Floats
 from synth.model.deadline import now
 from synth.model.numbers import as_flag, as_seconds, as_text, as_texts, whole, whole_numbers
@@ -22,11 +24,13 @@ from synth.search.budget import check_budget
 from synth.search.question import Question
 from synth.search.settings import NONE, TargetSettings
 from topologies.costed import costs_omit_switch_ops, with_protocols
+from topologies.costs import Costs
 from topologies.errors import InputError
 from topologies.faults.apply import apply_faults
 from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks
 from topologies.graphs import from_networkx, is_graph
 from topologies.load import apply_costs, load
+from topologies.text.fields import shown
 from topologies.topology import Topology, without_switch_ops
 
 
@@ -105,13 +109,38 @@ def block_sizes(arguments: QuestionArguments) -> Floats | None:
         raise InputError(f"{label}: a Collective has its own sizes; leave them out")
     kind = find_kind(parse_name(arguments.collective))
     if isinstance(sizes, str) and "," in sizes and not kind.by_pair:
-        return parse_size_list(sizes, label).astype(float)
+        table = parse_size_list(sizes, label).astype(float)
+        if not table.any():
+            raise InputError(f"{label} {shown(sizes)}: every size is 0; at least one rank must have data")
+        return table
     if isinstance(sizes, str | Path):
         return (read_sizes if kind.by_pair else read_size_list)(sizes).astype(float)
     try:
         return np.asarray(sizes, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"{label}: is no table of numbers; it must be the bytes of each block") from None
+
+
+def alltoallv_planner(
+    topo: str | Path | Topology, group: Sequence[int] | str | None = None, *, costs: str | Path | Costs = "none"
+) -> Planner:
+    """Prepare plans of all-to-alls whose sizes change at every call, as those of mixtures of experts.
+
+    `plan(sizes)` of the result then takes a matrix of bytes and returns sends with their times, and a proved bound,
+    within microseconds to milliseconds.
+
+    Args:
+        topo: A machine, a family, a file, a Topology, or a graph of networkx.
+        group: Ranks that take part, in order, or text such as `0,2,4-7`; None for all ranks.
+        costs: An executor's costs, as `synthesize` takes them; "none" for α and bandwidth only.
+
+    Raises:
+        InputError: An argument cannot be right, or the group's shape does not fit (see
+            `synth.engines.skewed.planner.prepare`).
+    """
+    arguments = QuestionArguments("alltoallv", topo, group, costs=costs)
+    topology = healthy_topology(arguments)
+    return prepare(topology, None if group is None else listed_ranks(arguments, "group", topology.nranks))
 
 
 def target_settings(arguments: QuestionArguments) -> TargetSettings:

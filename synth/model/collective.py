@@ -560,7 +560,9 @@ def named(name: str, nranks: int, chunks: int, root: int = 0, sizes: Floats | No
     else:
         collective = _collective_from_words(kind, nranks, root)
     if collective.nranks != nranks:
-        raise InputError(f"{kind.name}: has sizes for {collective.nranks} ranks; they must be for the group's {nranks}")
+        raise InputError(
+            f"{kind.name}: has sizes for {collective.nranks} ranks; they must be for the group's {nranks} ranks"
+        )
     return in_chunks(collective, chunks)
 
 

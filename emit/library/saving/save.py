@@ -69,10 +69,10 @@ class Saved:
     def paths(self) -> list[Path]:
         """Return the paths of all new files: the executor's files, the index, then schedules and proofs.
 
-        The executor's files include those of the other form of calls.
+        They include those of the other form of calls; what both forms name is there once.
         """
         new_paths = [*self._new(), *(self.other_form._new() if self.other_form else [])]
-        stored = [paths[kind] for paths in self._new() for kind in FILE_KINDS[1:] if kind in paths]
+        stored = [*dict.fromkeys(paths[kind] for paths in new_paths for kind in FILE_KINDS[1:] if kind in paths)]
         index = [] if self.index is None else [self.index]
         return [paths["file"] for paths in new_paths if "file" in paths] + index + stored
 
@@ -449,6 +449,11 @@ def _place_schedules(
         for placed_file in own:
             placed_file.entry = placed_file.entry.restated(**stored[number])
             new_files.remove(placed_file)
+    # The other form of calls may be served by algorithms of its own.
+    for placed_file in new_files if proof else ():
+        if (offer := placed_file.file.offer) is not None and not offer.library and offer not in usual.result.ranges:
+            name = Path(placed_file.entry.file).stem
+            placed_file.entry = placed_file.entry.restated(**_place_schedule(library, usual.result, offer, name, proof))
     return stored
 
 

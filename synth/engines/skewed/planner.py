@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from synth.engines.skewed.columns import (
     BAD,
@@ -177,18 +177,19 @@ class Planner:
         arguments: tuple[Any, ...] = (*chain.from_iterable((part.array, part.at) for part in parts), *self._state)
         self._arguments = tuple(memoryview(column) for column in arguments) if self._run.interpreted else arguments
 
-    def plan(self, sizes: NDArray[np.int64]) -> Plan:
+    def plan(self, sizes: ArrayLike) -> Plan:
         """Plan an all-to-all; the same sizes give the same plan, which is never slower than straight paths.
 
         Args:
-            sizes: Bytes from position i to position j, int64, shape (k, k), at most 2³⁶ each; the diagonal is ignored.
+            sizes: Bytes from position i to position j, whole numbers, shape (k, k), at most 2³⁶ each; the diagonal is
+                ignored. An int64 array in C order is not copied.
 
         Raises:
             InputError: The sizes have another shape or type, or one is negative or too large.
         """
         return self._planned(sizes, only_straight=False)
 
-    def plan_straight(self, sizes: NDArray[np.int64]) -> Plan:
+    def plan_straight(self, sizes: ArrayLike) -> Plan:
         """Send every block whole and straight, each rank's in the order of the ranks behind it; else as `plan`.
 
         A block goes over the link from its source to its goal. If there is none, it leaves at its source's rail and is
@@ -196,7 +197,7 @@ class Planner:
         """
         return self._planned(sizes, only_straight=True)
 
-    def bound(self, sizes: NDArray[np.int64]) -> float:
+    def bound(self, sizes: ArrayLike) -> float:
         """Return a time in µs that no schedule of these sizes can beat, as `Plan.bound_us`.
 
         It is the largest of these terms, after the start of the call where an executor's costs are on. A send of b
@@ -224,7 +225,7 @@ class Planner:
         figures = (c[name] for name in ("rank_us", "rank_alpha_us", "node_us", "node_alpha_us", "least_us"))
         return float(run(bound_us, column, k, n, c["pair"], c["rank"], *figures, s.net.start_us)) if total else 0.0
 
-    def _planned(self, sizes: NDArray[np.int64], only_straight: bool) -> Plan:
+    def _planned(self, sizes: ArrayLike, only_straight: bool) -> Plan:
         """Return the plan, or the plan of straight paths; InputError as `plan`."""
         column = self._column(sizes)
         while (kind := self._run(plan_into, column, *self._numbers, only_straight, *self._arguments)) == FULL:
@@ -236,16 +237,17 @@ class Planner:
         of_sends = [column[:sends].copy() for column in self._outputs[kind][4:]]
         return Plan._make((*of_chunks, *of_sends, time_us, bound, kind == STRAIGHT))
 
-    def _column(self, sizes: NDArray[np.int64]) -> Any:
+    def _column(self, sizes: ArrayLike) -> Any:
         """Return the sizes as a flat column.
 
         Raises:
             InputError: They have another shape or type.
         """
-        k = self.shape.nranks
-        if sizes.shape != (k, k) or sizes.dtype != np.int64:
-            raise InputError(f"sizes: are {sizes.dtype} of shape {sizes.shape}; they must be int64 of shape {(k, k)}")
-        column: Any = np.ascontiguousarray(sizes).reshape(-1)
+        k, table = self.shape.nranks, _table(sizes)
+        if table.shape != (k, k) or table.dtype.kind not in "iu":
+            form = f"whole numbers of shape {(k, k)}"
+            raise InputError(f"sizes: are {table.dtype} of shape {table.shape}; they must be {form}")
+        column: Any = np.ascontiguousarray(table, dtype=np.int64).reshape(-1)
         return memoryview(column) if self._run.interpreted else column
 
     def _grow(self) -> None:
@@ -258,7 +260,16 @@ class Planner:
             raise InputError("sizes: their plan has too many chunks to fit in memory")
         self._make_room(2 * self._room)
 
-    def _refuse(self, sizes: NDArray[np.int64]) -> None:
+    def _refuse(self, sizes: ArrayLike) -> None:
         """Raise InputError for the first size that is negative or too large."""
-        i, j = np.argwhere((sizes < 0) | (sizes > MOST_BYTES))[0].tolist()
-        raise InputError(f"sizes: {sizes[i, j]} bytes from {i} to {j}; a size must be from 0 to 2³⁶ bytes")
+        table = _table(sizes)
+        i, j = np.argwhere((table < 0) | (table > MOST_BYTES))[0].tolist()
+        raise InputError(f"sizes: {table[i, j]} bytes from {i} to {j}; a size must be from 0 to 2³⁶ bytes")
+
+
+def _table(sizes: ArrayLike) -> NDArray[Any]:
+    """Return sizes as an array of any type; InputError where they are no table."""
+    try:
+        return np.asarray(sizes)
+    except ValueError:
+        raise InputError("sizes: have rows of different lengths; they must be a square of whole numbers") from None

@@ -115,7 +115,7 @@ def test_a_text_that_is_no_formula_is_refused(text: str) -> None:
         (CALL + 'overlaps = ["x"]\n', "call 1 overlaps: 'x' is no call"),
         (CALL + "size = 4\n", "call 1: field 'size' is not known"),
         (CALL.replace("all_reduce", "allredduce"), "call 1: collective: 'allredduce' is not known; did you mean"),
-        (CALL.replace("all_reduce", "alltoallv"), "needs a size for every pair"),
+        (CALL.replace("all_reduce", "alltoallv"), "needs sizes of blocks"),
         (CALL.replace('over = ["dp"]\n', ""), "call 1: has no over"),
         ("", "has no calls"),
         ("call = 3", "has no calls"),

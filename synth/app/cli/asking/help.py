@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ _USUAL = {
         "topo": "Network: a name (synth topo list), as dgx-a100:2, or a file.",
         "group": "Ranks that take part, in this order. Default: all.",
         "root": "Root. Default: the group's first rank.",
-        "file": "Matrix of bytes, as CSV or JSON.",
+        "sizes": "Bytes of each block: a list, or a CSV or JSON file.",
         "relay": "Others that may forward, or all. Default: none.",
         "size": "Size of one message, as 64K or 1M. Default: all sizes.",
         "without": "Part that is broken, as link:0-1 or rank:17; repeat.",
@@ -77,7 +78,8 @@ class HelpfulCommand(click.Command):
                 formatter.write_dl(rows)
         others = [option.opts[0] for option in options.values() if not option.is_eager]
         formatter.write_paragraph()
-        formatter.write_text(f"--help-all also explains {', '.join(others)}.")
+        text = f"--help-all also explains {', '.join(others)}."
+        formatter.write(f"{fill(text, formatter.width, break_on_hyphens=False)}\n")
 
 
 def _spelled(option: click.Option) -> str:

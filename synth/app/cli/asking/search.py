@@ -179,7 +179,8 @@ def collective_command(kind: CollectiveKind) -> click.Command:
         second_example, metavar = "", "FILE"
         text = "Read the matrix of bytes from this CSV or JSON file."
         if not kind.by_pair:
-            second_example = f"synth {kind.name} --topo ring:4 --sizes 1M,0,3M,2M --budget 5s\n"
+            example = f"synth {kind.name} --topo dgx-a100 --group 0-3 --sizes 1M,0,3M,2M"
+            second_example = f"synth {kind.name} --topo ring:4 --sizes 4K,4K,0,64K --budget 5s\n"
             text, metavar = "Set the bytes of each rank's block, as 1M,0,3M, or name a file of them.", "LIST|FILE"
         own_options.append(click.Option(["--sizes"], required=True, metavar=metavar, help=text))
     else:

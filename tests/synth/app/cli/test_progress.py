@@ -10,12 +10,14 @@ import pytest
 from synth import synthesize
 from synth.app.cli import progress
 from synth.app.cli.asking.answer import progress_line
+from tests.synth.app.cli import calling
 from tests.synth.app.cli.calling import Call
 
 
 def test_a_check_counts_schedules_and_files(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = synthesize("allgather", "ring:4", engine="route").save("lib", proof=True)
     monkeypatch.setattr(progress, "_LOGGED_S", 0.0)
+    monkeypatch.setattr(calling, "_PROGRESS", "nothing is left out of what the command says")
     answer = synth("library", "check", "lib")
     assert answer.code == 0
     lines = [line for line in answer.err.splitlines() if line.startswith("checking: ")]

@@ -94,7 +94,8 @@ def test_sizes_that_are_no_sizes_are_refused_in_one_line() -> None:
     planner = planner_of("full:2", None)
     for sizes, words in (
         (np.zeros((3, 3), dtype=np.int64), "shape"),
-        (np.zeros((2, 2)), "int64"),
+        (np.zeros((2, 2)), "whole numbers"),
+        ([[0], [1, 2]], "different lengths"),
         (np.array([[0, -1], [0, 0]]), "-1 bytes from 0 to 1"),
         (np.array([[0, 0], [1 << 60, 0]]), "from 1 to 0"),
     ):
