@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import gcd
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -416,8 +417,9 @@ def _sizes(table: Fields, nranks: int) -> tuple[int, ...]:
     """Return the sizes of blocks in an entry, as many as ranks or as pairs of ranks; none if the field is missing."""
     sizes = table.values.get("sizes", [])
     is_list = isinstance(sizes, list) and all(type(size) is int and 0 <= size <= _MOST for size in sizes)
-    if not is_list or len(sizes) not in (0, nranks, nranks * nranks):
-        table.fail("sizes", "must be an array of whole numbers, one for each rank, or for each pair of ranks")
+    if not is_list or len(sizes) not in (0, nranks, nranks * nranks) or (sizes and gcd(*sizes) != 1):
+        form = "an array of whole numbers without a common divisor"
+        table.fail("sizes", f"must be {form}, one for each rank, or for each pair of ranks")
     return tuple(sizes)
 
 

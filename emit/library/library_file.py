@@ -302,11 +302,12 @@ def states_goal(entry: IndexEntry, problem: Problem) -> bool:
         cuts.append(subdivided(whole, count) for count in (cells,))
     if type(chunks) is int and 0 < chunks <= _MOST_CHUNKS:  # The chunks differ in size.
         cuts.append(common_chunk(cut).cells for cut in every_cut(whole, max(1, chunks // whole.chunks)))
+    stated_by_place = _by_place(stated)
     for cells_of_cuts in cuts:
         with suppress(InputError):  # The goal is too large for memory.
             for collective in cells_of_cuts:
-                goal = goal_columns(collective)
-                if _by_place(stated) == _by_place(goal):
+                is_as_large = len(collective.pre) == len(stated["initial"][0])
+                if is_as_large and _by_place(goal_columns(collective)) == stated_by_place:
                     return bool(stated["nranks"] == problem.nranks)
     return False
 

@@ -23,7 +23,7 @@ from synth.model.sizes import parse_size, parse_size_list, read_size_list, read_
 from synth.search.budget import check_budget
 from synth.search.question import Question
 from synth.search.settings import NONE, TargetSettings
-from topologies.costed import costs_omit_switch_ops, with_protocols
+from topologies.costed import costs_omit_switch_ops, with_protocol, with_protocols
 from topologies.costs import Costs
 from topologies.errors import InputError
 from topologies.faults.apply import apply_faults
@@ -122,8 +122,9 @@ def block_sizes(arguments: QuestionArguments) -> Floats | None:
 
 
 def alltoallv_planner(
-    topo: str | Path | Topology, group: Sequence[int] | str | None = None, *, costs: str | Path | Costs = "none"
-) -> Planner:
+    topo: str | Path | Topology, group: Sequence[int] | str | None = None, *,
+    costs: str | Path | Costs = "none", protocol: str = "Simple",
+) -> Planner:  # fmt: skip
     """Prepare plans of all-to-alls whose sizes change at every call, as those of mixtures of experts.
 
     `plan(sizes)` of the result then takes a matrix of bytes and returns sends with their times, and a proved bound,
@@ -133,14 +134,16 @@ def alltoallv_planner(
         topo: A machine, a family, a file, a Topology, or a graph of networkx.
         group: Ranks that take part, in order, or text such as `0,2,4-7`; None for all ranks.
         costs: An executor's costs, as `synthesize` takes them; "none" for α and bandwidth only.
+        protocol: Protocol whose costs count, where costs are on.
 
     Raises:
         InputError: An argument cannot be right, or the group's shape does not fit (see
             `synth.engines.skewed.planner.prepare`).
     """
     arguments = QuestionArguments("alltoallv", topo, group, costs=costs)
-    topology = healthy_topology(arguments)
-    return prepare(topology, None if group is None else listed_ranks(arguments, "group", topology.nranks))
+    topology = with_protocol(healthy_topology(arguments), as_text(protocol, "protocol"))
+    is_whole = group is None or (isinstance(group, str) and group == "all")
+    return prepare(topology, None if is_whole else listed_ranks(arguments, "group", topology.nranks))
 
 
 def target_settings(arguments: QuestionArguments) -> TargetSettings:

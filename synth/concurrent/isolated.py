@@ -178,7 +178,7 @@ def run_each_isolated(
             answers.append(answers[source])
         else:
             source_answer = answers[source]
-            refined = problem.with_chunks(source_answer.problem.collective.chunks // problem.collective.chunks)
+            refined = replace(problem, collective=source_answer.problem.collective)  # As the engine cut it.
             moved = isomorphic.translate_schedule(source_answer.problem, source_answer.schedule, refined, by)
             replay(refined, moved)
             answers.append(replace(source_answer, problem=refined, schedule=moved))

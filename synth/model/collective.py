@@ -52,7 +52,7 @@ class Collective:
         root: The root's position in the group; 0 where there is no root.
         sizes: Sizes of the blocks, where they have sizes of their own, as whole numbers without a common divisor: one
             for each rank, or for alltoallv k² of them, row by row. Empty where blocks have one size, or where the
-            collective comes from a schedule's file.
+            sizes are not known.
         block: Number of each chunk's block, where blocks have sizes of their own (see `uneven`); int, shape (nchunks,).
             None where all blocks have as many chunks.
     """
@@ -277,7 +277,8 @@ def in_chunks(collective: Collective, chunks: int) -> Collective:
     """Return a collective with `chunks` times as many chunks a block.
 
     Blocks of one size are cut as `subdivided` does. Where blocks have sizes of their own, all of them are cut anew, a
-    large block into more chunks than a small one, so that all chunks are about as large; no block has fewer than one.
+    large block into more chunks than a small one, so that all chunks are about as large; no block has fewer than one,
+    or more than it has cells.
     The chunks of a block are whole cells of about equal size, of which the message has at most 1024, so that files,
     whose chunks have one size, need little padding.
 
@@ -504,12 +505,17 @@ def _without_common_divisor(sizes_bytes: Floats) -> tuple[int, ...]:
     """Return sizes as the least whole numbers with the same proportions, row by row, each below 2⁶².
 
     They are exact where such numbers exist, else rounded to 2⁻⁵² of the largest.
+
+    Raises:
+        InputError: A size is less than that, but not 0.
     """
     exact = [Fraction(size) for size in sizes_bytes.ravel().tolist()]
     unit = lcm(*(size.denominator for size in exact))
     counts = [int(size * unit) for size in exact]
     if max(counts) // gcd(*counts) >= 1 << 62:
         counts = [round(size / max(exact) * (1 << 52)) for size in exact]
+        if any(size > 0 and not count for size, count in zip(exact, counts, strict=True)):
+            raise InputError("sizes: differ by a factor of more than 10¹⁵; they must be bytes")
     divisor = gcd(*counts)
     return tuple(count // divisor for count in counts)
 

@@ -200,6 +200,8 @@ def _check_weight(
         entries = chunks * find_kind(name).entries(k) * (k if table.boolean("one_shot", False) else 1)
         if translations is not None:
             entries = max(1, k // math.prod(extent for _, extent in translations)) * k * max(1, _share(name, k, chunks))
+    elif "sizes" in table.values:  # They are compared with those of the whole collective.
+        entries = find_kind(find_kind(name).even).entries(k)
     needed = entries * _ENTRY_BYTES + _estimate_network(topology, members)
     allowed = _SMALL_BYTES + _BYTES_A_BYTE * file.size
     if needed > allowed:
@@ -345,7 +347,7 @@ def _with_sizes(stated: Collective, table: Fields) -> Collective:
         with suppress(InputError):
             plain = named(stated.name, k, 1, stated.root, in_shape(sizes, k))
             sized = replace(stated, sizes=plain.sizes)
-            if list(plain.sizes) == sizes and means_its_name(sized):
+            if plain.name == stated.name and list(plain.sizes) == sizes and means_its_name(sized):
                 return sized
     return table.fail("sizes", f"{shown(sizes)}; it must be the proportions of the blocks, as the chunks have them")
 
@@ -354,10 +356,11 @@ def means_its_name(stated: Collective) -> bool:
     """Return whether a collective moves the data that its name promises between the same ranks.
 
     Its chunks may have any number, order and size: of each set of holders and goals only the sum of the sizes counts,
-    to 10⁻⁶. A name that promises nothing (a pattern; blocks of sizes that are not stated) is always right.
+    to 10⁻⁶. The name of a pattern promises nothing and is always right; a name whose blocks have sizes of their own
+    never is without these.
     """
     if not find_kind(stated.name).by_name and not stated.sizes:
-        return True
+        return not find_kind(stated.name).even
     sizes = in_shape(stated.sizes, stated.nranks) if stated.sizes else None
     plain = named(stated.name, stated.nranks, 1, stated.root, sizes)
     amounts, named_amounts = _amounts(stated), _amounts(plain)

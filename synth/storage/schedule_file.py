@@ -135,7 +135,7 @@ class StoredSchedule:
         parts, remainder = divmod(own.collective.nchunks, target.collective.nchunks)
         if target.collective.sizes:  # Engines cut such blocks in different ways.
             is_same = is_cut_of(own.collective, target.collective)
-            target = replace(target, collective=own.collective)
+            target = replace(target, collective=replace(own.collective, sizes=target.collective.sizes))
         else:
             target = target.with_chunks(max(1, parts))
             fraction = target.collective.fraction

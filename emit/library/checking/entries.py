@@ -285,10 +285,11 @@ def _requirement(entry: IndexEntry, topology: Topology | None, problem: Problem 
 def _other_question(entry: IndexEntry, problem: Problem) -> Iterator[str]:
     """Yield how an entry's stored schedule is for another question: a line for each aspect that differs."""
     root = problem.group[problem.collective.root] if problem.collective.kind.rooted else None
-    of_schedule = problem.collective.name, problem.group, problem.relays, root, problem.topology.name
-    of_entry = entry.collective, entry.group, entry.relays, entry.root, entry.topology
+    sizes = problem.collective.sizes
+    of_schedule = problem.collective.name, problem.group, problem.relays, root, sizes, problem.topology.name
+    of_entry = entry.collective, entry.group, entry.relays, entry.root, entry.sizes, entry.topology
     for aspect, entry_value, schedule_value in zip(
-        ("collective", "group", "relays", "root", "topology"), of_entry, of_schedule, strict=True
+        ("collective", "group", "relays", "root", "sizes", "topology"), of_entry, of_schedule, strict=True
     ):
         if entry_value != schedule_value:
             words = [

@@ -278,6 +278,9 @@ def _stem(result: ConcurrentResult) -> str:
 
 
 def _digest(result: ConcurrentResult) -> str:
-    """Return eight hexadecimal digits for what is asked: each group's ranks, collective and size, relays, objective."""
-    members = [(m.ranks, m.collective.name, float(m.size_bytes)) for m in result.problem.members]
+    """Return eight hexadecimal digits for what is asked: groups' ranks, collectives and sizes, relays, objective."""
+    members = [
+        (m.ranks, m.collective.name, float(m.size_bytes), *([m.collective.sizes] if m.collective.sizes else []))
+        for m in result.problem.members
+    ]
     return f"{zlib.crc32(repr([*members, result.relay, result.objective]).encode()):08x}"

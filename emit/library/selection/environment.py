@@ -106,6 +106,7 @@ def _mixed(entries: Sequence[IndexEntry]) -> str:
 
 
 def _question(entry: IndexEntry) -> str:
-    """Return an entry's collective, topology, ranks and root in words."""
+    """Return an entry's collective, topology, ranks, root and sizes of blocks in words."""
     root = "" if entry.root is None else f" root {entry.root}"
-    return f"{entry.collective} on {entry.topology} group {format_listed(entry.communicator)}{root}"
+    sizes = f" sizes {format_listed(entry.sizes)}" if entry.sizes else ""
+    return f"{entry.collective} on {entry.topology} group {format_listed(entry.communicator)}{root}{sizes}"

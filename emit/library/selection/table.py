@@ -50,6 +50,8 @@ def table_bytes(entries: Sequence[IndexEntry], index: bytes, topology: str | Non
         raise InputError(f"--topology {topology}: the library has no file for it; it has files for {', '.join(names)}")
     # A look-up in C states no sizes of blocks.
     entries = Selector([entry for entry in entries if entry.topology == topology and not entry.sizes]).expanded()
+    if not entries:
+        raise InputError(f"the library has files only for blocks of different sizes on {topology}; a table has none")
     _check(entries)
     text, ranks = _TableText(), _TableRanks()
     texts = sorted({word.encode() for e in entries for word in (e.collective, e.target, e.protocol)})

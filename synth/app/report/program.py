@@ -125,7 +125,8 @@ def program_item(
         view = program_view(program, most_sends, goal)
     comparison_key: tuple[object, ...] = (program.nranks,)
     if entry is not None:
-        comparison_key = entry.group, entry.relays, 0 if entry.root is None else entry.group.index(entry.root)
+        root = 0 if entry.root is None else entry.group.index(entry.root)
+        comparison_key = entry.group, entry.relays, root, entry.sizes
     return Item(
         name=source.name,
         collective=program.collective,

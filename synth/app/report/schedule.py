@@ -83,7 +83,7 @@ def schedule_item(source: Source, most_sends: int) -> Item:
     return Item(
         name=source.name,
         collective=problem.collective.name,
-        comparison_key=(problem.group, problem.relays, problem.collective.root),
+        comparison_key=(problem.group, problem.relays, problem.collective.root, problem.collective.sizes),
         subtitle=_describe_group(problem),
         timing=timing,
         view=view,

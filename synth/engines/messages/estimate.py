@@ -94,14 +94,12 @@ def _uneven(
     phases = list[dict[tuple[int, int], float]]()
     for ahead in phases_of(count, form.radix):
         carried: dict[tuple[int, int], set[int]] = {}
+        lacking = [set(range(count)) - homes for homes in held]
         for distance in ahead:
             for node in range(count):
                 goal = (node + distance) % count
-                sent = (
-                    held[node]
-                    - held[goal]
-                    - {home for (_, to), homes in carried.items() if to == goal for home in homes}
-                )
+                sent = held[node] & lacking[goal]
+                lacking[goal] -= sent
                 if sent:
                     carried[node, goal] = sent
         for (_, goal), homes in carried.items():

@@ -58,7 +58,6 @@ def cut_as_planned(whole: Collective, plan: Plan, sizes: NDArray[np.int64]) -> C
         _places(goal, source, offset, k),
         nchunks=len(chunk),
         sizes=whole.sizes,
-        block=number[source, goal],
     )
 
 

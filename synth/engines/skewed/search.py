@@ -29,6 +29,8 @@ def accepts(problem: Problem, options: Options) -> str:
         return "skewed is for alltoallv"
     if problem.quotient is not None or problem.allowed_holders is not None or problem.relays:
         return "skewed takes one group without relays, and no quotient problems"
+    if problem.protocols:
+        return "skewed takes one protocol of an executor's costs at a time"
     if problem.collective.chunks != 1 or options.pinned:
         return "skewed cuts blocks by itself; leave --chunks, --steps and --rounds out"
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from emit.msccl.read import read_msccl
 from runtime.bench import Settings, measure
 from runtime.host.executor import HostExecutor
 from synth.solvers.workers import Workers
+from synth.storage.problem import means_its_name
+from synth.storage.schedule_file import load_schedule
 from topologies.errors import InputError
 
 SHAPES = ([3000, 1000, 0, 2000], [1000, 1000, 1000, 1000], [1, 0, 0, 5])
@@ -62,20 +65,49 @@ def test_every_file_does_what_its_sizes_say(library: Path) -> None:
     assert not report.unproved.keys() - {"vs_baseline"}
 
 
+def test_a_schedule_of_other_sizes_proves_nothing(library: Path, tmp_path: Path) -> None:
+    copied(library, tmp_path)
+    index = json.loads((tmp_path / INDEX).read_text())
+    first, other = (
+        next(row for row in index["algorithms"] if row["sizes"] == sizes) for sizes in ([3, 1, 0, 2], [1, 1, 1, 1])
+    )
+    for key in ("schedule", "proof_file"):
+        first[key] = other[key]
+        first["sha256"][key] = other["sha256"][key]
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    report = check_library(tmp_path, load_index(tmp_path))
+    assert any("sizes" in why for _, why in report.wrong), report.wrong
+
+
+def test_a_schedule_named_uneven_must_state_its_sizes(library: Path) -> None:
+    entry = load_index(library)[0]
+    assert entry.schedule is not None
+    stored = load_schedule(library / entry.schedule)
+    assert stored.as_named
+    assert means_its_name(stored.problem.collective)
+    assert not means_its_name(replace(stored.problem.collective, sizes=()))
+    assert not means_its_name(replace(stored.problem.collective, sizes=(2, 3, 5, 7)))
+
+
+def copied(library: Path, folder: Path) -> None:
+    """Copy a library's files to a folder."""
+    for path in library.rglob("*"):
+        if path.is_file():
+            target = folder / path.relative_to(library)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+
+
 def test_sizes_that_are_not_those_of_the_file_are_found(library: Path, tmp_path: Path) -> None:
     index = json.loads((library / INDEX).read_text())
     number = next(n for n, row in enumerate(index["algorithms"]) if row["sizes"] == [3, 1, 0, 2])
     for wrong in ([3, 1, 1, 1], [2, 1, 0, 3]):
         copy = tmp_path / f"copy{wrong[2]}"
-        for path in library.rglob("*"):
-            if path.is_file():
-                target = copy / path.relative_to(library)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(path.read_bytes())
+        copied(library, copy)
         index["algorithms"][number]["sizes"] = wrong
         (copy / INDEX).write_text(json.dumps(index))
         assert check_library(copy, load_index(copy)).wrong
-    for malformed in ([1, 2], "3,1,0,2", [1, 2, 3, -4], [1.5, 1, 1, 1], [1, 2, 3, True]):
+    for malformed in ([1, 2], "3,1,0,2", [1, 2, 3, -4], [1.5, 1, 1, 1], [1, 2, 3, True], [2, 4, 0, 2]):
         index["algorithms"][number]["sizes"] = malformed
         (tmp_path / INDEX).write_text(json.dumps(index))
         with pytest.raises(InputError, match="sizes"):

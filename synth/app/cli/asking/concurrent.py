@@ -43,7 +43,7 @@ from synth.concurrent.result import ConcurrentResult, statement
 from synth.concurrent.search import plan
 from synth.concurrent.union import Member
 from synth.model.collective import Collective, named
-from synth.model.registry import parse_name
+from synth.model.registry import find_kind, parse_name
 from synth.model.sizes import parse_size
 from synth.model.text import as_file_name, format_count, format_time
 from synth.parallelism.reduction.program_plans import PROGRAMS, program_plans
@@ -194,7 +194,13 @@ def parse_members(
         match = _PART.fullmatch(part)
         assert match is not None
         with _of_groups():
-            group_collective = collective if match["name"] is None else parse_name(match["name"])
+            name = None if match["name"] is None else parse_name(match["name"])
+            is_own = name is None or (isinstance(collective, Collective) and collective.name == name)
+            group_collective = collective if is_own or name is None else name
+            if isinstance(group_collective, str) and find_kind(parse_name(group_collective)).even:
+                raise InputError(
+                    f"{group_collective}: only the command's own collective can have sizes of blocks (--sizes)"
+                )
         for ranks in parse_groups(match["ranks"], topology, dead, lists):
             with _of_groups():
                 resolved = (

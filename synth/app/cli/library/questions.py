@@ -242,7 +242,11 @@ def _vs(values: Mapping[str, Any], libraries: Sequence[str]) -> tuple[str, ...]:
 @click.option(
     "--root", type=int, metavar="RANK", help="Use this rank of the topology as the root. Default: the group's first."
 )
-@click.option("--sizes", metavar="LIST", help="Pick for blocks of these proportions, as 3,0,1. Default: equal blocks.")
+@click.option(
+    "--sizes",
+    metavar="LIST",
+    help="Pick for blocks of these proportions, as 3,0,1 (alltoallv: row by row). Default: equal blocks.",
+)
 @click.option("--target", metavar="NAME", help="Pick only this executor's file. Default: each executor's.")
 @click.option("--topology", metavar="NAME", help="Use this topology, if the library has files for several.")
 @click.option(
