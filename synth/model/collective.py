@@ -277,10 +277,9 @@ def in_chunks(collective: Collective, chunks: int) -> Collective:
     """Return a collective with `chunks` times as many chunks a block.
 
     Blocks of one size are cut as `subdivided` does. Where blocks have sizes of their own, all of them are cut anew, a
-    large block into more chunks than a small one, so that all chunks are about as large; no block has fewer than one,
-    or more than it has cells.
-    The chunks of a block are whole cells of about equal size, of which the message has at most 1024, so that files,
-    whose chunks have one size, need little padding.
+    large block into more chunks than a small one, so that all chunks are about as large. Chunks are whole cells, of
+    which the message has at most 1024, so that files, whose chunks have one size, need little padding. A block has at
+    least one chunk, and no more than it has cells.
 
     Raises:
         InputError: A condition would have more than 40 million rows.
