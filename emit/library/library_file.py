@@ -139,8 +139,7 @@ def network_digest(problem: Problem) -> str:
     """Return a digest of what a question's names do not say: the network of its ranks, and what a pattern asks for.
 
     It is 16 hexadecimal digits, which do not depend on the chunks of a collective that its name states, nor on how
-    blocks of different sizes are cut. Limits and the
-    nodes of the ranks count as parts of the network.
+    blocks of different sizes are cut. Limits and the nodes of the ranks count as parts of the network.
     """
     net, collective = problem.network, problem.collective
     columns: list[NDArray[Any]] = [
@@ -293,23 +292,32 @@ def states_goal(entry: IndexEntry, problem: Problem) -> bool:
 
     The numbers of its initial cells and of its `chunks` tell how the problem's collective may be cut.
     """
-    stated, whole = entry.stated_goal, problem.collective
+    stated = entry.stated_goal
     assert stated is not None
-    cells, remainder = divmod(len(stated["initial"][0]), len(whole.pre))
-    chunks = entry.row.get("chunks")
-    cuts: list[Iterator[Collective]] = []
-    if cells and not remainder:
-        cuts.append(subdivided(whole, count) for count in (cells,))
-    if type(chunks) is int and 0 < chunks <= _MOST_CHUNKS:  # The chunks differ in size.
-        cuts.append(common_chunk(cut).cells for cut in every_cut(whole, max(1, chunks // whole.chunks)))
-    stated_by_place = _by_place(stated)
-    for cells_of_cuts in cuts:
-        with suppress(InputError):  # The goal is too large for memory.
-            for collective in cells_of_cuts:
-                is_as_large = len(collective.pre) == len(stated["initial"][0])
-                if is_as_large and _by_place(goal_columns(collective)) == stated_by_place:
-                    return bool(stated["nranks"] == problem.nranks)
+    ncells, stated_by_place = len(stated["initial"][0]), _by_place(stated)
+    with suppress(InputError):  # The goal is too large for memory.
+        for cells in _possible_cells(problem.collective, ncells, entry.row.get("chunks")):
+            if len(cells.pre) == ncells and _by_place(goal_columns(cells)) == stated_by_place:
+                return bool(stated["nranks"] == problem.nranks)
     return False
+
+
+def _possible_cells(whole: Collective, ncells: int, chunks: object) -> Iterator[Collective]:
+    """Yield a collective in each way in which engines and files may have cut it into cells of one size.
+
+    Args:
+        whole: The collective, with one chunk a block.
+        ncells: Number of cells that all ranks hold at first.
+        chunks: Chunks of a block as an index states them, unchecked.
+
+    Raises:
+        InputError: A cut would not fit in memory.
+    """
+    parts, remainder = divmod(ncells, len(whole.pre))
+    if parts and not remainder:
+        yield subdivided(whole, parts)
+    if type(chunks) is int and 0 < chunks <= _MOST_CHUNKS:  # The chunks differ in size.
+        yield from (common_chunk(cut).cells for cut in every_cut(whole, max(1, chunks // whole.chunks)))
 
 
 def _by_place(goal: Mapping[str, Any]) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:

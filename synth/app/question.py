@@ -55,8 +55,7 @@ def make_question(arguments: QuestionArguments) -> Question:
     topology = apply_faults(healthy, without, as_texts(arguments.degrade, "degrade"))
     dead, relay = dead_ranks(healthy, without), arguments.relay
     sizes = block_sizes(arguments)
-    is_whole = arguments.group is None or (isinstance(arguments.group, str) and arguments.group == "all")
-    group = None if is_whole else listed_ranks(arguments, "group", healthy.nranks)
+    group = _group(arguments, healthy.nranks)
     if not isinstance(relay, str) or relay not in ("none", "all"):
         relay = listed_ranks(arguments, "relay", healthy.nranks)
     members = list(live_ranks(healthy, dead, group, "group"))
@@ -142,8 +141,7 @@ def alltoallv_planner(
     """
     arguments = QuestionArguments("alltoallv", topo, group, costs=costs)
     topology = with_protocol(healthy_topology(arguments), as_text(protocol, "protocol"))
-    is_whole = group is None or (isinstance(group, str) and group == "all")
-    return prepare(topology, None if is_whole else listed_ranks(arguments, "group", topology.nranks))
+    return prepare(topology, _group(arguments, topology.nranks))
 
 
 def target_settings(arguments: QuestionArguments) -> TargetSettings:
@@ -174,6 +172,16 @@ def size_in_bytes(value: int | str, name: str) -> int:
         InputError: The value is no size.
     """
     return parse_size(value if isinstance(value, str) else str(whole(value, name)), name)
+
+
+def _group(arguments: QuestionArguments, nranks: int) -> tuple[int, ...] | None:
+    """Return the group's ranks in the order written, as `listed_ranks` does; None for all ranks of the topology.
+
+    Raises:
+        InputError: The group is neither a list nor text.
+    """
+    is_whole = arguments.group is None or (isinstance(arguments.group, str) and arguments.group == "all")
+    return None if is_whole else listed_ranks(arguments, "group", nranks)
 
 
 def listed_ranks(arguments: QuestionArguments, argument: str, nranks: int) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from math import gcd, lcm
 import numpy as np
 from numpy.typing import NDArray
 
+from synth.model.numbers import without_common_divisor
 from synth.model.registry import AHEAD, BUFFER, EVERY, KINDS, OWN, PAIR, ROOT, CollectiveKind, find_kind, parse_name
 from topologies.arrays import grouped, positions
 from topologies.errors import InputError
@@ -27,6 +28,7 @@ Bools = NDArray[np.bool_]
 MAX_ENTRIES = 40_000_000  # rows of `pre` or `post`
 # The most cells of one size in a rank's fullest buffer. An instruction moves at most 71 cells, so a block takes a few.
 MOST_CELLS = 1024
+LEAST_CELLS = 64  # With fewer cells one block in twenty would be padding.
 _FEW_BLOCKS = 20_000  # Number of blocks up to which several sizes of cells are tried.
 MAX_CELLS = 1_500_000_000  # cells of the dense tables `holds` and `wants`, one byte each
 
@@ -132,6 +134,21 @@ class Collective:
             return (np.arange(self.nchunks) % self.chunks) / self.chunks
         count = np.bincount(self.block)
         return _place_within(self.block, len(count)) / count[self.block]
+
+    @cached_property
+    def cells_of_blocks(self) -> Ints:
+        """Return the number of cells of each block, at least 1, where blocks have sizes of their own; shape (blocks,).
+
+        Of 64 to 1024 cells of one size in a message, the number is chosen that leaves least of the cells empty, to a
+        thousandth; the largest such number.
+        """
+        assert self.block is not None  # Blocks of one size are cut without cells.
+        share: Floats = np.bincount(self.block, self.fraction).astype(np.float64)
+        numbers = range(LEAST_CELLS, MOST_CELLS + 1) if len(share) <= _FEW_BLOCKS else (MOST_CELLS,)
+        cuts: dict[int, Floats] = {number: np.ceil(share * number * (1 - 1e-9)) for number in numbers}
+        whole = float(share.sum())
+        best = min(cuts, key=lambda number: (round(float(cuts[number].sum()) / number / whole, 3), -number))
+        return np.maximum(1, cuts[best]).astype(np.int64)
 
     @property
     def kind(self) -> CollectiveKind:
@@ -287,7 +304,7 @@ def in_chunks(collective: Collective, chunks: int) -> Collective:
     if collective.block is None or chunks == 1:
         return subdivided(collective, chunks)
     share: Floats = np.bincount(collective.block, collective.fraction).astype(np.float64)
-    ncells = _cells_of_blocks(share)
+    ncells = collective.cells_of_blocks
     wanted = np.ceil(share / share.mean() * collective.chunks * chunks - 1e-6)
     nparts = np.clip(wanted, 1, ncells).astype(np.int64)
     block, part = np.repeat(np.arange(len(share)), nparts), positions(nparts)
@@ -392,21 +409,6 @@ def chunks_of_chunks(whole: Collective, cut: Collective, chunks: Ints) -> Ints:
     return candidates[np.argsort(cut.place_in_block[candidates], kind="stable")]
 
 
-def _cells_of_blocks(share: Floats) -> Ints:
-    """Return the number of cells of each block, at least 1, such that cells of one size hold the blocks best.
-
-    Of 64 to 1024 cells in a message, the number is chosen that leaves least of the cells empty, to a thousandth; the
-    largest such number.
-
-    Args:
-        share: Size of each block / message size, shape (blocks,).
-    """
-    numbers = range(64, MOST_CELLS + 1) if len(share) <= _FEW_BLOCKS else (MOST_CELLS,)
-    cuts = {number: np.ceil(share * number * (1 - 1e-9)) for number in numbers}
-    best = min(cuts, key=lambda number: (round(float(cuts[number].sum()) / number / float(share.sum()), 3), -number))
-    return np.maximum(1, cuts[best]).astype(np.int64)
-
-
 def one_shot(collective: Collective) -> Collective:
     """Return an all-reduce in which every rank that wants the result has its own sum of the same data.
 
@@ -489,18 +491,23 @@ def uneven(name: str, sizes_bytes: Sequence[float] | Sequence[Sequence[float]] |
         nchunks=int(is_kept.sum()),
         reduces=KINDS[kind.even].reduces,
         root=even.root,
-        sizes=_without_common_divisor(table),
+        sizes=_whole_proportions(table),
         block=np.arange(int(is_kept.sum())),
     )
 
 
-def in_shape(sizes: Sequence[int], nranks: int) -> Floats:
-    """Return sizes of blocks as `uneven` takes them: shape (k,), or (k, k) if there is one for each pair of ranks."""
+def in_shape(sizes: Sequence[int], nranks: int) -> Floats | None:
+    """Return sizes of blocks as `named` takes them, shape (k,) or (k, k); None where there are none.
+
+    The shape is (k, k) if there is a size for each pair of the `nranks` ranks.
+    """
+    if not len(sizes):
+        return None
     table = np.array(sizes, dtype=np.float64)
     return table.reshape(nranks, nranks) if len(sizes) == nranks * nranks else table
 
 
-def _without_common_divisor(sizes_bytes: Floats) -> tuple[int, ...]:
+def _whole_proportions(sizes_bytes: Floats) -> tuple[int, ...]:
     """Return sizes as the least whole numbers with the same proportions, row by row, each below 2⁶².
 
     They are exact where such numbers exist, else rounded to 2⁻⁵² of the largest.
@@ -515,8 +522,7 @@ def _without_common_divisor(sizes_bytes: Floats) -> tuple[int, ...]:
         counts = [round(size / max(exact) * (1 << 52)) for size in exact]
         if any(size > 0 and not count for size, count in zip(exact, counts, strict=True)):
             raise InputError("sizes: differ by a factor of more than 10¹⁵; they must be bytes")
-    divisor = gcd(*counts)
-    return tuple(count // divisor for count in counts)
+    return without_common_divisor(counts)
 
 
 def _place_within(owner: Ints, k: int) -> Ints:

@@ -14,10 +14,9 @@ from math import lcm
 
 import numpy as np
 
-from synth.model.collective import MOST_CELLS, Collective, Floats, Ints, subdivided
+from synth.model.collective import LEAST_CELLS, MOST_CELLS, Collective, Floats, Ints, subdivided
 from topologies.arrays import positions
 
-_LEAST_CELLS = 64  # With fewer cells one block in twenty would be padding.
 _EQUAL = 1e-9  # Sizes that differ by less count as equal.
 
 
@@ -70,7 +69,7 @@ def common_chunk(collective: Collective, most_cells: int = MOST_CELLS) -> Common
         count = nearest.astype(np.int64)
     else:
         cuts = [
-            _padded(collective, weight, fullest / cells) for cells in range(min(_LEAST_CELLS, most_cells), most_cells)
+            _padded(collective, weight, fullest / cells) for cells in range(min(LEAST_CELLS, most_cells), most_cells)
         ]
         padding, count = min(cuts, key=lambda cut: (round(cut[0], 6), int(cut[1].sum())))
     return CommonChunk(_in_cells(collective, count), np.cumsum(count) - count, count, padding)

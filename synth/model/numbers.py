@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +139,9 @@ def as_folder(value: Any, label: str) -> Path:
 def _shown_value(value: object) -> str:
     """Return a user's value as one short line for a message: a bool as Python writes it, others as `shown` does."""
     return str(value) if isinstance(value, bool) else shown(value)
+
+
+def without_common_divisor(numbers: Sequence[int]) -> tuple[int, ...]:
+    """Return whole numbers divided by their greatest common divisor; if all are 0 they stay."""
+    divisor = max(1, math.gcd(*numbers))
+    return tuple(number // divisor for number in numbers)

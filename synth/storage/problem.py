@@ -346,9 +346,8 @@ def _with_sizes(stated: Collective, table: Fields) -> Collective:
     if isinstance(sizes, list) and all(type(size) is int and 0 <= size < 1 << 62 for size in sizes):
         with suppress(InputError):
             plain = named(stated.name, k, 1, stated.root, in_shape(sizes, k))
-            sized = replace(stated, sizes=plain.sizes)
-            if plain.name == stated.name and list(plain.sizes) == sizes and means_its_name(sized):
-                return sized
+            if plain.name == stated.name and list(plain.sizes) == sizes and _moves_as(stated, plain):
+                return replace(stated, sizes=plain.sizes)
     return table.fail("sizes", f"{shown(sizes)}; it must be the proportions of the blocks, as the chunks have them")
 
 
@@ -361,8 +360,12 @@ def means_its_name(stated: Collective) -> bool:
     """
     if not find_kind(stated.name).by_name and not stated.sizes:
         return not find_kind(stated.name).even
-    sizes = in_shape(stated.sizes, stated.nranks) if stated.sizes else None
-    plain = named(stated.name, stated.nranks, 1, stated.root, sizes)
+    sizes = in_shape(stated.sizes, stated.nranks)
+    return _moves_as(stated, named(stated.name, stated.nranks, 1, stated.root, sizes))
+
+
+def _moves_as(stated: Collective, plain: Collective) -> bool:
+    """Return whether two collectives move as much, to 10⁻⁶, from each set of holders to each set of goals."""
     amounts, named_amounts = _amounts(stated), _amounts(plain)
     return amounts.keys() == named_amounts.keys() and all(
         math.isclose(amounts[key], named_amounts[key], rel_tol=1e-6) for key in named_amounts

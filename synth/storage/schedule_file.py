@@ -104,7 +104,7 @@ class StoredSchedule:
                 collective.nranks,
                 1,
                 collective.root,
-                in_shape(collective.sizes, collective.nranks) if collective.sizes else None,
+                in_shape(collective.sizes, collective.nranks),
             ),
             network=self.problem.network if quotient is None else quotient.whole,
             quotient=None,

@@ -231,7 +231,7 @@ def _problem(entry: IndexEntry, topology: Topology | None, stored: StoredSchedul
         return union_problem(topology, [_member(row) for row in entry.groups], entry.relays or "none")
     if find_kind(entry.collective).by_name or entry.sizes:
         root = entry.root if find_kind(entry.collective).rooted else None
-        sizes = in_shape(entry.sizes, entry.nranks) if entry.sizes else None
+        sizes = in_shape(entry.sizes, entry.nranks)
         return make_problem(topology, entry.collective, entry.group, relays=entry.relays, root=root, sizes=sizes)
     if stored is None or entry.is_of_plan:
         return None

@@ -10,11 +10,10 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from math import gcd
 from typing import Any, NamedTuple
 
 from emit.library.entry import IndexEntry
-from synth.model.numbers import as_flag, as_text, whole, whole_numbers
+from synth.model.numbers import as_flag, as_text, whole, whole_numbers, without_common_divisor
 from synth.model.registry import parse_name
 from synth.model.text import format_listed
 from topologies.errors import InputError
@@ -75,7 +74,7 @@ class LibraryCall(NamedTuple):
             whole_numbers(self.relays, "relays"),
             whole(self.element_bytes, "element_bytes"),
             as_flag(self.any_order, "any_order"),
-            _without_common_divisor(whole_numbers(self.sizes, "sizes")),
+            without_common_divisor(whole_numbers(self.sizes, "sizes")),
         )
         if call.element_bytes < 1:
             raise InputError(f"element_bytes {call.element_bytes}: is not possible; it must be 1 or more")
@@ -278,12 +277,6 @@ class Selector:
         raise InputError(
             f"{description}: {fitting[0].file} and {fitting[1].file} both serve it; take entries of one index"
         )
-
-
-def _without_common_divisor(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return whole numbers divided by their greatest common divisor; all 0 stay."""
-    divisor = max(1, gcd(*sizes))
-    return tuple(size // divisor for size in sizes)
 
 
 def _size(size_bytes: Any) -> int:

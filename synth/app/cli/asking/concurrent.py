@@ -188,26 +188,20 @@ def parse_members(
         InputError: A group, a collective or a size cannot be right, or a group has no size or two.
     """
     named_once = cache(named)  # Groups with the same collective share the object.
+    own_name = collective.name if isinstance(collective, Collective) else parse_name(collective)
     lists: list[Axes] = []
     stated_groups: list[tuple[tuple[int, ...], Collective, str | None]] = []
     for part in text.split(";"):
         match = _PART.fullmatch(part)
         assert match is not None
         with _of_groups():
-            name = None if match["name"] is None else parse_name(match["name"])
-            is_own = name is None or (isinstance(collective, Collective) and collective.name == name)
-            group_collective = collective if is_own or name is None else name
-            if isinstance(group_collective, str) and find_kind(parse_name(group_collective)).even:
-                raise InputError(
-                    f"{group_collective}: only the command's own collective can have sizes of blocks (--sizes)"
-                )
+            name = own_name if match["name"] is None else parse_name(match["name"])
+            group_collective = collective if name == own_name else name
+            if isinstance(group_collective, str) and find_kind(name).even:
+                raise InputError(f"{name}: only the command's own collective can have sizes of blocks (--sizes)")
         for ranks in parse_groups(match["ranks"], topology, dead, lists):
             with _of_groups():
-                resolved = (
-                    named_once(parse_name(group_collective), len(ranks), 1)
-                    if isinstance(group_collective, str)
-                    else group_collective
-                )
+                resolved = named_once(name, len(ranks), 1) if isinstance(group_collective, str) else group_collective
             stated_groups.append((ranks, resolved, match["size"]))
     sizes_bytes = _sizes(stated_groups, size, sizes)
     return [
