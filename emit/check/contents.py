@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from emit.findings import Findings
 from emit.goal import Goal
 from emit.images import Images, image_of_chunk
 from emit.program import BUFFERS
+from synth.model.collective import Bools, Ints
 from synth.model.deadline import checking_deadline
 from topologies.errors import InputError
 
@@ -70,14 +71,17 @@ class ProgramContents:
                 )
         return number
 
-    def initial(self) -> list[int]:
-        """Return the number of the multiset, of one contribution, that each row of the goal's `initial` holds.
+    def initial(self, rows: Bools | slice = slice(None)) -> list[int]:
+        """Return the number of the multiset, of one contribution, that each of some rows of the goal's `initial` holds.
+
+        Args:
+            rows: Mask or slice of the rows; all by default.
 
         Raises:
             InputError: As `of` raises it.
         """
         _, _, _, source, chunk = self.goal.initial
-        return [self.of((x,)) for x in (source * self.nchunks + chunk).tolist()]
+        return [self.of((x,)) for x in (source * self.nchunks + chunk)[rows].tolist()]
 
     def image(self, number: int, element: int) -> int:
         """Return the number of the image of a multiset under a group element of `images`.
@@ -120,12 +124,12 @@ class ProgramContents:
     def report_wrong(
         self,
         memory: Mapping[int, int],
-        first: Sequence[int],
+        first: Ints,
         units: int,
         writer: Callable[[int], Place | None],
         findings: Findings,
         prefix: str = "",
-        looked_at: Sequence[bool] | None = None,
+        looked_at: Bools | None = None,
     ) -> None:
         """Add one finding for each required chunk that does not hold each of its contributions exactly once.
 
@@ -134,29 +138,26 @@ class ProgramContents:
 
         Args:
             memory: Number of the multiset that each cell holds at the end; a cell that is missing holds nothing.
-            first: First cell of each row of the goal's `required`.
+            first: First cell of each row of the goal's `required`, shape (rows,).
             units: Number of cells of a chunk, which follow each other; each of them must hold the contributions.
             writer: Returns (rank, threadblock, step) of the last writer of a cell; None if nothing wrote it.
             findings: Where the findings are added.
             prefix: Prefix of the messages.
-            looked_at: Whether each row is looked at; None for all rows.
+            looked_at: Whether each row is looked at, shape (rows,); None for all rows.
 
         Raises:
             InputError: As `of` raises it.
         """
         sets = self.goal.sets
-        ids = (sets.source * self.nchunks + sets.chunk).tolist()
-        bounds = sets.start.tolist()
+        contributions = sets.source * self.nchunks + sets.chunk
+        rows = np.arange(len(first)) if looked_at is None else np.flatnonzero(looked_at)
         numbers: dict[int, int] = {}
-        rows = enumerate(zip(first, self.goal.required[3].tolist(), strict=True))
-        for row, (first_cell, set_number) in checking_deadline(rows, every=256):
-            if looked_at is not None and not looked_at[row]:
-                continue
+        columns = zip(rows.tolist(), first[rows].tolist(), self.goal.required[3][rows].tolist(), strict=True)
+        for row, first_cell, set_number in checking_deadline(columns, every=256):
             required_number = numbers.get(set_number)
             if required_number is None:
-                required_number = numbers[set_number] = self.of(
-                    tuple(sorted(ids[bounds[set_number] : bounds[set_number + 1]]))
-                )
+                of_set = slice(sets.start[set_number], sets.start[set_number + 1])
+                required_number = numbers[set_number] = self.of(tuple(sorted(contributions[of_set].tolist())))
             if units == 1 and memory.get(first_cell) == required_number:
                 continue
             cell = next(

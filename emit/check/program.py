@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+import numpy as np
+
 from emit.check.cells import Cells, cells_of
 from emit.check.contents import GARBAGE, NOTHING, ProgramContents
 from emit.check.limits import check_limits
@@ -184,7 +186,7 @@ def _replay(
         if writes_dst:
             memory[dst[step] + chunk] = value
             writer[dst[step] + chunk] = step
-    required = cells.of(*goal.required[:3])
+    required = np.array(cells.of(*goal.required[:3]), dtype=np.int64)
     contents.report_wrong(
         memory, required, 1, lambda cell: c.place(writer[cell]) if cell in writer else None, findings, prefix
     )

@@ -56,6 +56,7 @@ _LEAST_OF_OTHERS = 1 << 16
 _LARGEST = 8  # ratio of the largest to the smallest message of the program for the largest messages
 _PROGRAM_SEND_S, _PLAN_SEND_S = 4e-5, 4e-4  # Seconds to lower a send in haste.
 _PROGRAM_WRITING, _PLAN_WRITING = 2.0, 2.0  # The time with the file over the time without it.
+_MEMBERS_OF_SEND = 8  # Members of sums and multicasts of switches that are checked in the time to lower one send.
 _SEND_STEPS = 2  # A send is a step at both of its ends.
 _WRITTEN_SENDS = 100  # Sends of an image that are written in the time to lower one.
 _AS_FAST_AS_OTHER = 1.05  # Times of the two forms of calls within this factor count as equal.
@@ -172,9 +173,12 @@ class Programs:
         """Return the number of sends whose lowering and writing takes as long as that of an algorithm.
 
         It is that of all sends of the schedule if the file is checked with all ranks. Else it is that of the
-        representatives of the algorithm's translations, and a small share of all sends for writing the images.
+        representatives of the algorithm's translations, and a small share of all sends for writing the images. Of sends
+        that a switch sums or multicasts, every few members count as one.
         """
         sends = len(algorithm.schedule)
+        if not ordinary(net := algorithm.problem.network, link := algorithm.schedule.link):
+            return max(sends, int(np.diff(net.pairs.ptr)[link].sum()) // _MEMBERS_OF_SEND)
         if algorithm.problem.quotient is not None or FORMATS[self.target.format].holds_program:
             return sends
         order = math.prod(extent for _, extent in translations_of(algorithm))

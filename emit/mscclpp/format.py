@@ -22,7 +22,7 @@ from emit.check.cells import cells_of
 from emit.check.contents import ProgramContents
 from emit.check.order import run
 from emit.check.program import check
-from emit.columns import Column, columns_of
+from emit.columns import columns_of
 from emit.findings import Finding, Findings, Judgement, Verdict, not_judged
 from emit.goal import Goal, goals_of, sizes_of
 from emit.images import BufferImages, Images, block_of_buffer, images_of, neighbours
@@ -49,7 +49,7 @@ from emit.mscclpp.replay import CallAssumption, Replay
 from emit.mscclpp.structure import caution, check_structure
 from emit.mscclpp.threadblocks import make_threadblocks
 from emit.mscclpp.timing import FREE_SLOTS, PlanPredictor
-from emit.program import BUFFERS, ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock
+from emit.program import ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock
 from emit.targets import Target, check_resident
 from topologies.errors import InputError
 from topologies.topology import Topology
@@ -234,16 +234,8 @@ def _replay(
         ProgramContents(goal) if images is None else ProgramContents(goal, images.images, input_block(memory.plan))
     )
 
-    def first_cells(columns: tuple[Column, ...]) -> list[int]:
-        """Return the first cell of the chunk in each row of the columns (rank, buffer code, index)."""
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return [memory.cell(rank, BUFFERS[code], index, False) for rank, code, index in rows]
-
-    cells: dict[int, int] = {}
-    for first, content in zip(first_cells(goal.initial[:3]), contents.initial(), strict=True):
-        cells.update(dict.fromkeys(range(first, first + memory.units), content))
-    run = Replay(plan_acts, memory, contents, cells, findings, calls)
-    required = first_cells(goal.required[:3]) if required_goal is not None else []
+    run = Replay(plan_acts, memory, contents, findings, calls)
+    required = memory.first_cells(goal.required[:3])
     for launch in range(1, _LAUNCHES + 1):
         stopped = run.run()
         if stopped and not any(f.kind == "unpaired" for f in findings.reported):
@@ -258,7 +250,7 @@ def _replay(
                     memory.units,
                     lambda cell: plan_acts.place(*run.written[cell][2:4]) if cell in run.written else None,
                     findings,
-                    looked_at=None if run.begins is None else run.begins[required].tolist(),
+                    looked_at=None if run.begins is None else run.begins[required],
                 )
         if stopped or findings.reported:
             if launch > 1:  # Earlier launches had no findings.

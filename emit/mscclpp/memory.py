@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from emit.check.capacity import CAPACITY
-from emit.goal import Goal, buffer_sizes, goal_for
+from emit.goal import Column, Goal, buffer_sizes, goal_for
 from emit.images import BufferImages, images_of
 from emit.mscclpp.plan import MAX_MIN_BYTES, NO_LIMIT, OFFSET_END, ExecutionPlan, Op, PlanPart
-from emit.program import COLLECTIVES
+from emit.program import BUFFERS, COLLECTIVES
+from synth.model.collective import Ints
 from synth.model.registry import EVERY, PAIR, find_kind
 from topologies.errors import InputError
 
@@ -181,6 +182,20 @@ class Memory:
         if self.images is not None:
             index = self.images.place_of_representative(rank, kind, index)
         return self.base[rank][kind] + index * self.units * (2 if packet else 1)
+
+    def first_cells(self, chunks: tuple[Column, Column, Column]) -> Ints:
+        """Return the first cell of each of some chunks, which are not packets, shape (n,).
+
+        Args:
+            chunks: Rank, buffer (its position in BUFFERS) and index of each chunk, each of shape (n,).
+        """
+        ranks, buffers, index = chunks
+        if self.images is not None:
+            rows = zip(ranks.tolist(), buffers.tolist(), index.tolist(), strict=True)
+            return np.array([self.cell(rank, BUFFERS[code], at, False) for rank, code, at in rows], dtype=np.int64)
+        base = np.array([[of_rank[buffer] for buffer in BUFFERS] for of_rank in self.base], dtype=np.int64)
+        first: Ints = base[ranks, buffers] + index * self.units
+        return first
 
     def half(self, rank: int) -> int:
         """Return the number of scratch cells that a rank uses in one launch: with double scratch, one part of two."""

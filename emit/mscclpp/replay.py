@@ -47,8 +47,8 @@ class Replay:
         memory: Memory of the plan.
         contents: Contents of cells.
         begins: Which cells are looked at, as `first_of_alike` says; None for all.
-        initial: Content of each cell at the start of a launch.
-        cells: Content of each cell.
+        initial: Content of each cell that is looked at, at the start of a launch.
+        cells: Content of each cell that is looked at.
         findings: Where findings are added.
         calls: What the caller promises about the calls.
         launch: Number of launches so far, including the current one.
@@ -66,17 +66,17 @@ class Replay:
         plan_acts: Acts,
         memory: Memory,
         contents: ProgramContents,
-        cells: dict[int, int],
         findings: Findings,
         calls: CallAssumption = CallAssumption.ANY,
     ) -> None:
         self.plan_acts, self.memory, self.contents = plan_acts, memory, contents
-        self.initial, self.cells = cells, dict(cells)
         self.findings, self.calls = findings, calls
         self.group = ActorGroup(None if memory.images is None else memory.images.images)
         self.launch, self.execution = 0, ActExecution(plan_acts)
         self.halves = [plan_acts.acts, in_upper_half(plan_acts, memory) if memory.plan.double else plan_acts.acts]
         self.begins = first_of_alike(memory, contents.goal, self.halves)
+        self.initial = self._initial_cells()
+        self.cells = dict(self.initial)
         self.begun = [0] * len(memory.plan.gpus)
         nblocks = len(plan_acts.acts)
         used = sorted({port for acts in plan_acts.acts for act in acts for port in act.ports})
@@ -100,6 +100,19 @@ class Replay:
         self.reported: set[tuple[int, int, int, int]] = set()
         self.single = _single(plan_acts)
         self.total = Counter(n for acts in plan_acts.acts for act in acts if act.kind == "release" for n in act.ids)
+
+    def _initial_cells(self) -> dict[int, int]:
+        """Return the content at the start of a launch of each cell that is looked at and holds something.
+
+        Raises:
+            InputError: As `ProgramContents.of` raises it.
+        """
+        first = self.memory.first_cells(self.contents.goal.initial[:3])
+        rows = slice(None) if self.begins is None else self.begins[first]
+        cells: dict[int, int] = {}
+        for cell, content in zip(first[rows].tolist(), self.contents.initial(rows), strict=True):
+            cells.update(dict.fromkeys(range(cell, cell + self.memory.units), content))
+        return cells
 
     def run(self) -> list[int]:
         """Run the plan once on all ranks, and add findings; return the threadblocks that stopped before their end.

@@ -9,7 +9,7 @@ the buffer in each direction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ class SwitchTuning:
         worth: Least gain as a fraction of the time for which the number of waves is doubled.
         most_pairs: Most pairs of ranks over all sends of a schedule; timing so many takes a second.
         near: Factor on the best time up to which a schedule with fewer sends is preferred for an executor.
+        slices: Number of parts in which an executor's program moves the chunk of one send one after another.
     """
 
     waves: int = 128
@@ -43,6 +44,7 @@ class SwitchTuning:
     worth: float = 1e-3
     most_pairs: int = 1_500_000
     near: float = 1.05
+    slices: int = 16
 
 
 class _SwitchForm(NamedTuple):
@@ -108,8 +110,9 @@ def solve(problem: Problem, request: Request, tuning: SwitchTuning = SwitchTunin
     """Yield the schedule with the best number of waves for each size, in the form that is best for it.
 
     An executor may lack the time to check so many sends. For it, also yield the best schedule within
-    `request.most_sends` sends, counted by pairs of ranks, and the schedule with the fewest sends that is nearly as
-    good: a program pipelines inside a wave. A schedule that is chosen at several sizes comes once.
+    `request.most_sends` sends, counted by pairs of ranks, and the schedule with the fewest sends whose program is
+    expected to be nearly as good: a program moves a chunk slice by slice, so that it takes about the time of a schedule
+    with more waves. A schedule that is chosen at several sizes comes once.
     """
     groups = _groups(problem)
     if groups is None:
@@ -132,15 +135,30 @@ def solve(problem: Problem, request: Request, tuning: SwitchTuning = SwitchTunin
                                 best[key] = candidate
     chosen = [(size, best[size, few]) for few in (False, True) for size in request.sizes if (size, few) in best]
     for size, candidates in candidates_at.items() if request.most_sends else ():
-        near = [candidate for candidate in candidates if candidate.time_us <= tuning.near * best[size, False].time_us]
+        enough_us = tuning.near * best[size, False].time_us
+        near = [candidate for candidate in candidates if _sliced_us(candidate, candidates, tuning) <= enough_us]
         chosen += (
             [(size, min(near, key=lambda candidate: (len(candidate.schedule), candidate.time_us)))] if near else []
         )
     yielded: set[_SwitchForm] = set()
-    for size, (_, form, whole, schedule) in chosen:
+    # Schedules of few sends come first, because a program of them is soon ready.
+    for size, (_, form, whole, schedule) in sorted(chosen, key=lambda choice: len(choice[1].schedule)):
         if form not in yielded:
             yielded.add(form)
             yield Candidate(whole, schedule, NAME, size)
+
+
+def _sliced_us(candidate: _TimedSchedule, candidates: Iterable[_TimedSchedule], tuning: SwitchTuning) -> float:
+    """Return the expected time in µs of a candidate whose chunks an executor moves slice by slice.
+
+    It is the least time of all candidates of the same form that have up to `tuning.slices` times its waves.
+    """
+    most_waves = tuning.slices * candidate.form.waves
+    return min(
+        other.time_us
+        for other in candidates
+        if other.form._replace(waves=candidate.form.waves) == candidate.form and other.form.waves <= most_waves
+    )
 
 
 def _by_waves(

@@ -90,7 +90,8 @@ def test_sends_through_switches_of_many_ranks_are_counted() -> None:
     algorithms = list(answers(problem, 36))
     assert algorithms
     for algorithm in algorithms:
-        assert programs.sends(algorithm) == len(algorithm.schedule)
+        members = len(problem.group) * len(algorithm.schedule)  # Each member's port takes part in each send.
+        assert len(algorithm.schedule) < programs.sends(algorithm) < members
         assert programs.refusal(algorithm) == ""
 
 
