@@ -25,7 +25,7 @@ else:
 
     register_backend(NAME, SynthComm)
 
-custom, using = process_group.custom, process_group.using
+custom, known_sizes, using = process_group.custom, process_group.known_sizes, process_group.using
 summary, statistics = process_group.summary, process_group.statistics
 trace, write_trace = process_group.trace, process_group.write_trace
 
@@ -35,6 +35,7 @@ __all__ = [
     "all_reduce_compressed",
     "compress_hook",
     "custom",
+    "known_sizes",
     "register",
     "statistics",
     "summary",

@@ -5,6 +5,8 @@ Environment variables:
         they can run, those of the library first), or gloo (the wrapped back end, whatever its name is).
     SYNTH_LIBRARY: The folder of a library, or one MSCCL XML. Its algorithms are preferred to the built-in ones.
     SYNTH_TABLE: A JSON file of the methods that were measured to be fastest (`runtime.torch.table`).
+    SYNTH_TOPOLOGY: The network of the job's ranks, as `synth calibrate` measures it. All-to-alls are then planned for
+        the sizes of each call (`runtime.torch.programs.planned`).
 
 The wrapped back end serves the sizes that no row of the table covers, and all sizes without a table: a predicted time
 is no measurement.
@@ -36,7 +38,9 @@ from runtime.torch.added import ADDED, WRAPPED, known_names
 from runtime.torch.table import MAX_FILE_BYTES, TableCall, load_table, warn
 from synth.model.registry import find_kind
 from topologies.errors import InputError
+from topologies.load import load
 from topologies.text.files import read_bytes
+from topologies.text.writer import to_toml
 
 NO_TABLE = "no table says that ours is faster"
 CHOSEN = ("asked for", "by the table")  # Reasons of a deliberate choice: no algorithm is missing.
@@ -149,16 +153,19 @@ class Chooser:
         backend: The default back end: auto, synth or gloo.
         library: Folder of a library or one MSCCL XML; None for the built-in algorithms only.
         table: JSON file of the measured methods; None for no table.
+        topology: Name or file of the network of the job's ranks; None for no plans of all-to-alls.
         entries: Entries of the library.
         rows: Rows of the table.
+        network: The network that `topology` names, or None.
 
     Raises:
-        InputError: The back end is unknown, or the library or the table cannot be read.
+        InputError: The back end is unknown, or the library, the table or the topology cannot be read.
     """
 
     backend: str = "auto"
     library: Path | None = None
     table: Path | None = None
+    topology: str | None = None
 
     def __post_init__(self) -> None:
         if self.backend not in known_names():
@@ -171,6 +178,10 @@ class Chooser:
             self.rows = [] if self.table is None else load_table(self.table)
         except InputError as error:
             raise InputError(f"table {error}") from None
+        try:
+            self.network = None if self.topology is None else load(self.topology)
+        except InputError as error:
+            raise InputError(f"SYNTH_TOPOLOGY: {error}") from None
         self._runnable: dict[tuple[str, int], list[IndexEntry]] = defaultdict(list)
         for entry in self.entries:
             if _runs_here(entry):
@@ -189,10 +200,10 @@ class Chooser:
 
     @staticmethod
     def of_environment(values: Mapping[str, str] = os.environ) -> Chooser:
-        """Return the chooser that SYNTH_BACKEND, SYNTH_LIBRARY and SYNTH_TABLE describe.
+        """Return the chooser that SYNTH_BACKEND, SYNTH_LIBRARY, SYNTH_TABLE and SYNTH_TOPOLOGY describe.
 
         Equal values give the same object; the 16 latest are kept, so files are not read again. Without a value, or with
-        an empty one, the back end is auto, and there is no library or no table.
+        an empty one, the back end is auto, and there is no library, no table or no network.
 
         Args:
             values: Variables by name; by default the environment.
@@ -200,8 +211,8 @@ class Chooser:
         Raises:
             InputError: A variable names an unknown back end, or a file that cannot be read or is wrong.
         """
-        library, table = values.get("SYNTH_LIBRARY"), values.get("SYNTH_TABLE")
-        return _chooser_of(values.get("SYNTH_BACKEND") or "auto", library or None, table or None)
+        files = (values.get(name) or None for name in ("SYNTH_LIBRARY", "SYNTH_TABLE", "SYNTH_TOPOLOGY"))
+        return _chooser_of(values.get("SYNTH_BACKEND") or "auto", *files)
 
     @cached_property
     def basis(self) -> str:
@@ -211,7 +222,7 @@ class Chooser:
             InputError: A file of the library cannot be read.
         """
         listed = [(*_CHOICE_FIELDS(entry), _content(entry)) for entry in self.entries]
-        return json.dumps([self.backend, listed, self.rows])
+        return json.dumps([self.backend, listed, self.rows, None if self.network is None else to_toml(self.network)])
 
     def check(self, ranks: int, is_whole_job: bool) -> None:
         """Read and verify all programs that may run in a group, so that no later call fails because of a bad file.
@@ -227,6 +238,11 @@ class Chooser:
             raise InputError(
                 f"library {self.library}: is for {self.entries[0].nranks} ranks, this job has {ranks}; it must be one"
                 f" for {ranks} ranks, or a folder, which may hold files for several numbers of ranks"
+            )
+        if is_whole_job and self.network is not None and self.network.nranks != ranks:
+            raise InputError(
+                f"SYNTH_TOPOLOGY {self.topology}: has {self.network.nranks} ranks, this job has {ranks}; it must"
+                " describe the network of all ranks of the job"
             )
         for entry in self.entries:
             if entry.nranks == ranks and _runs_here(entry):
@@ -250,12 +266,22 @@ class Chooser:
 
         "direct" is the built-in algorithm that sends each block straight to its destination, and so serves blocks of
         any length. "program" is any other of our algorithms. An added back end stands by its name. `method` overrules
-        SYNTH_BACKEND.
+        SYNTH_BACKEND. Plans (see `plans`) are not counted.
 
         Raises:
             InputError: `method` names an algorithm that does not exist for this collective and number of ranks.
         """
         return self._cached_paths(method or Method(self.backend), call._replace(size_bytes=1))
+
+    def plans(self, call: TableCall, method: Method | None = None) -> bool:
+        """Return whether calls such as this one are planned for their sizes, if the group's network allows that.
+
+        These are the all-to-alls of auto and synth where SYNTH_TOPOLOGY names a network and no algorithm is named;
+        `method` overrules SYNTH_BACKEND.
+        """
+        backend, algorithm = method or Method(self.backend)
+        can_plan = self.network is not None and call.collective == "alltoall" and len(call.ranks) > 1
+        return can_plan and algorithm is None and backend in ("auto", "synth")
 
     def _paths(self, method: Method, call: TableCall) -> frozenset[str]:
         """Return what `paths` returns, without its cache, from the sizes at which a row or an entry begins or ends."""
@@ -442,6 +468,6 @@ class Chooser:
 
 
 @lru_cache(maxsize=16)
-def _chooser_of(backend: str, library: str | None, table: str | None) -> Chooser:
-    """Return the chooser of three settings; a process reads its files once, not for every group."""
-    return Chooser(backend, Path(library) if library else None, Path(table) if table else None)
+def _chooser_of(backend: str, library: str | None, table: str | None, topology: str | None) -> Chooser:
+    """Return the chooser of four settings; a process reads its files once, not for every group."""
+    return Chooser(backend, Path(library) if library else None, Path(table) if table else None, topology)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import torch
@@ -30,10 +31,11 @@ from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.programs.agree import agree_on_block, exchange_sizes, wait_for_all
 from runtime.torch.programs.blocks import Blocks, Buffers
 from runtime.torch.programs.pieces import Sizes, map_pieces
+from runtime.torch.programs.planned import PLANNED, RankPlanner, run_planned
 from runtime.torch.programs.rank_program import RankProgram, rank_program
 from runtime.torch.programs.run import REDUCERS
-from runtime.torch.programs.transport import FIRST_TAG, MAX_CHANNELS, Transport
-from runtime.torch.table import REDUCED_TYPES, TableCall
+from runtime.torch.programs.transport import FIRST_TAG, MAX_CHANNELS, Transport, exchange
+from runtime.torch.table import REDUCED_TYPES, TableCall, warn
 from runtime.torch.tasks import GroupTask, Record, TaskThread
 from topologies.errors import InputError
 
@@ -46,6 +48,8 @@ _TICK_S = 0.005  # Seconds between two checks whether calls of the wrapped back 
 _MOST_UNEVEN = 4.0
 # The method that `using` names for calls; each thread and each task of asyncio has its own.
 requested_method: ContextVar[Method | None] = ContextVar("requested_method", default=None)
+# The rows (elements in calls with lists) of all blocks that `known_sizes` states, as [giving place][taking place].
+stated_sizes: ContextVar[Sizes | None] = ContextVar("stated_sizes", default=None)
 
 
 def type_text(dtype: Any) -> str:
@@ -139,12 +143,31 @@ class Core:
         """Return how calls that differ from this one only in size may be served, with the method `using` names now.
 
         The set holds any of "wrapped" (the wrapped back end), "direct" (the built-in algorithm that sends each block
-        straight to its destination) and "program" (any other of our algorithms).
+        straight to its destination), "program" (any other of our algorithms) and PLANNED (a plan for the call's sizes).
 
         Raises:
             InputError: The method names an algorithm that does not exist for this collective and number of ranks.
         """
-        return self._chooser.paths(call, requested_method.get())
+        paths = self._chooser.paths(call, requested_method.get())
+        return paths | {PLANNED} if self._planner_for(call) is not None else paths
+
+    def _planner_for(self, call: TableCall) -> RankPlanner | None:
+        """Return what plans calls such as this one with the method `using` names now; None if nothing does."""
+        return self._planner if self._chooser.plans(call, requested_method.get()) else None
+
+    @cached_property
+    def _planner(self) -> RankPlanner | None:
+        """Return the planner of the group on the network of SYNTH_TOPOLOGY; None, with a warning, if there can be none.
+
+        The network's nodes and NICs may not be what a planner takes; then that is so on all ranks.
+        """
+        assert self._chooser.network is not None
+        try:
+            return RankPlanner(self._chooser.network, self.ranks, self.rank)
+        except InputError as error:
+            if self.rank == 0:
+                warn(f"all-to-alls of ranks {self.names} are not planned: {error}")
+            return None
 
     @property
     def compares(self) -> bool:
@@ -161,6 +184,8 @@ class Core:
         Raises:
             InputError: The method names an algorithm that does not exist for this collective and number of ranks.
         """
+        if self._planner_for(call) is not None:
+            return [(0, None)]
         return self._chooser.wrapped_ranges(call, requested_method.get())
 
     def choose(
@@ -341,28 +366,42 @@ class Core:
                 f"{call.collective}: sparse tensors, or of several types; they must be dense and of one type"
             )
         method, served_by, reason = requested_method.get(), f"synth {DIRECT}", ""
+        planner, stated = self._planner_for(call), self._stated_sizes(call, blocks)
+        element_bytes = buffers.tensors[0].element_size()
+
+        def run_plan(transport: Transport, sizes: Sizes) -> bool:
+            """Run the plan for these sizes in elements, if there is one that gains; return True if it ran."""
+            nonlocal served_by
+            plan = planner and planner.plan([[elements * element_bytes for elements in row] for row in sizes])
+            if plan:
+                served_by = f"synth {PLANNED}"
+                blocks.exchange(transport, partial(run_planned, plan))
+            return bool(plan)
 
         def work(transport: Transport) -> None:
-            """Exchange sizes if wanted, then run a program or send the blocks straight to their destinations.
+            """Exchange sizes if wanted, then run a plan or a program, or send the blocks straight to their goals.
 
             It sets `served_by` and `reason` for the count.
             """
             nonlocal served_by, reason
-            block = agree_on_block(transport, blocks) if agrees else None
-            sizes = exchange_sizes(transport, blocks) if self._checks or (agrees and block is None) else []
+            block, sizes = self._agreed_sizes(transport, blocks, stated, agrees)
             if agrees and block is None:
+                if run_plan(transport, sizes):
+                    return None
                 part, reason = self._choose_uneven(call, buffers, sizes, method)
                 if part is not None:
                     served_by = f"synth {part.program.name}"
                     return buffers.execute_uneven(part, blocks, sizes, transport)
             if block:
-                size_bytes = block * buffers.blocks * buffers.tensors[0].element_size()
+                size_bytes = block * buffers.blocks * element_bytes
                 even = replace(buffers, block=block)
                 choice, part = self.choose(call._replace(size_bytes=size_bytes), even, None, method)
                 if part is not None and self._chooser.path(choice) == "program":
                     served_by = f"synth {part.program.name}"
                     return even.execute(part, "sum", transport)
-            return blocks.exchange(transport)
+                if run_plan(transport, [[block] * len(self.ranks)] * len(self.ranks)):
+                    return None
+            return blocks.exchange(transport, exchange)
 
         def record(seconds: float) -> None:
             """Count the call, with what served it and its seconds."""
@@ -370,6 +409,54 @@ class Core:
 
         issued = self.issue(call, text, ", agreed" if agrees else f", {DIRECT}")
         return self._start(issued, record, work, buffers.outputs, "sum", terms)
+
+    def _stated_sizes(self, call: TableCall, blocks: Blocks) -> Sizes | None:
+        """Return the elements of all blocks that `stated_sizes` has for this call, or None if it has none.
+
+        Raises:
+            InputError: They are no table of whole numbers from 0 on, or this rank has other blocks.
+        """
+        rows = stated_sizes.get() if call.collective == "alltoall" else None
+        if rows is None:
+            return None
+        n, me = len(self.ranks), self.rank
+        if len(rows) != n or any(len(row) != n or min(row) < 0 for row in rows):
+            raise InputError(f"{call.collective}: known sizes must be {n} rows of {n} whole numbers, each 0 or more")
+        sizes = [[number * blocks.unit for number in row] for row in rows]
+        received = [row[me] for row in sizes]
+        if sizes[me] != list(blocks.sent_sizes) or received != list(blocks.received_sizes):
+            raise InputError(
+                f"{call.collective}: rank {self.ranks[me]} sends {list(blocks.sent_sizes)} elements and receives"
+                f" {list(blocks.received_sizes)}; by the known sizes it must be {sizes[me]} and {received}"
+            )
+        return sizes
+
+    def _agreed_sizes(
+        self, transport: Transport, blocks: Blocks, stated: Sizes | None, agrees: bool
+    ) -> tuple[int | None, Sizes]:
+        """Return what ranks know of all blocks: the elements of each if these are equal, and else of every block.
+
+        Args:
+            transport: Messages of the call.
+            blocks: This rank's blocks.
+            stated: Elements of all blocks if they are known already; None if ranks must exchange them.
+            agrees: Whether ranks need to know; otherwise they exchange the sizes only if ranks compare their calls.
+
+        Returns:
+            Elements of each block, or None if blocks differ or ranks do not agree; and elements of all blocks, as
+            [giving place][taking place], empty where they are equal or not exchanged.
+
+        Raises:
+            InputError: Two ranks expect different sizes of a block, or the sizes that are stated; on every rank.
+            MessageLost: A message did not come.
+        """
+        if stated is None:
+            block = agree_on_block(transport, blocks) if agrees else None
+            return block, exchange_sizes(transport, blocks) if self._checks or (agrees and block is None) else []
+        if self._checks and exchange_sizes(transport, blocks) != stated:
+            raise InputError(f"{transport.call}: ranks have other blocks than the known sizes state")
+        distinct = {elements for row in stated for elements in row}
+        return (distinct.pop(), []) if agrees and len(distinct) == 1 else (None, stated)
 
     def _choose_uneven(
         self, call: TableCall, buffers: Buffers, sizes: Sizes, method: Method | None

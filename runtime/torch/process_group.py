@@ -33,7 +33,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -46,7 +46,7 @@ except ImportError as error:
 from runtime.torch.added import known_names
 from runtime.torch.c10d.group import Group
 from runtime.torch.choice import Method
-from runtime.torch.core import requested_method
+from runtime.torch.core import requested_method, stated_sizes
 from runtime.torch.counters import counters
 from runtime.torch.logs import file_of_rank, job_rank, write_json
 from topologies.errors import InputError
@@ -117,6 +117,29 @@ def using(backend: str, algorithm: str | None = None) -> Iterator[None]:
         yield
     finally:
         requested_method.reset(token)
+
+
+@contextmanager
+def known_sizes(rows: Sequence[Sequence[int]] | Tensor) -> Iterator[None]:
+    """State the sizes of all blocks of the all-to-alls in a with block, so that ranks need not exchange them.
+
+    All ranks must state the same. It matters where SYNTH_TOPOLOGY names the network, so that calls are planned.
+
+    Args:
+        rows: Rows that each rank sends to each other, as [sender][receiver] by places in the group, for
+            `all_to_all_single`; for `all_to_all` elements. A tensor of whole numbers will do.
+
+    Raises:
+        InputError: The rows are no table of whole numbers. That they do not fit a call's blocks is raised by the call.
+    """
+    table = rows.tolist() if hasattr(rows, "tolist") else [list(row) for row in rows]
+    if not all(isinstance(row, list) and all(type(number) is int for number in row) for row in table):
+        raise InputError("known_sizes: must be a table of whole numbers, a row for each sender")
+    token = stated_sizes.set(table)
+    try:
+        yield
+    finally:
+        stated_sizes.reset(token)
 
 
 def custom(name: str, output: Tensor, tensor: Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -19,6 +20,7 @@ from runtime.torch.core import Terms, type_name
 from runtime.torch.programs.blocks import (
     Blocks,
     Buffers,
+    Move,
     exchange_blocks,
     flat,
     reduce_blocks,
@@ -277,14 +279,14 @@ class Group(Watched):
         into = split_rows(values.view(output.shape), out_sizes, self._n)
         blocks = Blocks.of(split_rows(tensor, in_sizes, self._n), into)
 
-        def exchange_rows(transport: Transport) -> None:
-            """Send the blocks straight to their destinations, and write the received rows into the output."""
-            blocks.exchange(transport)
+        def exchange_rows(transport: Transport, move: Move) -> None:
+            """Bring the blocks to their destinations by `move`, and write the received rows into the output."""
+            blocks.exchange(transport, move)
             write_back(output, values)
 
         return self._dispatch.run_blocks(
             "all_to_all_single",
-            replace(blocks, exchange=exchange_rows),
+            replace(blocks, exchange=exchange_rows, unit=math.prod(tensor.shape[1:])),
             Buffers([tensor], [output], tensor.numel() // self._n, self._n),
             opts,
             lambda copy: [*copy([output, tensor]), out_sizes or [], in_sizes or []],

@@ -11,6 +11,7 @@ import torch
 from runtime.torch.messages import Messages
 from topologies.errors import InputError
 
+_SETTINGS = "SYNTH_BACKEND, SYNTH_LIBRARY, SYNTH_TABLE, SYNTH_TOPOLOGY"
 _CALL_BYTES = 200  # Bytes of a call's description that are compared.
 
 
@@ -40,11 +41,11 @@ def check_same_choices(messages: Messages, basis: str, fault: str | None, ranks:
         raise InputError(fault)
     for rank, (faulty, *digest_of_rank) in zip(ranks, summaries, strict=True):
         if faulty:
-            raise InputError(f"rank {rank} cannot read what SYNTH_BACKEND, SYNTH_LIBRARY or SYNTH_TABLE name")
+            raise InputError(f"rank {rank} cannot use {_SETTINGS} (its own error says why)")
         if digest_of_rank != summaries[0][1:]:
             raise InputError(
-                f"rank {rank} has another SYNTH_BACKEND, SYNTH_LIBRARY, SYNTH_TABLE or SYNTH_CHECK than rank"
-                f" {ranks[0]}, or other files under these names; it must be the same on all ranks"
+                f"rank {rank} has another {_SETTINGS} or SYNTH_CHECK than rank {ranks[0]}, or other files under these"
+                " names; it must be the same on all ranks"
             )
 
 

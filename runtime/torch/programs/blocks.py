@@ -16,6 +16,8 @@ from runtime.torch.programs.transport import Transport, exchange
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
+# Sends contiguous blocks, one for each rank or None, and receives blocks into others, as `exchange` does.
+Move: TypeAlias = Callable[[Transport, Sequence[Any], Sequence[Any]], None]
 
 
 def holds_values(tensor: Tensor) -> bool:
@@ -195,13 +197,16 @@ class Blocks:
         sent_sizes: Elements that this rank sends to each rank.
         received_sizes: Elements that it receives from each rank.
         block: Elements of each block; None if they differ in length.
-        exchange: Sends each block straight to its destination.
+        exchange: Brings each block to its destination, given the messages of the call and a function that takes what
+            `runtime.torch.programs.transport.exchange` takes, which sends each straight.
+        unit: Elements in a row, where the caller counts rows.
     """
 
     sent_sizes: Sequence[int]
     received_sizes: Sequence[int]
     block: int | None
-    exchange: Callable[[Transport], None]
+    exchange: Callable[[Transport, Move], None]
+    unit: int = 1
 
     @staticmethod
     def of(parts: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> Blocks:
@@ -216,13 +221,23 @@ class Blocks:
             [0 if tensor is None else tensor.numel() for tensor in side] for side in (parts, into)
         )
         block = sizes.pop() if len(sizes) == 1 else None
-        return Blocks(sent_sizes, received_sizes, block, lambda transport: exchange_blocks(transport, parts, into))
+        return Blocks(
+            sent_sizes, received_sizes, block, lambda transport, move: exchange_blocks(transport, parts, into, move)
+        )
 
 
-def exchange_blocks(transport: Transport, parts: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> None:
+def exchange_blocks(
+    transport: Transport, parts: Sequence[Tensor | None], into: Sequence[Tensor | None], move: Move = exchange
+) -> None:
     """Send parts[r] to each rank r and receive into[r] from it, of any sizes; None stands for no block.
 
     Unlike for `exchange`, tensors may have any shape and gaps, and this rank's own block is copied.
+
+    Args:
+        transport: Messages of the call.
+        parts: Tensor for each rank, or None.
+        into: Tensor that is written for each rank, or None.
+        move: Sends and receives the blocks of other ranks.
 
     Raises:
         RuntimeError: A message did not come.
@@ -234,7 +249,7 @@ def exchange_blocks(transport: Transport, parts: Sequence[Tensor | None], into: 
     own, room = sent_blocks[me], received_blocks[me]
     if own is not None and room is not None:
         room.copy_(own)
-    exchange(transport, sent_blocks, received_blocks)
+    move(transport, sent_blocks, received_blocks)
     for tensor, values in zip(into, received_blocks, strict=True):
         if tensor is not None and values is not None:
             write_back(tensor, values)

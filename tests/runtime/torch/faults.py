@@ -26,7 +26,7 @@ def differs() -> None:
     os.environ["SYNTH_BACKEND"] = "gloo" if dist.get_rank() == 1 else "synth"
     expect(["rank 1 has another SYNTH_BACKEND", "same on all ranks"], dist.new_group, InputError)
     os.environ["SYNTH_BACKEND"] = "synt" if dist.get_rank() == 1 else "synth"
-    word = "SYNTH_BACKEND=synt; it must be" if dist.get_rank() == 1 else "rank 1 cannot read"
+    word = "SYNTH_BACKEND=synt; it must be" if dist.get_rank() == 1 else "rank 1 cannot use"
     expect([word], dist.new_group, InputError)
     del os.environ["SYNTH_BACKEND"]
 

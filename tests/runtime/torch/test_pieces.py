@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
 import pytest
@@ -44,7 +45,7 @@ PROGRAMS = _examples()
 
 
 def _wrong_after(program: Program, sizes: list[list[int]], order: tuple[int, ...] | None, early: bool) -> list[str]:
-    """Run a program on all ranks, with a thread each, and return the faults.
+    """Run a program on all ranks and return the faults; the arguments after it are those of `wrong_after`.
 
     Args:
         program: The program.
@@ -52,7 +53,26 @@ def _wrong_after(program: Program, sizes: list[list[int]], order: tuple[int, ...
         order: Place of each rank of the program.
         early: Messages are copied as soon as possible.
     """
-    n, post = program.nranks, Post(early)
+
+    def execute(buffers: Buffers, blocks: Blocks, transport: Transport) -> None:
+        part = rank_program(program, transport.rank, order)
+        assert map_pieces(part) is not None
+        buffers.execute_uneven(part, blocks, sizes, transport)
+
+    return wrong_after(execute, sizes, early)
+
+
+def wrong_after(
+    execute: Callable[[Buffers, Blocks, Transport], None], sizes: Sequence[Sequence[int]], early: bool
+) -> list[str]:
+    """Run an all-to-all on all ranks, with a thread each, and return the faults.
+
+    Args:
+        execute: Runs one rank's part.
+        sizes: Elements of each block, by places of the source and of the target.
+        early: Messages are copied as soon as possible.
+    """
+    n, post = len(sizes), Post(early)
     faults: list[str] = []
 
     def values(source: int, target: int) -> torch.Tensor:
@@ -61,12 +81,10 @@ def _wrong_after(program: Program, sizes: list[list[int]], order: tuple[int, ...
     def run_rank(me: int) -> None:
         parts = [values(me, r) for r in range(n)]
         into = [torch.zeros(sizes[r][me], dtype=torch.int64) for r in range(n)]
-        part = rank_program(program, me, order)
-        assert map_pieces(part) is not None
         transport = Transport(post.end(me), range(n), me, 0, "a test")
         try:
             with torch.inference_mode():  # As tasks run.
-                Buffers(parts, into, 0).execute_uneven(part, Blocks.of(parts, into), sizes, transport)
+                execute(Buffers(parts, into, 0), Blocks.of(parts, into), transport)
         except Exception as error:
             faults.append(f"rank {me}: {error!r}")
         for r in range(n):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -199,6 +200,52 @@ def with_programs(folder: Path) -> None:
         expect([text], partial(wrong, group=group), InputError)
         got, _ = _scatter((3, 2, 1, 0), 0, group, True)  # The group is still usable.
         compare(got, values(0, 3 - me, salt=me))
+
+
+def planned(folder: Path) -> None:
+    """Check all-to-alls that are planned on a network of two nodes: values, what ran, and sizes that are known."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    topology = folder / f"two-nodes{me}.toml"
+    topology.write_text(_two_nodes(n))
+    os.environ["SYNTH_TOPOLOGY"] = str(topology)
+    group = dist.new_group(timeout=timedelta(seconds=60))
+    one_node = dist.new_group([0, 1], timeout=timedelta(seconds=60))
+    del os.environ["SYNTH_TOPOLOGY"]
+    _all_right(group, ("auto", "synth", "gloo"))
+
+    def hot(a: int, b: int) -> int:
+        """Return the rows from a to b: the first rank sends most, to the other node."""
+        return 3000 if a == 0 and b >= n // 2 else 1
+
+    rows = [[hot(a, b) for b in range(n)] for a in range(n)]
+    for sizes in (nullcontext(), ours.known_sizes(rows), ours.known_sizes(torch.tensor(rows))):
+        for wait in (True, False):
+            with sizes if wait else nullcontext():
+                out, work = _split((True,) * n, hot, group, wait)
+            if work is not None:
+                work.wait()
+            compare(out, _wanted_rows(hot))
+            assert ours.counters.last("alltoall") == "synth planned"
+    with ours.using("gloo"):
+        _split((True,) * n, hot, group, True)
+    assert ours.counters.last("alltoall") == "gloo"
+    with ours.known_sizes([[5] * n] * n):
+        expect(["by the known sizes it must be"], partial(_split, (True,) * n, hot, group, True), InputError)
+    if me < 2:
+        out, inputs = torch.zeros(4), torch.arange(4.0) + 10 * me
+        dist.all_to_all_single(out, inputs, [2, 2], [2, 2], group=one_node)
+        compare(out, torch.cat([torch.arange(2.0) + 10 * r + 2 * me for r in range(2)]))
+
+
+def _two_nodes(ranks: int) -> str:
+    """Return a topology: fast links inside each half of the ranks, a slow one from each rank to its like."""
+    half = ranks // 2
+    inside = [f"{a}>{b}" for h in (0, half) for a in range(h, h + half) for b in range(a + 1, h + half)]
+    across = [f"{r}>{r + half}" for r in range(half)]
+    lines = ['name = "two-nodes"', f"ranks = {ranks}", f'nodes = ["0-{half - 1}", "{half}-{ranks - 1}"]']
+    for pairs, gbs in ((inside, 10), (across, 0.01)):
+        lines += ["[[links]]", f'pairs = "{" ".join(pairs)}"', "both = true", f"gbs = {gbs}", "alpha_us = 10"]
+    return "\n".join(lines)
 
 
 def checked() -> None:

@@ -43,5 +43,5 @@ def test_a_rank_that_cannot_choose_is_named() -> None:
     messages = OtherRank()
     with pytest.raises(InputError, match="the table is wrong"):
         check_same_choices(messages, "same", "the table is wrong", (3, 7))
-    with pytest.raises(InputError, match="rank 7 cannot read"):
+    with pytest.raises(InputError, match="rank 7 cannot use"):
         check_same_choices(messages, "same", None, (3, 7))
