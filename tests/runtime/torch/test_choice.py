@@ -326,3 +326,28 @@ def test_any_number_of_sizes_takes_no_more_memory(tmp_path: Path) -> None:
         assert call_with(range(1500, 5000)) < before + (64 << 10)
     finally:
         tracemalloc.stop()
+
+
+def test_a_network_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(InputError, match=r"SYNTH_TOPOLOGY: .*no-such\.toml"):
+        Chooser(topology="no-such.toml")
+
+
+def test_a_network_of_another_number_of_ranks_is_refused_for_the_whole_job_only() -> None:
+    chooser = Chooser(topology="dgx-h100:2")
+    chooser.check(4, is_whole_job=False)
+    with pytest.raises(InputError, match="has 16 ranks, this job has 4"):
+        chooser.check(4, is_whole_job=True)
+
+
+def test_all_to_alls_are_planned_where_a_network_is_named_and_nothing_else_is_asked_for() -> None:
+    chooser = Chooser(topology="dgx-h100:2")
+    call = TableCall("alltoall", 0, "float32", (0, 1, 8, 9))
+    assert chooser.plans(call)
+    assert chooser.plans(call, Method("synth"))
+    assert not chooser.plans(call, Method("synth", "direct"))
+    assert not chooser.plans(call, Method("gloo"))
+    assert not chooser.plans(call._replace(collective="allgather"))
+    assert not chooser.plans(call._replace(ranks=(0,)))
+    assert not Chooser().plans(call)
+    assert Chooser().basis != chooser.basis != Chooser(topology="dgx-a100:2").basis
