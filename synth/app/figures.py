@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from synth.model.text import format_short_size, format_time
 from topologies.arrays import Floats, Ints
 from topologies.errors import InputError
 from topologies.optional import optional_module
+from topologies.text.fields import shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +28,26 @@ _FILL = 0.8  # height of a send in a timeline, as a share of its line
 def matplotlib_module(name: str) -> Any:
     """Import a module of matplotlib, such as "pyplot", and return it; raise InputError if it is not installed."""
     return optional_module(f"matplotlib.{name}", "plots", "drawings need matplotlib")
+
+
+def check_figure(path: str) -> None:
+    """Check that a figure can be drawn, and that a file's suffix says a format; nothing is written.
+
+    Raises:
+        InputError: matplotlib is not installed, or the suffix is of no format.
+    """
+    formats = matplotlib_module("figure").Figure().canvas.get_supported_filetypes()
+    if Path(path).suffix[1:] not in formats:
+        raise InputError(f"--plot {shown(path)}: must end in .svg, .png or .pdf")
+
+
+def save_figure(figure: Any, path: str) -> None:
+    """Write a figure of matplotlib to a file whose suffix says its format; raise InputError if that fails."""
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        why = " ".join(str(getattr(error, "strerror", None) or error).split())
+        raise InputError(f"--plot {path}: cannot be written ({why}); name a file such as out.svg") from None
 
 
 def draw_times(times_us: Mapping[str, Mapping[int, float]], bound_us: Mapping[int, float], ax: Axes | None) -> Axes:

@@ -70,9 +70,7 @@ def _value(node: ast.expr, values: Mapping[str, float], where: str) -> float:
         near = did_you_mean(node.id, list(values))
         hint = f"; {near}" if near else ""
         some_names = ", ".join(list(values)[:20]) + (", …" if len(values) > 20 else "") or "none"
-        raise InputError(
-            f"{where}: {shown(node.id)} has no value{hint}; it must be an axis or one of [values]: {some_names}"
-        )
+        raise InputError(f"{where}: {shown(node.id)} has no value{hint}; it must be one of: {some_names}")
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
         return _OPERATORS[type(node.op)](_value(node.left, values, where), _value(node.right, values, where))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

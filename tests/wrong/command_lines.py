@@ -172,6 +172,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "report": ("report", "lib"), "convert": ("convert", "a.xml", "o.json"),
     "verify": ("verify", "a.xml"),
     "judge": ("judge", "run.txt", "--topo", "ring:4"),
+    "sweep": ("sweep", "allgather", "--topo", "ring:{n}", "--vary", "n=3,4", "--size", "64K", "--budget", "50ms"),
     "place": ("place", "--topo", "ring:4", "--axes", "dp=2,tp=2", "--workload", "fsdp", "--top", "0"),
 }  # fmt: skip
 NEEDS_TOPO = {("verify", "--group"), ("report", "--group"), ("report", "--size"), ("convert", "--group")}

@@ -61,6 +61,11 @@ COMMANDS = {
     ),
     "engines": CommandRow("engines:engines", "List the engines, the values of --engine, and what each of them does."),
     "topo": CommandRow("topologies:topo", "List, show, check and import topologies.", "Networks"),
+    "sweep": CommandRow(
+        "variants:sweep",
+        "Compare variants of a network: time, proved bound and cost of collectives on each.",
+        "Networks",
+    ),
     "place": CommandRow(
         "place:place",
         "Rank the placements of parallelism axes on a topology by the time of a training step.",

@@ -34,14 +34,13 @@ from topologies.text.files import origin_of
 _SHOWN = 12  # kinds of problems in a plan's table
 _MUCH_LONGER = 1.5  # multiple of the budget from which a warning says what the problems need
 
-_building = declare(
+pool_options = declare(
     click.option("--on", metavar="dask|ADDRESS", help="Use a local Dask cluster (dask), or that of tcp://HOST:PORT."),
     click.option(
         "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Use N processes. Default: this machine's cores."
     ),
-    cache_option,
-    json_option,
 )
+_building = declare(pool_options, cache_option, json_option)
 
 
 @click.command("build")
@@ -62,7 +61,7 @@ def library_build(
     answer_cache = open_cache(cache)
     cluster = read_cluster(file)
     check_writable(Path(out))
-    pool = _pool(on, jobs)
+    pool = pool_of(on, jobs)
     plan = make_plan(cluster, pool.processes)
     if dry_run:
         _say_plan(plan, {task.key for task in plan.tasks() if answer_cache.has(task.key)}, as_json)
@@ -88,7 +87,7 @@ def _warn_of_budget(plan: BuildPlan, answer_cache: Cache) -> None:
         warn(f"budget {format_seconds(budget_s)}: is too short: {least}; name fewer groups, collectives or sizes")
 
 
-def _pool(on: str | None, jobs: int | None) -> WorkerPool:
+def pool_of(on: str | None, jobs: int | None) -> WorkerPool:
     """Return the processes that solve problems: of this machine, or of a Dask cluster.
 
     Args:
@@ -291,7 +290,7 @@ def library_update(
             f"--out {origin_of(out)}: no library is there; first run synth library build {origin_of(file)} --out DIR"
         )
     check_writable(Path(out))
-    healthy = make_plan(cluster, _pool(on, jobs).processes)
+    healthy = make_plan(cluster, pool_of(on, jobs).processes)
     rows = []
     for parts in failures:
         (plan, fault), folder = touched(healthy, file, parts), fault_folder(out, parts)
@@ -300,7 +299,7 @@ def library_update(
         if plan.shares:
             _warn_of_budget(plan, answer_cache)
             with _progress(plan, as_json) as report:
-                built = build(plan, folder, answer_cache, _pool(on, jobs), report)
+                built = build(plan, folder, answer_cache, pool_of(on, jobs), report)
         rows.append(_row(parts, plan, healthy, built, out, folder))
         if not as_json:
             say_fitted(rows[-1]["text"])

@@ -12,7 +12,7 @@ import click
 from runtime.measure.nccl_tests import MOST_BYTES, PrintedRun, read_runs
 from synth.app.cli.options import costs_option, json_option, print_json, topo_option, wide_option
 from synth.app.cli.programs import check_ending, check_not_source, write_text
-from synth.app.figures import draw_times, matplotlib_module
+from synth.app.figures import draw_times, matplotlib_module, save_figure
 from synth.app.judging import JudgedRow, JudgedRun, judge, with_measured_costs
 from synth.app.present.layout import Column, fitted, say, terminal_width
 from synth.model.numbers import parse_seconds
@@ -260,7 +260,4 @@ def _draw(judged: Sequence[JudgedRun], path: str) -> None:
         curves |= {"our best": {size: row.ours_us for size, row in rows.items() if row.ours_us is not None}}
         draw_times(curves, {size: row.bound_us for size, row in rows.items()}, axes)
         axes.set_title(f"{run.run.collective}, {run.topology.name}")
-    try:
-        figure.savefig(path)
-    except OSError as error:
-        raise InputError(f"--plot {path}: cannot be written ({error.strerror or error})") from None
+    save_figure(figure, path)

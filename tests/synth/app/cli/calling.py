@@ -43,7 +43,7 @@ Call = Callable[..., Answer]
 # The first process that compiles a loop on a machine says so; whatever takes over 15 s prints its progress.
 _PROGRESS = (
     r"compiling loops for large problems.*|[ \d]{3}\d*\.\d s  .*|\d+ of \d+, about \d+ (s|min) left, worst gap .*"
-    r"|(checking|drawing): \d+ of \d+"
+    r"|(checking|drawing|sweep): \d+ of \d+"
 )
 
 

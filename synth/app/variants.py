@@ -1,0 +1,339 @@
+"""Compare variants of a network: for each the time of collectives, the proved bound, and what it costs.
+
+A topology, or its file, has parameters in braces, as in `dgx-h100:{nodes}`. Each variant and message size is a problem
+of a library build without targets: it is solved by the same pools, kept in the same cache, and checked the same way.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from synth.app.clusters.answer_check import checked_answer
+from synth.app.clusters.cluster import Cluster, ClusterGroup
+from synth.app.clusters.local import WorkerPool
+from synth.app.clusters.plan import BuildShare, make_plan
+from synth.app.clusters.task import unpacked
+from synth.app.figures import matplotlib_module
+from synth.model.text import format_short_size, format_time
+from synth.parallelism.formula import evaluate
+from synth.storage.cache import Cache
+from topologies.errors import InputError
+from topologies.importers import MAX_FILE_BYTES
+from topologies.load import apply_costs, load
+from topologies.text.fields import shown
+from topologies.text.files import read_text
+from topologies.topology import Topology
+
+_MOST_VARIANTS = 1000
+_RANKS = "ranks"  # Name of the number of ranks in formulas of costs.
+_PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LONGEST_VALUE = 60  # characters
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A network of a sweep.
+
+    Attributes:
+        values: Value of each parameter, as text, by name.
+        topology: The network, with the costs of the sweep on.
+        cost: What it costs, in the unit of the user's formula; None without a formula.
+    """
+
+    values: Mapping[str, str]
+    topology: Topology
+    cost: float | None
+
+
+class VariantTime(NamedTuple):
+    """The answer for one variant, collective and message size.
+
+    Attributes:
+        variant: The variant.
+        collective: Name of the collective.
+        size_bytes: Message size in bytes.
+        time_us: Time of the best schedule in µs; None if there is no answer.
+        bound_us: Time in µs that no schedule can beat; None if there is no answer.
+        engine: What found the schedule.
+        proof: What proves the bound.
+        refused: Why there is no answer; "" if there is one.
+    """
+
+    variant: Variant
+    collective: str
+    size_bytes: int
+    time_us: float | None = None
+    bound_us: float | None = None
+    engine: str = ""
+    proof: str = ""
+    refused: str = ""
+
+    @property
+    def gap(self) -> float | None:
+        """Return time / bound, None without an answer."""
+        return None if self.time_us is None or self.bound_us is None else self.time_us / self.bound_us
+
+
+def parse_parameter(text: str) -> tuple[str, list[str]]:
+    """Return the name and the values of a parameter that is written as NAME=VALUE,VALUE.
+
+    Raises:
+        InputError: The text is not of this form, or a value is empty, too long or listed twice.
+    """
+    name, equals, listed = text.partition("=")
+    values = [value.strip() for value in listed.split(",")]
+    if not equals or not _PARAMETER.fullmatch(name.strip()) or name.strip() == _RANKS:
+        raise InputError(f"--vary {shown(text)}: must be NAME=VALUE,VALUE, as nodes=2,4,8, of another name than ranks")
+    if len(set(values)) < len(values) or not all(0 < len(value) <= _LONGEST_VALUE for value in values):
+        raise InputError(f"--vary {shown(text)}: each value must be a short text that is listed once")
+    return name.strip(), values
+
+
+def make_variants(
+    topo: str, parameters: Mapping[str, Sequence[str]], cost: str | None = None, costs: str = "auto"
+) -> list[Variant]:
+    """Return a variant for each combination of the values of parameters, the last parameter changing fastest.
+
+    Args:
+        topo: Name of a topology, or a file with or without a number of nodes (as `load` takes them). A parameter NAME
+            stands in it, or in the text of the file, as {NAME}.
+        parameters: Values of each parameter, as texts.
+        cost: Formula of what a variant costs, over the parameters that are numbers, and `ranks`; None for no costs.
+        costs: Costs of an executor, as `apply_costs` takes them.
+
+    Raises:
+        InputError: There are too many variants; a parameter stands nowhere; a variant's topology cannot be read; or the
+            formula is wrong.
+    """
+    combinations = [dict(zip(parameters, values, strict=True)) for values in product(*parameters.values())]
+    if not 0 < len(combinations) <= _MOST_VARIANTS:
+        raise InputError(f"--vary: {len(combinations)} variants; it must be 1 to {_MOST_VARIANTS}")
+    file, nodes = _file_of(topo)
+    text = read_text(file, "a topology's file", MAX_FILE_BYTES) if file is not None else ""
+    for name in parameters:
+        if f"{{{name}}}" not in topo + text:
+            raise InputError(f"--vary {name}: stands nowhere; write it as {{{name}}} in --topo or in its file")
+    variants = []
+    with tempfile.TemporaryDirectory() as folder:
+        for values in combinations:
+            spec = _with_values(topo, values)
+            if file is not None and (filled := _with_values(text, values)) != text:
+                spec = str(Path(folder) / file.name) + _with_values(nodes, values)
+                (Path(folder) / file.name).write_text(filled, encoding="utf-8")
+            try:
+                topology = apply_costs(load(spec), costs)
+            except InputError as error:
+                raise InputError(f"{_described(values)}: {str(error).replace(f'{folder}/', '')}") from None
+            variants.append(Variant(values, topology, _cost_of(cost, values, topology.nranks)))
+    return variants
+
+
+def _file_of(topo: str) -> tuple[Path | None, str]:
+    """Return the file that a topology's text names, None for none, and the text of its number of nodes, as ":4"."""
+    name, colon, count = topo.rpartition(":")
+    for path, nodes in ((topo, ""), (name, colon + count)):
+        if path and Path(path).suffix and Path(path).is_file():
+            return Path(path), nodes
+    return None, ""
+
+
+def _with_values(text: str, values: Mapping[str, str]) -> str:
+    """Return a text with the value of each parameter NAME in place of {NAME}."""
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def _described(values: Mapping[str, str]) -> str:
+    """Return the values of a variant as text, such as "nodes=2 nics=4"."""
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _cost_of(formula: str | None, values: Mapping[str, str], nranks: int) -> float | None:
+    """Return the value of a formula of costs for a variant; InputError if it is wrong or negative."""
+    if formula is None:
+        return None
+    numbers = {_RANKS: float(nranks)}
+    for name, value in values.items():
+        try:
+            numbers[name] = float(value)
+        except ValueError:  # A parameter that is no number, such as a machine's name, cannot be used.
+            continue
+    cost = evaluate(formula, numbers, "--cost")
+    if cost < 0:
+        raise InputError(f"--cost {shown(formula)}: is {cost:g} for {_described(values)}; it must be 0 or more")
+    return cost
+
+
+def unbeaten(results: Sequence[VariantTime]) -> set[int]:
+    """Return the numbers of the results that no variant beats: none is as fast and as cheap, and better in one of both.
+
+    Results of the same collective and size are compared. Without costs, all cost the same; one without an answer is
+    always beaten.
+    """
+    best = set()
+    for number, result in enumerate(results):
+        others = [
+            (other.time_us, other.variant.cost or 0.0)
+            for other in results
+            if (other.collective, other.size_bytes) == (result.collective, result.size_bytes)
+            and other.time_us is not None
+        ]
+        own = result.time_us, result.variant.cost or 0.0
+        if own[0] is not None and not any(
+            time_us <= own[0] and cost <= own[1] and (time_us, cost) != own for time_us, cost in others
+        ):
+            best.add(number)
+    return best
+
+
+@dataclass(eq=False)
+class Sweep:
+    """The problems of a sweep, and their answers as they come.
+
+    Attributes:
+        questions: Variant, collective and message size of each problem, in the order of results.
+        shares: The share of a library build for each of them, or why there is none.
+        times: Answers, by the number of the question.
+        interrupted: Whether Ctrl-C ended it.
+    """
+
+    questions: list[tuple[Variant, str, int]]
+    shares: list[BuildShare | str]
+    times: dict[int, VariantTime] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def results(self) -> list[VariantTime]:
+        """Return the answers so far, in the order of questions."""
+        return [self.times[number] for number in sorted(self.times)]
+
+    def run(self, cache: Cache, pool: WorkerPool, report: Callable[[int, int], None]) -> None:
+        """Answer all questions: from the cache, or by the processes of a pool; equal problems are solved once.
+
+        An answer of the cache, or of other users' processes, is checked before it counts.
+
+        Args:
+            cache: The cache of answers.
+            pool: The processes, which are stopped at the end.
+            report: Is called with the numbers of answered and of all questions.
+        """
+        numbers: dict[str, list[int]] = {}
+        for number, share in enumerate(self.shares):
+            if isinstance(share, str):
+                self._take(number, refused=share)
+            else:
+                numbers.setdefault(share.task.key, []).append(number)
+        try:
+            with pool:
+                for key, same in numbers.items():
+                    packed = cache.get(key)
+                    if packed is None or not self._taken(same, packed, checks=True):
+                        pool.submit(self._share(same[0]).task)
+                    report(len(self.times), len(self.questions))
+                for done in pool.results():
+                    same = numbers[done.task.key]
+                    if done.answer is None or not self._taken(same, done.answer, checks=not pool.is_own):
+                        for number in same:
+                            self._take(number, refused=done.why or "the answer of a worker did not pass its check")
+                    else:
+                        cache.put(done.task.key, done.answer)
+                    report(len(self.times), len(self.questions))
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def _share(self, number: int) -> BuildShare:
+        """Return the share of a question that has one."""
+        share = self.shares[number]
+        assert isinstance(share, BuildShare)
+        return share
+
+    def _taken(self, numbers: Sequence[int], packed: bytes, checks: bool) -> bool:
+        """Take a packed answer for some questions; return False, and take nothing, if it is wrong.
+
+        Args:
+            numbers: Numbers of the questions, which are the same problem.
+            packed: The answer.
+            checks: Whether its schedules and proofs are checked, as others may have made it.
+        """
+        try:
+            answer = unpacked(packed)
+            answer = checked_answer(self._share(numbers[0]), answer) if checks else answer
+        except InputError:
+            return False
+        row = next((row for row in (*answer.unfiled, *answer.rows) if "time_us" in row), None)
+        for number in numbers:
+            if row is None:
+                self._take(number, refused="there is no schedule")
+            else:
+                figures = {name: row[name] for name in ("time_us", "bound_us", "engine", "proof")}
+                self._take(number, **figures)
+        return True
+
+    def _take(self, number: int, **figures: Any) -> None:
+        """Record the answer of a question."""
+        self.times[number] = VariantTime(*self.questions[number], **figures)
+
+
+def make_sweep(
+    variants: Sequence[Variant], collectives: Sequence[str], sizes: Sequence[int], budget_s: float, cores: int
+) -> Sweep:
+    """Return the problems of a sweep: every collective of all ranks of every variant, at every message size.
+
+    Args:
+        variants: The variants.
+        collectives: Names of rows of `KINDS`.
+        sizes: Message sizes in bytes.
+        budget_s: Seconds for all problems, as far as they can be estimated.
+        cores: Number of processes that solve problems.
+    """
+    questions = list(product(variants, collectives, sizes))
+    shares = list(_shares(questions, budget_s / len(questions), cores))
+    return Sweep(questions, shares)
+
+
+def _shares(questions: Sequence[tuple[Variant, str, int]], budget_s: float, cores: int) -> Iterator[BuildShare | str]:
+    """Yield the share of a library build for each question, or why there is none; a question has `budget_s` seconds."""
+    for variant, collective, size in questions:
+        topology = variant.topology
+        group = ClusterGroup(tuple(range(topology.nranks)), "all")
+        cluster = Cluster(topology, topology, (group,), (collective,), size, size, (), budget_s, switch_ops=True)
+        try:
+            yield make_plan(cluster, cores).shares[0]
+        except InputError as error:
+            yield str(error)
+
+
+def draw_variants(results: Sequence[VariantTime]) -> Any:
+    """Draw the time and the bound of each variant of a network, a panel for each collective and size.
+
+    Args:
+        results: The answers of a sweep; those without a time are left out.
+
+    Returns:
+        The figure of matplotlib.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    panels: dict[tuple[str, int], list[VariantTime]] = {}
+    for result in results:
+        panels.setdefault((result.collective, result.size_bytes), []).append(result)
+    figure = matplotlib_module("figure").Figure(figsize=(6, 3 * max(1, len(panels))), layout="constrained")
+    for axes, ((collective, size), rows) in zip(
+        figure.subplots(max(1, len(panels)), squeeze=False)[:, 0], panels.items(), strict=False
+    ):
+        answered = [row for row in rows if row.time_us is not None]
+        names = [" ".join(row.variant.values.values()) for row in answered]
+        axes.bar(names, [row.time_us for row in answered], color="0.8", label="time")
+        axes.plot(names, [row.bound_us for row in answered], "k_", markersize=12, label="bound: nothing is faster")
+        axes.yaxis.set_major_formatter(lambda time_us, _: format_time(time_us))
+        axes.set_xlabel(" ".join(rows[0].variant.values))
+        axes.set_title(f"{collective}, {format_short_size(size)}")
+        axes.legend()
+    return figure
