@@ -29,7 +29,7 @@ TOKEN_BYTES = 14336  # 7168 values of 16 bits, as in DeepSeek-V3.
 
 
 @click.command("place-experts")
-@click.argument("file", metavar="FILE", type=click.Path())
+@click.argument("file", metavar="FILE")
 @topo_option
 @click.option("--group", metavar="RANKS", help="Use these ranks, in this order. Default: all.")
 @click.option(
@@ -90,8 +90,6 @@ def place_experts_command(
     \b
     synth place-experts counts.csv --topo dgx-h100:4 --slots 9 -o experts.json
     """
-    if not file:
-        raise InputError("FILE: '' is no name; it must be a routing histogram: JSON, text or .npy")
     if out is not None:
         check_ending(out, ".json", "a map from slots to experts")
         check_not_source(out, file)

@@ -122,17 +122,25 @@ def place_experts(
             load = traffic_of_layer(routing, layer, experts).load
             rank_load = max(float(load.max()), imbalance * float(load.mean()))
             placed.append(PlacedLayer(routing, layer, experts, prove(routing, layer, slots, rank_load, workers)))
-    return PlacedExperts(tuple(placed), tuple(eplb_traffic(routing, slots, expert_groups)))
+    eplb = eplb_placement(routing, slots, expert_groups)
+    return PlacedExperts(tuple(placed), tuple(traffic_of_layer(routing, i, experts) for i, experts in enumerate(eplb)))
 
 
-def eplb_traffic(routing: Routing, slots: int, expert_groups: int) -> list[Traffic]:
-    """Return what the placement of EPLB sends in each layer, by the model of `traffic`."""
-    shape, load = routing.shape, expert_load(routing.copies)
-    nnodes = shape.nnodes if len(set(np.diff(shape.node_ptr).tolist())) == 1 else 1
-    by_node = place_as_eplb(load, shape.nranks, slots, nnodes, expert_groups)
+def eplb_placement(routing: Routing, slots: int, expert_groups: int) -> Ints:
+    """Return the placement of EPLB: the expert in each slot, int64, shape (layers, ranks, slots).
+
+    Args:
+        routing: What is to be routed.
+        slots: Slots of each rank.
+        expert_groups: Groups of experts; it balances by nodes where these are equal and their number divides it.
+    """
+    shape = routing.shape
+    has_equal_nodes = len(set(np.diff(shape.node_ptr).tolist())) == 1
+    nnodes = shape.nnodes if has_equal_nodes else expert_groups + 1  # Which divides no number of groups.
+    by_node = place_as_eplb(expert_load(routing.copies), shape.nranks, slots, nnodes, expert_groups)
     placement = np.empty_like(by_node)
     placement[:, shape.node_rank] = by_node
-    return [traffic_of_layer(routing, layer, experts) for layer, experts in enumerate(placement)]
+    return placement
 
 
 def expert_load(copies: Floats) -> Floats:
