@@ -89,7 +89,7 @@ KINDS: dict[str, list[str]] = {
     "--axes": ["", ",", "dp", "dp=", "dp=0", "dp=-4", "dp=x", "dp=3", "dp=4,dp=1", "dp=2", "x=4", LONG, CONTROL],
     "--workload": [*FILE, "dens", "cut.toml", "t.toml", "pat.toml"],
     "--top": [w for w in WHOLE if w != "0"],
-    "--slots": [*WHOLE, "5"], "--copies": WHOLE, "--expert-groups": [*WHOLE, "3"],
+    "--slots": [*WHOLE, "5"], "--tokens": WHOLE, "--copies": WHOLE, "--expert-groups": [*WHOLE, "3"],
     "--bytes": [*SIZE, "0"], "--combine-bytes": [*SIZE, "0"], "--imbalance": [*FIGURE, "0", "0.9", "-1", "1e9"],
     "--over": ["", ",", "ep", "dp,dp", "dp,", "dp;tp", "DP", LONG, CONTROL],
     "--matrix": ["", "dp", "dp=2", "dp=2x1", "dp=2x1,tp=2x2", "dp=2x1,dp=1x2", "dp=0x2,tp=2x1", "dp=2,tp=1,pp=2", LONG],

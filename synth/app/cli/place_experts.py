@@ -18,9 +18,9 @@ from synth.app.present.layout import say_fitted, terminal_width
 from synth.engines.skewed.shape import shape_of
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
-from synth.parallelism.experts.histogram import read_histogram
+from synth.parallelism.experts.histogram import MAX_EXPERTS, read_histogram, read_tokens
 from synth.parallelism.experts.placement import IMBALANCE, fewest_slots, place_experts
-from synth.parallelism.experts.traffic import Routing
+from synth.parallelism.experts.traffic import Routing, routing_of_tokens, scaled
 from synth.storage.columns import check_replaceable
 from topologies.errors import InputError
 from topologies.load import load
@@ -31,6 +31,13 @@ TOKEN_BYTES = 14336  # 7168 values of 16 bits, as in DeepSeek-V3.
 @click.command("place-experts")
 @click.argument("file", metavar="FILE")
 @topo_option
+@click.option(
+    "--tokens",
+    "nexperts",
+    type=click.IntRange(1, MAX_EXPERTS),
+    metavar="N",
+    help="State that FILE has the experts, of N, of sampled tokens, and that a token is sent once to a node.",
+)
 @click.option("--group", metavar="RANKS", help="Use these ranks, in this order. Default: all.")
 @click.option(
     "--slots", type=int, metavar="N", help="Let each rank hold N experts. Default: one more than all experts need."
@@ -71,6 +78,7 @@ TOKEN_BYTES = 14336  # 7168 values of 16 bits, as in DeepSeek-V3.
 def place_experts_command(
     file: str,
     topo: str,
+    nexperts: int | None,
     group: str | None,
     slots: int | None,
     token: str,
@@ -85,7 +93,8 @@ def place_experts_command(
     """Place the experts of a mixture of experts on ranks for the least time of dispatch and combine.
 
     FILE is a routing histogram: how many tokens go to each expert, of shape (layers, experts), or (layers, ranks,
-    experts) where it is known from which rank they come; JSON, text or .npy.
+    experts) where it is known from which rank they come; JSON, text or .npy. With --tokens it has the experts of whole
+    tokens, of shape (layers, tokens, experts of a token).
 
     \b
     synth place-experts counts.csv --topo dgx-h100:4 --slots 9 -o experts.json
@@ -104,11 +113,14 @@ def place_experts_command(
         topology = load(topo)
         members = None if group is None else parse_ranks(group, "--group", topology.nranks)
         shape = shape_of(topology, members)
-        histogram = read_histogram(file, shape.nranks)
+        if nexperts is None:
+            routing = Routing(shape, read_histogram(file, shape.nranks), dispatch_bytes, combine_bytes)
+        else:
+            tokens = read_tokens(file, nexperts, shape.nranks)
+            routing = routing_of_tokens(shape, tokens, nexperts, dispatch_bytes, combine_bytes)
         if copies is not None:
-            sums = histogram.sum(axis=(1, 2), keepdims=True)
-            histogram = histogram * (copies * shape.nranks / sums.clip(min=1e-300))
-        count, nranks, nexperts = histogram.shape
+            routing = scaled(routing, copies)
+        count, nranks, nexperts = routing.copies.shape
         least = fewest_slots(nexperts, nranks)
         slots = min(least + 1, nexperts) if slots is None else slots
         if not least <= slots <= nexperts:
@@ -118,7 +130,7 @@ def place_experts_command(
         if nexperts % expert_groups:
             raise InputError(f"--expert-groups: {expert_groups} do not divide {nexperts} experts; they must")
         placed = place_experts(
-            Routing(shape, histogram, float(dispatch_bytes), float(combine_bytes)),
+            routing,
             slots,
             imbalance,
             expert_groups,

@@ -30,9 +30,9 @@ def experts_statement(placed: PlacedExperts, topology: str, imbalance: float) ->
         - experts, slots: Number of experts of a layer, and of slots of a rank.
         - dispatch_bytes, combine_bytes: Bytes of a token to an expert, and of its result.
         - imbalance_limit: The allowed imbalance.
-        - total: Figures of all layers, as of a layer; between_nodes is of all copies, imbalance is the largest.
+        - total: Figures of all layers, as of a layer; between_nodes is of all layers, imbalance is the largest.
         - layers: For each layer `time_us`, `bound_us`, `gap` (time / bound; None without a bound), `between_nodes` (the
-          part of the copies that leave their node), `imbalance` (load of the most loaded rank / mean) and `proof`
+          messages that leave their node / all copies), `imbalance` (load of the most loaded rank / mean) and `proof`
           ("nodes" or "ranks": what the bound's prices are for; "" for none).
         - eplb: `total` and `layers` of EPLB's placement, without bounds.
         - physical_to_logical_map: For each layer the expert in each slot, rank by rank.
@@ -129,8 +129,8 @@ def experts_table(document: dict[str, Any], width: int | None = LEAST_WIDTH) -> 
         "",
         *lines,
         "",
-        "time: dispatch and combine; between nodes: part of the copies that leave their node; imbalance: load of the"
-        " most loaded rank / mean load",
+        "time: dispatch and combine; between nodes: messages that leave their node / all copies; imbalance: load of"
+        " the most loaded rank / mean load",
     ]
     if total["imbalance"] > document["imbalance_limit"] * (1 + 1e-9):
         over = sum(row["imbalance"] > document["imbalance_limit"] * (1 + 1e-9) for row in layers)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from synth.model.deadline import now
+from synth.parallelism.experts.parts import NODES, RANKS, parts_of
 from synth.parallelism.experts.traffic import Routing
 from synth.parallelism.experts.witness import Parts, Prices
 from synth.solvers.linear_program import LinearProgram, ProgramBuilder
@@ -14,7 +15,6 @@ from synth.solvers.workers import Workers
 
 _MOST_CELLS = 8192  # Parts × experts up to which a linear program improves prices.
 _PROGRAM_S = 10.0  # Time for one linear program.
-NODES, RANKS = "nodes", "ranks"
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,12 +26,14 @@ class Bound:
         rank_load: Load of a rank in copies.
         of: What the prices are for: NODES or RANKS; "" in a layer without copies, which has no prices.
         prices: The witness; None in such a layer.
+        parts: What it is a witness for: `prices.limit(parts)` is `time_us`; None in such a layer.
     """
 
     time_us: float
     rank_load: float
     of: str
     prices: Prices | None
+    parts: Parts | None
 
 
 def prove(routing: Routing, layer: int, slots: int, rank_load: float, workers: Workers) -> Bound:
@@ -47,19 +49,19 @@ def prove(routing: Routing, layer: int, slots: int, rank_load: float, workers: W
     Raises:
         TimeUp: The time of the work around is over.
     """
-    best = Bound(0.0, rank_load, "", None)
+    best = Bound(0.0, rank_load, "", None, None)
     if not routing.copies[layer].any():
         return best
     has_nodes = routing.shape.nnodes > 1
     for of in (NODES, RANKS) if has_nodes else (RANKS,):
-        parts = parts_of(routing, layer, slots, of)
-        candidates = [even_prices(parts, rank_load)]
-        if not _are_equal(parts) and parts.copies.size <= _MOST_CELLS and (of == NODES or not has_nodes):
-            candidates += _solved_prices(parts, rank_load, workers)
-        for prices in candidates:
-            time_us = prices.limit(parts)
-            if time_us >= best.time_us:
-                best = Bound(time_us, rank_load, of, prices)
+        for parts in parts_of(routing, layer, slots, of):
+            candidates = [even_prices(parts, rank_load)]
+            if not _are_equal(parts) and parts.copies.size <= _MOST_CELLS and (of == NODES or not has_nodes):
+                candidates += _solved_prices(parts, rank_load, workers)
+            for prices in candidates:
+                time_us = prices.limit(parts)
+                if time_us >= best.time_us:
+                    best = Bound(time_us, rank_load, of, prices, parts)
     return best
 
 
@@ -67,28 +69,6 @@ def _are_equal(parts: Parts) -> bool:
     """Return whether all parts are equal and want the same, so that `even_prices` are best."""
     columns = parts.copies, parts.ranks, parts.out_us, parts.in_us
     return all(np.allclose(column, column[:1], rtol=1e-12, atol=0.0) for column in columns)
-
-
-def parts_of(routing: Routing, layer: int, slots: int, of: str) -> Parts:
-    """Return the nodes (`of` is NODES) or the ranks (RANKS) of a group, with what they want of a layer."""
-    shape = routing.shape
-    if of == RANKS:
-        count, byte_us, alpha_us = shape.nranks, shape.rank_us, shape.rank_alpha_us
-        copies, ranks = routing.copies[layer], np.ones(count, dtype=np.int64)
-    else:
-        count, byte_us, alpha_us = shape.nnodes, shape.node_us, shape.node_alpha_us
-        copies, ranks = routing.copies_of_nodes(layer), np.diff(shape.node_ptr)
-    return Parts(
-        copies=copies,
-        ranks=ranks,
-        slots=slots,
-        out_us=byte_us[:count],
-        in_us=byte_us[count:],
-        alpha_us=np.minimum(alpha_us[:count], alpha_us[count:]),
-        start_us=shape.net.start_us,
-        dispatch_bytes=routing.dispatch_bytes,
-        combine_bytes=routing.combine_bytes,
-    )
 
 
 def even_prices(parts: Parts, rank_load: float) -> Prices:
@@ -101,7 +81,7 @@ def even_prices(parts: Parts, rank_load: float) -> Prices:
     inside, overall = parts.needed(rank_load)
     speed = np.divide(1.0, parts.out_us, out=np.zeros(len(parts.out_us)), where=parts.out_us > 0)
     weight = speed / speed.sum()
-    gain = (weight * parts.out_us) @ parts.copies / len(parts.ranks)
+    gain = (weight * parts.out_us) @ parts.leaving / len(parts.ranks)
     size = inside.mean(axis=0)
     ratio = gain / size
     order = np.argsort(-ratio, kind="stable")
@@ -122,7 +102,7 @@ def _program(parts: Parts, rank_load: float) -> tuple[LinearProgram, int, int]:
     nparts = len(parts.copies)
     inside, overall = parts.needed(rank_load)
     part, expert = (column.reshape(-1) for column in np.indices(parts.copies.shape))
-    size, kept_us = inside.reshape(-1), (parts.out_us[:, None] * parts.copies).reshape(-1) / _unit(parts)
+    size, kept_us = inside.reshape(-1), (parts.out_us[:, None] * parts.leaving).reshape(-1) / _unit(parts)
     program = ProgramBuilder()
     longest = program.add_variables(1, 1.0, cost=1.0)
     x = program.add_variables(len(part), np.where(size <= parts.ranks[part], 1.0, 0.0))
@@ -130,7 +110,7 @@ def _program(parts: Parts, rank_load: float) -> tuple[LinearProgram, int, int]:
     replicas = x.copy()
     replicas[many] = program.add_variables(len(many), parts.ranks[part[many]].astype(float)) if len(many) else x[many]
     each_part = np.arange(nparts)
-    all_us = parts.out_us * parts.copies.sum(axis=1) / _unit(parts)
+    all_us = parts.out_us * parts.leaving.sum(axis=1) / _unit(parts)
     times = program.add_rows(all_us, (each_part, np.repeat(longest, nparts), 1.0), (part, x, kept_us))
     needs = program.add_rows(overall.astype(float), (expert, replicas, 1.0))
     program.add_rows(-(parts.ranks * parts.slots).astype(float), (part, replicas, -1.0))
@@ -141,7 +121,7 @@ def _program(parts: Parts, rank_load: float) -> tuple[LinearProgram, int, int]:
 
 def _unit(parts: Parts) -> float:
     """Return the time in µs, for copies of one byte, that counts as 1 in the linear program."""
-    return float((parts.out_us * parts.copies.sum(axis=1)).max())
+    return float((parts.out_us * parts.leaving.sum(axis=1)).max())
 
 
 def _solved_prices(parts: Parts, rank_load: float, workers: Workers) -> list[Prices]:

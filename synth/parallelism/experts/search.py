@@ -1,13 +1,14 @@
 """Search placements of experts: which nodes hold an expert, which ranks of the node, layer by layer.
 
-A layer takes five steps, for a limit on the load of one replica:
+A layer takes six steps, for a limit on the load of one replica:
 
 1. Each expert gets as many replicas as the limit needs, heavy experts first. A replica goes to a node that does not
    hold the expert yet, to the one which then has least to receive.
 2. The free slots of each node go to replicas that are above the limit, then to the experts that its ranks want most.
 3. Nodes exchange experts that have one replica, while that makes the busiest nodes less busy.
 4. Replicas of all experts move between nodes, or are made in place of others, while that helps too.
-5. Each node packs its replicas to its ranks: heavy ones first, to the rank with the least load; then ranks exchange
+5. Where whole tokens are known, nodes exchange experts that have one replica, so that tokens need fewer nodes.
+6. Each node packs its replicas to its ranks: heavy ones first, to the rank with the least load; then ranks exchange
    replicas while that lowers the largest load.
 
 The limits become smaller until the loads of the ranks keep to the imbalance that is allowed. Where none does, the
@@ -15,6 +16,8 @@ fastest placement counts of those that are about as even as the most even one.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,6 +33,8 @@ _LEAST_GAIN = 1e-3  # Part of the sum of heights that an exchange must gain.
 _MOST_MOVES = 2_000_000  # Nodes² × figures × experts up to which moves of all replicas are tried.
 _MOST_MOVED = 20  # Pairs of replicas that are moved in one layer.
 _MOST_PARTNERS = 8  # Experts of which pairs are tried, for two nodes.
+_MOST_TOKENS = 2048  # Of a layer, by which experts are gathered.
+_MOST_GATHERED = 150  # Pairs of experts that are exchanged, or tried, for the sake of tokens.
 _SLACK = 1e-9  # Relative; figures that differ by less are equal.
 
 
@@ -59,9 +64,13 @@ def place_layer(routing: Routing, layer: int, slots: int, imbalance: float) -> I
             layout.replicate(part * rank_load)
             layout.fill(part * rank_load)
             layout.exchange(rank_load)
-            first = _rated(routing, layer, layout.pack())
+            candidates = [_rated(routing, layer, layout.pack())]
             layout.move(rank_load, part * rank_load)
-            for candidate in (first, _rated(routing, layer, layout.pack())):
+            candidates.append(_rated(routing, layer, layout.pack()))
+            if routing.tokens is not None and len(members) > 1:
+                layout.gather(routing.tokens[layer, ::2])
+                candidates.append(_rated(routing, layer, layout.pack()))
+            for candidate in candidates:
                 if best is None or _is_better(candidate, best, imbalance):
                     best = candidate
         assert best is not None
@@ -72,7 +81,12 @@ def place_layer(routing: Routing, layer: int, slots: int, imbalance: float) -> I
 
 
 def _rated(routing: Routing, layer: int, placement: Ints) -> tuple[float, float, Ints]:
-    """Return the imbalance and the time of a placement, and the placement."""
+    """Return the imbalance and the time of a placement, and the placement.
+
+    Of whole tokens those count by which no experts were gathered, so that chance in a sample is no gain.
+    """
+    if routing.tokens is not None and routing.tokens.shape[1] > 1:
+        routing = replace(routing, tokens=routing.tokens[:, 1::2])
     traffic = traffic_of_layer(routing, layer, placement)
     return traffic.imbalance, traffic.time_us, placement
 
@@ -291,13 +305,92 @@ class _Layout:
         is_wrong |= heaviest > np.maximum(before, most) * (1 + _SLACK)
         return np.ascontiguousarray((figures - before_figures) / scale), is_wrong
 
+    def gather(self, tokens: Ints) -> None:
+        """Exchange experts that have one replica between nodes, so that tokens need fewer nodes: step 5.
+
+        Args:
+            tokens: Experts of each token, shape (tokens, experts of a token).
+        """
+        tokens = tokens[:: -(-len(tokens) // _MOST_TOKENS)]
+        load = self.flows().sum(axis=1)
+        most = np.maximum(load, _AS_EVEN * load.sum() * self.ranks / self.ranks.sum())
+        single = self.count.sum(axis=0) == 1
+        home = np.where(single, self.count.argmax(axis=0), -1)
+        needs = _Needs(tokens, home, len(self.copies))
+        experts = np.flatnonzero(single)
+        is_tried = np.zeros((len(experts), len(experts)), dtype=bool)
+        for _ in range(_MOST_GATHERED):
+            place, weight = home[experts], self.total[experts]
+            gain = needs.gain[experts][:, place]
+            # What a node gains in load, by the expert that leaves it and the one that comes.
+            more = weight[None, :] - weight[:, None]
+            fits = load[place][:, None] + more <= most[place][:, None]
+            score = np.where(fits & fits.T & ~is_tried & (place[:, None] != place), gain + gain.T, 0)
+            x, y = np.unravel_index(np.argmax(score), score.shape)
+            if score[x, y] <= 0:
+                return
+            pair = experts[[x, y]]
+            nodes = home[pair]
+            if needs.exchange(pair, nodes):
+                load[nodes] += np.array([1.0, -1.0]) * more[x, y]
+                self.count[nodes, pair] = 0
+                self.count[nodes[::-1], pair] = 1
+                is_tried[[x, y]] = is_tried[:, [x, y]] = False
+            else:
+                is_tried[x, y] = is_tried[y, x] = True
+
     def pack(self) -> Ints:
-        """Pack the replicas of each node to its ranks: step 5; return the expert in each slot, shape (ranks, slots)."""
+        """Pack the replicas of each node to its ranks: step 6; return the expert in each slot, shape (ranks, slots)."""
         share = self.flows() / np.maximum(self.count, 1)
         placement = np.zeros((int(self.ranks.sum()), self.slots), dtype=np.int64)
         for node, ranks in enumerate(self.members):
             placement[ranks] = _packed(share[node], self.count[node], len(ranks), self.slots)
         return placement
+
+
+class _Needs:
+    """How many experts with one replica each token has in each node, and what moves of such experts would gain.
+
+    Attributes:
+        home: Node of each expert, shape (experts,); -1 for experts with more replicas. It changes with the exchanges.
+        gain: Tokens that would need a node less, minus those that would need one more, if an expert moved to a node:
+            int64, shape (experts, nodes).
+    """
+
+    def __init__(self, tokens: Ints, home: Ints, nnodes: int) -> None:
+        self._tokens, self.home, self._nnodes = tokens, home, nnodes
+        order = np.argsort(tokens, axis=None, kind="stable")
+        self._rows = order // tokens.shape[1]
+        self._first = np.searchsorted(tokens.reshape(-1)[order], np.arange(len(home) + 1))
+        self._count = np.zeros((len(tokens), nnodes), dtype=np.int64)
+        row, column = np.nonzero(home[tokens] >= 0)
+        np.add.at(self._count, (row, home[tokens[row, column]]), 1)
+        self.gain = np.zeros((len(home), nnodes), dtype=np.int64)
+        self._add_gain(np.arange(len(tokens)), 1)
+
+    def exchange(self, pair: Ints, nodes: Ints) -> bool:
+        """Let two experts of two nodes change places if tokens then need fewer nodes; return whether they did."""
+        rows = np.unique(np.concatenate([self._rows[self._first[e] : self._first[e + 1]] for e in pair]))
+        count = self._count[rows].copy()
+        for expert, source, goal in zip(pair, nodes, nodes[::-1], strict=True):
+            has = (self._tokens[rows] == expert).any(axis=1)
+            count[has, source] -= 1
+            count[has, goal] += 1
+        if (count > 0).sum() >= (self._count[rows] > 0).sum():
+            return False
+        self._add_gain(rows, -1)
+        self._count[rows] = count
+        self.home[pair] = nodes[::-1]
+        self._add_gain(rows, 1)
+        return True
+
+    def _add_gain(self, rows: Ints, sign: int) -> None:
+        """Add what some tokens say of moves to `gain`, or take it away."""
+        tokens, count = self._tokens[rows], self._count[rows]
+        home = self.home[tokens]
+        is_alone = np.take_along_axis(count, np.maximum(home, 0), axis=1) == 1
+        change = (is_alone & (home >= 0))[:, :, None].astype(np.int64) - (count == 0)[:, None]
+        np.add.at(self.gain, tokens.reshape(-1), sign * change.reshape(-1, self._nnodes))
 
 
 def _eighth(values: Floats) -> Floats:

@@ -7,16 +7,20 @@ holds its expert:
 - else to its own node, if a rank there holds it, evenly over all ranks of the node that do;
 - else evenly over all ranks that hold it.
 
-Each copy is sent by itself, also where other experts of the same token are in the same node. Dispatch sends a copy's
-bytes to that rank, combine sends its result back. The time of each is that of the most loaded rank or node, by the
-limits that the planner of uneven all-to-alls has (`synth.engines.skewed`, `Planner.bound`): what leaves or enters a
-rank, and what leaves or enters a node, over the capacity of the links there; its plans come within a few per cent of
-this time. The time of the experts' own work is not part of it; a placement states the load of its ranks instead.
+Without the experts of whole tokens, each copy is sent by itself, also where other experts of its token are in the same
+node. With a sample of whole tokens, a token is sent once to each node that has experts for it, which passes copies on
+(node-limited dispatch); results are added up in the node and sent back once. A token whose experts several nodes hold
+takes one of these for each expert, independently of its other experts; the expected number of messages counts.
+
+Dispatch sends a copy's bytes to that rank, combine sends its result back. The time of each is that of the most loaded
+rank or node, by the limits that the planner of uneven all-to-alls has (`synth.engines.skewed`, `Planner.bound`): what
+leaves or enters a rank, and what leaves or enters a node, over the capacity of the links there. The time of the
+experts' own work is not part of it; a placement states the load of its ranks instead.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,12 +37,15 @@ class Routing:
         copies: Copies from each rank to each expert: float64, shape (layers, ranks, experts).
         dispatch_bytes: Bytes of a copy on its way to an expert.
         combine_bytes: Bytes of its result on the way back.
+        tokens: Experts of sampled tokens, int64, shape (layers, tokens, experts of a token), of which `copies` is the
+            histogram (see `routing_of_tokens`); None where only the histogram is known.
     """
 
     shape: Shape
     copies: Floats
     dispatch_bytes: float
     combine_bytes: float
+    tokens: Ints | None = None
 
     def copies_of_nodes(self, layer: int) -> Floats:
         """Return the copies from each node to each expert in a layer: float64, shape (nodes, experts)."""
@@ -52,7 +59,7 @@ class Traffic:
     Attributes:
         dispatch_us: Time of dispatch in µs.
         combine_us: Time of combine in µs.
-        between_nodes: Copies that leave their node.
+        between_nodes: Messages that leave their node: copies, or tokens where whole tokens are known.
         load: Copies that each rank computes, shape (ranks,).
     """
 
@@ -71,6 +78,23 @@ class Traffic:
         """Return the load of the most loaded rank / the mean load; 1 without any copies."""
         mean = float(self.load.mean())
         return float(self.load.max()) / mean if mean > 0 else 1.0
+
+
+def routing_of_tokens(
+    shape: Shape, tokens: Ints, nexperts: int, dispatch_bytes: float, combine_bytes: float
+) -> Routing:
+    """Return the routing of tokens that come evenly from all ranks.
+
+    Args:
+        shape: The shape of the group.
+        tokens: Experts of each token, all different: int64, shape (layers, tokens, experts of a token).
+        nexperts: Number of experts.
+        dispatch_bytes: Bytes of a copy on its way to an expert.
+        combine_bytes: Bytes of its result.
+    """
+    counts = np.stack([np.bincount(layer.reshape(-1), minlength=nexperts) for layer in tokens])
+    copies = np.broadcast_to((counts / shape.nranks)[:, None], (len(tokens), shape.nranks, nexperts))
+    return Routing(shape, copies, dispatch_bytes, combine_bytes, tokens)
 
 
 def by_node(shape: Shape, values: Floats, axis: int) -> Floats:
@@ -101,24 +125,57 @@ def copies_between(shape: Shape, copies: Floats, placement: Ints) -> Floats:
     return between
 
 
-def exchange_us(shape: Shape, sizes: Floats) -> float:
+def scaled(routing: Routing, copies: float) -> Routing:
+    """Return a routing with so many copies from a rank in the mean, in each layer that has any."""
+    sums = routing.copies.sum(axis=(1, 2), keepdims=True)
+    factor = np.divide(copies * routing.shape.nranks, sums, out=np.zeros_like(sums), where=sums > 0)
+    return replace(routing, copies=routing.copies * factor)
+
+
+def messages_per_copy(shape: Shape, placement: Ints, tokens: Ints, nexperts: int) -> Floats:
+    """Return the messages for each copy from node to node, where a token is sent once to a node: (nodes, nodes).
+
+    Args:
+        shape: The shape of the group.
+        placement: Expert in each slot, shape (ranks, slots).
+        tokens: Experts of each token, shape (tokens, experts of a token).
+        nexperts: Number of experts.
+    """
+    held = np.zeros((shape.nranks, nexperts))
+    np.put_along_axis(held, placement, 1.0, axis=1)
+    in_node = by_node(shape, held, axis=0)
+    share = in_node / in_node.sum(axis=0)
+    ratio = np.ones((shape.nnodes, shape.nnodes))
+    for node in range(shape.nnodes):
+        # By the other node, the token and its expert: the probability that the copy goes to the other node.
+        goes = np.where(in_node[node] > 0, 0.0, share)[:, tokens]
+        messages, copies = (1 - (1 - goes).prod(axis=2)).sum(axis=1), goes.sum(axis=(1, 2))
+        np.divide(messages, copies, out=ratio[node], where=copies > 0)
+    return ratio
+
+
+def exchange_us(shape: Shape, leaving: Floats, entering: Floats | None = None, between: Floats | None = None) -> float:
     """Return the time in µs that no schedule of an all-to-all can beat, as `Planner.bound` states it.
 
     Args:
         shape: The shape of the group.
-        sizes: Bytes from each rank to each rank, shape (ranks, ranks); the diagonal is not sent.
+        leaving: Bytes out of each rank for each rank, shape (ranks, ranks); the diagonal is not sent.
+        entering: Bytes into each rank from each rank; None for those of `leaving`.
+        between: Bytes that count between nodes; None for those of `leaving`.
     """
-    sizes = sizes * (1 - np.eye(len(sizes)))
-    if not sizes.any():
+    off = 1 - np.eye(shape.nranks)
+    out = leaving * off
+    into, crossing = (out if sizes is None else sizes * off for sizes in (entering, between))
+    if not out.any():
         return 0.0
-    ranks = np.concatenate([sizes.sum(axis=1), sizes.sum(axis=0)])
+    ranks = np.concatenate([out.sum(axis=1), into.sum(axis=0)])
     times = [np.where(ranks > 0, ranks * shape.rank_us + shape.rank_alpha_us, 0.0)]
     if shape.nnodes > 1:
-        pair = by_node(shape, by_node(shape, sizes, axis=0), axis=1)
+        pair = by_node(shape, by_node(shape, crossing, axis=0), axis=1)
         np.fill_diagonal(pair, 0.0)
         nodes = np.concatenate([pair.sum(axis=1), pair.sum(axis=0)])
         times.append(np.where(nodes > 0, nodes * shape.node_us + shape.node_alpha_us, 0.0))
-    times.append(np.where(sizes.reshape(-1) > 0, shape.least_us, 0.0))
+    times.append(np.where(out.reshape(-1) > 0, shape.least_us, 0.0))
     return shape.net.start_us + float(max(part.max() for part in times))
 
 
@@ -132,10 +189,17 @@ def traffic_of_layer(routing: Routing, layer: int, placement: Ints) -> Traffic:
     """
     shape = routing.shape
     copies = copies_between(shape, routing.copies[layer], placement)
-    pair = by_node(shape, by_node(shape, copies, axis=0), axis=1)
+    messages = copies
+    if routing.tokens is not None:
+        ratio = messages_per_copy(shape, placement, routing.tokens[layer], routing.copies.shape[2])
+        messages = copies * ratio[np.ix_(shape.node_of, shape.node_of)]
+    pair = by_node(shape, by_node(shape, messages, axis=0), axis=1)
+    # A token leaves its rank once for each other node, and enters each rank of its experts; results go the other way.
+    out, into = messages * routing.dispatch_bytes, copies * routing.dispatch_bytes
+    back_out, back_into = copies.T * routing.combine_bytes, messages.T * routing.combine_bytes
     return Traffic(
-        exchange_us(shape, copies * routing.dispatch_bytes),
-        exchange_us(shape, copies.T * routing.combine_bytes),
+        exchange_us(shape, out, into, out),
+        exchange_us(shape, back_out, back_into, back_into),
         float(pair.sum() - np.trace(pair)),
         copies.sum(axis=0),
     )

@@ -4,13 +4,15 @@ Take the nodes, or the ranks, as parts. A part of `room` slots holds few experts
 must leave its part. Write x for whether part p holds expert e, n for its replicas there, t for the copies that p has
 for e, and L for the largest load of a rank. Then:
 
-- the copies that leave p are Σ t (1 - x), and the time is at least u · their bytes for every part;
+- the messages that leave p are at least Σ m (1 - x), and the time is at least u · their bytes for every part. Where
+  copies are sent each by itself, m is t. Where a token is sent once to a node, a token counts for one of its experts
+  only, as it leaves p if that one is not there;
 - Σ n over the experts is at most `room`, and n is at most the ranks of the part;
 - x = 1 needs n ≥ t / L, as the copies of a part that holds their expert stay there (see `traffic`), and n ≥ 1;
 - an expert needs n ≥ 1, and n ≥ its copies / L, in all parts.
 
 Any weights y of the parts, Σ y = 1, and prices λ ≥ 0 of the experts' replicas give a limit (Lagrangian relaxation):
-the time is at least Σ y u (bytes of p that leave) + Σ λ (replicas that are needed - replicas), and its minimum splits
+the time is at least Σ y u (bytes that leave p) + Σ λ (replicas that are needed - replicas), and its minimum splits
 into a knapsack with fractions for every part. A greedy choice solves each of these exactly.
 """
 
@@ -33,6 +35,7 @@ class Parts:
 
     Attributes:
         copies: Copies from each part to each expert: float64, shape (parts, experts).
+        leaving: Messages that leave each part if it lacks the expert, at most `copies`, same shape.
         ranks: Ranks of each part: int64, shape (parts,).
         slots: Slots of a rank.
         out_us: Time in µs of a byte out of each part, shape (parts,).
@@ -44,6 +47,7 @@ class Parts:
     """
 
     copies: Floats
+    leaving: Floats
     ranks: Ints
     slots: int
     out_us: Floats
@@ -95,15 +99,15 @@ class Prices:
         return total
 
     def _least(self, parts: Parts, value: Floats) -> float:
-        """Return the least Σ value · (copies out of the part), by the prices, over all placements."""
+        """Return the least Σ value · (messages out of the part), by the prices, over all placements."""
         inside, overall = parts.needed(self.rank_load)
-        least = (1 - _ROUNDING) * (float(value @ parts.copies.sum(axis=1)) + float(self.price @ overall))
+        least = (1 - _ROUNDING) * (float(value @ parts.leaving.sum(axis=1)) + float(self.price @ overall))
         for part, ranks in enumerate(parts.ranks.tolist()):
             # Of an expert: `inside` slots with all of its value, then further ones which only have its price. The first
             # are always worth more for a slot, so that a greedy choice over all of these items is right.
             fits = inside[part] <= ranks
             size = np.where(fits, inside[part], 0)
-            worth = value[part] * parts.copies[part] * fits + self.price * size
+            worth = value[part] * parts.leaving[part] * fits + self.price * size
             each = np.divide(worth, size, out=np.zeros(len(size)), where=size > 0)
             worths = np.concatenate([each, self.price])
             sizes = np.concatenate([size, np.maximum(ranks - size, 0)])

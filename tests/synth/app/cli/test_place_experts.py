@@ -62,6 +62,19 @@ def test_copies_scale_the_time_and_sources_count(synth: Call, counts: np.ndarray
     assert json.loads(synth(*ASKED, "--imbalance", "100", "--json").out)["total"]["between_nodes"] < 0.05
 
 
+def test_whole_tokens(synth: Call, working_folder: Path) -> None:
+    draw = np.random.default_rng(0)
+    tokens = np.stack([draw.permutation(32)[:4] for _ in range(64)])[None]
+    np.save(working_folder / "tokens.npy", tokens)
+    counts = np.bincount(tokens.ravel(), minlength=32)[None]
+    (working_folder / "counts.json").write_text(json.dumps(counts.tolist()))
+    whole = json.loads(synth("place-experts", "tokens.npy", "--tokens", "32", *ASKED[2:], "--json").out)
+    copies = json.loads(synth(*ASKED, "--json").out)
+    assert whole["experts"] == copies["experts"] == 32
+    assert whole["eplb"]["total"]["between_nodes"] < copies["eplb"]["total"]["between_nodes"]
+    assert whole["eplb"]["total"]["imbalance"] == copies["eplb"]["total"]["imbalance"]
+
+
 def test_groups_of_experts_choose_the_policy_of_eplb(synth: Call, counts: np.ndarray) -> None:
     assert counts.size
     by_nodes = json.loads(synth(*ASKED, "--expert-groups", "4", "--json").out)
@@ -78,6 +91,7 @@ def test_groups_of_experts_choose_the_policy_of_eplb(synth: Call, counts: np.nda
         (("--slots", "49"), "--slots: 49 .*it must be 3 to 48"),
         (("--imbalance", "0.5"), "--imbalance: 0.5 is out of range"),
         (("--expert-groups", "5"), "--expert-groups: 5 do not divide 48 experts"),
+        (("--tokens", "48"), "it must be whole numbers of shape .layers, tokens, experts of a token."),
         (("--topo", "ring:4"), "have no link"),
         (("--group", "0"), "group: has 1 rank"),
         (("-o", "counts.json"), "is the file that it would be made from"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from synth.engines.skewed.shape import Shape, shape_of
 from synth.model.collective import Floats, Ints
-from synth.parallelism.experts.traffic import Routing
+from synth.parallelism.experts.traffic import Routing, routing_of_tokens, scaled
 from topologies.load import load
 
 TWO_BY_TWO = (0, 1, 8, 9)  # Two ranks in each of two nodes of dgx-h100:3.
@@ -43,3 +43,11 @@ def all_placements(nranks: int, slots: int, experts: int) -> Iterator[Ints]:
         placement = np.array(held)
         if len(np.unique(placement)) == experts:
             yield placement
+
+
+def token_routing(shape: Shape, tokens: int, experts: int, chosen: int, seed: int) -> Routing:
+    """Return a routing of one layer of random tokens, of which some experts are more popular."""
+    draw = np.random.default_rng(seed)
+    popular = draw.exponential(size=experts)
+    sample = np.stack([draw.choice(experts, chosen, replace=False, p=popular / popular.sum()) for _ in range(tokens)])
+    return scaled(routing_of_tokens(shape, sample[None], experts, 7168.0, 14336.0), 1000 * tokens * chosen)

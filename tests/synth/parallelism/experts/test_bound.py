@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
 from synth.model.deadline import now
-from synth.parallelism.experts.bound import NODES, RANKS, _program, even_prices, parts_of, prove
+from synth.parallelism.experts.bound import _program, even_prices, prove
+from synth.parallelism.experts.parts import NODES, RANKS, parts_of
 from synth.parallelism.experts.placement import place_experts
 from synth.parallelism.experts.traffic import Routing, traffic_of_layer
 from synth.parallelism.experts.witness import Prices
@@ -21,6 +23,7 @@ from tests.synth.parallelism.experts.routings import (
     all_placements,
     random_routing,
     small_shape,
+    token_routing,
 )
 from topologies.errors import BadWitness
 
@@ -56,8 +59,24 @@ def test_no_placement_is_faster_and_a_higher_bound_is_found(workers: Workers) ->
             best = min(time for load, time in traffic if load <= rank_load)
             bound = prove(routing, 0, slots, rank_load, workers)
             assert bound.time_us <= best * (1 + 1e-9), (group, slots, experts, by_source, seed, rank_load)
+            assert bound.prices is None or bound.prices.limit(bound.parts) == bound.time_us
             met += bound.time_us * 1.01 > best
     assert met >= len(CASES) / 2  # A bound that is 1 % too high would be refuted here so often.
+
+
+def test_no_placement_is_faster_where_a_token_goes_once_to_a_node(workers: Workers) -> None:
+    met = 0
+    for group, slots, experts in ((TWO_BY_TWO, 1, 3), (THREE_BY_ONE, 2, 4), (UNEVEN, 2, 4)):
+        for chosen, seed in product((1, 2, 3), range(2)):
+            routing = token_routing(small_shape(group), 12, experts, chosen, seed)
+            traffic = all_traffic(routing, slots)
+            for rank_load in (sorted(load for load, _ in traffic)[len(traffic) // 3], np.inf):
+                best = min(time for load, time in traffic if load <= rank_load)
+                bound = prove(routing, 0, slots, rank_load, workers)
+                assert bound.time_us <= best * (1 + 1e-9), (group, slots, experts, chosen, seed, rank_load)
+                assert bound.prices is None or bound.prices.limit(bound.parts) == bound.time_us
+                met += bound.time_us * 3.5 > best
+    assert met >= 12  # Of 36; such a bound, 3.5 times too high, would be refuted so often.
 
 
 @pytest.mark.parametrize("of", [NODES, RANKS])
@@ -65,7 +84,7 @@ def test_any_prices_prove_a_true_bound(of: str) -> None:
     draw = np.random.default_rng(5)
     for group, slots, experts, by_source, seed in CASES[::2]:
         routing = random_routing(small_shape(group), 1, experts, seed, by_source)
-        parts = parts_of(routing, 0, slots, of)
+        (parts,) = parts_of(routing, 0, slots, of)
         best = min(time for _, time in all_traffic(routing, slots))
         for _ in range(5):
             weight = draw.dirichlet(np.ones(len(parts.ranks)))
@@ -74,7 +93,7 @@ def test_any_prices_prove_a_true_bound(of: str) -> None:
 
 
 def test_forged_prices_are_refused() -> None:
-    parts = parts_of(random_routing(small_shape(), 1, 4, 0, by_source=True), 0, 1, NODES)
+    (parts,) = parts_of(random_routing(small_shape(), 1, 4, 0, by_source=True), 0, 1, NODES)
     right = even_prices(parts, np.inf)
     assert right.limit(parts) > 0
     for forged in (
@@ -119,12 +138,12 @@ def test_whole_experts_prove_a_placement_optimal(workers: Workers) -> None:
         routing = random_routing(small_shape(), 1, 6, seed, by_source=True)
         placed = place_experts(routing, 2, 10.0)
         rank_load = placed.layers[0].bound.rank_load
-        program, _, _ = _program(parts_of(routing, 0, 2, NODES), rank_load)
+        (parts,) = parts_of(routing, 0, 2, NODES)
+        program, _, _ = _program(parts, rank_load)
         whole = replace(program, binary=(program.high == 1.0) & (program.cost == 0.0))
         reply = workers.answer(now() + 60, "milp", whole, 60.0, 0)
         assert reply is not None
         assert reply.dual_bound is not None
-        parts = parts_of(routing, 0, 2, NODES)
         unit = float((parts.out_us * parts.copies.sum(axis=1)).max())
         all_bytes = routing.dispatch_bytes + routing.combine_bytes
         least_us = reply.dual_bound * unit * all_bytes + 2 * float(parts.alpha_us.min())

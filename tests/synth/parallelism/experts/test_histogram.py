@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from synth.parallelism.experts.histogram import read_histogram
+from synth.parallelism.experts.histogram import read_histogram, read_tokens
 from topologies.errors import InputError
 
 TABLE = np.array([[3.0, 0.0, 5.5], [1.0, 2.0, 4.0]])
@@ -116,3 +116,33 @@ def test_hostile_files_are_refused_in_one_line(tmp_path: Path, name: str, conten
         read_histogram(written(tmp_path, name, content), 4)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 600
+
+
+def test_tokens_are_read(tmp_path: Path) -> None:
+    tokens = [[[0, 3], [2, 1]], [[1, 0], [3, 2]]]
+    for path in (
+        written(tmp_path, "t.json", json.dumps(tokens)),
+        written(tmp_path, "t.npy", numpy_file(np.array(tokens, dtype=np.int16))),
+        written(tmp_path, "t.npy", numpy_file(np.array(tokens, dtype=float))),
+    ):
+        assert read_tokens(path, 4, 8).tolist() == tokens
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ("[[0, 1]]", r"has shape \(1, 2\) of numbers; it must be whole numbers of shape"),
+        ("[[[0, 4]]]", "layer 0, token 0: 4 is no expert; it must be 0 to 3"),
+        ("[[[0, 1], [-1, 2]]]", "layer 0, token 1: -1 is no expert"),
+        ("[[[0, 0.5]]]", "0.5 is no expert"),
+        ("[[[0, 1e999]]]", "inf is no expert"),
+        ("[[[1, 1]]]", "layer 0, token 0: names an expert twice"),
+        ("[[[0, 1, 2, 3, 0]]]", "with 5 of 4 experts"),
+        ("[[]]", "has shape"),
+        ("[[[]]]", "with 0 of 4 experts"),
+        ('[[["0"]]]', "it must be whole numbers"),
+    ],
+)
+def test_wrong_tokens_are_refused(tmp_path: Path, content: str, fault: str) -> None:
+    with pytest.raises(InputError, match=fault):
+        read_tokens(written(tmp_path, "t.json", content), 4, 8)

@@ -7,7 +7,7 @@ import pytest
 
 from synth.parallelism.experts.check import check_placement
 from synth.parallelism.experts.placement import PlacedLayer, place_experts
-from synth.parallelism.experts.traffic import traffic_of_layer
+from synth.parallelism.experts.traffic import Routing, routing_of_tokens, traffic_of_layer
 from tests.synth.parallelism.experts.routings import (
     THREE_BY_ONE,
     UNEVEN,
@@ -16,6 +16,7 @@ from tests.synth.parallelism.experts.routings import (
     random_routing,
     routing_of,
     small_shape,
+    token_routing,
 )
 from topologies.errors import InputError, VerificationError
 
@@ -54,7 +55,7 @@ def test_planted_faults_are_found(placement: np.ndarray, fault: str) -> None:
         ("dgx-h100:3", None, 1, 1),
         ("dgx-h100:3", None, 48, 2),
         ("dgx-h100:3", None, 40, 3),
-        ("dgx-h100", None, 20, 7),
+        ("dgx-h100", (0, 1, 2, 3), 12, 4),
         ("mi300x:2", None, 30, 3),
     ],
 )
@@ -119,3 +120,26 @@ def test_wrong_numbers_are_refused() -> None:
     ):
         with pytest.raises(InputError, match=text):
             place_experts(routing, slots, imbalance, groups)
+
+
+def test_tokens_gather_the_experts_of_a_topic() -> None:
+    shape, draw = small_shape(None, "dgx-h100:4"), np.random.default_rng(4)
+    topic = draw.permutation(64).reshape(8, 8)
+    tokens, fresh = (
+        np.stack([draw.permutation(topic[draw.integers(8)])[:4] for _ in range(400)])[None] for _ in range(2)
+    )
+    routing = routing_of_tokens(shape, tokens, 64, 7168.0, 7168.0)
+    placed, again = place_experts(routing, 3, 1.2), place_experts(routing, 3, 1.2)
+    assert np.array_equal(placed.experts, again.experts)
+    blind = place_experts(Routing(shape, routing.copies, 7168.0, 7168.0), 3, 1.2)
+    unseen = routing_of_tokens(shape, fresh, 64, 7168.0, 7168.0)
+    gathered, scattered = (traffic_of_layer(unseen, 0, p.experts[0]).between_nodes for p in (placed, blind))
+    assert gathered < 0.75 * scattered
+    assert placed.layers[0].traffic.imbalance <= 1.2
+    assert placed.bound_us <= placed.time_us
+
+
+def test_small_samples_of_tokens_are_placed() -> None:
+    for tokens in (1, 2, 3):
+        placed = place_experts(token_routing(small_shape(), tokens, 6, 2, tokens), 2)
+        assert placed.bound_us <= placed.time_us * (1 + 1e-9)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
 
 from synth.engines.skewed.planner import Planner
-from synth.parallelism.experts.traffic import copies_between, exchange_us, traffic_of_layer
+from synth.parallelism.experts.traffic import Routing, copies_between, exchange_us, messages_per_copy, traffic_of_layer
 from tests.synth.parallelism.experts.routings import (
     THREE_BY_ONE,
     TWO_BY_TWO,
@@ -16,6 +17,7 @@ from tests.synth.parallelism.experts.routings import (
     even_routing,
     random_routing,
     small_shape,
+    token_routing,
 )
 
 
@@ -78,3 +80,33 @@ def test_ranks_of_a_node_may_change_places() -> None:
         after = traffic_of_layer(routing, 0, placement[order])
         assert after.time_us == pytest.approx(before.time_us, rel=1e-12)
         assert after.load == pytest.approx(before.load[order])
+
+
+@pytest.mark.parametrize("group", [TWO_BY_TWO, THREE_BY_ONE, UNEVEN])
+def test_a_token_goes_once_to_each_node(group: tuple[int, ...]) -> None:
+    shape, draw = small_shape(group), np.random.default_rng(0)
+    tokens = np.stack([draw.permutation(5)[:3] for _ in range(9)])
+    # Expert 0 is in every node and each other one in one node, so that nothing is left to chance.
+    nnodes, home = shape.nnodes, np.array([-1, 0, 1, 0, 1])
+    placement = np.stack([np.resize(np.flatnonzero((home == node) | (home < 0)), 3) for node in shape.node_of])
+    ratio = messages_per_copy(shape, placement, tokens, 5)
+    for source, goal in product(range(nnodes), repeat=2):
+        copies = [sum(home[expert] == goal for expert in token) for token in tokens.tolist()]
+        if source != goal and any(copies):
+            assert ratio[source, goal] == pytest.approx(np.count_nonzero(copies) / sum(copies))
+
+
+def test_whole_tokens_send_no_more_than_their_copies() -> None:
+    for seed in range(4):
+        routing = token_routing(small_shape(), 40, 6, 3, seed)
+        blind = Routing(routing.shape, routing.copies, routing.dispatch_bytes, routing.combine_bytes)
+        placement = np.array([(0, 1), (2, 3), (4, 5), (0, 3)])
+        whole, copies = (traffic_of_layer(one, 0, placement) for one in (routing, blind))
+        assert whole.time_us < copies.time_us
+        assert whole.between_nodes < copies.between_nodes
+        assert np.array_equal(whole.load, copies.load)
+        alone = token_routing(small_shape(), 40, 6, 1, seed)
+        blind = Routing(alone.shape, alone.copies, alone.dispatch_bytes, alone.combine_bytes)
+        assert traffic_of_layer(alone, 0, placement).time_us == pytest.approx(
+            traffic_of_layer(blind, 0, placement).time_us
+        )
