@@ -27,6 +27,7 @@ from synth.parallelism.experts.traffic import Routing, traffic_of_layer
 
 _PARTS = (1.0, 0.85, 0.7, 0.5, 0.35, 0.25)  # Limits of a replica's load that are tried, as parts of a rank's.
 _AS_EVEN = 1.02  # A placement is about as even as another one up to this ratio of their imbalances.
+_NEARLY = 1.1  # Ratio to the allowed imbalance up to which moves may still reach it.
 _MOST_EXCHANGES = 80  # Between nodes, in one layer.
 _MOST_SWAPS = 60  # Between ranks of one node.
 _LEAST_GAIN = 1e-3  # Part of the sum of heights that an exchange must gain.
@@ -65,8 +66,10 @@ def place_layer(routing: Routing, layer: int, slots: int, imbalance: float) -> I
             layout.fill(part * rank_load)
             layout.exchange(rank_load)
             candidates = [_rated(routing, layer, layout.pack())]
-            layout.move(rank_load, part * rank_load)
-            candidates.append(_rated(routing, layer, layout.pack()))
+            # What is far from even stays so, as moves keep to the limit of a replica but not to that of a rank.
+            if candidates[0][0] <= _NEARLY * imbalance or part == _PARTS[-1]:
+                layout.move(rank_load, part * rank_load)
+                candidates.append(_rated(routing, layer, layout.pack()))
             if routing.tokens is not None and len(members) > 1:
                 layout.gather(routing.tokens[layer, ::2])
                 candidates.append(_rated(routing, layer, layout.pack()))
