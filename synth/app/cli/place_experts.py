@@ -19,7 +19,7 @@ from synth.engines.skewed.shape import shape_of
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
 from synth.parallelism.experts.histogram import MAX_EXPERTS, read_histogram, read_tokens
-from synth.parallelism.experts.placement import IMBALANCE, fewest_slots, place_experts
+from synth.parallelism.experts.placement import IMBALANCE, fewest_slots, most_slots, place_experts
 from synth.parallelism.experts.traffic import Routing, routing_of_tokens, scaled
 from synth.storage.columns import check_replaceable
 from topologies.errors import InputError
@@ -121,12 +121,10 @@ def place_experts_command(
         if copies is not None:
             routing = scaled(routing, copies)
         count, nranks, nexperts = routing.copies.shape
-        least = fewest_slots(nexperts, nranks)
-        slots = min(least + 1, nexperts) if slots is None else slots
-        if not least <= slots <= nexperts:
-            raise InputError(
-                f"--slots: {slots} for {nexperts} experts on {nranks} ranks; it must be {least} to {nexperts}"
-            )
+        least, most = fewest_slots(nexperts, nranks), most_slots(nexperts, nranks)
+        slots = min(least + 1, most) if slots is None else slots
+        if not least <= slots <= most:
+            raise InputError(f"--slots: {slots} for {nexperts} experts on {nranks} ranks; it must be {least} to {most}")
         if nexperts % expert_groups:
             raise InputError(f"--expert-groups: {expert_groups} do not divide {nexperts} experts; they must")
         placed = place_experts(

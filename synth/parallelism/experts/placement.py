@@ -22,6 +22,8 @@ from synth.parallelism.experts.traffic import Routing, Traffic, traffic_of_layer
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 
+_MOST_REPLICAS = 1 << 16  # Slots of all ranks; a layer of so many takes some seconds.
+_MOST_CELLS = 1 << 25  # Ranks² × slots, which are in memory at a time.
 IMBALANCE = 1.1  # Allowed by default: most load of a rank / mean load.
 
 
@@ -84,6 +86,11 @@ def fewest_slots(nexperts: int, nranks: int) -> int:
     return -(-nexperts // nranks)
 
 
+def most_slots(nexperts: int, nranks: int) -> int:
+    """Return the most slots of a rank that are placed: those of all experts, as far as memory and time allow."""
+    return min(nexperts, _MOST_REPLICAS // nranks, _MOST_CELLS // nranks**2)
+
+
 def place_experts(
     routing: Routing,
     slots: int,
@@ -101,14 +108,14 @@ def place_experts(
         progress: Is called with the number of each layer before it is placed.
 
     Raises:
-        InputError: The slots hold not all experts or a rank has more slots than experts, the imbalance is less than 1,
-            or the groups do not divide the experts.
+        InputError: The slots hold not all experts, are more than the experts or too many, the imbalance is less than
+            1, or the groups do not divide the experts.
     """
     layers, nranks, nexperts = routing.copies.shape
-    least = fewest_slots(nexperts, nranks)
-    if not least <= slots <= nexperts:
+    least, most = fewest_slots(nexperts, nranks), most_slots(nexperts, nranks)
+    if not least <= slots <= most:
         raise InputError(
-            f"slots: {slots} on each of {nranks} ranks for {nexperts} experts; it must be {least} to {nexperts}"
+            f"slots: {slots} on each of {nranks} ranks for {nexperts} experts; it must be {least} to {most}"
         )
     if not 1 <= imbalance < np.inf:
         raise InputError(f"imbalance: {imbalance:g} is less than 1 or no number; it must be 1 or more, such as 1.1")

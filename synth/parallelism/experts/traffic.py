@@ -27,6 +27,8 @@ import numpy as np
 from synth.engines.skewed.shape import Shape
 from synth.model.collective import Floats, Ints
 
+_BLOCK = 8192  # Tokens that are counted at a time.
+
 
 @dataclass(frozen=True, eq=False)
 class Routing:
@@ -145,12 +147,14 @@ def messages_per_copy(shape: Shape, placement: Ints, tokens: Ints, nexperts: int
     np.put_along_axis(held, placement, 1.0, axis=1)
     in_node = by_node(shape, held, axis=0)
     share = in_node / in_node.sum(axis=0)
-    ratio = np.ones((shape.nnodes, shape.nnodes))
-    for node in range(shape.nnodes):
-        # By the other node, the token and its expert: the probability that the copy goes to the other node.
-        goes = np.where(in_node[node] > 0, 0.0, share)[:, tokens]
-        messages, copies = (1 - (1 - goes).prod(axis=2)).sum(axis=1), goes.sum(axis=(1, 2))
-        np.divide(messages, copies, out=ratio[node], where=copies > 0)
+    messages, copies = np.zeros((2, shape.nnodes, shape.nnodes))
+    for first in range(0, len(tokens), _BLOCK):
+        for node in range(shape.nnodes):
+            # By the other node, the token and its expert: the probability that the copy goes to the other node.
+            goes = np.where(in_node[node] > 0, 0.0, share)[:, tokens[first : first + _BLOCK]]
+            messages[node] += (1 - (1 - goes).prod(axis=2)).sum(axis=1)
+            copies[node] += goes.sum(axis=(1, 2))
+    ratio: Floats = np.divide(messages, copies, out=np.ones_like(copies), where=copies > 0)
     return ratio
 
 

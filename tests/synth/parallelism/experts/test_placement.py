@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from synth.parallelism.experts.check import check_placement
-from synth.parallelism.experts.placement import PlacedLayer, place_experts
+from synth.parallelism.experts.placement import PlacedLayer, fewest_slots, most_slots, place_experts
 from synth.parallelism.experts.traffic import Routing, routing_of_tokens, traffic_of_layer
 from tests.synth.parallelism.experts.routings import (
     THREE_BY_ONE,
@@ -107,6 +107,14 @@ def test_fewer_copies_between_nodes_than_eplb(topology: str, slots: int) -> None
     for layer, eplb in zip(placed.layers, placed.eplb, strict=True):
         assert layer.traffic.between_nodes < eplb.between_nodes
         assert layer.traffic.time_us < eplb.time_us
+
+
+def test_slots_are_limited_where_they_would_fill_the_memory() -> None:
+    assert most_slots(256, 64) == 256
+    for nranks in (2, 64, 500, 2048):
+        most = most_slots(4096, nranks)
+        assert fewest_slots(4096, nranks) < most <= 4096
+        assert nranks**2 * most <= 1 << 25
 
 
 def test_wrong_numbers_are_refused() -> None:
