@@ -70,7 +70,7 @@ def place_layer(routing: Routing, layer: int, slots: int, imbalance: float) -> I
             if candidates[0][0] <= _NEARLY * imbalance or part == _PARTS[-1]:
                 layout.move(rank_load, part * rank_load)
                 candidates.append(_rated(routing, layer, layout.pack()))
-            if routing.tokens is not None and len(members) > 1:
+            if routing.tokens is not None and shape.nnodes > 1:
                 layout.gather(routing.tokens[layer, ::2])
                 candidates.append(_rated(routing, layer, layout.pack()))
             for candidate in candidates:
