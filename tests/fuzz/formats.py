@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from emit.formats import FORMATS as TRACES
 from emit.formats import write_trace
 from emit.goal import Goal
@@ -24,6 +26,7 @@ from synth.model.collective import uneven
 from synth.model.pattern import read_pattern
 from synth.model.problem import make_problem
 from synth.model.sizes import read_sizes
+from synth.parallelism.experts.histogram import read_histogram, read_tokens
 from synth.storage.proof import save_proof
 from synth.storage.schedule_file import write_schedule
 from synth.timing.simulate import time_us, timed
@@ -291,6 +294,25 @@ def _read_sizes(path: Path) -> None:
     uneven("alltoallv", read_sizes(path).astype(float))
 
 
+def _histograms() -> list[bytes]:
+    return [b"# layers\n5, 0, 7.5\n1, 2, 3\n", b"[[5, 0, 7.5], [1, 2, 3]]", b"[[[1, 2], [3, 4]], [[0, 0], [0, 9]]]"]
+
+
+def _numpy_histograms() -> list[bytes]:
+    seeds = []
+    for table in (np.array([[5.0, 0.0, 7.5]]), np.arange(8, dtype=np.int16).reshape(2, 2, 2, order="F")):
+        stream = io.BytesIO()
+        np.save(stream, table)
+        seeds.append(stream.getvalue())
+    return seeds
+
+
+def _read_histogram(path: Path) -> None:
+    read_histogram(path, 2)
+    with suppress(InputError):
+        read_tokens(path, 12, 2)
+
+
 def _read_proof(path: Path) -> None:
     command("prove", path.parent / "input.synth", "--proof", path)
 
@@ -317,6 +339,8 @@ FORMATS = {
         Format("topology TOML", "input.toml", _topologies, damaged_text, _read_topology),
         Format("pattern TOML", "input.toml", lambda: [PATTERN.encode()], damaged_text, _read_pattern),
         Format("size matrix", "input.csv", lambda: SIZES, damaged_text, _read_sizes),
+        Format("routing histogram", "input.csv", _histograms, damaged_text, _read_histogram),
+        Format("routing histogram, NumPy's", "input.npy", _numpy_histograms, damaged_text, _read_histogram),
         Format(
             "schedule", "input.synth", lambda: [s for s, _ in _stored()], damaged_zip,
             lambda path: command("prove", path),

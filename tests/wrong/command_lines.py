@@ -89,6 +89,8 @@ KINDS: dict[str, list[str]] = {
     "--axes": ["", ",", "dp", "dp=", "dp=0", "dp=-4", "dp=x", "dp=3", "dp=4,dp=1", "dp=2", "x=4", LONG, CONTROL],
     "--workload": [*FILE, "dens", "cut.toml", "t.toml", "pat.toml"],
     "--top": [w for w in WHOLE if w != "0"],
+    "--slots": [*WHOLE, "5"], "--tokens": WHOLE, "--copies": WHOLE, "--expert-groups": [*WHOLE, "3"],
+    "--bytes": [*SIZE, "0"], "--combine-bytes": [*SIZE, "0"], "--imbalance": [*FIGURE, "0", "0.9", "-1", "1e9"],
     "--over": ["", ",", "ep", "dp,dp", "dp,", "dp;tp", "DP", LONG, CONTROL],
     "--matrix": ["", "dp", "dp=2", "dp=2x1", "dp=2x1,tp=2x2", "dp=2x1,dp=1x2", "dp=0x2,tp=2x1", "dp=2,tp=1,pp=2", LONG],
     "--on": [*NAME, "tcp://", "tcp:1", "http://host:1"], "--jobs": WHOLE, "--cache": ["", "a.xml", LONG],
@@ -140,6 +142,7 @@ OWN: dict[tuple[str, str], list[str]] = {
     ("library export", "-o"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
     ("place", "--library"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
     ("place", "-o"): [*(candidate for candidate in OUT if candidate != "folder"), "a.xml"],
+    ("place-experts", "-o"): [*(candidate for candidate in OUT if candidate != "loop"), "a.xml", "counts.csv"],
     ("topo import", "--node"): ["", LONG, CONTROL, "nosuch"],
 }
 
@@ -174,6 +177,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "judge": ("judge", "run.txt", "--topo", "ring:4"),
     "sweep": ("sweep", "allgather", "--topo", "ring:{n}", "--vary", "n=3,4", "--size", "64K", "--budget", "50ms"),
     "place": ("place", "--topo", "ring:4", "--axes", "dp=2,tp=2", "--workload", "fsdp", "--top", "0"),
+    "place-experts": ("place-experts", "counts.csv", "--topo", "dgx-h100"),
 }  # fmt: skip
 NEEDS_TOPO = {("verify", "--group"), ("report", "--group"), ("report", "--size"), ("convert", "--group")}
 NEEDS_TOPO |= {("optimize", "--group"), ("compile", "--group")}
@@ -337,6 +341,7 @@ def prepare(folder: Path, synth: Callable[..., Answer]) -> None:
         "run.txt": "./all_reduce_perf -g 4\n# size count type time algbw busbw\n1024 256 float 99 10.59 15.9 0\n",
         "rows.toml": 'name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = [9]\n',
         "same.toml": 'name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = [0]\n',
+        "counts.csv": "1,2,3,4\n4,3,2,1\n",
         "m.csv": "0,1K\n1K,0\n", "three.csv": "0,1,1\n1,0,1\n1,1,0\n", "ragged.csv": "0,1\n1\n",
         "words.csv": "0,much\n1,0\n",
         "minus.csv": "0,-1\n1,0\n", "empty": "",

@@ -71,6 +71,11 @@ COMMANDS = {
         "Rank the placements of parallelism axes on a topology by the time of a training step.",
         "Networks",
     ),
+    "place-experts": CommandRow(
+        "place_experts:place_experts_command",
+        "Place the experts of a mixture of experts on ranks for the least time of dispatch and combine.",
+        "Networks",
+    ),
     "library": CommandRow(
         "library:library", "Build, show, check and export libraries, and make executors load them.", "Libraries"
     ),

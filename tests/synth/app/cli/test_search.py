@@ -318,6 +318,7 @@ def test_example_of_the_help_can_be_run(
         "\n".join(",".join("4K" if i != j else "0" for j in range(8)) for i in range(8))
     )
     (working_folder / "halo.toml").write_text('name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = "1-3"\n')
+    (working_folder / "counts.csv").write_text(",".join(map(str, range(1, 41))))
     heads = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
     row = "1048576 262144 float sum -1 27.76 37.78 66.11 0 27.49 38.15 66.76 0"
     (working_folder / "run.txt").write_text(f"./all_reduce_perf -g 8\n{heads}\n{row}\n")

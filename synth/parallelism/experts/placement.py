@@ -1,0 +1,156 @@
+"""Place the experts of all layers, with what they send, the bound, and what EPLB's placement would send.
+
+routing = Routing(shape_of(load("dgx-h100:4")), read_histogram("counts.npy", 32), 14336, 14336)
+placed = place_experts(routing, slots=9)
+placed.time_us, placed.bound_us, placed.experts      # int64, shape (layers, ranks, slots)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from synth.baselines.eplb import place_as_eplb
+from synth.model.collective import Floats, Ints
+from synth.parallelism.experts.bound import Bound, prove
+from synth.parallelism.experts.check import check_placement
+from synth.parallelism.experts.search import place_layer
+from synth.parallelism.experts.traffic import Routing, Traffic, traffic_of_layer
+from synth.solvers.workers import Workers
+from topologies.errors import InputError
+
+_MOST_REPLICAS = 1 << 16  # Slots of all ranks; a layer of so many takes some seconds.
+_MOST_CELLS = 1 << 25  # Ranks² × slots, which are in memory at a time.
+IMBALANCE = 1.1  # Allowed by default: most load of a rank / mean load.
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedLayer:
+    """The experts of one layer on their ranks; the constructor checks that each of them is on one.
+
+    Attributes:
+        routing: What is routed in all layers.
+        layer: The layer.
+        experts: Expert in each slot: int64, shape (ranks, slots).
+        bound: What is proved for this layer.
+    """
+
+    routing: Routing
+    layer: int
+    experts: Ints
+    bound: Bound
+
+    def __post_init__(self) -> None:
+        _, nranks, nexperts = self.routing.copies.shape
+        check_placement(self.experts, nranks, self.experts.shape[-1], nexperts)
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """Return what the layer sends."""
+        return traffic_of_layer(self.routing, self.layer, self.experts)
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedExperts:
+    """The experts of all layers on their ranks.
+
+    Attributes:
+        layers: The layers.
+        eplb: What the placement of EPLB sends in each layer, by the same model.
+    """
+
+    layers: tuple[PlacedLayer, ...]
+    eplb: tuple[Traffic, ...]
+
+    @property
+    def experts(self) -> Ints:
+        """Return the expert in each slot: int64, shape (layers, ranks, slots)."""
+        return np.stack([layer.experts for layer in self.layers])
+
+    @property
+    def time_us(self) -> float:
+        """Return the time of dispatch and combine of all layers in µs."""
+        return sum(layer.traffic.time_us for layer in self.layers)
+
+    @property
+    def bound_us(self) -> float:
+        """Return a time in µs that no placement beats whose ranks have at most the loads of this one's limits."""
+        return sum(layer.bound.time_us for layer in self.layers)
+
+
+def fewest_slots(nexperts: int, nranks: int) -> int:
+    """Return the fewest slots of a rank that hold all experts on all ranks."""
+    return -(-nexperts // nranks)
+
+
+def most_slots(nexperts: int, nranks: int) -> int:
+    """Return the most slots of a rank that are placed: those of all experts, as far as memory and time allow."""
+    return min(nexperts, _MOST_REPLICAS // nranks, _MOST_CELLS // nranks**2)
+
+
+def place_experts(
+    routing: Routing,
+    slots: int,
+    imbalance: float = IMBALANCE,
+    expert_groups: int = 1,
+    progress: Callable[[int], None] = lambda _: None,
+) -> PlacedExperts:
+    """Place the experts of each layer by itself for the least time of dispatch and combine.
+
+    Args:
+        routing: What is to be routed.
+        slots: Slots of each rank.
+        imbalance: Most load of a rank / mean load that a placement should have, at least 1.
+        expert_groups: Groups of experts that a token's choice is limited to, which only EPLB's placement counts.
+        progress: Is called with the number of each layer before it is placed.
+
+    Raises:
+        InputError: The slots hold not all experts, are more than the experts or too many, the imbalance is less than
+            1, or the groups do not divide the experts.
+    """
+    layers, nranks, nexperts = routing.copies.shape
+    least, most = fewest_slots(nexperts, nranks), most_slots(nexperts, nranks)
+    if not least <= slots <= most:
+        raise InputError(
+            f"slots: {slots} on each of {nranks} ranks for {nexperts} experts; it must be {least} to {most}"
+        )
+    if not 1 <= imbalance < np.inf:
+        raise InputError(f"imbalance: {imbalance:g} is less than 1 or no number; it must be 1 or more, such as 1.1")
+    if expert_groups < 1 or nexperts % expert_groups:
+        raise InputError(f"expert groups: {expert_groups} do not divide {nexperts} experts; it must be a divisor")
+    placed = []
+    with Workers() as workers:
+        for layer in range(layers):
+            progress(layer)
+            experts = place_layer(routing, layer, slots, imbalance)
+            load = traffic_of_layer(routing, layer, experts).load
+            rank_load = max(float(load.max()), imbalance * float(load.mean()))
+            placed.append(PlacedLayer(routing, layer, experts, prove(routing, layer, slots, rank_load, workers)))
+    eplb = eplb_placement(routing, slots, expert_groups)
+    return PlacedExperts(tuple(placed), tuple(traffic_of_layer(routing, i, experts) for i, experts in enumerate(eplb)))
+
+
+def eplb_placement(routing: Routing, slots: int, expert_groups: int) -> Ints:
+    """Return the placement of EPLB: the expert in each slot, int64, shape (layers, ranks, slots).
+
+    Args:
+        routing: What is to be routed.
+        slots: Slots of each rank.
+        expert_groups: Groups of experts; it balances by nodes where these are equal and their number divides it.
+    """
+    shape = routing.shape
+    has_equal_nodes = len(set(np.diff(shape.node_ptr).tolist())) == 1
+    nnodes = shape.nnodes if has_equal_nodes else expert_groups + 1  # Which divides no number of groups.
+    by_node = place_as_eplb(expert_load(routing.copies), shape.nranks, slots, nnodes, expert_groups)
+    placement = np.empty_like(by_node)
+    placement[:, shape.node_rank] = by_node
+    return placement
+
+
+def expert_load(copies: Floats) -> Floats:
+    """Return the copies to each expert of all ranks: float64, shape (layers, experts)."""
+    load: Floats = copies.sum(axis=1)
+    return load

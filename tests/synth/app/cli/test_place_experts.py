@@ -1,0 +1,106 @@
+"""`synth place-experts`: the table, JSON, the file for serving engines, and refusals in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synth.parallelism.experts.check import check_placement
+from tests.synth.app.cli.calling import Call
+
+ASKED = ("place-experts", "counts.json", "--topo", "dgx-h100:2")
+
+
+@pytest.fixture
+def counts(working_folder: Path) -> np.ndarray:
+    draw = np.random.default_rng(0)
+    table = np.stack([draw.permutation(1000 // np.arange(1, 49)), np.zeros(48, dtype=int)])
+    (working_folder / "counts.json").write_text(json.dumps(table.tolist()))
+    return table
+
+
+def test_the_table_and_the_file(synth: Call, counts: np.ndarray, working_folder: Path) -> None:
+    answer = synth(*ASKED, "-o", "experts.json")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("dgx-h100:2 · 2 layers · 48 experts on 16 ranks of 2 nodes, 4 slots each\n")
+    assert "EPLB" in answer.out
+    assert "time / bound" in answer.out
+    loaded = json.loads((working_folder / "experts.json").read_text())
+    assert list(loaded) == ["physical_to_logical_map"]
+    for row in loaded["physical_to_logical_map"]:
+        check_placement(np.array(row).reshape(16, 4), 16, 4, counts.shape[1])
+    again = synth(*ASKED, "-o", "two.json")
+    assert again.out.replace("two", "experts") == answer.out
+    assert (working_folder / "two.json").read_bytes() == (working_folder / "experts.json").read_bytes()
+
+
+def test_json_states_all(synth: Call, counts: np.ndarray) -> None:
+    document = json.loads(synth(*ASKED, "--slots", "5", "--combine-bytes", "7K", "--json").out)
+    assert (document["slots"], document["experts"], len(document["layers"])) == (5, 48, 2)
+    assert (document["dispatch_bytes"], document["combine_bytes"]) == (14336, 7168)
+    assert np.array(document["physical_to_logical_map"]).shape == (2, 80)
+    first, empty = document["layers"]
+    assert first["gap"] == pytest.approx(first["time_us"] / first["bound_us"])
+    assert first["gap"] >= 1 - 1e-9
+    assert (empty["time_us"], empty["bound_us"], empty["gap"], empty["proof"]) == (0, 0, 1, "")
+    assert document["total"]["time_us"] == pytest.approx(first["time_us"])
+    assert counts.sum() > 0
+
+
+def test_copies_scale_the_time_and_sources_count(synth: Call, counts: np.ndarray, working_folder: Path) -> None:
+    def times(*options: str) -> float:
+        return float(json.loads(synth(*ASKED, *options, "--json").out)["total"]["time_us"])
+
+    assert times("--copies", "200000") / times("--copies", "100000") == pytest.approx(2, rel=0.01)
+    table = np.zeros((1, 16, 48))
+    table[0, np.arange(48) % 16, np.arange(48)] = counts[0]  # Each expert is wanted by one rank only.
+    (working_folder / "counts.json").write_text(json.dumps(table.tolist()))
+    assert json.loads(synth(*ASKED, "--imbalance", "100", "--json").out)["total"]["between_nodes"] < 0.05
+
+
+def test_whole_tokens(synth: Call, working_folder: Path) -> None:
+    draw = np.random.default_rng(0)
+    tokens = np.stack([draw.permutation(32)[:4] for _ in range(64)])[None]
+    np.save(working_folder / "tokens.npy", tokens)
+    counts = np.bincount(tokens.ravel(), minlength=32)[None]
+    (working_folder / "counts.json").write_text(json.dumps(counts.tolist()))
+    whole = json.loads(synth("place-experts", "tokens.npy", "--tokens", "32", *ASKED[2:], "--json").out)
+    copies = json.loads(synth(*ASKED, "--json").out)
+    assert whole["experts"] == copies["experts"] == 32
+    assert whole["eplb"]["total"]["between_nodes"] < copies["eplb"]["total"]["between_nodes"]
+    assert whole["eplb"]["total"]["imbalance"] == copies["eplb"]["total"]["imbalance"]
+
+
+def test_groups_of_experts_choose_the_policy_of_eplb(synth: Call, counts: np.ndarray) -> None:
+    assert counts.size
+    by_nodes = json.loads(synth(*ASKED, "--expert-groups", "4", "--json").out)
+    globally = json.loads(synth(*ASKED, "--json").out)
+    assert by_nodes["eplb"]["total"]["between_nodes"] == pytest.approx(0.5)
+    assert globally["eplb"]["total"]["between_nodes"] < 0.5
+    assert by_nodes["total"] == globally["total"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--slots", "2"), "--slots: 2 for 48 experts on 16 ranks; it must be 3 to 48"),
+        (("--slots", "49"), "--slots: 49 .*it must be 3 to 48"),
+        (("--imbalance", "0.5"), "--imbalance: 0.5 is out of range"),
+        (("--expert-groups", "5"), "--expert-groups: 5 do not divide 48 experts"),
+        (("--tokens", "48"), "it must be whole numbers of shape .layers, tokens, experts of a token."),
+        (("--topo", "ring:4"), "have no link"),
+        (("--group", "0"), "group: has 1 rank"),
+        (("-o", "counts.json"), "is the file that it would be made from"),
+    ],
+)
+def test_refusals(synth: Call, counts: np.ndarray, options: tuple[str, str], text: str) -> None:
+    assert counts.size
+    words = [word for word in ASKED if "--topo" not in options or word not in ("--topo", "dgx-h100:2")]
+    answer = synth(*words, *options)
+    assert answer.code == 2
+    assert len(answer.err.splitlines()) == 1
+    assert re.search(text, answer.err), answer.err
