@@ -287,7 +287,7 @@ class _Candidates:
         ptr: First link of each rank in the order of `pairs`.
         salt: Random number of each rank.
         sums: Sum of the random numbers of each rank's neighbours.
-        sample: Links whose translates are looked at before the exact checks.
+        samples: Links whose translates are looked at before the exact checks, a few before more.
         open: Translations (stride, extent) that nothing has refused.
         checked: Translations that passed the full check.
     """
@@ -299,7 +299,7 @@ class _Candidates:
         self.ptr = np.searchsorted(net.src[pairs.order], np.arange(n + 1))
         self.salt = np.random.default_rng(1).integers(1 << 63, size=n, dtype=np.uint64)
         self.sums = segment_sums(self.salt[self.dst], self.ptr)
-        self.sample = _sampled_links(pairs)
+        self.samples = _sampled_links(pairs)
         self.open = [edge for edge in single_translations(n) if self._looks_right(edge)]
         self.checked: set[tuple[int, int]] = set()
 
@@ -316,7 +316,11 @@ class _Candidates:
 
         What this refuses, `_orbits` refuses, too.
         """
-        pairs, net, sample = self.pairs, self.pairs.net, self.sample
+        return any(self._refuses(sample, chain) for sample in self.samples)
+
+    def _refuses(self, sample: Ints, chain: Translations) -> bool:
+        """Return whether the translates of some links show that translations do not keep or crowd the network."""
+        pairs, net = self.pairs, self.pairs.net
         extents = [extent for _, extent in chain]
         order = math.prod(extents)
         counts = [np.tile(count, len(sample)) for count in np.unravel_index(np.arange(order), extents)]
@@ -348,14 +352,15 @@ class _Candidates:
         return True
 
 
-def _sampled_links(pairs: _TranslatedPairs) -> Ints:
-    """Return a few links in even distances, and users of the resources whose users together exceed them most."""
+def _sampled_links(pairs: _TranslatedPairs) -> tuple[Ints, Ints]:
+    """Return users of the resources whose users together exceed them most, and these with links in even distances."""
     net, sets = pairs.net, pairs.sets
     even = np.linspace(0, net.nlinks - 1, min(net.nlinks, TUNING.sampled_links)).astype(np.int64)
     demand = np.bincount(net.uses_idx, weights=net.bandwidth_gbs[sets.user], minlength=net.nresources)
-    worst = np.argsort(-demand / net.capacity_gbs, kind="stable")[: TUNING.sampled_links // 2]
+    worst = np.argsort(-demand / net.capacity_gbs, kind="stable")[: TUNING.sampled_links // 4]
     ends = [sets.users[place] for resource in worst for place in (sets.ptr[resource], sets.ptr[resource + 1] - 1)]
-    return np.unique(np.append(even, np.array(ends, dtype=np.int64)))
+    users = np.unique(np.array(ends, dtype=np.int64))
+    return users, np.union1d(users, even)
 
 
 def _keeps(pairs: _TranslatedPairs, edge: tuple[int, int]) -> bool:

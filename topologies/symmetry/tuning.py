@@ -21,7 +21,7 @@ class SymmetryTuning:
         subgroup_work: Permutation entries composed for a free subgroup, about a second's work.
         crowded_groups: Groups of translations that may crowd a resource before the search gives up.
         sampled_groups: The same, for groups that a look at a few links refuses; each takes some ms.
-        sampled_links: Links of this look that are taken in even distances, and as many at the fullest resources.
+        sampled_links: Links of this look that are taken in even distances; half as many are at the fullest resources.
     """
 
     work_per_s: float = 20_000_000
