@@ -23,11 +23,10 @@ def merge_switches(topology: Topology) -> Topology:
     of the same switches. A link between two classes, or a rank and a class, has the sum of its members' bandwidths, and
     their α. The merged switch is named after its first member and the number of members: `switch8.x4`.
 
-    This is exact where a fabric spreads every message over all equal paths in proportion to their bandwidths (per
-    packet, or per flow with many flows): every traffic that the merged topology carries is carried by the members in
-    equal shares, and the sums over the members of what the fabric carries fit the merged one. All uplinks of a leaf
-    must have equal rates, and leaves must have them to equal spines; where a fabric is irregular (a broken uplink),
-    switches differ and stay apart, and each pair of ranks keeps one of its paths.
+    This is exact where a fabric spreads all data over equal paths (by packets, or by many flows). What the merged
+    switch carries, its members can carry in equal shares, because each has an equal part of every link. What the
+    members carry, the merged switch can carry, because its links have their sums. Where a fabric is irregular, such as
+    by a missing uplink, the switches differ and stay apart, and each pair of ranks keeps one of its paths.
 
     A topology with limits or with switches that multicast or reduce is returned as it is, and so is one that would need
     two links with different α or kinds between two classes.

@@ -29,8 +29,10 @@ from topologies.text.yaml_files import parse_yaml
 from topologies.topology import MAX_GBS, MAX_LINKS, MIN_GBS, Topology
 
 _MOST_NODES = 100_000
+_MOST_PAIRS = 500_000  # Most pairs of nodes that links join.
 _DEEPEST = 16  # Levels of groups and blueprints in each other.
-_MOST_MATCHED = 20_000_000  # Most names that are compared with paths.
+_MOST_MATCHED = 5_000_000  # Most names that are compared with paths; with .* a name counts as many.
+_STAR = 50  # Names that one counts as, for each .* of the path.
 _LONGEST_NAME = 255
 _GBPS_PER_GBS = 8.0
 _SCENARIO = re.compile(r"^network[ \t]*:", re.MULTILINE)
@@ -39,7 +41,7 @@ _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
 # A path: letters of names, a dot for any letter, .* for any letters, [..] for one of some letters, ^ and $ at the ends.
 _PATH = re.compile(r"\^?(?:[A-Za-z0-9_:/-]|\.\*?|\[[A-Za-z0-9_-]{1,40}\])*\$?")
-_MOST_STARS = 2  # Each more multiplies the time of a match with the length of a name.
+_MOST_STARS = 2
 _HOSTS = frozenset(("accelerator", "compute", "endpoint", "gpu", "host", "npu", "server", "xpu"))
 # Older spellings of keys.
 _SPELLINGS = {
@@ -62,6 +64,7 @@ class _Scenario:
         links: Place in the file, path and definition of each link.
         visits: Number of definitions of nodes that have been expanded.
         matched: Number of names that have been compared with paths.
+        joined: Number of pairs of nodes that links have joined, those that several links join counted as often.
     """
 
     origin: str
@@ -70,6 +73,7 @@ class _Scenario:
     links: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
     visits: int = 0
     matched: int = 0
+    joined: int = 0
 
     def fail(self, place: str, problem: str) -> InputError:
         """Return an InputError, which the caller raises, about a place in the file."""
@@ -211,8 +215,10 @@ class _Scenario:
                 self._matching(link.get(key), parent, f"{at}: {key}", nodes_of_path) for key in ("source", "target")
             ]
             pattern = link.get("pattern", "mesh")
-            if len(capacity_of) + len(ends[0]) * len(ends[1]) > MAX_LINKS // 2 and pattern == "mesh":
-                raise self.fail(at, f"too many links; it must be at most {MAX_LINKS // 2} in all")
+            counts = len(ends[0]), len(ends[1])
+            self.joined += max(counts) if pattern == "one_to_one" else counts[0] * counts[1]
+            if self.joined > _MOST_PAIRS:
+                raise self.fail(at, f"too many links; it must be at most {_MOST_PAIRS} in all")
             pairs = self._pairs(ends[0], ends[1], pattern, at)
             for pair in dict.fromkeys((min(pair), max(pair)) for pair in pairs):
                 if pair[0] != pair[1]:
@@ -257,7 +263,7 @@ class _Scenario:
         inner = path[len(start) :].strip("/") if not parent else path[len(start) :].lstrip("/")
         full = f"{parent}/{inner}" if parent else inner
         if full not in nodes_of_path:
-            self.matched += len(self.roles)
+            self.matched += len(self.roles) * _STAR ** path.count(".*")
             if self.matched > _MOST_MATCHED:
                 raise self.fail(place, "too many paths for so many nodes; it must be fewer")
             pattern = re.escape(parent) + "/" + inner if parent else inner

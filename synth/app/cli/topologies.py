@@ -174,7 +174,7 @@ _IMPORT = declare(
 def _topo_import(
     files: tuple[str, ...], out: str | None, name: str | None, reference: str | None, node: str | None
 ) -> None:
-    """Convert the output of a machine's tools, or a simulator's file, to a topology; a file a node makes a cluster.
+    """Convert the output of a machine's tools or a simulator's file to a topology; several nodes make a cluster.
 
     For machines, the command reads `nvidia-smi topo -m` (with `nvidia-smi nvlink --status` in another file or
     appended), the XML of NCCL and RCCL (NCCL_TOPO_DUMP_FILE), `rocm-smi --showtopo` and `amd-smi topology`. For

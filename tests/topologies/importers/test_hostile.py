@@ -122,10 +122,13 @@ NESTED_BLUEPRINTS += "  b14: {nodes: {z: {count: 1000}}}\nnetwork:\n  nodes: {r:
         + "npus_count: *u\n",
         NESTED_BLUEPRINTS,
         NETGRAPH.replace("^spine/", ".*.*.*.*.*x"),
+        "network:\n  nodes: {a: {count: 400}}\n  links:\n" + "    - {source: a, target: a}\n" * 2000,
+        "network:\n  nodes: {a: {count: 90000}}\n  links:\n"
+        + "".join(f"    - {{source: .*{i}.*x, target: a}}\n" for i in range(2000)),
         "network:\n  nodes: {a: {count: 90000}}\n  links:\n" + "    - {source: a, target: a}\n",
         '{"gpus_per_node": 1000, "name": "x", "alpha": 1, "links": ' + "[" * 60 + "]" * 60 + "}",
     ],
-    ids=range(26),
+    ids=range(28),
 )
 def test_bombs_are_refused(text: str) -> None:
     assert not is_handled(text)
