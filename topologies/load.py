@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,6 @@ from topologies.text.fields import shown
 from topologies.text.files import origin_of, read_text
 from topologies.topology import Topology
 
-_LONGEST_FILE_NAME = 255
 # Names that stand in place of a file of costs.
 NO_COSTS, OWN_COSTS, STATED_COSTS = "none", "machine", "auto"
 
@@ -93,7 +93,7 @@ def load_machine(spec: str | Path) -> Machine:
         return _read_file(Path(spec))
     if kind in machines():
         return Machine(_read_cluster(spec, kind, spec[len(kind) :].removeprefix(":")))  # It refuses the count.
-    if len(spec) <= _LONGEST_FILE_NAME and Path(spec).is_file():
+    if os.path.isfile(spec):  # Unlike a Path, it is False for names that no file can have.
         raise InputError(f"topology {spec[:80]!r}: is a file; it must be given with its folder, as ./{spec[:80]}")
     hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES]) or f"a file must end in {' or '.join(_suffixes())};"
     raise InputError(f"topology {spec[:40]!r}: not known; {hint} synth topo list shows all networks")
