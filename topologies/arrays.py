@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+Hashes = NDArray[np.uint64]
 Ints = NDArray[np.int64]
 
 # Work in NumPy, in edges, that takes as long as the import of SciPy (some 60 ms); each pass costs _PASS edges more.
 _MOST_EDGES, _PASS = 10_000_000, 2_000
+_C1, _C2, _GOLD = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15)
+_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 
 def pointers(counts: Ints) -> Ints:
@@ -87,6 +90,14 @@ def segment_sums(values: NDArray[Any], ptr: Ints) -> NDArray[Any]:
     running = np.zeros(len(values) + 1, dtype=np.uint64 if values.dtype == np.uint64 else np.int64)
     np.cumsum(values, out=running[1:])
     return running[ptr[1:]] - running[ptr[:-1]]
+
+
+def hashed(values: Hashes) -> Hashes:
+    """Return hashes of the values by splitmix64, which gives the same result on every machine."""
+    x = values + _GOLD
+    x = (x ^ (x >> _S30)) * _C1
+    x = (x ^ (x >> _S27)) * _C2
+    return x ^ (x >> _S31)
 
 
 def reachable(count: int, src: Ints, dst: Ints, starts: Ints | int, most_edges: int = _MOST_EDGES) -> Bools:

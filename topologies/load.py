@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +93,8 @@ def load_machine(spec: str | Path) -> Machine:
         return _read_file(Path(spec))
     if kind in machines():
         return Machine(_read_cluster(spec, kind, spec[len(kind) :].removeprefix(":")))  # It refuses the count.
+    if os.path.isfile(spec):  # Unlike a Path, it is False for names that no file can have.
+        raise InputError(f"topology {spec[:80]!r}: is a file; it must be given with its folder, as ./{spec[:80]}")
     hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES]) or f"a file must end in {' or '.join(_suffixes())};"
     raise InputError(f"topology {spec[:40]!r}: not known; {hint} synth topo list shows all networks")
 

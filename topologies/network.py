@@ -16,7 +16,7 @@ from topologies.costs import Figures
 from topologies.errors import InputError
 from topologies.hyperlinks import Crossing, Hyperlinks, crossings, pairs_of
 from topologies.routing import follow, forwarding_tables
-from topologies.topology import Topology
+from topologies.topology import MAX_LINKS, Topology
 
 
 class Carriers(NamedTuple):
@@ -202,7 +202,7 @@ def network(topology: Topology, ranks: Sequence[int], members: int | None = None
         members: Number of ranks, from the first, that take part in switches' multicasts and reductions; None: all.
 
     Raises:
-        InputError: There are no ranks, or a rank is not in the topology or given twice.
+        InputError: There are no ranks, a rank is not in the topology or given twice, or switches join too many pairs.
     """
     group = _checked(topology, ranks)
     key = group.tobytes(), len(group) if members is None else members
@@ -213,12 +213,17 @@ def network(topology: Topology, ranks: Sequence[int], members: int | None = None
     return net
 
 
+_MOST_PATHS = 2 * MAX_LINKS  # Paths through switches, of which each takes half a KiB while the network is built.
 # The networks that somebody holds, by topology and (ranks, members): a large one takes half a second to build.
 _in_use: WeakKeyDictionary[Topology, WeakValueDictionary[tuple[bytes, int], Network]] = WeakKeyDictionary()
 
 
 def _built(topology: Topology, group: Ints, members: int | None) -> Network:
-    """Build the network that the checked ranks `group` have among themselves; `members` is as in `network`."""
+    """Build the network that the checked ranks `group` have among themselves; `members` is as in `network`.
+
+    Raises:
+        InputError: Switches join too many pairs of ranks.
+    """
     local = index_among(topology.nranks, group)
     n = topology.nranks
     phys_src, phys_dst = topology.link_src, topology.link_dst
@@ -233,9 +238,14 @@ def _built(topology: Topology, group: Ints, members: int | None) -> Network:
     first, hops = [np.full(len(direct), -1, dtype=np.int64)], [[direct]]
     if len(ports):
         tables = forwarding_tables(topology, group)
-        port, column = np.nonzero(tables.reach[phys_dst[ports] - n])
-        own = local[phys_src[ports[port]]] == column
-        port, column = port[~own], column[~own]
+        reach = tables.reach[phys_dst[ports] - n]
+        reach[np.arange(len(ports)), local[phys_src[ports]]] = False
+        if (paths := int(reach.sum())) > _MOST_PATHS:
+            raise InputError(
+                f"topology {topology.name!r}: switches join {paths} pairs of {len(group)} ranks; it must be at most"
+                f" {_MOST_PATHS}, among a group of fewer ranks"
+            )
+        port, column = np.nonzero(reach)
         switch = phys_dst[ports[port]] - n
         src.append(local[phys_src[ports[port]]])
         dst.append(column)

@@ -164,6 +164,12 @@ def test_paths_are_best(t: Topology) -> None:
     assert actual == expected
 
 
+def test_too_many_pairs_are_refused_before_they_take_memory() -> None:
+    with pytest.raises(InputError, match=r"switches join 8997000 pairs of 3000 ranks; it must be at most 8400000"):
+        network(load("star:3000"), range(3000))
+    assert network(load("star:3000"), range(30)).nlinks == 30 * 29
+
+
 def test_many_ranks_have_every_pair() -> None:
     assert network(load("star:128"), range(128)).nlinks == 128 * 127
 

@@ -18,10 +18,8 @@ from topologies.importers.rates import USUAL_NIC_GBS
 from topologies.importers.slurm import is_slurm, read_slurm
 from topologies.importers.tree import FabricTree
 from topologies.text.files import parse_json
+from topologies.text.yaml_files import parse_yaml
 
-_MOST_YAML_BYTES = 2**20  # PyYAML reads some 200 KB per second.
-_MOST_YAML_MARKS = 60_000  # Marks at keys and items, of which PyYAML reads some 12,000 per second.
-_DEEPEST = 16
 _MOST_TOPOLOGIES = 1000  # Most topologies in a file of Slurm.
 _YAML = re.compile(
     r"(?:[ \t]*+(?:#[^\n]*+|---[^\n]*+)?+\n)*+"
@@ -87,43 +85,12 @@ def read_topograph(text: str, origin: str) -> Fabric:
 def _loaded(text: str, origin: str) -> Any:
     """Return the document of a JSON or YAML text, in which YAML's scalars stay texts.
 
-    The text is JSON if it begins as an object or as a list of objects; any other is YAML, for which PyYAML is needed.
+    The text is JSON if it begins as an object or as a list of objects; any other is YAML.
 
     Raises:
-        InputError: The text is neither; or it is YAML that is too large, has references (*) or more than 16 levels; or
-            PyYAML is missing.
+        InputError: The text is neither, or is YAML that `parse_yaml` refuses.
     """
-    if _JSON.match(text):
-        return parse_json(text, origin, _RIGHT)
-    try:
-        import yaml  # An optional dependency, the extra `yaml`.
-    except ImportError:
-        raise InputError(
-            f"{origin}: YAML needs PyYAML; it must be installed (pip install 'synth-collectives[yaml]')"
-        ) from None
-    if len(text) > _MOST_YAML_BYTES:
-        raise InputError(f"{origin}: {len(text)} characters of YAML; it must be at most {_MOST_YAML_BYTES}")
-    if sum(map(text.count, (": ", ":\n", "- ", "? ", ",", "[", "{"))) > _MOST_YAML_MARKS:
-        raise InputError(f"{origin}: too many keys and items of YAML; it must be fewer, or JSON")
-
-    depth = 0
-
-    def compose_node(loader: Any, parent: Any, index: Any) -> Any:
-        """Return a composed YAML node, or raise YAMLError for references and deep nesting."""
-        nonlocal depth
-        if loader.check_event(yaml.AliasEvent) or depth >= _DEEPEST:
-            raise yaml.YAMLError(f"a reference (*), or more than {_DEEPEST} levels")
-        depth += 1
-        node = yaml.BaseLoader.compose_node(loader, parent, index)
-        depth -= 1
-        return node
-
-    # This loader gives texts, lists and mappings only, neither deep nor by reference.
-    plain: Any = type("Plain", (yaml.BaseLoader,), {"compose_node": compose_node})
-    try:
-        return yaml.load(text, Loader=plain)
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError, TypeError) as error:
-        raise InputError(f"{origin}: not YAML: {' '.join(str(error).split())[:160]}; it must be {_RIGHT}") from None
+    return (parse_json if _JSON.match(text) else parse_yaml)(text, origin, _RIGHT)
 
 
 def _of_slurm(document: list[Any], origin: str) -> Fabric:

@@ -11,30 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.arrays import Ints, grouped, segment_sums
+from topologies.arrays import Hashes, Ints, grouped, hashed, segment_sums
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.tuning import TUNING
 
-Hashes = NDArray[np.uint64]
-
-_C1, _C2, _GOLD = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15)
-_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 _OUT, _IN, _USE = np.uint64(0xA5A5A5A51), np.uint64(0x5A5A5A5A3), np.uint64(0x77777777F)
-
-
-def _mix(x: Hashes) -> Hashes:
-    """Return hashes of the values by splitmix64, which gives the same result on every machine."""
-    x = x + _GOLD
-    x = (x ^ (x >> _S30)) * _C1
-    x = (x ^ (x >> _S27)) * _C2
-    return x ^ (x >> _S31)
 
 
 def mark(colours: Hashes, index: int) -> Hashes:
     """Return a copy of the colours in which the element `index` has a colour of its own."""
     marked = colours.copy()
-    marked[index : index + 1] = _mix(marked[index : index + 1] ^ _USE)
+    marked[index : index + 1] = hashed(marked[index : index + 1] ^ _USE)
     return marked
 
 
@@ -42,7 +30,7 @@ def _number(*columns: NDArray[np.float64]) -> Hashes:
     """Return a hash for each row, equal for rows whose figures are equal bit by bit."""
     total = np.zeros(len(columns[0]), dtype=np.uint64)
     for column in columns:
-        total = _mix(total + np.ascontiguousarray(column + 0.0).view(np.uint64))
+        total = hashed(total + np.ascontiguousarray(column + 0.0).view(np.uint64))
     return total
 
 
@@ -154,14 +142,14 @@ class Structure:
     def _round(self, c: Colours) -> Colours:
         """Return the colours after one more round."""
         net = self.net
-        used: Hashes = segment_sums(_mix(c.resources)[net.uses_idx], net.uses_ptr)
-        ends = _mix(c.ranks ^ _OUT)[net.src] + _mix(c.ranks ^ _IN)[net.dst]
-        links = _mix(c.links + _mix(ends) + used * _USE)
-        from_links: Hashes = segment_sums(_mix(links)[self.sets.users], self.sets.ptr)
-        resources = _mix(c.resources + from_links)
-        out: Hashes = segment_sums(_mix(links ^ _OUT), self.out_ptr)
-        into: Hashes = segment_sums(_mix(links ^ _IN)[self.by_dst], self.in_ptr)
-        return Colours(_mix(c.ranks + out + into), links, resources, c.rounds + 1)
+        used: Hashes = segment_sums(hashed(c.resources)[net.uses_idx], net.uses_ptr)
+        ends = hashed(c.ranks ^ _OUT)[net.src] + hashed(c.ranks ^ _IN)[net.dst]
+        links = hashed(c.links + hashed(ends) + used * _USE)
+        from_links: Hashes = segment_sums(hashed(links)[self.sets.users], self.sets.ptr)
+        resources = hashed(c.resources + from_links)
+        out: Hashes = segment_sums(hashed(links ^ _OUT), self.out_ptr)
+        into: Hashes = segment_sums(hashed(links ^ _IN)[self.by_dst], self.in_ptr)
+        return Colours(hashed(c.ranks + out + into), links, resources, c.rounds + 1)
 
 
 def link_image(net: Network, p: Ints) -> Ints:

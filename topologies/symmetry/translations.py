@@ -10,6 +10,7 @@ description of such a network.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -161,9 +162,10 @@ def find_translations(net: Network, look: Callable[[], None] = lambda: None) -> 
 
     Strides ascend, and each stride · extent divides the next stride. Each translation maps links onto links of equal α
     and bandwidth, and the links of every resource onto those of one of equal capacity (an exact check). No resource is
-    over capacity when all translates of one send use it at once (see `orbits`); after `TUNING.crowded_groups` groups
-    that crowd a resource the search ends without a result. Of groups of equal order the one with the fewest
-    translations is returned.
+    over capacity when all translates of one send use it at once (see `orbits`). A look at the translates of a few links
+    refuses most groups that crowd a resource, such as those of all nodes below an oversubscribed spine; after
+    `TUNING.sampled_groups` such groups, or `TUNING.crowded_groups` that only the exact check refuses, the search ends
+    without a result. Of groups of equal order the one with the fewest translations is returned.
 
     Args:
         net: The network.
@@ -176,11 +178,19 @@ def find_translations(net: Network, look: Callable[[], None] = lambda: None) -> 
         return ()
     candidates = _Candidates(_pairs(net))
     refused: set[Translations] = set()
+    sampled_groups = 0
     while True:
         for chain in chains(net.nranks, candidates.open):
             if not chain:
                 return ()
             if chain in refused:
+                continue
+            if candidates.refuses_sample(chain):
+                look()
+                refused.add(chain)
+                sampled_groups += 1
+                if sampled_groups == TUNING.sampled_groups:
+                    return ()
                 continue
             if not all(candidates.holds(edge, look) for edge in chain):
                 break  # Without this translation the order of the chains changes.
@@ -188,7 +198,7 @@ def find_translations(net: Network, look: Callable[[], None] = lambda: None) -> 
             if _orbits(candidates.pairs, chain) is not None:
                 return chain
             refused.add(chain)
-            if len(refused) == TUNING.crowded_groups:
+            if len(refused) - sampled_groups == TUNING.crowded_groups:
                 return ()
 
 
@@ -277,6 +287,7 @@ class _Candidates:
         ptr: First link of each rank in the order of `pairs`.
         salt: Random number of each rank.
         sums: Sum of the random numbers of each rank's neighbours.
+        samples: Links whose translates are looked at before the exact checks, a few before more.
         open: Translations (stride, extent) that nothing has refused.
         checked: Translations that passed the full check.
     """
@@ -288,6 +299,7 @@ class _Candidates:
         self.ptr = np.searchsorted(net.src[pairs.order], np.arange(n + 1))
         self.salt = np.random.default_rng(1).integers(1 << 63, size=n, dtype=np.uint64)
         self.sums = segment_sums(self.salt[self.dst], self.ptr)
+        self.samples = _sampled_links(pairs)
         self.open = [edge for edge in single_translations(n) if self._looks_right(edge)]
         self.checked: set[tuple[int, int]] = set()
 
@@ -299,6 +311,33 @@ class _Candidates:
                 return False
         return True
 
+    def refuses_sample(self, chain: Translations) -> bool:
+        """Return whether the translates of a few links show that translations do not keep the network or crowd it.
+
+        What this refuses, `_orbits` refuses, too.
+        """
+        return any(self._refuses(sample, chain) for sample in self.samples)
+
+    def _refuses(self, sample: Ints, chain: Translations) -> bool:
+        """Return whether the translates of some links show that translations do not keep or crowd the network."""
+        pairs, net = self.pairs, self.pairs.net
+        extents = [extent for _, extent in chain]
+        order = math.prod(extents)
+        counts = [np.tile(count, len(sample)) for count in np.unravel_index(np.arange(order), extents)]
+        links = np.repeat(sample, order)
+        src, dst = (translate(chain, ends[links], counts) for ends in (net.src, net.dst))
+        moved = pairs.links_at(src, dst, pairs.place[links])
+        if (moved < 0).any():
+            return True
+        row = np.repeat(np.repeat(np.arange(len(sample)), order), net.uses_ptr[moved + 1] - net.uses_ptr[moved])
+        resource = net.uses_idx[row_entries(net.uses_ptr, moved)]
+        cell, times = np.unique(resource * len(sample) + row, return_counts=True)
+        resource, row = cell // len(sample), cell % len(sample)
+        if ((np.diff(resource) == 0) & (np.diff(times) != 0)).any():
+            return True
+        most = net.capacity_gbs[resource] * (1 + _ROUND_OFF)
+        return bool((times * net.bandwidth_gbs[sample[row]] > most).any())
+
     def holds(self, edge: tuple[int, int], look: Callable[[], None]) -> bool:
         """Return whether a translation keeps the network and crowds no resource by itself.
 
@@ -306,11 +345,22 @@ class _Candidates:
         """
         if edge not in self.checked:
             look()
-            if not _keeps(self.pairs, edge) or _orbits(self.pairs, (edge,)) is None:
+            if self.refuses_sample((edge,)) or not _keeps(self.pairs, edge) or _orbits(self.pairs, (edge,)) is None:
                 self.open.remove(edge)
                 return False
             self.checked.add(edge)
         return True
+
+
+def _sampled_links(pairs: _TranslatedPairs) -> tuple[Ints, Ints]:
+    """Return users of the resources whose users together exceed them most, and these with links in even distances."""
+    net, sets = pairs.net, pairs.sets
+    even = np.linspace(0, net.nlinks - 1, min(net.nlinks, TUNING.sampled_links)).astype(np.int64)
+    demand = np.bincount(net.uses_idx, weights=net.bandwidth_gbs[sets.user], minlength=net.nresources)
+    worst = np.argsort(-demand / net.capacity_gbs, kind="stable")[: TUNING.sampled_links // 4]
+    ends = [sets.users[place] for resource in worst for place in (sets.ptr[resource], sets.ptr[resource + 1] - 1)]
+    users = np.unique(np.array(ends, dtype=np.int64))
+    return users, np.union1d(users, even)
 
 
 def _keeps(pairs: _TranslatedPairs, edge: tuple[int, int]) -> bool:

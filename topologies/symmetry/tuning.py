@@ -20,6 +20,8 @@ class SymmetryTuning:
         subgroup_starts: Elements from which a free subgroup is grown; most networks need one.
         subgroup_work: Permutation entries composed for a free subgroup, about a second's work.
         crowded_groups: Groups of translations that may crowd a resource before the search gives up.
+        sampled_groups: The same, for groups that a look at a few links refuses; each takes some ms.
+        sampled_links: Links of this look that are taken in even distances; half as many are at the fullest resources.
     """
 
     work_per_s: float = 20_000_000
@@ -29,6 +31,8 @@ class SymmetryTuning:
     subgroup_starts: int = 48
     subgroup_work: int = 30_000_000
     crowded_groups: int = 30
+    sampled_groups: int = 2000
+    sampled_links: int = 8
 
 
 TUNING = SymmetryTuning()

@@ -174,12 +174,13 @@ _IMPORT = declare(
 def _topo_import(
     files: tuple[str, ...], out: str | None, name: str | None, reference: str | None, node: str | None
 ) -> None:
-    """Convert the output of a machine's tools to a topology in text form; one file for each node makes a cluster.
+    """Convert the output of a machine's tools or a simulator's file to a topology; several nodes make a cluster.
 
     For machines, the command reads `nvidia-smi topo -m` (with `nvidia-smi nvlink --status` in another file or
     appended), the XML of NCCL and RCCL (NCCL_TOPO_DUMP_FILE), `rocm-smi --showtopo` and `amd-smi topology`. For
     fabrics it reads `ibnetdiscover`, Slurm's topology.conf and topology.yaml, and topograph's output. With a fabric's
-    file, nodes are connected to it by the GUIDs of their NICs. --topo takes such files too.
+    file, nodes are connected to it by the GUIDs of their NICs. It also reads the network files of SimAI, ns-3 (HPCC),
+    ASTRA-sim, TACCL, TE-CCL and NetGraph. --topo takes such files too.
 
     \b
     synth topo import smi.txt --compare dgx-a100 -o mine.toml

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.topologies.importers.simulators import FILES, NETGRAPH, STAR
 from tests.topologies.importers.test_by_hand import CASES
 from tests.topologies.importers.test_topograph import AS_JSON, MODEL, SLURM
 from topologies.clusters import Machine
@@ -17,7 +18,7 @@ from topologies.importers import format_of
 from topologies.text.reader import read_machine
 from topologies.text.writer import to_toml
 
-DUMPS = [*(case.dump for case in CASES), *(json.dumps(document) for document in AS_JSON), SLURM, MODEL]
+DUMPS = [*(case.dump for case in CASES), *(json.dumps(document) for document in AS_JSON), SLURM, MODEL, *FILES]
 MUTATIONS = 8  # Of each dump.
 ODD = ["", "X", "NV99", "-1", "9" * 30, "1e308", "NaN", "GPU0", "XGMI", "\x00", "é", "<", "&", "[", "{", '"', "\t", "="]
 
@@ -85,6 +86,13 @@ def test_the_check_reports_faulty_readers() -> None:
 BOMB = '<!DOCTYPE a [<!ENTITY a0 "x">' + "".join(f'<!ENTITY a{i} "&a{i - 1};&a{i - 1};">' for i in range(1, 40)) + "]>"
 
 
+# Each blueprint has two of the next, so that the first has 2^14 of the last.
+NESTED_BLUEPRINTS = "blueprints:\n" + "".join(
+    f"  b{i}: {{nodes: {{x: {{blueprint: b{i + 1}}}, y: {{blueprint: b{i + 1}}}}}}}\n" for i in range(14)
+)
+NESTED_BLUEPRINTS += "  b14: {nodes: {z: {count: 1000}}}\nnetwork:\n  nodes: {r: {blueprint: b0}}\n  links: []\n"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -104,8 +112,23 @@ BOMB = '<!DOCTYPE a [<!ENTITY a0 "x">' + "".join(f'<!ENTITY a{i} "&a{i - 1};&a{i
         '[{"gpu": 0, "links": [{"gpu": 9999, "link_type": "XGMI"}]}]',
         "LINK TYPE TABLE:\n" + " ".join(map(str, range(400))) + "\n" + "0 " + "XGMI " * 400,
         "".join(map(chr, range(1, 256))),
+        "1000000000 8 1 1 1000000000 H100\n" + "9 " * (1 << 16),
+        STAR.replace("5 1 4", "1000000 1 2000000"),
+        STAR + "0 1 1Gbps 1us 0\n" * (1 << 14),
+        "topology: [Ring]\nnpus_count: [999999999]\nbandwidth: [1]\nlatency: [1]\n",
+        "topology: " + "[" * 4000 + "\nnpus_count: [2]\n",
+        "a: &a [x, x]\n"
+        + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [*{chr(97 + i)}, *{chr(97 + i)}]\n" for i in range(20))
+        + "npus_count: *u\n",
+        NESTED_BLUEPRINTS,
+        NETGRAPH.replace("^spine/", ".*.*.*.*.*x"),
+        "network:\n  nodes: {a: {count: 400}}\n  links:\n" + "    - {source: a, target: a}\n" * 2000,
+        "network:\n  nodes: {a: {count: 90000}}\n  links:\n"
+        + "".join(f"    - {{source: .*{i}.*x, target: a}}\n" for i in range(2000)),
+        "network:\n  nodes: {a: {count: 90000}}\n  links:\n" + "    - {source: a, target: a}\n",
+        '{"gpus_per_node": 1000, "name": "x", "alpha": 1, "links": ' + "[" * 60 + "]" * 60 + "}",
     ],
-    ids=range(16),
+    ids=range(28),
 )
 def test_bombs_are_refused(text: str) -> None:
     assert not is_handled(text)

@@ -13,8 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.topologies.importers.simulators import rails
+from topologies.importers.ns3 import read_ns3
 from topologies.load import load
 from topologies.network import Network, network
+from topologies.symmetry import translations as module
 from topologies.symmetry.refinement import link_image
 from topologies.symmetry.translations import (
     Translations,
@@ -287,6 +290,35 @@ def test_copies_of_a_send_fit_a_shared_nic(capacity: float, expected: int, times
 def test_a_fitting_group_is_found_among_many_that_do_not_fit() -> None:
     """Check a network with 32 groups of order 128 that exchange ranks behind one NIC."""
     assert order(find_translations(network_of(nic_of_two("full:128", 50.0)))) == 64
+
+
+def test_nodes_below_an_oversubscribed_spine_are_translated_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check 16 servers on two rails of 400 GB/s, whose leaves have 300 GB/s to the spine: 12 of 16 fit.
+
+    The look at a few links refuses all groups of all servers, so the limit on exact refusals is not met.
+    """
+    topology = read_ns3(rails(16, 2, 1, 16, 6), "fabric").topology
+    monkeypatch.setattr(module, "TUNING", replace(module.TUNING, crowded_groups=1))
+    net = network_of(topology)
+    assert order(find_translations(net)) == 2 * 8
+    monkeypatch.setattr(module._Candidates, "refuses_sample", lambda *_: False)
+    assert find_translations(net) == ()
+    monkeypatch.setattr(module, "TUNING", replace(module.TUNING, crowded_groups=1000))
+    assert order(find_translations(net)) == 2 * 8
+
+
+@pytest.mark.parametrize("spec", ["torus:4x4", "ring:24", "mesh:3x4", "dgx1", "dgx-h100:4", "fattree:4", "hypercube:4"])
+def test_the_look_at_a_few_links_refuses_what_the_exact_check_refuses(spec: str) -> None:
+    """Check all chains of one or two translations, on the network and on one with a NIC for every two ranks."""
+    for topology in (load(spec), nic_of_two(spec, 50.0)):
+        net = network_of(topology)
+        candidates = module._Candidates(module._TranslatedPairs(net))
+        singles = module.single_translations(net.nranks)
+        chains = [(edge,) for edge in singles]
+        chains += [(a, b) for a in singles for b in singles if b[0] % (a[0] * a[1]) == 0]
+        refused = [chain for chain in chains if candidates.refuses_sample(chain)]
+        assert not any(module.are_kept(net, chain) for chain in refused)
+        assert len(refused) < len(chains) or not any(module.are_kept(net, chain) for chain in chains)
 
 
 def test_unequal_use_of_a_resource_breaks_translations() -> None:

@@ -1,0 +1,57 @@
+"""Reader of YAML from strangers: texts, lists and mappings only, within limits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from topologies.errors import InputError
+
+_MOST_BYTES = 2**20  # PyYAML reads some 200 KB per second.
+_MOST_MARKS = 60_000  # Marks at keys and items, of which PyYAML reads some 12,000 per second.
+_DEEPEST = 16
+
+
+def parse_yaml(text: str, origin: str, expected: str, references: bool = False) -> Any:
+    """Return the document of a YAML text, in which scalars stay texts.
+
+    With references, a value may stand at several places, and the caller must bound what it visits.
+
+    Args:
+        text: The text.
+        origin: Name of the text in errors.
+        expected: What the text must be, as errors say.
+        references: Whether references (*) to an anchor are accepted.
+
+    Raises:
+        InputError: The text is no YAML, is too large, has references (*) or more than 16 levels; or PyYAML is
+            not installed.
+    """
+    try:
+        import yaml  # An optional dependency, the extra `yaml`.
+    except ImportError:
+        raise InputError(
+            f"{origin}: YAML needs PyYAML; it must be installed (pip install 'synth-collectives[yaml]')"
+        ) from None
+    if len(text) > _MOST_BYTES:
+        raise InputError(f"{origin}: {len(text)} characters of YAML; it must be at most {_MOST_BYTES}")
+    if sum(map(text.count, (": ", ":\n", "- ", "? ", ",", "[", "{"))) > _MOST_MARKS:
+        raise InputError(f"{origin}: too many keys and items of YAML; it must be fewer, or JSON")
+
+    depth = 0
+
+    def compose_node(loader: Any, parent: Any, index: Any) -> Any:
+        """Return a composed YAML node, or raise YAMLError for deep nesting and for references that are refused."""
+        nonlocal depth
+        if depth >= _DEEPEST or (not references and loader.check_event(yaml.AliasEvent)):
+            raise yaml.YAMLError(f"a reference (*), or more than {_DEEPEST} levels")
+        depth += 1
+        node = yaml.BaseLoader.compose_node(loader, parent, index)
+        depth -= 1
+        return node
+
+    # This loader gives texts, lists and mappings only, neither deep nor by reference.
+    plain: Any = type("Plain", (yaml.BaseLoader,), {"compose_node": compose_node})
+    try:
+        return yaml.load(text, Loader=plain)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError, TypeError) as error:
+        raise InputError(f"{origin}: not YAML: {' '.join(str(error).split())[:160]}; it must be {expected}") from None
