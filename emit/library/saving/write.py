@@ -296,12 +296,14 @@ def _locked(folder: Path, option: str, until: float, elsewhere: bool) -> Iterato
 def _open_folder(folder: Path) -> int:
     """Make a folder if it is missing, and return a descriptor of it, to be closed; raise OSError if that fails.
 
-    Another writer that had nothing to write may remove it in between, so it is tried again up to 20 times.
+    Another writer that had nothing to write may remove it in between, so it is tried again up to 20 times. The folder
+    then is missing when it is opened, or `mkdir` says that it exists and finds no folder there.
     """
     for _ in range(_ATTEMPTS):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, FileExistsError):
             folder.mkdir(parents=True, exist_ok=True)
             return os.open(folder, os.O_RDONLY)
+    folder.mkdir(parents=True, exist_ok=True)
     return os.open(folder, os.O_RDONLY)
 
 
