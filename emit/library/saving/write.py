@@ -193,11 +193,16 @@ def abandon() -> bool:
 
     While new files are being moved to their places, nothing is removed and False is returned.
     """
-    if any(library.moving for library in _open):
+    if is_moving():
         return False
     for library in _open:
         shutil.rmtree(library.staging, ignore_errors=True)
     return True
+
+
+def is_moving() -> bool:
+    """Return True while new files of a library are being moved to their places, which nothing should interrupt."""
+    return any(library.moving for library in _open)
 
 
 def stop_waiting() -> None:

@@ -273,6 +273,33 @@ def test_solvers_do_not_outlive_the_command(working_folder: Path, which: signal.
         assert _all_end(children)
 
 
+# The search is killed as soon as it would begin.
+_KILLED = """
+import os, signal
+from synth.app.cli import main
+from synth.app.cli.asking import answer
+answer.find_answer = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+main()
+"""
+
+
+def test_a_killed_search_leaves_its_first_file(working_folder: Path, synth: Call) -> None:
+    arguments = ("allreduce", "--topo", "dgx-a100", "--group", "0,2,4,6", "--cache", "none")
+    killed = subprocess.run(
+        [sys.executable, "-c", _KILLED, *arguments],
+        cwd=working_folder,
+        capture_output=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    (file,) = (working_folder / "out" / "mscclpp").iterdir()
+    assert synth("verify", file).code == 0
+    checked = synth("library", "check", "out")
+    assert checked.code == 0
+    assert "1 file, 0 schedules, 0 proofs: all right" in checked.flat
+
+
 def test_no_solver_is_left_after_a_plain_end(working_folder: Path) -> None:
     arguments = ("allreduce", "--topo", "dgx-a100", "--group", "0,2", "--size", "1M", "--budget", "3s")
     with _searching(working_folder, arguments, 0.1) as running:
