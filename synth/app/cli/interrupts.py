@@ -131,10 +131,12 @@ def _interrupt(signal_: int, frame: FrameType | None) -> None:
         os.write(2, b"\r\x1b[2Kstopping and writing the best answer so far" + advice + b"\n")
     if _InterruptState.answered:
         return
-    is_bad_time = writer is not None and writer.is_moving()
+    is_bad_time = False
     while frame is not None and not is_bad_time:
         is_bad_time = str(frame.f_globals.get("__name__", "")).startswith("importlib.")
         frame = frame.f_back
+    # Inside an import the writer's module may be there only in part.
+    is_bad_time = is_bad_time or (writer is not None and writer.is_moving())
     signal.setitimer(signal.ITIMER_REAL, _RETRY_S if is_bad_time else 0)
     if not is_bad_time:
         raise KeyboardInterrupt

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from emit.library.saving import write
 from synth.app.cli import interrupts
 from tests.hang import HANG_S
 from tests.synth.app.cli.calling import Call, without_progress
@@ -271,6 +272,22 @@ def test_solvers_do_not_outlive_the_command(working_folder: Path, which: signal.
         os.kill(running.pid, which)
         running.wait(timeout=HANG_S)
         assert _all_end(children)
+
+
+def test_ctrl_c_waits_while_files_move_to_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that an interrupt between the move of a file and that of the index comes again later."""
+    timers: list[float] = []
+    monkeypatch.setattr(signal, "setitimer", lambda _, seconds: timers.append(seconds))
+    monkeypatch.setattr(interrupts._InterruptState, "came", 0)
+    monkeypatch.setattr(interrupts._InterruptState, "answered", False)
+    with write.writing(tmp_path) as library:
+        library.moving = True
+        interrupts._interrupt(signal.SIGINT, None)
+        assert timers.pop() > 0
+        library.moving = False
+        with pytest.raises(KeyboardInterrupt):
+            interrupts._interrupt(signal.SIGALRM, None)
+    assert timers == [0]
 
 
 # The search is killed as soon as it would begin.
