@@ -43,7 +43,7 @@ from emit.mscclpp.memory import (
 )
 from emit.mscclpp.numbering import Numbering
 from emit.mscclpp.placement import Placer
-from emit.mscclpp.plan import MAX_OPS, ExecutionPlan
+from emit.mscclpp.plan import MAX_OPS, ExecutionPlan, with_other_head
 from emit.mscclpp.read import remember, shared_plan
 from emit.mscclpp.replay import CallAssumption, Replay
 from emit.mscclpp.structure import caution, check_structure
@@ -56,7 +56,9 @@ from topologies.topology import Topology
 
 # Operations that steps may take in a threadblock, tried until the operations that other ends need fit too.
 _ROOMS = (56, 48, 40, 32, 24)
-_LAUNCHES = 3  # Launches that are replayed: the third is the first that reuses a half of double scratch.
+# Launches that are replayed: the first that reuses scratch, or a half of double scratch, is the last. Each launch does
+# the same on the same cells as the one before (or before that), and its ranks know at least as much of each other.
+_LAUNCHES, _LAUNCHES_OF_DOUBLE = 2, 3
 _FORMS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom")
 
 
@@ -236,7 +238,7 @@ def _replay(
 
     run = Replay(plan_acts, memory, contents, findings, calls)
     required = memory.first_cells(goal.required[:3])
-    for launch in range(1, _LAUNCHES + 1):
+    for launch in range(1, 1 + (_LAUNCHES_OF_DOUBLE if memory.plan.double else _LAUNCHES)):
         stopped = run.run()
         if stopped and not any(f.kind == "unpaired" for f in findings.reported):
             run.report_stopped(stopped)
@@ -593,9 +595,10 @@ def restate(text: str, name: str, least: int, most: int | None, _: Target) -> st
     Raises:
         InputError: The plan takes no message of such a size, or the text cannot be read.
     """
-    plan = replace(shared_plan(text), name=name)
+    before = shared_plan(text)
+    plan = replace(before, name=name)
     limit_sizes(plan, least, most or 0)
-    restated = text_of_images(plan)
+    restated = with_other_head(text, before, plan) or text_of_images(plan)
     if plan.translations:
         remember(restated, plan)
     return restated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from emit.images import images_of
@@ -253,6 +253,15 @@ def plan_text(plan: ExecutionPlan, gpu_texts: Iterable[str] | None = None) -> st
     if gpu_texts is None:
         gpu_texts = (gpu_text(rank, gpu) for rank, gpu in enumerate(plan.gpus))
     return _object(0, head, "gpus", list(gpu_texts)) + "\n"
+
+
+def with_other_head(text: str, plan: ExecutionPlan, other_plan: ExecutionPlan) -> str:
+    """Return the text of a plan with the head of another one, which differs in nothing but its head.
+
+    It is "" if the text does not begin as `plan_text` writes it.
+    """
+    heads = [plan_text(replace(own_plan, gpus=[])).partition('"gpus": [')[0] for own_plan in (plan, other_plan)]
+    return heads[1] + text.removeprefix(heads[0]) if text.startswith(heads[0]) else ""
 
 
 def _object(indent: int, head: dict[str, Any], name: str, items: list[str]) -> str:

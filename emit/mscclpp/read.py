@@ -121,7 +121,6 @@ def _plan_of_representatives(document: Any, text: str, reader: _PlanReader) -> E
             return None
         nranks, gpus = len(head.gpus), document["gpus"]
         shapes, peers = [_shape_of(gpu) for gpu in gpus], [_peers_of(gpu) for gpu in gpus]
-        whole_gpus: dict[int, PlanGpu] = {}
 
         def looks_right(edge: tuple[int, int]) -> bool:
             """Return True if a translation maps the threadblocks and peers of a few ranks onto equal ones."""
@@ -135,9 +134,7 @@ def _plan_of_representatives(document: Any, text: str, reader: _PlanReader) -> E
         for translations in islice(chains(nranks, edges), _GUESSES):
             plan = replace(head, gpus=list(head.gpus), translations=translations)
             for rank in images_of(translations, nranks).representatives.tolist():
-                if rank not in whole_gpus:
-                    whole_gpus[rank] = reader.gpu(gpus[rank], rank)
-                plan.gpus[rank] = whole_gpus[rank]
+                plan.gpus[rank] = reader.gpu(gpus[rank], rank)
             if not translations or any(gpu.switches for gpu in plan.gpus):
                 return None
             if is_text_of_images(plan, text):
@@ -207,10 +204,14 @@ class _PlanReader:
 
     Its methods raise InputError at a value that the executor would not take; the message names the place `where` in the
     document (empty for the whole) and what would be right.
+
+    Attributes:
+        source: What messages call the document.
     """
 
     def __init__(self, source: str) -> None:
         self.source = source
+        self._gpus: dict[int, PlanGpu] = {}  # Ranks that were read whole; guesses of translations read some again.
 
     def fail(self, where: str, message: str) -> InputError:
         """Return, without raising it, the error for a place in the document, "" for the whole."""
@@ -323,11 +324,13 @@ class _PlanReader:
         )
 
     def gpu(self, value: Any, number: int, *, is_whole: bool = True) -> PlanGpu:
-        """Read the rank `number`, with its sizes only unless `is_whole`.
+        """Read the rank `number`, with its sizes only unless `is_whole`; a whole rank is read once.
 
         Raises:
             InputError: The executor would not take a value, or an id is not the place in its list.
         """
+        if number in self._gpus:
+            return self._gpus[number]
         where = f"gpus[{number}]"
         gpu = self.object(value, where)
         if self.get(gpu, "id", where, self.integer) != number:
@@ -347,6 +350,7 @@ class _PlanReader:
                     f"{where}.threadblocks[{place}].id", f"{stated_number}; it must be {place}, its place in the list"
                 )
             result.blocks.append(block)
+        self._gpus[number] = result
         return result
 
     def channel(self, value: Any, where: str, gpu: PlanGpu) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -71,7 +72,7 @@ class Offer:
 
         It is the time in µs, rounded to about nine digits, and then `order`.
         """
-        return float(rounded(self.time_us(size_bytes))), *self.order
+        return _rounded(self.time_us(size_bytes)), *self.order
 
     def at_size(self, size_bytes: int) -> Offer:
         """Return a copy of the offer for one message size, which is its range and is shown."""
@@ -105,6 +106,14 @@ def rounded(times_us: ArrayLike) -> Floats:
     """
     mantissas, exponents = np.frexp(times_us)
     return np.ldexp(np.round(mantissas, 9), exponents)
+
+
+def _rounded(time_us: float) -> float:
+    """Return what `rounded` returns for one time, without the arrays that cost more than the rounding."""
+    if not math.isfinite(time_us):
+        return time_us
+    mantissa, exponent = math.frexp(time_us)
+    return math.ldexp(round(mantissa * 1e9) / 1e9, exponent)
 
 
 def partition(

@@ -19,9 +19,9 @@ from emit.library.lowered import Lowered, has_text
 from emit.library.programs import Programs, run_by
 from emit.library.saving.existing import FORMS, Outcome, PlacedFile, place, table_rows, write_placed
 from emit.library.saving.left_ranges import leave_to_libraries
-from emit.library.saving.write import Library, writing
+from emit.library.saving.write import Library, existing_entries, writing
 from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
-from synth.model.deadline import TimeUp, limited
+from synth.model.deadline import TimeUp, limited, now
 from synth.model.defects import contained
 from synth.model.problem import LARGEST, Problem, question
 from synth.model.text import as_file_name
@@ -91,6 +91,7 @@ def save(
     anew: bool = False,
     until: float = math.inf,
     other_result: SearchResult | None = None,
+    first: Sequence[IndexEntry] = (),
 ) -> Saved:
     """Write a search's answers into a library: a file for the target's executor and an entry of the index each.
 
@@ -110,6 +111,8 @@ def save(
             new library next to it, which `Saved.folder` names.
         other_result: The same answers with programs of the other form of calls, if these are known. They are not
             lowered then.
+        first: What `save_first` returned during this search. These files give way to the new ones, as if they had never
+            been there; without new files they stay.
 
     Raises:
         InputError: If the folder cannot be written, or has a foreign index.
@@ -131,7 +134,9 @@ def save(
                 forms.append(_CallForm(leave_to_libraries(lowered, own_libraries), other_programs, []))
                 forms[1].make(library.entries, until)
         question_key = None if programs is None else programs.question
-        old_entries = [entry for entry in library.entries if entry.question == question_key and not anew]
+        old_entries = [
+            entry for entry in library.entries if entry.question == question_key and not anew and entry not in first
+        ]
         others = [entry for entry in library.entries if entry.question != question_key]
         used_names = [entry.file for entry in others]
         for form in forms:
@@ -154,8 +159,43 @@ def save(
     saved.refused = share + refused[0] if refused else ""
     saved.left = usual.left[0] if all(offer.library for offer in usual.result.ranges) else ""
     saved.padding = max((entry.padding for entry in entries), default=0.0)
-    saved.remarks = tuple(_remarks(forms, entries, outcome))
+    stays = ["the first file stays, because there is no other"] if first and not entries else []
+    saved.remarks = (*_remarks(forms, entries, outcome), *stays)
     return saved
+
+
+def save_first(result: SearchResult, folder: str | Path, settings: TargetSettings) -> list[IndexEntry]:
+    """Write first programs of a search, which goes on, to a library that has no files for the question yet.
+
+    The files are for the usual form of calls, in or out of place, and for the sizes at which no vendor library is
+    faster. `save` takes them away again at the end of the search.
+
+    Args:
+        result: The programs, with what is proved so far; nothing is written if there are none.
+        folder: Folder of the library.
+        settings: The target and its limits.
+
+    Returns:
+        The entries of the files in the index; none if nothing was written.
+
+    Raises:
+        LibraryHeldError: Another process holds the library.
+        InputError: The folder cannot be written, or has a foreign index.
+    """
+    if not result.ranges:
+        return []
+    programs, result, refused = _programs(result, settings, math.inf)
+    if programs is None:
+        return []
+    form = _CallForm(leave_to_libraries(result, programs.target.libraries), programs, refused)
+    with writing(folder, until=now()) as library:
+        if any(entry.question == programs.question for entry in library.entries):
+            return []
+        form.make(library.entries, math.inf)
+        form.join([], Outcome(), [entry.file for entry in library.entries])
+        write_placed(library, form.placed)
+        library.commit([placed_file.entry for placed_file in form.placed])
+    return [entry for entry in existing_entries(folder) if entry.question == programs.question]
 
 
 def _programs(

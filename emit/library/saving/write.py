@@ -193,11 +193,16 @@ def abandon() -> bool:
 
     While new files are being moved to their places, nothing is removed and False is returned.
     """
-    if any(library.moving for library in _open):
+    if is_moving():
         return False
     for library in _open:
         shutil.rmtree(library.staging, ignore_errors=True)
     return True
+
+
+def is_moving() -> bool:
+    """Return True while new files of a library are being moved to their places, which nothing should interrupt."""
+    return any(library.moving for library in _open)
 
 
 def stop_waiting() -> None:
@@ -296,12 +301,14 @@ def _locked(folder: Path, option: str, until: float, elsewhere: bool) -> Iterato
 def _open_folder(folder: Path) -> int:
     """Make a folder if it is missing, and return a descriptor of it, to be closed; raise OSError if that fails.
 
-    Another writer that had nothing to write may remove it in between, so it is tried again up to 20 times.
+    Another writer that had nothing to write may remove it in between, so it is tried again up to 20 times. The folder
+    then is missing when it is opened, or `mkdir` says that it exists and finds no folder there.
     """
     for _ in range(_ATTEMPTS):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, FileExistsError):
             folder.mkdir(parents=True, exist_ok=True)
             return os.open(folder, os.O_RDONLY)
+    folder.mkdir(parents=True, exist_ok=True)
     return os.open(folder, os.O_RDONLY)
 
 

@@ -106,9 +106,9 @@ def _raise_again(unraisable: sys.UnraisableHookArgs) -> None:
 def _interrupt(signal_: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, but not inside an import: some libraries swallow it, or leave half a module.
 
-    Inside an import a timer tries again. If there is an answer, the first two Ctrl-C raise nothing, so that it is
-    written. The second without an answer, or the third with one, raises anywhere, and the process is stopped after 0.15
-    s. On a terminal a message is printed.
+    Inside an import, and while files are moved to their places in a library, a timer tries again. If there is an
+    answer, the first two Ctrl-C raise nothing, so that it is written. The second without an answer, or the third with
+    one, raises anywhere, and the process is stopped after 0.15 s. On a terminal a message is printed.
 
     Args:
         signal_: SIGINT, or SIGALRM of a timer; only the former counts.
@@ -131,10 +131,12 @@ def _interrupt(signal_: int, frame: FrameType | None) -> None:
         os.write(2, b"\r\x1b[2Kstopping and writing the best answer so far" + advice + b"\n")
     if _InterruptState.answered:
         return
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith("importlib."):
-            signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
-            return
+    is_bad_time = False
+    while frame is not None and not is_bad_time:
+        is_bad_time = str(frame.f_globals.get("__name__", "")).startswith("importlib.")
         frame = frame.f_back
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    raise KeyboardInterrupt
+    # Inside an import the writer's module may be there only in part.
+    is_bad_time = is_bad_time or (writer is not None and writer.is_moving())
+    signal.setitimer(signal.ITIMER_REAL, _RETRY_S if is_bad_time else 0)
+    if not is_bad_time:
+        raise KeyboardInterrupt

@@ -212,6 +212,49 @@ def test_a_new_folder_is_removed_under_no_writer_that_waits(tmp_path: Path) -> N
         assert len(load_index(folder)) == 1
 
 
+@pytest.mark.parametrize("moment", ["while it is made", "before it is opened"])
+def test_a_folder_that_another_writer_removes_is_made_again(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check the orders of two writers in which the other one removes the folder that it made for nothing."""
+    folder, make, open_file = tmp_path / "out", os.mkdir, os.open
+    moments = [moment]
+
+    def remove_at(current: str) -> None:
+        """Remove the folder as the other writer does, if it is the time for that and was not done yet."""
+        if moments == [current]:
+            moments.clear()
+            folder.rmdir()
+
+    def make_folder(path: Path, *mode: int) -> None:
+        """Make a folder beside the other writer, which has made this one already."""
+        if path == folder and moments and not folder.exists():
+            make(folder)
+        try:
+            make(path, *mode)
+        except FileExistsError:
+            remove_at("while it is made")
+            raise
+
+    def open_folder(path: Path, *flags: int, **options: int) -> int:
+        """Open a file beside the other writer."""
+        if path == folder:
+            remove_at("before it is opened")
+        return open_file(path, *flags, **options)
+
+    monkeypatch.setattr(os, "mkdir", make_folder)
+    monkeypatch.setattr(os, "open", open_folder)
+    put(folder, row_of(0, "a"))
+    assert not moments
+    assert len(load_index(folder)) == 1
+
+
+def test_a_file_in_the_place_of_a_library_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(InputError, match=r"--out .*out: cannot be written \(File exists\)"):
+        put(tmp_path / "out", row_of(0, "a"))
+
+
 def test_unreadable_entries_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="both serve"):
         put(tmp_path, row_of(0, "a"), row_of(0, "b"))

@@ -10,6 +10,7 @@ from functools import cache
 
 import pytest
 
+from emit.mscclpp import format
 from emit.mscclpp.format import check_plan, write_plan
 from emit.program import Program
 from tests.emit.mscclpp.plan_faults import (
@@ -286,3 +287,22 @@ def test_accepted_random_plans_end_right(seed: int) -> None:
         assert ends or not report.ok, json.dumps(faulty_plan)
     assert right > 0
     assert 2 * confirmed > wrong > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_third_launch_finds_nothing_more_without_double_scratch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    bases_without = [plan | {"use_double_scratch_buffer": False} for plan in bases()]
+    plans = [json.dumps(at_random(rng.choice(bases_without), rng)) for _ in range(10)]
+    reports: list[list[tuple[object, ...]]] = []
+    for launches in (2, 3):
+        monkeypatch.setattr(format, "_LAUNCHES", launches)
+        reports.append([])
+        for plan in plans:
+            try:
+                report = check_plan(plan)
+                reports[-1].append((report.findings, report.notes))
+            except InputError as error:
+                reports[-1].append((str(error),))
+    assert reports[0] == reports[1]
+    assert len({len(findings) > 0 for findings, *_ in reports[0] if isinstance(findings, tuple)}) == 2

@@ -6,6 +6,7 @@ import copy
 import json
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emit.mscclpp.format import check_plan, verify, write_plan
-from emit.mscclpp.plan import plan_text
+from emit.mscclpp.plan import plan_text, with_other_head
 from emit.mscclpp.read import MAX_BYTES, read_plan
 from tests.emit.small_programs import allpairs_allreduce, alltoall
 from topologies.errors import InputError
@@ -34,6 +35,14 @@ def test_a_plan_is_written_as_it_was_read(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     assert plan_text(read_plan(path)) == text
     assert plan_text(read_plan(json.dumps(json.loads(text), indent=4))) == text
+
+
+def test_another_head_is_written_as_the_whole_plan(text: str) -> None:
+    plan = read_plan(text)
+    other_plan = replace(plan, name='a "gpus": [', min_bytes=96, max_bytes=1 << 20)
+    assert with_other_head(text, plan, other_plan) == plan_text(other_plan)
+    assert with_other_head(text.replace("{", "{ ", 1), plan, other_plan) == ""
+    assert with_other_head(plan_text(other_plan), other_plan, plan) == text
 
 
 def test_unknown_keys_are_ignored(text: str) -> None:

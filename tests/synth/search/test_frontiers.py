@@ -23,7 +23,7 @@ from synth.bounds.check import check
 from synth.engines.registry import names
 from synth.model.collective import uneven
 from synth.model.problem import LARGEST, SMALLEST
-from synth.search.offer import rounded
+from synth.search.offer import _rounded, rounded
 from synth.search.settings import TargetSettings
 from synth.solvers.workers import Workers
 from synth.timing.simulate import timed
@@ -201,3 +201,4 @@ def test_rounding_errors_do_not_decide(time_us: float, direction: int) -> None:
     near = time_us * (1 + direction * 3e-16)
     assert abs(rounded(near) / time_us - 1) < 1e-8
     assert rounded(time_us * (1 + 1e-7)) > rounded(time_us)
+    assert _rounded(time_us) == rounded(time_us)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,3 +84,20 @@ def test_closing_the_pool_leaves_no_process() -> None:
         processes = [c.process for c in [*chain.from_iterable(pool._idle.values()), *pool._busy.values()]]
         assert len(processes) == 2  # One is idle.
     assert all(p.poll() is not None for p in processes)
+
+
+# It prints whether pandas was loaded with a solver's module, and with one that needs pandas.
+_IMPORTS = """
+import sys
+from synth.solvers.worker import _import_fast
+_import_fast("synth.solvers.cpsat")
+print("pandas" in sys.modules)
+sys.path.insert(0, sys.argv[1])
+print(_import_fast("needs_pandas").frame)
+"""
+
+
+def test_pandas_is_loaded_only_for_what_needs_it(tmp_path: Path) -> None:
+    (tmp_path / "needs_pandas.py").write_text("import pandas\nframe = pandas.DataFrame.__name__\n")
+    completed = subprocess.run([sys.executable, "-c", _IMPORTS, tmp_path], capture_output=True, text=True, check=True)
+    assert completed.stdout.split() == ["False", "DataFrame"]

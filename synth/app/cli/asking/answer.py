@@ -16,8 +16,9 @@ from typing import Any
 import click
 
 from emit.compiler.lower import forms
-from emit.library.entry import SCHEDULES
-from emit.library.saving.save import Saved, folder_of_problem, save
+from emit.library.entry import SCHEDULES, IndexEntry
+from emit.library.programs import executor_for
+from emit.library.saving.save import Saved, folder_of_problem, save, save_first
 from emit.library.saving.write import existing_entries
 from emit.targets import TARGETS
 from synth.app.arguments import QuestionArguments
@@ -33,9 +34,10 @@ from synth.app.synthesis import find_answer
 from synth.engines.registry import AUTO as ANY_ENGINE
 from synth.engines.request import Options
 from synth.model.deadline import now
-from synth.model.defects import collected
+from synth.model.defects import collected, contained
 from synth.model.pattern import read_pattern
 from synth.model.text import format_count, format_short_size
+from synth.search.first import first_result
 from synth.search.pool import LATE
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
@@ -79,7 +81,8 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     if exposed := cache.exposed():
         warn(f"warning: {exposed}, so every answer of it is checked; chmod go-w keeps other users out")
     if cache.folder is None:
-        return partial(report, find_answer(question, workers, progress))
+        first, progress = _write_first(command, folder, question, progress)
+        return partial(report, find_answer(question, workers, progress), first=first)
     key = answer_key(question, command.proof)
     try:
         cached = take_answer(cache, key, folder, question)
@@ -91,8 +94,51 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         return partial(report, cached.result, cached_answer=cached)
     # If the library has files for the question already, the written files are not the answer of this search only.
     is_kept = not entries_of_question(existing_entries(folder), question)
+    first, progress = _write_first(command, folder, question, progress)
     result = find_answer(question, workers, progress)
-    return partial(report, result, keep=partial(keep_answer, cache, key) if is_kept else None)
+    return partial(report, result, first=first, keep=partial(keep_answer, cache, key) if is_kept else None)
+
+
+def _write_first(
+    command: SearchCommand, folder: Path, question: Question, progress: Report
+) -> tuple[list[IndexEntry], Report]:
+    """Write the files of first programs, which are usable while the search goes on.
+
+    Nothing is written if the library has files for the question already, or if it cannot be written now; in the latter
+    case the end of the search says why.
+
+    Args:
+        command: The call of the command.
+        folder: Folder of the library.
+        question: The question.
+        progress: Receives what is tried and the best algorithm so far.
+
+    Returns:
+        What `save_first` returned, and `progress`, whose lines name the first file in a log. On a terminal, where they
+        would not fit, a line of its own does.
+    """
+    if entries_of_question(existing_entries(folder), question):
+        return [], progress
+
+    def write() -> list[IndexEntry]:
+        """Make the programs and write their files."""
+        executor = executor_for(question.problem, question.settings, question.options.size)
+        return save_first(first_result(question, executor), folder, question.settings)
+
+    entries: list[IndexEntry] = []
+    with suppress(InputError):
+        entries = contained("first file", write, entries)
+    if not entries:
+        return [], progress
+    size, gap = entries[0].shown_bytes, entries[0].gap
+    quality = "" if size is None or gap is None else f" {gap:.2f} x the bound at {format_short_size(size)},"
+    place = folder / Path(entries[0].file).parent
+    line = f"first file after {time.monotonic() - command.begun:.1f} s:{quality} in {place}"
+    if sys.stderr.isatty():
+        clear_line()
+        print(line, file=sys.stderr, flush=True)
+        return entries, progress
+    return entries, lambda text, best: progress(f"{text} · {line}", best)
 
 
 def with_pattern(command: SearchCommand) -> QuestionArguments:
@@ -252,6 +298,7 @@ def _report(
     question: Question,
     result: SearchResult,
     *,
+    first: Sequence[IndexEntry] = (),
     keep: Callable[[Saved], None] | None = None,
     cached_answer: CachedAnswer | None = None,
 ) -> None:
@@ -262,6 +309,7 @@ def _report(
         folder: Folder of the files.
         question: The question.
         result: The search result.
+        first: What `_write_first` returned.
         keep: Function that keeps the answer in the cache; None if it is not to be kept. It is not called if a part of
             synth failed, after an interruption, or if the budget ended before a program was written.
         cached_answer: The answer, if it comes from the cache.
@@ -283,6 +331,8 @@ def _report(
             anew=command.replace,
             until=written_until(result.stop_reason, command),
             other_result=None if cached_answer is None else cached_answer.other_form,
+            # Where Ctrl-C cut the search short, the first files stay where they are no slower.
+            first=() if result.stop_reason == "interrupted" else first,
         )
         clear_progress()
         document = _statement(written)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from emit.library.saving import write
 from synth.app.cli import interrupts
 from tests.hang import HANG_S
 from tests.synth.app.cli.calling import Call, without_progress
@@ -271,6 +272,49 @@ def test_solvers_do_not_outlive_the_command(working_folder: Path, which: signal.
         os.kill(running.pid, which)
         running.wait(timeout=HANG_S)
         assert _all_end(children)
+
+
+def test_ctrl_c_waits_while_files_move_to_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that an interrupt between the move of a file and that of the index comes again later."""
+    timers: list[float] = []
+    monkeypatch.setattr(signal, "setitimer", lambda _, seconds: timers.append(seconds))
+    monkeypatch.setattr(interrupts._InterruptState, "came", 0)
+    monkeypatch.setattr(interrupts._InterruptState, "answered", False)
+    with write.writing(tmp_path) as library:
+        library.moving = True
+        interrupts._interrupt(signal.SIGINT, None)
+        assert timers.pop() > 0
+        library.moving = False
+        with pytest.raises(KeyboardInterrupt):
+            interrupts._interrupt(signal.SIGALRM, None)
+    assert timers == [0]
+
+
+# The search is killed as soon as it would begin.
+_KILLED = """
+import os, signal
+from synth.app.cli import main
+from synth.app.cli.asking import answer
+answer.find_answer = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+main()
+"""
+
+
+def test_a_killed_search_leaves_its_first_file(working_folder: Path, synth: Call) -> None:
+    arguments = ("allreduce", "--topo", "dgx-a100", "--group", "0,2,4,6", "--cache", "none")
+    killed = subprocess.run(
+        [sys.executable, "-c", _KILLED, *arguments],
+        cwd=working_folder,
+        capture_output=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    (file,) = (working_folder / "out" / "mscclpp").iterdir()
+    assert synth("verify", file).code == 0
+    checked = synth("library", "check", "out")
+    assert checked.code == 0
+    assert "1 file, 0 schedules, 0 proofs: all right" in checked.flat
 
 
 def test_no_solver_is_left_after_a_plain_end(working_folder: Path) -> None:

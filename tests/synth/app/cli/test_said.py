@@ -184,18 +184,21 @@ def test_an_interrupt_of_the_comparison_with_the_healthy_network(synth: Call, mo
     assert "vs healthy" not in answer.out
 
 
+@pytest.mark.parametrize("budget", ["5s", "30s"])
 def test_an_interrupt_before_the_first_answer(
-    synth: Call, monkeypatch: pytest.MonkeyPatch, working_folder: Path
+    budget: str, synth: Call, monkeypatch: pytest.MonkeyPatch, working_folder: Path
 ) -> None:
+    """Check that nothing is left, or the first file of a search whose budget is long enough for one."""
     from synth.app import synthesis
 
     def nothing(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(synthesis, "search", nothing)
-    answer = synth("allgather", "--topo", "ring:5")
+    answer = synth("allgather", "--topo", "ring:5", "--budget", budget)
     assert (answer.code, answer.out, answer.err) == (130, "", "synth: interrupted before there was an answer\n")
-    assert not list(working_folder.iterdir())
+    assert [path.name for path in working_folder.iterdir()] == (["out"] if budget == "30s" else [])
+    assert budget == "5s" or synth("library", "check", "out").code == 0
 
 
 def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

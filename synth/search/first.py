@@ -1,0 +1,71 @@
+"""The first programs for a question: of algorithms that others run, made in a fraction of a second before the search.
+
+They do not take part in the search, so that its answer is the same without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from synth.baselines import baseline_named
+from synth.bounds.prove import prove
+from synth.engines.estimates import estimated_sends
+from synth.engines.registry import AUTO
+from synth.model.deadline import now
+from synth.model.problem import Problem
+from synth.search.offer import Offer
+from synth.search.pool import Executor, offer_of
+from synth.search.question import Question
+from synth.search.result import SearchResult
+from topologies.errors import InputError, TooManySends
+
+_LEAST_BUDGET_S = 8.0  # The shortest budget for which there are first programs: a shorter search needs its time.
+_USUAL_BYTES = 64 << 10  # The message size at which the first program is the fastest, if the question names none.
+_RING_RANKS = 8  # The most ranks among which rings are sought, which takes long among many.
+_MOST_S = 0.2  # The longest estimated time to lower one first program and to write its file, in seconds.
+
+
+def first_result(question: Question, executor: Executor | None) -> SearchResult:
+    """Return programs of algorithms that others run, with a first bound, as the result of a search that is to come.
+
+    There are no ranges if the answer must have a pinned shape or comes from a named engine, if the budget is short or
+    programs take long, or if the executor can hold none of the algorithms.
+
+    Args:
+        question: The question.
+        executor: The target's lowering, which no search may use as well; None for no programs.
+    """
+    problem, options = question.problem, question.options
+    result = SearchResult(problem)
+    if executor is None or options.pinned or options.engine != AUTO or options.budget_s < _LEAST_BUDGET_S:
+        return result
+    most_sends = int(_MOST_S / (executor.writing * executor.send_s))
+    if estimated_sends(problem) > most_sends:
+        return result
+    size = options.size or _USUAL_BYTES
+    offers = [
+        offer
+        for offer in _offers(problem, executor, size)
+        if executor.sends(offer.algorithm) <= most_sends and not executor.refusal(offer.algorithm)
+    ]
+    if offers:
+        fastest = min(offers, key=lambda offer: offer.rank_at(size))
+        served = replace(fastest, shown=size) if options.size is None else fastest.at_size(size)
+        with suppress(InputError):
+            execution = executor.lower(fastest.algorithm, now(), (size,))
+            result.ranges = executor.files([replace(served, execution=execution)])
+            result.bound = prove(problem, max_flow=False, size_bytes=options.size)
+    return result
+
+
+def _offers(problem: Problem, executor: Executor, size_bytes: int) -> Iterator[Offer]:
+    """Yield offers of algorithms that are made fast for a message size, under each protocol that the executor has."""
+    protocols = executor.able(problem.protocols) if problem.protocols else ()
+    for under in [problem.under(name) for name in protocols] or [problem]:
+        least_bytes = executor.least_bytes(under) if protocols else 0
+        for name in ("direct in turns", "ring") if problem.nranks <= _RING_RANKS else ("direct in turns",):
+            with suppress(TooManySends):
+                for algorithm in baseline_named(under, name, size_bytes):
+                    yield offer_of(algorithm, least_bytes)
