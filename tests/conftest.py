@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 
@@ -23,12 +24,19 @@ from synth.solvers import workers
 # Files that take a minute or more of one process: they begin first, so that no process is left with one at the end.
 LONG = ("tests/readme/", "tests/synth/app/cli/test_search.py", "tests/synth/search/test_frontiers.py")
 
+gc.disable()  # While tests are collected, nearly all objects stay.
 START_SOLVER, CLOSE_POOL = workers._Child, workers.Workers.__exit__
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the long files first; `make test` hands files to processes in this order."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, without a look at what modules and collected tests consist of."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="session")

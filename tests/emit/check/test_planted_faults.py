@@ -21,7 +21,7 @@ from tests.emit.right_programs import Right, right_programs
 from tests.emit.small_programs import alltoall, chain_broadcast, with_step, with_steps
 from tests.oracles.delayed_runs import execute, goals_of
 
-EACH = 8  # Programs of each planter; no kind has fewer than 20 programs.
+EACH = 5  # Programs of each planter; no kind has fewer than 20 programs.
 
 
 def test_right_programs_cover_all_kinds() -> None:

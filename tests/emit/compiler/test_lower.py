@@ -21,8 +21,7 @@ from topologies.errors import InputError
 from topologies.load import load
 
 
-@pytest.mark.parametrize("target", ["executor-nccl", "rccl"])
-@pytest.mark.parametrize("protocol", ["Simple", "LL"])
+@pytest.mark.parametrize(("target", "protocol"), [("executor-nccl", "LL"), ("rccl", "Simple")])
 @pytest.mark.parametrize("topo", ["ring:8", "dgx1", "line:4"])
 @pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
 def test_baselines_are_lowered(collective: str, topo: str, protocol: str, target: str) -> None:

@@ -19,8 +19,7 @@ from topologies.load import load
 SIZE = 64 << 20
 
 
-@pytest.mark.parametrize("target", ["msccl", "mscclpp"])
-@pytest.mark.parametrize("group", [(0, 2, 9, 11), (1, 4, 5, 8)])
+@pytest.mark.parametrize(("group", "target"), [((0, 2, 9, 11), "mscclpp"), ((1, 4, 5, 8), "msccl")])
 def test_instances_of_a_program_with_relays_are_right(group: tuple[int, ...], target: str, tmp_path: Path) -> None:
     """Check that their files reach the goal in finer chunks, and not the one in the chunks of the schedule."""
     topology = with_costs(load("dgx-a100:2"))

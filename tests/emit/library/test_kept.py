@@ -35,7 +35,7 @@ SIZES = [base << e for e in range(9, 29, 2) for base in (2, 3)]
 def answer(target: str, engine: str, **options: object) -> SearchResult:
     """Return a result for reduce-scatter on a ring; the engine `baseline` gives the slower one."""
     with Workers(()) as no_workers:
-        arguments = {"target": target, "engine": engine, "budget": 6, "workers": no_workers, **options}
+        arguments = {"target": target, "engine": engine, "budget": 60, "workers": no_workers, **options}
         return synthesize("reducescatter", "ring:4", **arguments).result  # type: ignore[arg-type]
 
 
@@ -250,10 +250,10 @@ def test_another_network_of_the_same_name_is_another_question(tmp_path: Path) ->
 
 def test_files_of_a_pattern_are_compared_with_the_pattern(tmp_path: Path) -> None:
     """Check that files of a pattern are compared with the pattern, since the goal in the index may be changed."""
-    sizes = [[0, 1000, 30], [500, 0, 1], [7, 200, 0]]
+    sizes = [[0, 100, 3], [50, 0, 1], [7, 20, 0]]
     results = [
-        synthesize(uneven("alltoallv", sizes), "full:3", target="msccl", budget=10, engine=engine).result
-        for engine in ("route", "route")
+        synthesize(uneven("alltoallv", sizes), "full:3", size="1M", target="msccl", budget=10, engine="route").result
+        for _ in range(2)
     ]
     save(results[0], tmp_path, TargetSettings("msccl"))
     before, index = files(tmp_path), tmp_path / INDEX
@@ -264,10 +264,10 @@ def test_files_of_a_pattern_are_compared_with_the_pattern(tmp_path: Path) -> Non
     entry = load_index(tmp_path)[0]
     stated = entry.row["goal"]["required"][0]
     index.write_text(index.read_text().replace(f'"required": [[{stated[0]},', f'"required": [[{stated[0] + 1},', 1))
-    other_pattern = uneven("alltoallv", [[0, 1000, 30], [500, 0, 1], [7, 300, 0]])
+    other_pattern = uneven("alltoallv", [[0, 100, 3], [50, 0, 1], [7, 30, 0]])
     assert "another goal" in remarks_with(save(results[1], tmp_path, TargetSettings("msccl")), "thrown out")
     saved = save(
-        synthesize(other_pattern, "full:3", target="msccl", budget=10, engine="route").result,
+        synthesize(other_pattern, "full:3", size="1M", target="msccl", budget=10, engine="route").result,
         tmp_path,
         TargetSettings("msccl"),
     )

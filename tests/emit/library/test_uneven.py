@@ -101,12 +101,10 @@ def copied(library: Path, folder: Path) -> None:
 def test_sizes_that_are_not_those_of_the_file_are_found(library: Path, tmp_path: Path) -> None:
     index = json.loads((library / INDEX).read_text())
     number = next(n for n, row in enumerate(index["algorithms"]) if row["sizes"] == [3, 1, 0, 2])
-    for wrong in ([3, 1, 1, 1], [2, 1, 0, 3]):
-        copy = tmp_path / f"copy{wrong[2]}"
-        copied(library, copy)
-        index["algorithms"][number]["sizes"] = wrong
-        (copy / INDEX).write_text(json.dumps(index))
-        assert check_library(copy, load_index(copy)).wrong
+    copied(library, tmp_path)
+    index["algorithms"][number]["sizes"] = [2, 1, 0, 3]
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    assert check_library(tmp_path, load_index(tmp_path)).wrong
     for malformed in ([1, 2], "3,1,0,2", [1, 2, 3, -4], [1.5, 1, 1, 1], [1, 2, 3, True], [2, 4, 0, 2]):
         index["algorithms"][number]["sizes"] = malformed
         (tmp_path / INDEX).write_text(json.dumps(index))

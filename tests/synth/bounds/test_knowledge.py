@@ -193,7 +193,7 @@ def test_no_schedule_of_nodes_of_several_ranks_is_faster(seed: int) -> None:
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "allgather", "reducescatter", "broadcast", "reduce"])
-@pytest.mark.parametrize("spec", ["star:8,alpha=0.05", "star:6,alpha=2", "full:4", "hypercube:3", "fattree:3x2x2"])
+@pytest.mark.parametrize("spec", ["star:8,alpha=0.05", "star:6,alpha=2", "full:4", "fattree:3x2x2"])
 @pytest.mark.parametrize("gap_us", [0.3, 4.0])
 def test_no_baseline_is_faster(collective: str, spec: str, gap_us: float) -> None:
     """Check against algorithms that exchange partial sums, as recursive doubling, among single ranks and others."""
@@ -224,7 +224,7 @@ def test_the_best_of_all_small_schedules_is_not_faster(seed: int) -> None:
     except InputError:
         assume(False)
     assume(problem.nranks < 4 if name == "allgather" else True)
-    assume(problem.network.nlinks <= 9)
+    assume(problem.network.nlinks <= 7)
     least_us = fastest(reverse(problem) if name == "reduce" else problem, size, 6 if problem.nranks == 3 else 5)
     assume(least_us is not None)
     assert least_us is not None

@@ -119,25 +119,35 @@ def test_an_unknown_engine_is_refused_with_the_nearest_name() -> None:
         engines_named("flw")
 
 
-@pytest.mark.parametrize("name", sorted(set(ENGINES) - set(CLOSED_FORMS)))
-@pytest.mark.parametrize("topo", ["ring:4", "mesh:2x3"])
+# One engine needs a switch that does more than forward.
+APART: dict[str, tuple[str, str | Collective]] = {
+    "switch": ("dgx-h100", "broadcast"),
+    "two-hops": ("full:4", "reduce"),
+    "one-shot": ("line:3", "allreduce"),
+    "levels": ("fattree:2x2x2", "reduce"),
+    "skewed": ("dgx-h100:2", uneven("alltoallv", np.add.outer(np.arange(16), np.arange(16) ** 2) * 1.0)),
+    "messages": ("full:4,gap_us=1", "allgather"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "collective"),
+    [(name, *question) for name, question in APART.items()]
+    + [
+        (name, where, "allgather")
+        for name in sorted(set(ENGINES) - set(CLOSED_FORMS) - set(APART))
+        for where in ("ring:4", "mesh:2x3")
+    ],
+    ids=str,
+)
 def test_every_engine_claims_the_time_that_its_schedule_takes(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch, name: str, topo: str
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, name: str, where: str, collective: str | Collective
 ) -> None:
     """Check that `knowledge.time_us` of a candidate is the time of the replayed algorithm."""
-    # One engine needs a switch that does more than forward.
-    apart: dict[str, tuple[str, str | Collective]] = {
-        "switch": ("dgx-h100", "broadcast"),
-        "two-hops": ("full:4", "reduce"),
-        "one-shot": ("line:3", "allreduce"),
-        "levels": ("fattree:2x2x2", "reduce"),
-        "skewed": ("dgx-h100:2", uneven("alltoallv", np.add.outer(np.arange(16), np.arange(16) ** 2) * 1.0)),
-    }
-    where, collective = apart.get(name, (topo, "allgather"))
     problem, engine = make_problem(load(where), collective), ENGINES[name]
     if name == "messages":  # It needs messages with a gap.
-        problem = make_problem(with_costs(load("full:4,gap_us=1")), collective).under("Simple")
-    options = Options(size=1 << 20, engine=name, budget_s=3)
+        problem = make_problem(with_costs(load(where)), collective).under("Simple")
+    options = Options(size=1 << 20, engine=name, budget_s=1)
     claims: list[tuple[Candidate, float]] = []
 
     def watched(engine_problem: Problem, request: Request) -> Iterator[Outcome]:

@@ -156,11 +156,11 @@ def test_dgx1_allgather_is_sccls_pareto_set_and_proved(workers: Workers) -> None
 
 
 def test_blocks_of_different_sizes(workers: Workers, tmp_path: Path) -> None:
-    sizes = [[0, 300, 10, 0], [5, 0, 700, 1], [0, 0, 0, 900], [40, 40, 40, 0]]
+    sizes = [[0, 30, 1, 0], [5, 0, 70, 1], [0, 0, 0, 90], [4, 4, 4, 0]]  # A program has as many chunks as their sum.
     answer = synthesize(
-        uneven("alltoallv", sizes), "dgx1", range(4), budget=2, target="none", costs="none", workers=workers
+        uneven("alltoallv", sizes), "dgx1", range(4), budget=1, target="none", costs="none", workers=workers
     )
-    assert answer.gap < 2  # The gap is 1.04 where the budget is enough for flow, which may fail on a busy machine.
+    assert answer.gap < 2  # It is less where the budget is enough for flow, which may fail on a busy machine.
     assert not save(answer.result, tmp_path, TargetSettings("msccl")).refused
 
 

@@ -241,7 +241,7 @@ def test_an_answer_of_the_cache_without_a_file_is_believed(tmp_path: Path, text:
 def test_a_short_budget_limits_chunks_under_costs_too(tmp_path: Path) -> None:
     """Check that no schedule has more sends than a class of small budgets has time to lower."""
     text = 'topology = "dgx1"\ngroups = ["0,2,4,6"]\ncollectives = ["allgather"]\ntargets = "executor-nccl"'
-    [task] = planned(tmp_path, f'{text}\nsizes = "64K:64M"\nbudget = "1s"').searches
+    [task] = planned(tmp_path, f'{text}\nsizes = "64M:64M"\nbudget = "1s"').searches
     rows = unpacked(solve(task)).rows
     assert rows
     assert max(row["sends"] for row in rows) <= (rank_sends(task.work_s, task.problem()) or 0) * len(task.group)
