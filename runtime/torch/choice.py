@@ -276,12 +276,14 @@ class Chooser:
     def plans(self, call: TableCall, method: Method | None = None) -> bool:
         """Return whether calls such as this one are planned for their sizes, if the group's network allows that.
 
-        These are the all-to-alls of auto and synth where SYNTH_TOPOLOGY names a network and no algorithm is named;
-        `method` overrules SYNTH_BACKEND.
+        These are the all-to-alls of auto and synth where SYNTH_TOPOLOGY names a network and no algorithm is named, by
+        the caller or by a row of the table for as many ranks. `method` overrules SYNTH_BACKEND.
         """
         backend, algorithm = method or Method(self.backend)
-        can_plan = self.network is not None and call.collective == "alltoall" and len(call.ranks) > 1
-        return can_plan and algorithm is None and backend in ("auto", "synth")
+        if self.network is None or call.collective != "alltoall" or len(call.ranks) < 2 or algorithm is not None:
+            return False
+        has_row = any(row.collective == call.collective and row.ranks == len(call.ranks) for row in self.rows)
+        return backend == "synth" or (backend == "auto" and not has_row)
 
     def _paths(self, method: Method, call: TableCall) -> frozenset[str]:
         """Return what `paths` returns, without its cache, from the sizes at which a row or an entry begins or ends."""

@@ -6,6 +6,7 @@ and translates that library's calls, options and results.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 import zlib
@@ -48,7 +49,7 @@ _TICK_S = 0.005  # Seconds between two checks whether calls of the wrapped back 
 _MOST_UNEVEN = 4.0
 # The method that `using` names for calls; each thread and each task of asyncio has its own.
 requested_method: ContextVar[Method | None] = ContextVar("requested_method", default=None)
-# The rows (elements in calls with lists) of all blocks that `known_sizes` states, as [giving place][taking place].
+# The elements of all blocks that `known_sizes` states, as [giving place][taking place].
 stated_sizes: ContextVar[Sizes | None] = ContextVar("stated_sizes", default=None)
 
 
@@ -384,7 +385,7 @@ class Core:
             It sets `served_by` and `reason` for the count.
             """
             nonlocal served_by, reason
-            block, sizes = self._agreed_sizes(transport, blocks, stated, agrees)
+            block, sizes = self._agreed_sizes(transport, blocks, stated, agrees, planner is not None)
             if agrees and block is None:
                 if run_plan(transport, sizes):
                     return None
@@ -407,32 +408,40 @@ class Core:
             """Count the call, with what served it and its seconds."""
             counters.count(call.collective, served_by, call.size_bytes, reason, len(self.ranks))(seconds)
 
-        issued = self.issue(call, text, ", agreed" if agrees else f", {DIRECT}")
+        on = f", {DIRECT}"
+        if agrees:  # Ranks that compare their calls notice that they know other sizes.
+            on = (
+                ", agreed"
+                if stated is None
+                else f", known sizes {hashlib.sha256(repr(stated).encode()).hexdigest()[:16]}"
+            )
+        issued = self.issue(call, text, on)
         return self._start(issued, record, work, buffers.outputs, "sum", terms)
 
     def _stated_sizes(self, call: TableCall, blocks: Blocks) -> Sizes | None:
         """Return the elements of all blocks that `stated_sizes` has for this call, or None if it has none.
 
         Raises:
-            InputError: They are no table of whole numbers from 0 on, or this rank has other blocks.
+            InputError: They are of another number of ranks, or this rank has other blocks.
         """
-        rows = stated_sizes.get() if call.collective == "alltoall" else None
-        if rows is None:
+        sizes = stated_sizes.get() if call.collective == "alltoall" else None
+        if sizes is None:
             return None
         n, me = len(self.ranks), self.rank
-        if len(rows) != n or any(len(row) != n or min(row) < 0 for row in rows):
-            raise InputError(f"{call.collective}: known sizes must be {n} rows of {n} whole numbers, each 0 or more")
-        sizes = [[number * blocks.unit for number in row] for row in rows]
+        if len(sizes) != n:
+            raise InputError(
+                f"{call.collective}: known sizes of {len(sizes)} ranks; it must be {n} rows of {n} numbers"
+            )
         received = [row[me] for row in sizes]
-        if sizes[me] != list(blocks.sent_sizes) or received != list(blocks.received_sizes):
+        if list(sizes[me]) != list(blocks.sent_sizes) or received != list(blocks.received_sizes):
             raise InputError(
                 f"{call.collective}: rank {self.ranks[me]} sends {list(blocks.sent_sizes)} elements and receives"
-                f" {list(blocks.received_sizes)}; by the known sizes it must be {sizes[me]} and {received}"
+                f" {list(blocks.received_sizes)}; by the known sizes it must be {list(sizes[me])} and {received}"
             )
         return sizes
 
     def _agreed_sizes(
-        self, transport: Transport, blocks: Blocks, stated: Sizes | None, agrees: bool
+        self, transport: Transport, blocks: Blocks, stated: Sizes | None, agrees: bool, is_planned: bool
     ) -> tuple[int | None, Sizes]:
         """Return what ranks know of all blocks: the elements of each if these are equal, and else of every block.
 
@@ -441,22 +450,22 @@ class Core:
             blocks: This rank's blocks.
             stated: Elements of all blocks if they are known already; None if ranks must exchange them.
             agrees: Whether ranks need to know; otherwise they exchange the sizes only if ranks compare their calls.
+            is_planned: Whether the call may be planned, so that all sizes are exchanged at once.
 
         Returns:
             Elements of each block, or None if blocks differ or ranks do not agree; and elements of all blocks, as
             [giving place][taking place], empty where they are equal or not exchanged.
 
         Raises:
-            InputError: Two ranks expect different sizes of a block, or the sizes that are stated; on every rank.
+            InputError: Two ranks that exchange sizes expect different sizes of a block; on every rank.
             MessageLost: A message did not come.
         """
-        if stated is None:
+        if stated is None and not is_planned:
             block = agree_on_block(transport, blocks) if agrees else None
             return block, exchange_sizes(transport, blocks) if self._checks or (agrees and block is None) else []
-        if self._checks and exchange_sizes(transport, blocks) != stated:
-            raise InputError(f"{transport.call}: ranks have other blocks than the known sizes state")
-        distinct = {elements for row in stated for elements in row}
-        return (distinct.pop(), []) if agrees and len(distinct) == 1 else (None, stated)
+        sizes = exchange_sizes(transport, blocks) if stated is None else stated
+        distinct = {elements for row in sizes for elements in row}
+        return (distinct.pop(), []) if agrees and len(distinct) == 1 else (None, sizes)
 
     def _choose_uneven(
         self, call: TableCall, buffers: Buffers, sizes: Sizes, method: Method | None

@@ -22,10 +22,10 @@ Before torch 2.15 `torch.distributed.monitored_barrier` asks for Gloo by name. C
 `runtime.torch.c10d.registered` explains how CommDebugMode, profilers, hooks and tensors without data work with these
 groups.
 
-Environment variables: `runtime.torch.choice` explains SYNTH_BACKEND, SYNTH_LIBRARY and SYNTH_TABLE. With SYNTH_CHECK=1
-ranks compare each collective before anything is sent, and all raise the same error if it differs. Without this check
-Gloo can end a process whose message is longer or shorter than expected. SYNTH_LOG=FILE and SYNTH_TRACE=FILE let each
-rank write, at its end, `statistics` and the trace of `write_trace`.
+Environment variables: `runtime.torch.choice` explains SYNTH_BACKEND, SYNTH_LIBRARY, SYNTH_TABLE and SYNTH_TOPOLOGY.
+With SYNTH_CHECK=1 ranks compare each collective before anything is sent, and all raise the same error if it differs.
+Without this check Gloo can end a process whose message is longer or shorter than expected. SYNTH_LOG=FILE and
+SYNTH_TRACE=FILE let each rank write, at its end, `statistics` and the trace of `write_trace`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 try:
     import torch.distributed as dist
@@ -120,22 +123,29 @@ def using(backend: str, algorithm: str | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def known_sizes(rows: Sequence[Sequence[int]] | Tensor) -> Iterator[None]:
+def known_sizes(rows: ArrayLike, row_elements: int = 1) -> Iterator[None]:
     """State the sizes of all blocks of the all-to-alls in a with block, so that ranks need not exchange them.
 
-    All ranks must state the same. It matters where SYNTH_TOPOLOGY names the network, so that calls are planned.
+    All ranks must state the same, which they compare with SYNTH_CHECK=1 only. It matters where SYNTH_TOPOLOGY names the
+    network, so that calls are planned.
 
     Args:
-        rows: Rows that each rank sends to each other, as [sender][receiver] by places in the group, for
-            `all_to_all_single`; for `all_to_all` elements. A tensor of whole numbers will do.
+        rows: Rows of the tensor that each rank sends to each other, whole numbers, shape (ranks, ranks), as
+            [sender][receiver] by places in the group: a tensor, an array or lists.
+        row_elements: Elements in a row, such as the hidden size; 1 for tensors of one dimension and for `all_to_all`.
 
     Raises:
-        InputError: The rows are no table of whole numbers. That they do not fit a call's blocks is raised by the call.
+        InputError: The rows are no square of whole numbers from 0 on, or `row_elements` is below 1. That they do not
+            fit this rank's blocks is raised by the call.
     """
-    table = rows.tolist() if hasattr(rows, "tolist") else [list(row) for row in rows]
-    if not all(isinstance(row, list) and all(type(number) is int for number in row) for row in table):
-        raise InputError("known_sizes: must be a table of whole numbers, a row for each sender")
-    token = stated_sizes.set(table)
+    try:
+        table = np.asarray(rows)
+    except (TypeError, ValueError):
+        table = np.empty(0)
+    square = table.ndim == 2 and len(table) == table.shape[1] and table.dtype.kind in "iu"
+    if not square or table.min(initial=0) < 0 or not isinstance(row_elements, int) or row_elements < 1:
+        raise InputError("known_sizes: must be a square of whole numbers, a row for each sender, and elements in a row")
+    token = stated_sizes.set((table * row_elements).tolist())
     try:
         yield
     finally:

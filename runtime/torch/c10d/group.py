@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -286,7 +285,7 @@ class Group(Watched):
 
         return self._dispatch.run_blocks(
             "all_to_all_single",
-            replace(blocks, exchange=exchange_rows, unit=math.prod(tensor.shape[1:])),
+            replace(blocks, exchange=exchange_rows),
             Buffers([tensor], [output], tensor.numel() // self._n, self._n),
             opts,
             lambda copy: [*copy([output, tensor]), out_sizes or [], in_sizes or []],

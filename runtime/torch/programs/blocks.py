@@ -199,14 +199,12 @@ class Blocks:
         block: Elements of each block; None if they differ in length.
         exchange: Brings each block to its destination, given the messages of the call and a function that takes what
             `runtime.torch.programs.transport.exchange` takes, which sends each straight.
-        unit: Elements in a row, where the caller counts rows.
     """
 
     sent_sizes: Sequence[int]
     received_sizes: Sequence[int]
     block: int | None
     exchange: Callable[[Transport, Move], None]
-    unit: int = 1
 
     @staticmethod
     def of(parts: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> Blocks:

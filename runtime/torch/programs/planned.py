@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from runtime.torch.programs.transport import Started, Transport
+from runtime.torch.programs.transport import MAX_CHANNELS, Started, Transport
 from synth.engines.skewed.planner import Plan, Planner
 from synth.engines.skewed.shape import shape_of
+from topologies.errors import InputError
 from topologies.topology import Topology
 
 Tensor: TypeAlias = Any
@@ -25,9 +26,9 @@ PLANNED = "planned"  # Name of what serves such calls, as it is counted.
 # that the network's description may not state.
 _LEAST_GAIN = 1.1
 _MOST_PLANS = 64  # Plans of the latest sizes that are kept.
-_CHANNEL = 0
-# Ranks up to which Python runs the planner's loops, in up to 40 ms: compiling them takes a process half a minute.
+# Ranks up to which Python runs the planner's loops: compiling them takes a process half a minute.
 _MOST_INTERPRETED = 32
+_INTERPRETED_US, _COMPILED_US = 80.0, 1.5  # Time to plan, for each pair of ranks.
 
 
 class _Chunk(NamedTuple):
@@ -64,9 +65,15 @@ class RankPlanner:
 
         Raises:
             InputError: The group's shape on the network does not fit a planner (see
-                `synth.engines.skewed.planner.prepare`).
+                `synth.engines.skewed.planner.prepare`), or the group is in one node, where nothing gains.
         """
-        self._planner, self._me = Planner(shape_of(topology, tuple(ranks)), len(ranks) <= _MOST_INTERPRETED), me
+        shape, interpreted = shape_of(topology, tuple(ranks)), len(ranks) <= _MOST_INTERPRETED
+        if shape.nnodes < 2:
+            raise InputError("all its ranks are in one node; the topology must state nodes")
+        self._planner, self._me = Planner(shape, interpreted), me
+        # Sending all bytes one after another over the slowest link takes at least as long as sending them straight.
+        planning_us = (_INTERPRETED_US if interpreted else _COMPILED_US) * len(ranks) ** 2
+        self._least_bytes = planning_us * float(shape.net.bandwidth_gbs.min()) * 1e3
         self._cached_plan = lru_cache(_MOST_PLANS)(self._plan)
 
     def plan(self, sizes: Sequence[Sequence[int]]) -> RankPlan | None:
@@ -84,6 +91,8 @@ class RankPlanner:
 
     def _plan(self, sizes: tuple[tuple[int, ...], ...]) -> RankPlan | None:
         """Return what `plan` does, without a look at earlier plans."""
+        if sum(map(sum, sizes)) < self._least_bytes:  # Planning would take longer than it can gain.
+            return None
         plan = self._planner.plan(sizes)
         if plan.is_straight or self._planner.plan_straight(sizes).time_us < _LEAST_GAIN * plan.time_us:
             return None
@@ -109,7 +118,8 @@ def _chunk(plan: Plan, number: int) -> _Chunk:
 def run_planned(part: RankPlan, transport: Transport, out: Sequence[Any], into: Sequence[Any]) -> None:
     """Run one rank's part of a plan until its messages are sent and received.
 
-    A rank that passes a chunk on waits until it has come. No ranks wait for each other in a circle, because every rank
+    The channel of a chunk's message is its length modulo MAX_CHANNELS, as that of a block in `transport.exchange`. A
+    rank that passes a chunk on waits until it has come. No ranks wait for each other in a circle, because every rank
     takes its sends in the order of the plan's times, and in a plan a chunk has come before it leaves.
 
     Args:
@@ -129,12 +139,12 @@ def run_planned(part: RankPlan, transport: Transport, out: Sequence[Any], into: 
         coming: dict[int, Started] = {}
         for number, chunk, peer in part.receives:
             into = _part(room[chunk.source], chunk) if chunk.goal == me else room[me].new_empty(chunk.length)
-            coming[number] = transport.receive(into, peer, _CHANNEL)
+            coming[number] = transport.receive(into, peer, chunk.length % MAX_CHANNELS)
         sent = []
         for number, chunk, peer in part.sends:
             own = chunk.source == me
             values = _part(own_bytes[chunk.goal], chunk) if own else transport.finish(coming.pop(number))
-            sent.append(transport.send(values, peer, _CHANNEL))
+            sent.append(transport.send(values, peer, chunk.length % MAX_CHANNELS))
         for message in coming.values():
             transport.finish(message)
         for message in sent:

@@ -340,7 +340,7 @@ def test_a_network_of_another_number_of_ranks_is_refused_for_the_whole_job_only(
         chooser.check(4, is_whole_job=True)
 
 
-def test_all_to_alls_are_planned_where_a_network_is_named_and_nothing_else_is_asked_for() -> None:
+def test_all_to_alls_are_planned_where_a_network_is_named_and_nothing_else_is_asked_for(tmp_path: Path) -> None:
     chooser = Chooser(topology="dgx-h100:2")
     call = TableCall("alltoall", 0, "float32", (0, 1, 8, 9))
     assert chooser.plans(call)
@@ -350,4 +350,7 @@ def test_all_to_alls_are_planned_where_a_network_is_named_and_nothing_else_is_as
     assert not chooser.plans(call._replace(collective="allgather"))
     assert not chooser.plans(call._replace(ranks=(0,)))
     assert not Chooser().plans(call)
+    with_row = replace(chooser, table=table(tmp_path, {"collective": "alltoall", "backend": "gloo"}))
+    assert not with_row.plans(call)
+    assert with_row.plans(call, Method("synth"))
     assert Chooser().basis != chooser.basis != Chooser(topology="dgx-a100:2").basis

@@ -19,6 +19,8 @@ from emit.compiler.compile import compile_instructions
 from emit.language import Script
 from emit.library.saving.add import Addition, add
 from emit.targets import TARGETS
+from runtime.torch import core
+from runtime.torch.programs import agree
 from tests.runtime.torch.like_gloo import compare
 from tests.runtime.torch.values import expect, folded, values
 from topologies.errors import InputError
@@ -210,7 +212,9 @@ def planned(folder: Path) -> None:
     os.environ["SYNTH_TOPOLOGY"] = str(topology)
     group = dist.new_group(timeout=timedelta(seconds=60))
     one_node = dist.new_group([0, 1], timeout=timedelta(seconds=60))
-    del os.environ["SYNTH_TOPOLOGY"]
+    os.environ["SYNTH_CHECK"] = "1"
+    comparing = dist.new_group(timeout=timedelta(seconds=60))
+    del os.environ["SYNTH_TOPOLOGY"], os.environ["SYNTH_CHECK"]
     _all_right(group, ("auto", "synth", "gloo"))
 
     def hot(a: int, b: int) -> int:
@@ -218,17 +222,26 @@ def planned(folder: Path) -> None:
         return 3000 if a == 0 and b >= n // 2 else 1
 
     rows = [[hot(a, b) for b in range(n)] for a in range(n)]
-    for sizes in (nullcontext(), ours.known_sizes(rows), ours.known_sizes(torch.tensor(rows))):
+    exchanges = []
+    core.exchange_sizes = lambda *arguments: exchanges.append(1) or agree.exchange_sizes(*arguments)
+    for stated in (None, rows, torch.tensor(rows)):
         for wait in (True, False):
-            with sizes if wait else nullcontext():
+            exchanges.clear()
+            with nullcontext() if stated is None else ours.known_sizes(stated, 2):
                 out, work = _split((True,) * n, hot, group, wait)
             if work is not None:
                 work.wait()
             compare(out, _wanted_rows(hot))
             assert ours.counters.last("alltoall") == "synth planned"
+            assert len(exchanges) == (stated is None)
+    core.exchange_sizes = agree.exchange_sizes
+    with ours.known_sizes(rows, 2) if me == 0 else nullcontext():
+        expect(["rank 1 calls", "known sizes"], partial(_split, (True,) * n, hot, comparing, True), RuntimeError)
     with ours.using("gloo"):
         _split((True,) * n, hot, group, True)
     assert ours.counters.last("alltoall") == "gloo"
+    for wrong in ([1, 2], torch.tensor(3), None, [[1, 2], [3]], [[-1] * n] * n, [[0.5] * n] * n):
+        expect(["must be a square of whole numbers"], partial(ours.known_sizes(wrong).__enter__), InputError)
     with ours.known_sizes([[5] * n] * n):
         expect(["by the known sizes it must be"], partial(_split, (True,) * n, hot, group, True), InputError)
     if me < 2:
