@@ -34,6 +34,7 @@ from emit.mscclpp.plan import IN_SWITCH, ExecutionPlan, PlanGpu
 from emit.mscclpp.structure import ensure_executable
 from emit.timing.links import MessageLinks, assign_links
 from emit.timing.timed import TimedProgram, TimedSteps
+from synth.engines.switch import SwitchTuning
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import checking_deadline
 from topologies.arrays import pointers
@@ -44,7 +45,7 @@ from topologies.symmetry.translations import are_kept, quotient_network
 from topologies.topology import Topology
 
 _NONE = -1
-_SLICES = 16  # Slices of a sum that a switch multicasts; they stand for the kernel's single elements.
+_SLICES = SwitchTuning.slices  # of a sum that a switch multicasts; they stand for the kernel's single elements
 FREE_SLOTS = 1 << 20  # FIFO slots, more than can be used, because plans have no FIFO
 
 

@@ -4,7 +4,7 @@
 
 makes torch_skewed.md. Each rank is a process in its own network namespace; tc tbf holds each link to its rate. Calls
 are those of mixtures of experts: `all_to_all_single` with splits. Gloo and `auto`, to which SYNTH_TOPOLOGY states the
-network, run in turn. Needs root, ip and tc, and PyTorch; without one of them the script says so and writes nothing.
+network, run alternately. Needs root, ip and tc, and PyTorch; without one of them the script says so and writes nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from results.measuring.measure import grid, page, write
 from results.measuring.shaped import Links, built, everywhere, missing, topology
-from results.scripts.skewed import matrices
+from results.scripts.skewed import Sizes, matrices
 
 THICK, THIN = 400, 12.5  # Mbit/s inside nodes and of a NIC
 ALPHA_US = 200
@@ -46,8 +46,11 @@ def networks() -> dict[str, tuple[list[str], Links]]:
     }
 
 
-def worker(result: Path, turns: int) -> None:
-    """Run one rank: for each matrix measure both methods in turn, the slowest rank counting."""
+def worker(result: Path, runs: int) -> None:
+    """Run one rank: for each matrix measure both methods one after the other, the slowest rank counting.
+
+    Every run of a kind has other sizes, as every step of a mixture of experts has, so that plans are made anew.
+    """
     import torch
     import torch.distributed as dist
 
@@ -56,10 +59,13 @@ def worker(result: Path, turns: int) -> None:
     dist.init_process_group("cpu:synth")
     me = dist.get_rank()
     rows: list[dict[str, Any]] = []
-    for kind, sizes in matrices(RANKS, 1, MEAN_BYTES):
-        sent = torch.arange(int(sizes[me].sum()), dtype=torch.int64).to(torch.uint8)
+    by_kind: dict[str, list[Sizes]] = {}
+    for kind, sizes in matrices(RANKS, runs + 1, MEAN_BYTES):
+        by_kind.setdefault(kind, []).append(sizes)
+    for kind, all_sizes in by_kind.items():
         seconds: dict[str, list[float]] = {method: [] for method in METHODS}
-        for turn in range(turns + 1):
+        for run, sizes in enumerate(all_sizes * (1 if len(all_sizes) > 1 else runs + 1)):
+            sent = torch.arange(int(sizes[me].sum()), dtype=torch.int64).to(torch.uint8)
             for method in METHODS:
                 received = torch.zeros(int(sizes[:, me].sum()), dtype=torch.uint8)
                 dist.barrier()
@@ -68,7 +74,7 @@ def worker(result: Path, turns: int) -> None:
                     dist.all_to_all_single(received, sent, sizes[:, me].tolist(), sizes[me].tolist())
                 slowest = torch.tensor([time.perf_counter() - start], dtype=torch.float64)
                 dist.all_reduce(slowest, dist.ReduceOp.MAX)
-                if turn:  # The first turn warms up.
+                if run:  # The first run warms up.
                     seconds[method].append(float(slowest))
                 if method == METHODS[0]:
                     wanted = received
@@ -81,12 +87,12 @@ def worker(result: Path, turns: int) -> None:
         result.write_text(json.dumps(rows))
 
 
-def measured(nodes: list[str], links: Links, turns: int) -> list[dict[str, Any]]:
+def measured(nodes: list[str], links: Links, runs: int) -> list[dict[str, Any]]:
     """Return a network's rows: the kind of matrix, what served it, and the seconds by method."""
     with tempfile.TemporaryDirectory() as folder, built(RANKS, links) as spaces:
         described, result = Path(folder) / "shaped.toml", Path(folder) / "rows.json"
         described.write_text(f"nodes = {json.dumps(nodes)}\n{topology(RANKS, links, ALPHA_US)}")
-        words: list[object] = [sys.executable, "-m", "results.scripts.torch_skewed", "--worker", result, turns]
+        words: list[object] = [sys.executable, "-m", "results.scripts.torch_skewed", "--worker", result, runs]
         everywhere(spaces, words, {"SYNTH_TOPOLOGY": str(described)})
         rows: list[dict[str, Any]] = json.loads(result.read_text())
         return rows
@@ -99,11 +105,11 @@ def main() -> None:
         print(f"torch_skewed needs {', '.join(lacks)}; nothing was measured")
         return
     quick = "--quick" in sys.argv
-    turns = 1 if quick else 5
+    runs = 1 if quick else 5
     lines: list[list[object]] = []
     gains: dict[bool, list[float]] = {True: [], False: []}
     for name, (nodes, links) in networks().items():
-        for row in measured(nodes, links, turns):
+        for row in measured(nodes, links, runs):
             gain = row["gloo"] / row["auto"]
             gains[row["kind"].startswith("even")].append(gain)
             times = (f"{row[method] * 1e3:.0f}" for method in METHODS)
@@ -120,8 +126,8 @@ def main() -> None:
         return
     about = (
         f"{RANKS} ranks, each in a namespace; links of {THICK} Mbit/s each way inside nodes, NICs of {THIN}. Blocks"
-        f" have {MEAN_BYTES >> 10} KiB in the mean. Times are medians of {turns} runs of the slowest rank; ranks"
-        " exchange the sizes in each call of `auto`."
+        f" have {MEAN_BYTES >> 10} KiB in the mean. Times are medians of {runs} runs, with other sizes in each,"
+        " of the slowest rank; in each call of `auto` ranks exchange the sizes and plan."
     )
     write(
         __file__, page(__file__, "Planned all-to-alls of skewed sizes over torch.distributed", [about, table, summary])

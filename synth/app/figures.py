@@ -31,14 +31,18 @@ def matplotlib_module(name: str) -> Any:
 
 
 def check_figure(path: str) -> None:
-    """Check that a figure can be drawn, and that a file's suffix says a format; nothing is written.
+    """Check that a figure can be drawn, and that a file's suffix says a format and its folder exists.
+
+    Nothing is written.
 
     Raises:
-        InputError: matplotlib is not installed, or the suffix is of no format.
+        InputError: matplotlib is not installed, the suffix is of no format, or there is no such folder.
     """
     formats = matplotlib_module("figure").Figure().canvas.get_supported_filetypes()
     if Path(path).suffix[1:] not in formats:
         raise InputError(f"--plot {shown(path)}: must end in .svg, .png or .pdf")
+    if not Path(path).parent.is_dir():
+        raise InputError(f"--plot {shown(path)}: there is no folder {shown(str(Path(path).parent))}; make it first")
 
 
 def save_figure(figure: Any, path: str) -> None:

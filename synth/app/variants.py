@@ -6,10 +6,11 @@ of a library build without targets: it is solved by the same pools, kept in the 
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 from synth.app.clusters.answer_check import checked_answer
 from synth.app.clusters.cluster import Cluster, ClusterGroup
 from synth.app.clusters.local import WorkerPool
-from synth.app.clusters.plan import BuildShare, make_plan
+from synth.app.clusters.plan import WORKS_S, BuildShare, make_plan
 from synth.app.clusters.task import unpacked
 from synth.app.figures import matplotlib_module
 from synth.model.text import format_short_size, format_time
@@ -31,8 +32,11 @@ from topologies.text.files import read_text
 from topologies.topology import Topology
 
 _MOST_VARIANTS = 1000
+_SECONDS_OF_WORK = 3.0  # that a second of counted work takes, about
+_LIMIT, _LEAST_LIMIT_S = 4.0, 15.0  # multiple of the budget after which the clock ends a problem, and its least
 _RANKS = "ranks"  # Name of the number of ranks in formulas of costs.
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")  # where a parameter stands; an inline table of TOML has a "="
 _LONGEST_VALUE = 60  # characters
 
 
@@ -87,12 +91,18 @@ def parse_parameter(text: str) -> tuple[str, list[str]]:
         InputError: The text is not of this form, or a value is empty, too long or listed twice.
     """
     name, equals, listed = text.partition("=")
-    values = [value.strip() for value in listed.split(",")]
-    if not equals or not _PARAMETER.fullmatch(name.strip()) or name.strip() == _RANKS:
-        raise InputError(f"--vary {shown(text)}: must be NAME=VALUE,VALUE, as nodes=2,4,8, of another name than ranks")
-    if len(set(values)) < len(values) or not all(0 < len(value) <= _LONGEST_VALUE for value in values):
-        raise InputError(f"--vary {shown(text)}: each value must be a short text that is listed once")
-    return name.strip(), values
+    name, values = name.strip(), [value.strip() for value in listed.split(",")]
+    if not equals:
+        raise InputError(f"--vary {shown(text)}: must be NAME=VALUE,VALUE, as nodes=2,4,8")
+    if not _PARAMETER.fullmatch(name):
+        raise InputError(f"--vary {shown(text)}: a name has letters, digits and _, as nodes=2,4,8")
+    if name == _RANKS:
+        raise InputError(f"--vary {shown(text)}: {_RANKS} is the number of ranks in --cost; choose another name")
+    if not all(0 < len(value) <= _LONGEST_VALUE for value in values):
+        raise InputError(f"--vary {shown(text)}: each value must have 1 to {_LONGEST_VALUE} characters")
+    if twice := next((value for value in values if values.count(value) > 1), None):
+        raise InputError(f"--vary {shown(text)}: {twice} is listed twice; list each value once")
+    return name, values
 
 
 def make_variants(
@@ -116,9 +126,15 @@ def make_variants(
         raise InputError(f"--vary: {len(combinations)} variants; it must be 1 to {_MOST_VARIANTS}")
     file, nodes = _file_of(topo)
     text = read_text(file, "a topology's file", MAX_FILE_BYTES) if file is not None else ""
+    places = set(_PLACE.findall(topo + text))
+    if file is None and not places:
+        load(topo)  # It says what is wrong with a topology that does not exist.
     for name in parameters:
-        if f"{{{name}}}" not in topo + text:
+        if name not in places:
             raise InputError(f"--vary {name}: stands nowhere; write it as {{{name}}} in --topo or in its file")
+    if places - parameters.keys():
+        name = min(places - parameters.keys())
+        raise InputError(f"{topo}: {{{name}}} has no values; add --vary {name}=…")
     variants = []
     with tempfile.TemporaryDirectory() as folder:
         for values in combinations:
@@ -129,7 +145,7 @@ def make_variants(
             try:
                 topology = apply_costs(load(spec), costs)
             except InputError as error:
-                raise InputError(f"{_described(values)}: {str(error).replace(f'{folder}/', '')}") from None
+                raise InputError(f"{describe_values(values)}: {str(error).replace(f'{folder}/', '')}") from None
             variants.append(Variant(values, topology, _cost_of(cost, values, topology.nranks)))
     return variants
 
@@ -145,12 +161,10 @@ def _file_of(topo: str) -> tuple[Path | None, str]:
 
 def _with_values(text: str, values: Mapping[str, str]) -> str:
     """Return a text with the value of each parameter NAME in place of {NAME}."""
-    for name, value in values.items():
-        text = text.replace(f"{{{name}}}", value)
-    return text
+    return _PLACE.sub(lambda place: values[place[1]], text)
 
 
-def _described(values: Mapping[str, str]) -> str:
+def describe_values(values: Mapping[str, str]) -> str:
     """Return the values of a variant as text, such as "nodes=2 nics=4"."""
     return " ".join(f"{name}={value}" for name, value in values.items())
 
@@ -163,11 +177,13 @@ def _cost_of(formula: str | None, values: Mapping[str, str], nranks: int) -> flo
     for name, value in values.items():
         try:
             numbers[name] = float(value)
-        except ValueError:  # A parameter that is no number, such as a machine's name, cannot be used.
-            continue
+        except ValueError:  # It may be a machine's name.
+            if re.search(rf"\b{name}\b", formula):
+                advice = "a formula takes parameters that are numbers"
+                raise InputError(f"--cost {shown(formula)}: {name} is a text ({value}); {advice}") from None
     cost = evaluate(formula, numbers, "--cost")
     if cost < 0:
-        raise InputError(f"--cost {shown(formula)}: is {cost:g} for {_described(values)}; it must be 0 or more")
+        raise InputError(f"--cost {shown(formula)}: is {cost:g} for {describe_values(values)}; it must be 0 or more")
     return cost
 
 
@@ -177,19 +193,19 @@ def unbeaten(results: Sequence[VariantTime]) -> set[int]:
     Results of the same collective and size are compared. Without costs, all cost the same; one without an answer is
     always beaten.
     """
-    best = set()
+    figures: dict[tuple[str, int], list[tuple[float, float, int]]] = {}
     for number, result in enumerate(results):
-        others = [
-            (other.time_us, other.variant.cost or 0.0)
-            for other in results
-            if (other.collective, other.size_bytes) == (result.collective, result.size_bytes)
-            and other.time_us is not None
-        ]
-        own = result.time_us, result.variant.cost or 0.0
-        if own[0] is not None and not any(
-            time_us <= own[0] and cost <= own[1] and (time_us, cost) != own for time_us, cost in others
-        ):
-            best.add(number)
+        if result.time_us is not None:
+            row = result.time_us, result.variant.cost or 0.0, number
+            figures.setdefault((result.collective, result.size_bytes), []).append(row)
+    best = set()
+    for rows in figures.values():
+        least, time_of_least = math.inf, math.inf
+        for time_us, cost, number in sorted(rows):
+            if cost < least:
+                least, time_of_least = cost, time_us
+            if (time_us, cost) == (time_of_least, least):
+                best.add(number)
     return best
 
 
@@ -280,33 +296,35 @@ class Sweep:
         self.times[number] = VariantTime(*self.questions[number], **figures)
 
 
-def make_sweep(
-    variants: Sequence[Variant], collectives: Sequence[str], sizes: Sequence[int], budget_s: float, cores: int
-) -> Sweep:
+def make_sweep(variants: Sequence[Variant], collectives: Sequence[str], sizes: Sequence[int], budget_s: float) -> Sweep:
     """Return the problems of a sweep: every collective of all ranks of every variant, at every message size.
 
     Args:
         variants: The variants.
-        collectives: Names of rows of `KINDS`.
+        collectives: Names of rows of `KINDS`, of blocks of one size.
         sizes: Message sizes in bytes.
-        budget_s: Seconds for all problems, as far as they can be estimated.
-        cores: Number of processes that solve problems.
+        budget_s: Seconds for the search of each problem. Its class of `WORKS_S` decides; the clock ends a problem after
+            four times as long.
     """
     questions = list(product(variants, collectives, sizes))
-    shares = list(_shares(questions, budget_s / len(questions), cores))
-    return Sweep(questions, shares)
+    return Sweep(questions, list(_shares(questions, budget_s)))
 
 
-def _shares(questions: Sequence[tuple[Variant, str, int]], budget_s: float, cores: int) -> Iterator[BuildShare | str]:
+def _shares(questions: Sequence[tuple[Variant, str, int]], budget_s: float) -> Iterator[BuildShare | str]:
     """Yield the share of a library build for each question, or why there is none; a question has `budget_s` seconds."""
+    work_s = max((class_s for class_s in WORKS_S if class_s <= budget_s / _SECONDS_OF_WORK), default=WORKS_S[0])
+    limit_s = max(_LEAST_LIMIT_S, _LIMIT * budget_s)
     for variant, collective, size in questions:
         topology = variant.topology
         group = ClusterGroup(tuple(range(topology.nranks)), "all")
         cluster = Cluster(topology, topology, (group,), (collective,), size, size, (), budget_s, switch_ops=True)
         try:
-            yield make_plan(cluster, cores).shares[0]
+            share = make_plan(cluster, 1, work_s).shares[0]
         except InputError as error:
-            yield str(error)
+            yield str(error).split(f"{collective}: ", 1)[-1].removeprefix("group: ")
+        else:
+            share.task = replace(share.task, limit_s=limit_s)
+            yield share
 
 
 def draw_variants(results: Sequence[VariantTime]) -> Any:

@@ -66,7 +66,7 @@ COMMANDS = {
     "engines": CommandRow("engines:engines", "List the engines, the values of --engine, and what each of them does."),
     "topo": CommandRow("topologies:topo", "List, show, check and import topologies.", "Networks"),
     "sweep": CommandRow(
-        "variants:sweep",
+        "sweep:sweep",
         "Compare variants of a network: time, proved bound and cost of collectives on each.",
         "Networks",
     ),

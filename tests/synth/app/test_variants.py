@@ -44,9 +44,12 @@ def test_parameters_in_a_file_and_in_its_number_of_nodes(tmp_path: Path, monkeyp
         ("ring:8", "n=3", "stands nowhere"),
         ("ring:{n}", "m=3", "m: stands nowhere"),
         ("ring:{n}", "n", "must be NAME=VALUE"),
-        ("ring:{n}", "n=", "short text"),
-        ("ring:{n}", "n=3,3", "listed once"),
-        ("ring:{ranks}", "ranks=3", "of another name"),
+        ("ring:{n}", "n=", "1 to 60 characters"),
+        ("ring:{n}", "n=3,3", "3 is listed twice"),
+        ("ring:{n}", "m-n=3", "letters, digits"),
+        ("ring:{ranks}", "ranks=3", "choose another name"),
+        ("ring:{n},bw={bw}", "n=3", "{bw} has no values"),
+        ("missing.toml", "n=3", "missing.toml: no such file"),
         ("ring:{n}", "n=" + ",".join(map(str, range(2, 1100))), "1098 variants"),
     ],
 )
@@ -55,10 +58,39 @@ def test_wrong_parameters_are_refused(topo: str, vary: str, text: str) -> None:
         make_variants(topo, dict([parse_parameter(vary)]))
 
 
-@pytest.mark.parametrize(("formula", "text"), [("n*x", "no value"), ("0-n", "0 or more"), ("1/(n-3)", "divides")])
+@pytest.mark.parametrize(
+    ("formula", "text"),
+    [("n*x", "no value"), ("0-n", "0 or more"), ("1/(n-3)", "divides"), ("m*2", "m is a text")],
+)
 def test_wrong_costs_are_refused(formula: str, text: str) -> None:
     with pytest.raises(InputError, match=text):
-        make_variants("ring:{n}", {"n": ["3"]}, formula)
+        make_variants("{m}:{n}", {"m": ["ring"], "n": ["3"]}, formula)
+
+
+def test_a_value_with_braces_stays_as_it_is() -> None:
+    with pytest.raises(InputError, match=r"b=\{a\}: .*"):
+        make_variants("ring:{a},bw={b}", {"a": ["5"], "b": ["{a}"]})
+
+
+def test_a_variant_without_an_answer_states_the_reason(tmp_path: Path) -> None:
+    apart = tmp_path / "apart.toml"
+    apart.write_text('name = "apart"\nranks = 2\n[[links]]\npairs = "0>1"\ngbs = {gbs}\nalpha_us = 1\n')
+    sweep = make_sweep(make_variants(str(apart), {"gbs": ["1"]}), ["allgather"], [1 << 20], 1.0)
+    sweep.run(Cache(tmp_path / "cache"), Inline(), lambda *_: None)
+    assert [result.time_us for result in sweep.results()] == [None]
+    assert sweep.results()[0].refused.startswith("rank 1 cannot reach rank 0")
+
+
+def test_an_interrupted_sweep_keeps_what_it_knows(tmp_path: Path) -> None:
+    sweep = make_sweep(make_variants("ring:{n}", {"n": ["3", "4"]}), ["allgather"], [1 << 20], 1.0)
+
+    def report(done: int, _: int) -> None:
+        if done == 1:
+            raise KeyboardInterrupt
+
+    sweep.run(Cache(tmp_path), Inline(), report)
+    assert sweep.interrupted
+    assert len(sweep.results()) == 1
 
 
 def test_equal_problems_are_solved_once_and_kept(tmp_path: Path) -> None:
@@ -66,7 +98,7 @@ def test_equal_problems_are_solved_once_and_kept(tmp_path: Path) -> None:
     variants = make_variants("ring:{n},bw={bw}", {"n": ["3", "4"], "bw": ["25", "25.0"]})
     results = []
     for pool in pools:
-        sweep = make_sweep(variants, ["allgather"], [1 << 20], 1.0, 1)
+        sweep = make_sweep(variants, ["allgather"], [1 << 20], 1.0)
         sweep.run(cache, pool, lambda *_: None)
         results.append([(result.time_us, result.bound_us) for result in sweep.results()])
     assert [len(pool.solved) for pool in pools] == [2, 0]
@@ -80,14 +112,14 @@ def test_equal_problems_are_solved_once_and_kept(tmp_path: Path) -> None:
 
 def test_a_forged_answer_of_the_cache_is_solved_again(tmp_path: Path) -> None:
     cache, variants = Cache(tmp_path), make_variants("ring:{n}", {"n": ["3"]})
-    first = make_sweep(variants, ["allgather"], [1 << 20], 1.0, 1)
+    first = make_sweep(variants, ["allgather"], [1 << 20], 1.0)
     first.run(cache, Inline(), lambda *_: None)
     key = first.results() and next(iter(share.task.key for share in first.shares if not isinstance(share, str)))
     answer = unpacked(cache.get(str(key)) or b"")
     for row in answer.unfiled:
         row["time_us"] /= 2  # type: ignore[index]
     cache.put(str(key), answer.packed())
-    second, pool = make_sweep(variants, ["allgather"], [1 << 20], 1.0, 1), Inline()
+    second, pool = make_sweep(variants, ["allgather"], [1 << 20], 1.0), Inline()
     second.run(cache, pool, lambda *_: None)
     assert len(pool.solved) == 1
     assert second.results() == first.results()

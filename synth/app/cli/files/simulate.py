@@ -17,7 +17,7 @@ from emit.timing.trace import chrome_trace
 from synth.app.cli.files.plan_scripts import PLAN_SOURCE, name_of
 from synth.app.cli.options import costs_option, json_option, print_json, topo_option
 from synth.app.cli.programs import check_ending, check_not_source, named_problem, read_program, write_text
-from synth.app.cli.sweep import DEFAULT_SIZES, parse_sweep
+from synth.app.cli.size_ranges import DEFAULT_SIZES, parse_sweep
 from synth.app.present.layout import say_fitted
 from synth.bounds.prove import OPTIMAL, prove
 from synth.model.problem import describe_alpha, parse_ranks

@@ -19,7 +19,7 @@ from emit.library.selection.selector import LibraryCall, entries_of, spelled_nam
 from emit.targets import target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option
-from synth.app.cli.sweep import parse_sweep
+from synth.app.cli.size_ranges import parse_sweep
 from synth.app.clusters.placing import unfiled_schedules
 from synth.app.present.layout import Column, fitted, say, say_fitted, terminal_width, wrapped
 from synth.baselines.vendors import LIBRARIES

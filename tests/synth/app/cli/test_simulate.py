@@ -11,7 +11,7 @@ import pytest
 
 from emit.msccl.format import write_msccl
 from emit.program import Program
-from synth.app.cli.sweep import parse_sweep
+from synth.app.cli.size_ranges import parse_sweep
 from tests.emit.small_programs import RIGHT, direct_gather, ring_allgather, ring_allreduce
 from tests.synth.app.cli.calling import Call
 from topologies.errors import InputError
