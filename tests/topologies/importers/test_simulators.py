@@ -338,6 +338,39 @@ def test_scenarios_of_netgraph() -> None:
     assert "each node is a rank" in older.remarks[1]
 
 
+def test_links_to_disabled_nodes_are_left_out() -> None:
+    text = NETGRAPH.replace("{count: 2}", "{count: 2, disabled: true}").replace("rack[1-2]/tor", "rack1/tor")
+    text += "    - {source: rack1/tor, target: rack2/tor, capacity: 80}\n"
+    topology = read(text).topology
+    assert (topology.nranks, topology.switches) == (6, ("rack1/tor", "rack2/tor"))
+    assert between(topology, "rack1/tor", "rack2/tor") == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "remark"),
+    [
+        (NETGRAPH, "nodes, links and capacities: read, in Gbit/s each way"),
+        (NETGRAPH.replace("capacity: 200, ", ""), "stated capacities: read, in Gbit/s each way; 1 of 3 link"),
+        (
+            NETGRAPH.replace("capacity: 200, ", "").replace(", capacity: 100", ""),
+            "nodes and links: read; no link states a capacity: each has NetGraph's default of 1",
+        ),
+    ],
+)
+def test_capacities_that_no_link_states_are_no_read_ones(text: str, remark: str) -> None:
+    assert remark in read(text).remarks[0]
+
+
+def test_switches_of_netgraph_are_named() -> None:
+    assert "nodes without the role of a host are switches: rack1/tor, rack2/tor, spine/spine-1, spine/spine-2" in (
+        read(NETGRAPH).remarks
+    )
+    many = read(NETGRAPH.replace("spine: {count: 2}", "spine: {count: 9}\n    lonely: {}"))
+    assert any(remark.endswith("spine/spine-3, and 6 more") for remark in many.remarks)
+    assert "nodes left out because they have no links: 1" in many.remarks
+    assert not any("without the role" in remark for remark in read(OLDER_NETGRAPH).remarks)
+
+
 def test_references_of_netgraph_are_followed() -> None:
     text = "vars: &c 80\nnetwork:\n  nodes: {a: {}, b: {}}\n  links: [{source: a, target: b, capacity: *c}]\n"
     assert pairs(read(text.replace("vars", "x")).topology)[0, 1] == 10
@@ -364,6 +397,8 @@ def test_references_of_netgraph_are_followed() -> None:
         (NETGRAPH.replace("srv-{n}", "srv"), "stands twice"),
         (NETGRAPH.replace('"rack[1-2]/tor"', 'rack1/tor'), "is not connected to node"),
         (OLDER_NETGRAPH.replace("node_count: 4", "node_count: 3"), "one number must divide the other"),
+        (NETGRAPH.replace("^spine/", "core/"), "network: link 1: target: 'core/' matches no node"),
+        (NETGRAPH.replace("target: /tor", "target: /top"), "blueprint rack: link 1: target: '/top' matches no node"),
         ("network:\n  nodes: {a: {}}\n", "has no nodes or no links"),
         ("network:\n  nodes: [a]\n", "is no mapping"),
     ],
