@@ -22,6 +22,7 @@ from tests.topologies.importers.simulators import (
     TE_CCL,
     racks,
     rails,
+    taccl_pairs,
 )
 from tests.topologies.importers.test_fabrics import between
 from tests.topologies.importers.test_importers import pairs, read
@@ -266,6 +267,11 @@ def test_nodes_of_taccl() -> None:
     assert np.array_equal(eight.link_dst, ndv2.link_dst)
 
 
+def test_nics_connect_what_no_link_of_taccl_does() -> None:
+    nics = '"nics_per_node": 2, "remote_alpha": 1, "remote_beta": 100, '
+    assert read(taccl_pairs().replace('"alpha"', nics + '"alpha"')).nics is not None
+
+
 def test_topologies_of_te_ccl() -> None:
     two, same = read(TE_CCL).topology, load("ndv2:2")
     assert np.array_equal(two.link_dst, same.link_dst)
@@ -303,6 +309,8 @@ def test_topologies_of_te_ccl() -> None:
         (TACCL_MATRICES.replace("[2, 0, 0]", "[2, 1, 0]"), "links: row 1 links 1 to itself"),
         (TACCL_MATRICES.replace("[40, 0, 0]", "[0, 0, 0]"), "betas: row 1, column 0: 0 µs a MB"),
         (TACCL_MATRICES.replace('"betas"', '"beta"'), "betas: must be a list of 3 rows"),
+        (TACCL_MATRICES.replace("[2, 0, 0]", "[0, 0, 0]"), "node 0 is not connected to node 1"),
+        (taccl_pairs(), "node 2 is not connected to node 0; all must be"),
         (TE_CCL.replace("NDv2", "NDv3"), "did you mean NDv2"),
         (TE_CCL.replace('"NDv2"', "[]"), "is no topology of TE-CCL"),
         (TE_CCL.replace('"chassis": 2', '"chassis": 1000000000'), "chassis 1000000000: must be a whole number"),
