@@ -75,7 +75,7 @@ def read_astra_sim(text: str, origin: str) -> Machine:
         InputError: The text states no network, or one that is too large; the message is one line.
     """
     is_json = text.lstrip().startswith("{")
-    document = parse_json(text, origin, _RIGHT) if is_json else parse_yaml(text, origin, _RIGHT)
+    document = parse_json(text, origin, _RIGHT) if is_json else parse_yaml(text, origin)
     if not isinstance(document, Mapping):
         raise InputError(f"{origin}: is no mapping; it must be {_RIGHT}")
     if "logical-dims" in document:

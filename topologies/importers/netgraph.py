@@ -343,7 +343,7 @@ def read_netgraph(text: str, origin: str) -> Machine:
     Raises:
         InputError: The text states no network, or one with parts that are not read; the message is one line.
     """
-    document = parse_yaml(text, origin, _RIGHT, references=True)
+    document = parse_yaml(text, origin, references=True)
     scenario = _Scenario(origin, {})
     top = scenario.table(document, "scenario")
     scenario.blueprints = scenario.table(top.get("blueprints"), "blueprints")
