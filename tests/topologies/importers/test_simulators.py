@@ -59,6 +59,20 @@ def test_files_are_topologies_of_the_command(text: str, tmp_path: Path) -> None:
     assert load(path).nlinks == import_files([path], "named").topology.nlinks == load(str(path)).nlinks
 
 
+@pytest.mark.parametrize("text", [STAR, ASTRA, TE_CCL, NETGRAPH])
+def test_networks_are_imported_by_themselves(text: str, tmp_path: Path) -> None:
+    (first := tmp_path / "first").write_text(text)
+    (second := tmp_path / "second").write_text(STAR)
+    for paths, node, given in (
+        ([first, second], None, "another file"),
+        ([first], load_machine("dgx-h100"), "--node"),
+    ):
+        with pytest.raises(
+            InputError, match=f"first: is a simulator's file, which states a whole network, with {given}"
+        ):
+            import_files(paths, node=node)
+
+
 # Rail-optimised fabrics of SimAI
 
 
