@@ -145,9 +145,14 @@ def _dimensions(document: Mapping[str, Any], origin: str) -> list[_Dimension]:
     gbs = _numbers(document, "bandwidth", count, (MIN_GBS, MAX_GBS / _GB), origin)
     ns = _numbers(document, "latency", count, (0, MAX_ALPHA_US * 1e3), origin)
     return [
-        _Dimension(kind, size, rate * _GB, delay / 1e3)
+        _Dimension(kind, size, _gbs(rate), delay / 1e3)
         for kind, size, rate, delay in zip(kinds, sizes, gbs, ns, strict=True)
     ]
+
+
+def _gbs(rate: float) -> float:
+    """Return a rate in the simulator's GB/s in 10⁹ bytes/s, rounded only once."""
+    return rate * 2**30 / 1e9
 
 
 def _older_dimensions(document: Mapping[str, Any], origin: str) -> list[_Dimension]:
@@ -177,7 +182,7 @@ def _older_dimensions(document: Mapping[str, Any], origin: str) -> list[_Dimensi
                 " it must be a multiple"
             )
         alpha_ns = link_ns[i] + (nic_ns[i] + router_ns[i] / 2 if kind == "Switch" else 2 * nic_ns[i])
-        dimensions.append(_Dimension(kind, size, gbs[i] * links[i] / neighbours * _GB, alpha_ns / 1e3))
+        dimensions.append(_Dimension(kind, size, _gbs(gbs[i] * links[i] / neighbours), alpha_ns / 1e3))
     return dimensions
 
 

@@ -24,6 +24,7 @@ from topologies.errors import InputError
 from topologies.importers.fabric import HOP_ALPHA_US
 from topologies.importers.rates import NIC_ALPHA_US
 from topologies.importers.switched import machine_of_switches
+from topologies.text.counts import format_count
 from topologies.text.fields import shown
 from topologies.text.yaml_files import parse_yaml
 from topologies.topology import MAX_GBS, MAX_LINKS, MIN_GBS, Topology
@@ -255,7 +256,7 @@ class _Scenario:
         most, least = max(len(sources), len(targets)), min(len(sources), len(targets))
         if most % least:
             raise self.fail(
-                place, f"one_to_one from {len(sources)} to {len(targets)} nodes; one number must divide the other"
+                place, f"one_to_one from {len(sources)} nodes to {len(targets)}; one number must divide the other"
             )
         return ((sources[j % len(sources)], targets[j % len(targets)]) for j in range(most))
 
@@ -420,7 +421,8 @@ def _drawn(
         alpha_us=np.tile(alpha_us, 2),
         bandwidth_gbs=np.tile(gbs, 2),
         alpha_assumed=True,
-        summary=f"{len(ranks)} nodes" + (f" on {len(switches)} switches" if switches else ""),
+        summary=format_count(len(ranks), "node")
+        + (f" on {format_count(len(switches), 'switch', 'switches')}" if switches else ""),
         source=origin,
         link_kind=kind_numbers("network", 2 * len(ends)),
     )

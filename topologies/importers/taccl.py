@@ -21,6 +21,7 @@ from topologies.costs import kind_numbers
 from topologies.errors import InputError
 from topologies.importers.switched import check_connected
 from topologies.machines import machine_file
+from topologies.text.counts import format_count
 from topologies.text.fields import shown
 from topologies.text.files import parse_json
 from topologies.text.reader import read_machine
@@ -79,7 +80,7 @@ def read_taccl(text: str, origin: str) -> Machine:
     topology = replace(
         topology,
         name=name,
-        summary=f"{nranks} GPUs" + (f"; NICs: {len(nics.sends)} of {nics.gbs:.4g} GB/s" if nics else ""),
+        summary=format_count(nranks, "GPU") + (f"; NICs: {len(nics.sends)} of {nics.gbs:.4g} GB/s" if nics else ""),
         source=f"TACCL's {Path(origin).name}",
     )
     remark = "α and β: read" + ("" if size else ", as µs and µs per MB")

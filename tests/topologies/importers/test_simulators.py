@@ -33,6 +33,7 @@ from topologies.importers import format_of
 from topologies.importers.combine import import_files
 from topologies.load import load, load_machine
 from topologies.network import network
+from topologies.text.writer import to_toml
 from topologies.topology import Topology
 
 NAMES = ["topology of SimAI or ns-3"] * 3 + ["network of ASTRA-sim"] * 2 + ["topology of TACCL"] * 3
@@ -140,6 +141,7 @@ def test_hosts_of_ns3() -> None:
     ring = read("3 0 3\n\n0 1 1Gbps 1us 0\n1 2 1Gbps 1us 0\n2 0 1Gbps 1us 1e-3\n")
     assert (ring.topology.nlinks, ring.topology.switches) == (6, ())
     assert "error rates of links are ignored" in ring.remarks
+    assert topology.summary == "4 hosts on 1 switch"
     middle = read("3 1 2\n0\n0 1 1Gbps 1us 0\n0 2 1Gbps 1us 0\n").topology  # Switches need not come last.
     assert (middle.nranks, middle.switches) == (2, ("switch0",))
 
@@ -173,12 +175,17 @@ def test_delays_have_the_units_of_ns3(delay: str, us: float | None) -> None:
         (STAR.replace("5 1 4", "1000000000 1 4"), "states no counts"),
         (STAR.replace("5 1 4", "999999999 1 4"), "at most 1000000 nodes"),
         (STAR.replace("5 1 4", "5 1 99999999"), "99999999 links; it must be"),
-        (STAR.replace("5 1 4", "5 5 4"), "5 are switches"),
-        (STAR.replace("5 1 4", "5 1"), "states no counts"),
+        (STAR.replace("5 1 4", "5 5 4"), "5 nodes and 5 switches among them"),
+        (
+            STAR.replace("5 1 4", "5 1"),
+            "'5 1' has 2 counts; it must have 3 (ns-3), or 5 and the type of the GPUs (SimAI)",
+        ),
+        (STAR.replace("5 1 4", "5 1 4 4"), "'5 1 4 4' has 4 counts; it must have 3"),
+        (STAR.replace("5 1 4", "5 1 x"), "'5 1 x' states no counts"),
         (STAR.replace("5 1 4", "5 0 1 0 4 H100"), "0 GPUs per server"),
         (STAR.replace("5 1 4", "5 1 5"), "has 4 links, and the first line counts 5"),
         (STAR.replace("5 1 4", "5 1 3"), ":6: is link 4, and the first line counts 3"),
-        (STAR.replace("5 1 4", "5 2 4"), "1 switches, and the first line counts 2"),
+        (STAR.replace("5 1 4", "5 2 4"), "1 switch, and the first line counts 2"),
         (STAR.replace("5 1 4\n4", "5 2 4\n4 4"), "switch 4 stands twice"),
         (STAR.replace("\n4\n", "\n5\n"), ":2: '5' is no node; it must be 0 to 4"),
         (STAR.replace("\n3 4", "\n3 7"), ":6: '7' is no node"),
@@ -220,6 +227,11 @@ def test_dimensions_of_astra_sim() -> None:
         (0, 6): pytest.approx((50 * GB, 4.0)),
     }
     assert not {(0, 4), (0, 7), (2, 3)} & gbs.keys()
+
+
+def test_rates_of_astra_sim_are_written_with_few_digits() -> None:
+    text = to_toml(read("topology: Ring\nnpus_count: [8]\nbandwidth: [200]\nlatency: [0]\n").topology)
+    assert "gbs = 214.7483648\n" in text
 
 
 def test_one_dimension_of_astra_sim() -> None:
