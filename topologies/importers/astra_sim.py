@@ -106,7 +106,7 @@ def _grid(dimensions: Sequence[_Dimension], nranks: int, origin: str) -> Topolog
             switches += [f"switch{number}.{i}" for i in range(nranks // size)]
             columns.append((*ends, dimension.gbs, dimension.alpha_us))
         else:
-            # A ring of two has one link each way.
+            # A ring of two has one link per direction.
             steps = range(1, size) if dimension.kind == "FullyConnected" else [1]
             for step in steps:
                 is_lower = digit + step < size
@@ -156,7 +156,7 @@ def _gbs(rate: float) -> float:
 
 
 def _older_dimensions(document: Mapping[str, Any], origin: str) -> list[_Dimension]:
-    """Return the dimensions of a JSON network, in which NPUs may have several links to a neighbour or switch.
+    """Return the dimensions of a JSON network, in which NPUs may have more than one link to a neighbour or switch.
 
     An NPU's links are shared equally by its neighbours along a ring or all others. The latency of its NIC counts at
     both ends of a path, and that of the router once.

@@ -335,7 +335,7 @@ def read_netgraph(text: str, origin: str) -> Machine:
 
     Nodes whose attribute `role` (or `type`) is that of a host (host, server, gpu, …) are ranks, and all others are
     switches; where no node has such a role, each node is a rank. A scenario states no units: capacities are taken in
-    Gbit/s, each way, and every α is assumed.
+    Gbit/s, per direction, and every α is assumed.
 
     Args:
         text: The text.
@@ -384,12 +384,12 @@ def _sources(scenario: _Scenario) -> str:
     """Return the remark that states which figures of a scenario are read."""
     defaults, links = scenario.default_links, scenario.enabled_links
     if not defaults:
-        return "nodes, links and capacities: read, in Gbit/s each way; every α is assumed"
-    default = "NetGraph's default of 1, taken as 1 Gbit/s each way; every α is assumed"
+        return "nodes, links and capacities: read, in Gbit/s per direction; every α is assumed"
+    default = "NetGraph's default of 1, taken as 1 Gbit/s per direction; every α is assumed"
     if defaults == links:
         return f"nodes and links: read; no link states a capacity: each has {default}"
     return (
-        "nodes, links and stated capacities: read, in Gbit/s each way;"
+        "nodes, links and stated capacities: read, in Gbit/s per direction;"
         f" {defaults} of {links} link definitions state none: {default}"
     )
 

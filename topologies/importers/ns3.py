@@ -2,7 +2,7 @@
 
 The first line counts: SimAI's has nodes, GPUs per server, NVSwitches, other switches, links and the GPUs' type; the
 other simulators' has nodes, switches and links. The second line lists the switches' numbers, NVSwitches first. Each
-further line is a link, which carries as much each way: `source destination rate delay error_rate`, as in
+further line is a link with equal rates in both directions: `source destination rate delay error_rate`, as in
 `0 8 400Gbps 0.0005ms 0`. Nodes that are no switches are ranks, in ascending order. Lines that begin with # are comments
 here, which the simulators do not know.
 """
@@ -146,10 +146,10 @@ def _counts(line: str, place: str) -> _Counts:
     fields = [*numbers, last]
     gpu = fields.pop() if len(fields) == 6 else ""
     if len(fields) not in (3, 5) or not all(map(_INTEGER.fullmatch, fields)) or not gpu.isprintable():
-        words = line.split()
-        if all(map(_INTEGER.fullmatch, words)):
+        stated = line.split()
+        if all(map(_INTEGER.fullmatch, stated)):
             raise InputError(
-                f"{place}: {line.strip()[:60]!r} has {format_count(len(words), 'count')}; it must have 3 (ns-3), or 5"
+                f"{place}: {line.strip()[:60]!r} has {format_count(len(stated), 'count')}; it must have 3 (ns-3), or 5"
                 " and the type of the GPUs (SimAI)"
             )
         raise InputError(f"{place}: {line.strip()[:60]!r} states no counts; it must be {_RIGHT}")

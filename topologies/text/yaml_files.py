@@ -14,7 +14,7 @@ _DEEPEST = 16
 def parse_yaml(text: str, origin: str, references: bool = False) -> Any:
     """Return the document of a YAML text, in which scalars stay texts.
 
-    With references, a value may stand at several places, and the caller must bound what it visits.
+    With references, a value may stand at more than one place, and the caller must bound what it visits.
 
     Args:
         text: The text.

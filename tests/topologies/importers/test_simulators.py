@@ -383,8 +383,8 @@ def test_links_to_disabled_nodes_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("text", "remark"),
     [
-        (NETGRAPH, "nodes, links and capacities: read, in Gbit/s each way"),
-        (NETGRAPH.replace("capacity: 200, ", ""), "stated capacities: read, in Gbit/s each way; 1 of 3 link"),
+        (NETGRAPH, "nodes, links and capacities: read, in Gbit/s per direction"),
+        (NETGRAPH.replace("capacity: 200, ", ""), "stated capacities: read, in Gbit/s per direction; 1 of 3 link"),
         (
             NETGRAPH.replace("capacity: 200, ", "").replace(", capacity: 100", ""),
             "nodes and links: read; no link states a capacity: each has NetGraph's default of 1",
