@@ -66,7 +66,7 @@ def merge_switches(topology: Topology) -> Topology:
 
 
 def has_choice_of_paths(topology: Topology) -> bool:
-    """Return whether links between switches form a cycle, so that more than one path through them may lead to a rank."""
+    """Return whether links between switches form a cycle, so that a rank may be at the end of two paths."""
     src, dst = topology.link_src - topology.nranks, topology.link_dst - topology.nranks
     inner = (src >= 0) & (dst >= 0)
     count = len(topology.switches)
