@@ -66,7 +66,7 @@ def merge_switches(topology: Topology) -> Topology:
 
 
 def has_choice_of_paths(topology: Topology) -> bool:
-    """Return whether links between switches form a cycle, so that there may be several paths through them to a rank."""
+    """Return whether links between switches form a cycle, so that a rank may be at the end of two paths."""
     src, dst = topology.link_src - topology.nranks, topology.link_dst - topology.nranks
     inner = (src >= 0) & (dst >= 0)
     count = len(topology.switches)
@@ -80,7 +80,7 @@ def _switch_classes(topology: Topology) -> Ints:
     """Return the class of each switch, numbered by the classes' first members: int64 (switches,).
 
     The classes are the coarsest in which members have equal links to and from every rank and every class (colour
-    refinement in which each rank has a colour of its own). Where these are not found in a few rounds, each switch is a
+    refinement in which each rank has a colour of its own). Where a few rounds do not yield these, each switch is a
     class of its own.
     """
     n, count = topology.nranks, len(topology.switches)

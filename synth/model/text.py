@@ -1,10 +1,12 @@
-"""Numbers, sizes, times and ranks as people read them, and columns of text; this module imports no other of ours."""
+"""Numbers, sizes, times and ranks as people read them, and columns of text; counts are those of `topologies`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from topologies.text.counts import format_count as format_count
 
 
 def format_table(rows: Sequence[Sequence[str]], left_aligned: Sequence[int]) -> list[str]:
@@ -30,17 +32,6 @@ def format_table(rows: Sequence[Sequence[str]], left_aligned: Sequence[int]) -> 
 def as_file_name(text: str) -> str:
     """Return a text as part of a file's name: each run of other characters than `A-Z a-z 0-9 _ . -` becomes one `-`."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)
-
-
-def format_count(number: int, thing: str, things: str = "") -> str:
-    """Return a number with its noun, such as `1 chunk` or `2 chunks`.
-
-    Args:
-        number: The number.
-        thing: The noun in the singular.
-        things: The noun in the plural; "" for the singular with an s.
-    """
-    return f"{number} {thing if number == 1 else things or thing + 's'}"
 
 
 def format_number(number: int) -> str:

@@ -41,6 +41,7 @@ class TopologyFormat:
         read: Function that reads a machine, a node or a fabric from a text and its name in errors, and raises
             InputError.
         is_fabric: Whether `read` returns a fabric.
+        is_network: Whether a file states a whole network, which no other file completes.
     """
 
     name: str
@@ -48,6 +49,7 @@ class TopologyFormat:
     matches: Callable[[str], bool]
     read: Callable[[str, str], Machine | Node | Fabric]
     is_fabric: bool = False
+    is_network: bool = False
 
     def machine(self, text: str, origin: str) -> Machine:
         """Return the machine of a text, a fabric as one with a rank for each port of each host.
@@ -71,11 +73,11 @@ FORMATS: list[TopologyFormat] = [
     TopologyFormat("NCCL's or RCCL's XML", ".xml", is_nccl_xml, read_nccl_xml),
     TopologyFormat("ibnetdiscover", "", is_ibnetdiscover, read_ibnetdiscover, is_fabric=True),
     TopologyFormat("Slurm's topology.conf", ".conf", is_slurm, read_slurm, is_fabric=True),
-    TopologyFormat("topology of SimAI or ns-3", "", is_ns3, read_ns3),
-    TopologyFormat("network of ASTRA-sim", ".yml", is_astra_sim, read_astra_sim),
-    TopologyFormat("input of TE-CCL", "", is_te_ccl, read_te_ccl),
+    TopologyFormat("topology of SimAI or ns-3", "", is_ns3, read_ns3, is_network=True),
+    TopologyFormat("network of ASTRA-sim", ".yml", is_astra_sim, read_astra_sim, is_network=True),
+    TopologyFormat("input of TE-CCL", "", is_te_ccl, read_te_ccl, is_network=True),
     TopologyFormat("topology of TACCL", ".json", is_taccl, read_taccl),
-    TopologyFormat("scenario of NetGraph", "", is_netgraph, read_netgraph),
+    TopologyFormat("scenario of NetGraph", "", is_netgraph, read_netgraph, is_network=True),
     TopologyFormat("rocm-smi --showtopo", "", is_rocm_smi, read_rocm_smi),
     TopologyFormat("amd-smi topology", "", is_amd_smi, read_amd_smi),
     TopologyFormat(

@@ -75,7 +75,7 @@ def read_astra_sim(text: str, origin: str) -> Machine:
         InputError: The text states no network, or one that is too large; the message is one line.
     """
     is_json = text.lstrip().startswith("{")
-    document = parse_json(text, origin, _RIGHT) if is_json else parse_yaml(text, origin, _RIGHT)
+    document = parse_json(text, origin, _RIGHT) if is_json else parse_yaml(text, origin)
     if not isinstance(document, Mapping):
         raise InputError(f"{origin}: is no mapping; it must be {_RIGHT}")
     if "logical-dims" in document:
@@ -106,7 +106,7 @@ def _grid(dimensions: Sequence[_Dimension], nranks: int, origin: str) -> Topolog
             switches += [f"switch{number}.{i}" for i in range(nranks // size)]
             columns.append((*ends, dimension.gbs, dimension.alpha_us))
         else:
-            # A ring of two has one link each way.
+            # A ring of two has one link per direction.
             steps = range(1, size) if dimension.kind == "FullyConnected" else [1]
             for step in steps:
                 is_lower = digit + step < size
@@ -145,13 +145,18 @@ def _dimensions(document: Mapping[str, Any], origin: str) -> list[_Dimension]:
     gbs = _numbers(document, "bandwidth", count, (MIN_GBS, MAX_GBS / _GB), origin)
     ns = _numbers(document, "latency", count, (0, MAX_ALPHA_US * 1e3), origin)
     return [
-        _Dimension(kind, size, rate * _GB, delay / 1e3)
+        _Dimension(kind, size, _gbs(rate), delay / 1e3)
         for kind, size, rate, delay in zip(kinds, sizes, gbs, ns, strict=True)
     ]
 
 
+def _gbs(rate: float) -> float:
+    """Return a rate in the simulator's GB/s in 10⁹ bytes/s, rounded only once."""
+    return rate * 2**30 / 1e9
+
+
 def _older_dimensions(document: Mapping[str, Any], origin: str) -> list[_Dimension]:
-    """Return the dimensions of a JSON network, in which NPUs may have several links to a neighbour or switch.
+    """Return the dimensions of a JSON network, in which NPUs may have more than one link to a neighbour or switch.
 
     An NPU's links are shared equally by its neighbours along a ring or all others. The latency of its NIC counts at
     both ends of a path, and that of the router once.
@@ -177,7 +182,7 @@ def _older_dimensions(document: Mapping[str, Any], origin: str) -> list[_Dimensi
                 " it must be a multiple"
             )
         alpha_ns = link_ns[i] + (nic_ns[i] + router_ns[i] / 2 if kind == "Switch" else 2 * nic_ns[i])
-        dimensions.append(_Dimension(kind, size, gbs[i] * links[i] / neighbours * _GB, alpha_ns / 1e3))
+        dimensions.append(_Dimension(kind, size, _gbs(gbs[i] * links[i] / neighbours), alpha_ns / 1e3))
     return dimensions
 
 

@@ -35,12 +35,19 @@ def import_files(paths: Sequence[str | Path], name: str | None = None, node: Mac
         node: The node that each host of a fabric is, given with the fabric's file only; None: no such node.
 
     Raises:
-        InputError: A file cannot be read or has no known format, the files do not go together, a node has no NICs, or
-            the fabric does not have a node's NICs; one line.
+        InputError: A file cannot be read or has no known format, the files do not go together, a simulator's file is
+            not the only one, a node has no NICs, or the fabric does not have a node's NICs; one line.
     """
     if not 1 <= len(paths) <= _MOST_FILES:
         raise InputError(f"{len(paths)} files; it must be 1 to {_MOST_FILES}")
     texts = {path: read_text(path, "what a tool prints of a machine", MAX_FILE_BYTES) for path in map(Path, paths)}
+    networks = [path for path, text in texts.items() if format_of(text).is_network]
+    if networks and (node is not None or len(texts) > 1):
+        given = "another file" if len(texts) > 1 else "--node"
+        raise InputError(
+            f"{origin_of(networks[0])}: is a simulator's file, which states a whole network, with {given}; it must be"
+            " imported by itself"
+        )
     fabrics = [path for path, text in texts.items() if format_of(text).is_fabric]
     node_texts = {path: text for path, text in texts.items() if path not in fabrics}
     if fabrics and (node is not None or len(texts) > 1):

@@ -19,6 +19,7 @@ from topologies.clusters import Machine, NicPort, Nics
 from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.importers.rates import NIC_ALPHA_US
+from topologies.text.counts import format_count
 from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, Topology, is_switch_name
 
 _LONGEST_NAME = 255  # Most letters of a host's or switch's name.
@@ -276,8 +277,8 @@ class Fabric:
             compute_capability=min(node.compute_capability for node in topologies),  # NCCL uses the least.
             gcn=model.gcn if all(node.gcn == model.gcn for node in topologies) else "",
             platform=model.platform if all(node.platform == model.platform for node in topologies) else "",
-            summary=f"{placed_nodes[-1].chassis + 1} hosts ({'; '.join(kinds[:3])}) on {len(names)}"
-            f" switch{'es' if len(names) > 1 else ''}",
+            summary=f"{placed_nodes[-1].chassis + 1} hosts ({'; '.join(kinds[:3])}) on"
+            f" {format_count(len(names), 'switch', 'switches')}",
             source=source,
             link_kind=table[:, 4].astype(np.int64),
             costs=model.costs if all(node.costs == model.costs for node in topologies) else None,

@@ -24,6 +24,7 @@ from topologies.errors import InputError
 from topologies.importers.fabric import HOP_ALPHA_US
 from topologies.importers.rates import NIC_ALPHA_US
 from topologies.importers.switched import machine_of_switches
+from topologies.text.counts import format_count
 from topologies.text.fields import shown
 from topologies.text.yaml_files import parse_yaml
 from topologies.topology import MAX_GBS, MAX_LINKS, MIN_GBS, Topology
@@ -34,6 +35,7 @@ _DEEPEST = 16  # Levels of groups and blueprints in each other.
 _MOST_MATCHED = 5_000_000  # Most names that are compared with paths; with .* a name counts as many.
 _STAR = 50  # Names that one counts as, for each .* of the path.
 _LONGEST_NAME = 255
+_MOST_NAMED = 5  # Most switches that a remark names.
 _GBPS_PER_GBS = 8.0
 _SCENARIO = re.compile(r"^network[ \t]*:", re.MULTILINE)
 _CONTENT = re.compile(r"^[ \t]+(?:nodes|groups|links)[ \t]*:", re.MULTILINE)
@@ -60,20 +62,26 @@ class _Scenario:
     Attributes:
         origin: Name of the file in errors.
         blueprints: Definition of each blueprint.
-        roles: Role of each node by name, "" for none; nodes that are disabled are left out.
+        roles: Role of each node by name, "" for none.
+        disabled: Names of the nodes that are disabled.
         links: Place in the file, path and definition of each link.
         visits: Number of definitions of nodes that have been expanded.
         matched: Number of names that have been compared with paths.
-        joined: Number of pairs of nodes that links have joined, those that several links join counted as often.
+        joined: Number of pairs of nodes that links have joined; a pair counts once for each link that joins it.
+        enabled_links: Number of definitions of links that are not disabled.
+        default_links: Number of those that state no capacity.
     """
 
     origin: str
     blueprints: Mapping[str, Any]
     roles: dict[str, str] = field(default_factory=dict)
+    disabled: set[str] = field(default_factory=set)
     links: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
     visits: int = 0
     matched: int = 0
     joined: int = 0
+    enabled_links: int = 0
+    default_links: int = 0
 
     def fail(self, place: str, problem: str) -> InputError:
         """Return an InputError, which the caller raises, about a place in the file."""
@@ -104,7 +112,9 @@ class _Scenario:
             table[name] = item
         return table
 
-    def add_nodes(self, groups: Any, parent: str, place: str, role: str = "", depth: int = 0) -> None:
+    def add_nodes(
+        self, groups: Any, parent: str, place: str, role: str = "", is_disabled: bool = False, depth: int = 0
+    ) -> None:
         """Add the nodes of definitions, and what their blueprints say of links.
 
         Args:
@@ -112,6 +122,7 @@ class _Scenario:
             parent: Path that all names begin with, "" for none.
             place: Place of the definitions in errors.
             role: Role of nodes that state none.
+            is_disabled: Whether all nodes are disabled.
             depth: Number of groups around them.
 
         Raises:
@@ -123,22 +134,23 @@ class _Scenario:
             at = f"{place}: {pattern}"
             group = self.table(definition, at, _NODE)
             attributes = self.table(group.get("attrs"), at)
+            is_off = is_disabled or _is_true(group.get("disabled"))
             own_role = next((str(attributes[key]).lower() for key in ("role", "type") if attributes.get(key)), role)
             for name in self._names(pattern, at):
                 self.visits += 1
                 if self.visits > _MOST_NODES:
                     raise self.fail(at, f"more than {_MOST_NODES} nodes; it must be fewer")
-                if _is_true(group.get("disabled")):
-                    continue
                 path = f"{parent}/{name}" if parent else name
                 if "blueprint" in group:
-                    self._add_blueprint(group, path, at, own_role, depth)
+                    self._add_blueprint(group, path, at, own_role, is_off, depth)
                 elif "nodes" in group:
-                    self.add_nodes(group["nodes"], path, at, own_role, depth + 1)
+                    self.add_nodes(group["nodes"], path, at, own_role, is_off, depth + 1)
                 else:
-                    self._add_group(group, name, path, at, own_role)
+                    self._add_group(group, name, path, at, own_role, is_off)
 
-    def _add_blueprint(self, group: Mapping[str, Any], path: str, place: str, role: str, depth: int) -> None:
+    def _add_blueprint(
+        self, group: Mapping[str, Any], path: str, place: str, role: str, is_disabled: bool, depth: int
+    ) -> None:
         """Add the nodes and links of the blueprint that a group names, with the group's parameters.
 
         Raises:
@@ -156,10 +168,12 @@ class _Scenario:
             if child not in nodes or key not in ("count", "template"):
                 raise self.fail(place, f"parameter {shown(parameter)} is not read; it must be GROUP.count or .template")
             nodes[child] = {**nodes[child], key: value}
-        self.add_nodes(nodes, path, at, role, depth + 1)
+        self.add_nodes(nodes, path, at, role, is_disabled, depth + 1)
         self.add_links(blueprint.get("links"), path, at)
 
-    def _add_group(self, group: Mapping[str, Any], name: str, path: str, place: str, role: str) -> None:
+    def _add_group(
+        self, group: Mapping[str, Any], name: str, path: str, place: str, role: str, is_disabled: bool
+    ) -> None:
         """Add the nodes of a group without further groups: the node itself, or `count` nodes named by `template`.
 
         Raises:
@@ -178,6 +192,8 @@ class _Scenario:
             if full_name in self.roles:
                 raise self.fail(place, f"{shown(full_name)} stands twice; it must be once")
             self.roles[full_name] = role
+            if is_disabled:
+                self.disabled.add(full_name)
 
     def add_links(self, links: Any, parent: str, place: str) -> None:
         """Add definitions of links under a path.
@@ -207,6 +223,8 @@ class _Scenario:
         for at, parent, link in self.links:
             if _is_true(link.get("disabled")):
                 continue
+            self.enabled_links += 1
+            self.default_links += "capacity" not in link
             capacity = _number(link.get("capacity", "1"))
             if not MIN_GBS <= capacity / _GBPS_PER_GBS <= MAX_GBS:
                 raise self.fail(at, f"capacity {shown(link.get('capacity'))}: must be a positive number")
@@ -238,12 +256,12 @@ class _Scenario:
         most, least = max(len(sources), len(targets)), min(len(sources), len(targets))
         if most % least:
             raise self.fail(
-                place, f"one_to_one from {len(sources)} to {len(targets)} nodes; one number must divide the other"
+                place, f"one_to_one from {len(sources)} nodes to {len(targets)}; one number must divide the other"
             )
         return ((sources[j % len(sources)], targets[j % len(targets)]) for j in range(most))
 
     def _matching(self, selector: Any, parent: str, place: str, nodes_of_path: dict[str, list[str]]) -> list[str]:
-        """Return the nodes whose names begin with a path.
+        """Return the nodes whose names begin with a path, without those that are disabled.
 
         Args:
             selector: The path, or a mapping with `path` only.
@@ -252,7 +270,7 @@ class _Scenario:
             nodes_of_path: Results by full path, to which this one is added.
 
         Raises:
-            InputError: The selector has conditions, or its path is a pattern that is not read.
+            InputError: The selector has conditions, or its path is a pattern that is not read or matches no node.
         """
         path = self.table(selector, place, ("path",)).get("path") if isinstance(selector, Mapping) else selector
         if not isinstance(path, str) or not _PATH.fullmatch(path) or path.count(".*") > _MOST_STARS:
@@ -271,7 +289,10 @@ class _Scenario:
                 matches = re.compile(pattern).match
             except re.error:
                 raise self.fail(place, f"{shown(path)} is no path; it must be a name or its beginning") from None
-            nodes_of_path[full] = [name for name in self.roles if matches(name)]
+            matched = [name for name in self.roles if matches(name)]
+            if not matched:
+                raise self.fail(place, f"{shown(path)} matches no node; it must be a node's name or its beginning")
+            nodes_of_path[full] = [name for name in matched if name not in self.disabled]
         return nodes_of_path[full]
 
     def _names(self, pattern: str, place: str) -> list[str]:
@@ -314,7 +335,7 @@ def read_netgraph(text: str, origin: str) -> Machine:
 
     Nodes whose attribute `role` (or `type`) is that of a host (host, server, gpu, …) are ranks, and all others are
     switches; where no node has such a role, each node is a rank. A scenario states no units: capacities are taken in
-    Gbit/s, each way, and every α is assumed.
+    Gbit/s, per direction, and every α is assumed.
 
     Args:
         text: The text.
@@ -323,7 +344,7 @@ def read_netgraph(text: str, origin: str) -> Machine:
     Raises:
         InputError: The text states no network, or one with parts that are not read; the message is one line.
     """
-    document = parse_yaml(text, origin, _RIGHT, references=True)
+    document = parse_yaml(text, origin, references=True)
     scenario = _Scenario(origin, {})
     top = scenario.table(document, "scenario")
     scenario.blueprints = scenario.table(top.get("blueprints"), "blueprints")
@@ -340,30 +361,50 @@ def read_netgraph(text: str, origin: str) -> Machine:
     scenario.add_nodes(table.get("nodes"), "", "nodes")
     scenario.add_links(table.get("links"), "", "network")
     capacity_of = scenario.capacities()
-    if not scenario.roles or not capacity_of:
+    names = [name for name in scenario.roles if name not in scenario.disabled]
+    if not names or not capacity_of:
         raise InputError(f"{origin}: network: has no nodes or no links; it must be {_RIGHT}")
-    hosts = [name for name, role in scenario.roles.items() if role in _HOSTS]
-    ranks = hosts or list(scenario.roles)
-    remarks = ["nodes, links and capacities: read, in Gbit/s each way; every α is assumed"]
+    hosts = [name for name in names if scenario.roles[name] in _HOSTS]
+    others = [name for name in names if scenario.roles[name] not in _HOSTS] if hosts else []
+    linked = {end for pair in capacity_of for end in pair}
+    switches = [name for name in others if name in linked]
+    remarks = [_sources(scenario)]
     if not hosts:
         remarks.append("no node has the role of a host: each node is a rank")
-    return machine_of_switches(_drawn(scenario.roles, ranks, capacity_of, origin), ranks, remarks, origin)
+    if switches:
+        more = f", and {len(switches) - _MOST_NAMED} more" if len(switches) > _MOST_NAMED else ""
+        remarks.append(f"nodes without the role of a host are switches: {', '.join(switches[:_MOST_NAMED])}{more}")
+    if len(switches) < len(others):
+        remarks.append(f"nodes left out because they have no links: {len(others) - len(switches)}")
+    ranks = hosts or names
+    return machine_of_switches(_drawn(ranks, switches, capacity_of, origin), ranks, remarks, origin)
+
+
+def _sources(scenario: _Scenario) -> str:
+    """Return the remark that states which figures of a scenario are read."""
+    defaults, links = scenario.default_links, scenario.enabled_links
+    if not defaults:
+        return "nodes, links and capacities: read, in Gbit/s per direction; every α is assumed"
+    default = "NetGraph's default of 1, taken as 1 Gbit/s per direction; every α is assumed"
+    if defaults == links:
+        return f"nodes and links: read; no link states a capacity: each has {default}"
+    return (
+        "nodes, links and stated capacities: read, in Gbit/s per direction;"
+        f" {defaults} of {links} link definitions state none: {default}"
+    )
 
 
 def _drawn(
-    roles: Mapping[str, str], ranks: Sequence[str], capacity_of: Mapping[tuple[str, str], float], origin: str
+    ranks: Sequence[str], switches: Sequence[str], capacity_of: Mapping[tuple[str, str], float], origin: str
 ) -> Topology:
     """Return the topology of nodes and capacities.
 
     Args:
-        roles: The nodes.
         ranks: Nodes that are ranks.
+        switches: Nodes that are switches.
         capacity_of: Capacity in Gbit/s between two nodes.
         origin: Source of the topology, which names it.
     """
-    linked = {end for pair in capacity_of for end in pair}
-    members = set(ranks)
-    switches = [name for name in roles if name not in members and name in linked]
     vertex = {name: i for i, name in enumerate([*ranks, *switches])}
     ends = np.array([(vertex[first], vertex[second]) for first, second in capacity_of], dtype=np.int64)
     gbs = np.array(list(capacity_of.values())) / _GBPS_PER_GBS
@@ -380,7 +421,8 @@ def _drawn(
         alpha_us=np.tile(alpha_us, 2),
         bandwidth_gbs=np.tile(gbs, 2),
         alpha_assumed=True,
-        summary=f"{len(ranks)} nodes" + (f" on {len(switches)} switches" if switches else ""),
+        summary=format_count(len(ranks), "node")
+        + (f" on {format_count(len(switches), 'switch', 'switches')}" if switches else ""),
         source=origin,
         link_kind=kind_numbers("network", 2 * len(ends)),
     )

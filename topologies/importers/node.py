@@ -18,6 +18,7 @@ from topologies.clusters import Machine, NicPort, Nics
 from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.importers.rates import FAST_ALPHA_US, INNER_ALPHA_US, NIC_ALPHA_US, PCIE_ALPHA_US
+from topologies.text.counts import format_count
 from topologies.topology import MAX_SMS, SwitchOps, Topology
 
 MOST_DEVICES = 1024  # Most devices of one dump; a rack has some seventy.
@@ -148,7 +149,7 @@ class Node:
             switches: Names of all switches.
             joined: Whether fast links join all devices; if not, no rate is stated.
         """
-        count = "1 device" if self.devices == 1 else f"{self.devices} devices"
+        count = format_count(self.devices, "device")
         if not joined:
             return f"{count}, {self.kind} and PCIe" if self.fast else f"{count}, PCIe"
         through = f"{self.kind} switches" if switches else self.kind

@@ -2,7 +2,7 @@
 
 The first line counts: SimAI's has nodes, GPUs per server, NVSwitches, other switches, links and the GPUs' type; the
 other simulators' has nodes, switches and links. The second line lists the switches' numbers, NVSwitches first. Each
-further line is a link, which carries as much each way: `source destination rate delay error_rate`, as in
+further line is a link with equal rates in both directions: `source destination rate delay error_rate`, as in
 `0 8 400Gbps 0.0005ms 0`. Nodes that are no switches are ranks, in ascending order. Lines that begin with # are comments
 here, which the simulators do not know.
 """
@@ -23,6 +23,7 @@ from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.importers.rates import SMS
 from topologies.importers.switched import machine_of_switches
+from topologies.text.counts import format_count
 from topologies.topology import MAX_ALPHA_US, MAX_GBS, MAX_LINKS, MAX_RANKS, MIN_GBS, Topology
 
 _HEAD = re.compile(r"\s*[0-9]+(?:[ \t]+[0-9]+){4}[ \t]+[A-Za-z][A-Za-z0-9_-]*[ \t]*(?:\n|$)")
@@ -89,8 +90,8 @@ def read_ns3(text: str, origin: str) -> Machine:
     counts = _counts(lines[0][1], f"{origin}:{lines[0][0]}")
     first_link = 2 if counts.switches else 1
     if len(lines) < first_link + counts.links:
-        found = max(0, len(lines) - first_link)
-        raise InputError(f"{origin}: has {found} links, and the first line counts {counts.links}; it must have as many")
+        links = format_count(max(0, len(lines) - first_link), "link")
+        raise InputError(f"{origin}: has {links}, and the first line counts {counts.links}; it must have as many")
     switches = _switches(lines[1][1].split(), counts, f"{origin}:{lines[1][0]}") if counts.switches else []
     ends, gbs, alpha_us, has_errors = _links(lines[first_link:], counts, origin)
     number = np.delete(np.arange(counts.vertices), switches)
@@ -109,10 +110,11 @@ def read_ns3(text: str, origin: str) -> Machine:
     nvswitches = nranks + int(is_used[nranks : nranks + counts.nvswitches].sum())
     kinds = _kinds(ends, nodes, nvswitches)
     capability = _CAPABILITIES.get(counts.gpu, 0)
-    servers = f" in {nodes[-1] + 1} servers" if per_server else ""
+    servers = f" in {format_count(int(nodes[-1]) + 1, 'server')}" if per_server else ""
+    hosts = f"{nranks} {counts.gpu}" if counts.gpu else format_count(nranks, "host")
     remarks = ["links, rates and delays: read"]
     if not is_used.all():
-        remarks.append(f"{int((~is_used).sum())} switches are left out: they have no links")
+        remarks.append(f"switches left out because they have no links: {int((~is_used).sum())}")
     if has_errors:
         remarks.append("error rates of links are ignored")
     stated = Topology(
@@ -126,7 +128,7 @@ def read_ns3(text: str, origin: str) -> Machine:
         nodes=nodes,
         sms=SMS.get(capability, 0),
         compute_capability=capability,
-        summary=f"{nranks} {counts.gpu or 'hosts'}{servers} on {len(names)} switches",
+        summary=f"{hosts}{servers} on {format_count(len(names), 'switch', 'switches')}",
         source=origin,
         link_kind=np.tile(kinds, 2),
     )
@@ -144,6 +146,12 @@ def _counts(line: str, place: str) -> _Counts:
     fields = [*numbers, last]
     gpu = fields.pop() if len(fields) == 6 else ""
     if len(fields) not in (3, 5) or not all(map(_INTEGER.fullmatch, fields)) or not gpu.isprintable():
+        stated = line.split()
+        if all(map(_INTEGER.fullmatch, stated)):
+            raise InputError(
+                f"{place}: {line.strip()[:60]!r} has {format_count(len(stated), 'count')}; it must have 3 (ns-3), or 5"
+                " and the type of the GPUs (SimAI)"
+            )
         raise InputError(f"{place}: {line.strip()[:60]!r} states no counts; it must be {_RIGHT}")
     values = [int(field) for field in fields]
     if len(values) == 3:
@@ -155,12 +163,12 @@ def _counts(line: str, place: str) -> _Counts:
         if not per_server:
             raise InputError(f"{place}: 0 GPUs per server; it must be at least 1")
     if not counts.switches < counts.vertices <= MAX_RANKS:
+        nodes, switch_count = format_count(counts.vertices, "node"), format_count(counts.switches, "switch", "switches")
         raise InputError(
-            f"{place}: {counts.vertices} nodes, of which {counts.switches} are switches; it must be at most {MAX_RANKS}"
-            " nodes, and fewer switches"
+            f"{place}: {nodes} and {switch_count} among them; it must be at most {MAX_RANKS} nodes, and fewer switches"
         )
     if not 1 <= counts.links <= MAX_LINKS // 2:
-        raise InputError(f"{place}: {counts.links} links; it must be 1 to {MAX_LINKS // 2}")
+        raise InputError(f"{place}: {format_count(counts.links, 'link')}; it must be 1 to {MAX_LINKS // 2}")
     return counts
 
 
@@ -172,7 +180,8 @@ def _switches(words: list[str], counts: _Counts, place: str) -> list[int]:
     """
     if len(words) != counts.switches:
         raise InputError(
-            f"{place}: {len(words)} switches, and the first line counts {counts.switches}; it must have as many"
+            f"{place}: {format_count(len(words), 'switch', 'switches')}, and the first line counts {counts.switches};"
+            " it must have as many"
         )
     switches = [_vertex(word, counts.vertices, place) for word in words]
     if len(set(switches)) < len(switches):

@@ -13,6 +13,22 @@ from topologies.merging import has_choice_of_paths, merge_switches
 from topologies.topology import Topology
 
 
+def check_connected(stated: Topology, names: Sequence[object], origin: str) -> None:
+    """Raise InputError where links, each taken as one both ways, do not connect all ranks.
+
+    Args:
+        stated: The topology.
+        names: Name of each rank in the file.
+        origin: Name of the file in errors.
+    """
+    part = components(stated.nvertices, stated.link_src, stated.link_dst)[: stated.nranks]
+    apart = np.flatnonzero(part != part[0])
+    if len(apart):
+        # Of a rank without links and the others, the lonely one is named first.
+        first, second = (0, apart[0]) if (part == part[0]).sum() == 1 else (apart[0], 0)
+        raise InputError(f"{origin}: node {names[first]} is not connected to node {names[second]}; all must be")
+
+
 def machine_of_switches(stated: Topology, names: Sequence[object], remarks: Sequence[str], origin: str) -> Machine:
     """Return the machine of a fabric whose links go both ways, with switches that stand for each other merged.
 
@@ -25,12 +41,7 @@ def machine_of_switches(stated: Topology, names: Sequence[object], remarks: Sequ
     Raises:
         InputError: Two ranks are not connected.
     """
-    part = components(stated.nvertices, stated.link_src, stated.link_dst)[: stated.nranks]
-    apart = np.flatnonzero(part != part[0])
-    if len(apart):
-        # Of a rank without links and the others, the lonely one is named first.
-        first, second = (0, apart[0]) if (part == part[0]).sum() == 1 else (apart[0], 0)
-        raise InputError(f"{origin}: node {names[first]} is not connected to node {names[second]}; all must be")
+    check_connected(stated, names, origin)
     topology = merge_switches(stated)
     remarks = list(remarks)
     if len(topology.switches) < len(stated.switches):
@@ -39,5 +50,5 @@ def machine_of_switches(stated: Topology, names: Sequence[object], remarks: Sequ
             " links"
         )
     if has_choice_of_paths(topology):
-        remarks.append("switches are joined by several paths that differ; each pair of ranks keeps one of its best")
+        remarks.append("switches are joined by paths that differ; each pair of ranks keeps one of its best")
     return Machine(topology, None, tuple(remarks))

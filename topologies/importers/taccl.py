@@ -19,7 +19,9 @@ from topologies.arrays import Floats, Ints
 from topologies.clusters import Machine, Nics
 from topologies.costs import kind_numbers
 from topologies.errors import InputError
+from topologies.importers.switched import check_connected
 from topologies.machines import machine_file
+from topologies.text.counts import format_count
 from topologies.text.fields import shown
 from topologies.text.files import parse_json
 from topologies.text.reader import read_machine
@@ -51,7 +53,8 @@ def read_taccl(text: str, origin: str) -> Machine:
         origin: Name of the text in errors.
 
     Raises:
-        InputError: The text states no node, or costs for another size than 1 MB; the message is one line.
+        InputError: The text states no node, costs for another size than 1 MB, or GPUs that neither links nor NICs
+            connect; the message is one line.
     """
     document = parse_json(text, origin, _RIGHT)
     if not isinstance(document, Mapping):
@@ -72,10 +75,12 @@ def read_taccl(text: str, origin: str) -> Machine:
     else:
         topology = _of_list(document, nranks, alpha_us, origin)
     nics = _nics(document, nranks, origin)
+    if nics is None:
+        check_connected(topology, range(nranks), origin)
     topology = replace(
         topology,
         name=name,
-        summary=f"{nranks} GPUs" + (f"; NICs: {len(nics.sends)} of {nics.gbs:.4g} GB/s" if nics else ""),
+        summary=format_count(nranks, "GPU") + (f"; NICs: {len(nics.sends)} of {nics.gbs:.4g} GB/s" if nics else ""),
         source=f"TACCL's {Path(origin).name}",
     )
     remark = "α and β: read" + ("" if size else ", as µs and µs per MB")

@@ -80,7 +80,7 @@ def _of_machine(name: str, chassis: int, alpha_us: float, origin: str) -> Topolo
         origin: Name of the file in errors.
 
     Raises:
-        InputError: TE-CCL has no such topology of several chassis.
+        InputError: TE-CCL has no such topology of more than one chassis.
     """
     file = machine_file(_MACHINES[name])
     machine = read_machine(file.read_text(encoding="utf-8"), file.name)

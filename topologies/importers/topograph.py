@@ -90,7 +90,7 @@ def _loaded(text: str, origin: str) -> Any:
     Raises:
         InputError: The text is neither, or is YAML that `parse_yaml` refuses.
     """
-    return (parse_json if _JSON.match(text) else parse_yaml)(text, origin, _RIGHT)
+    return parse_json(text, origin, _RIGHT) if _JSON.match(text) else parse_yaml(text, origin)
 
 
 def _of_slurm(document: list[Any], origin: str) -> Fabric:

@@ -11,15 +11,14 @@ _MOST_MARKS = 60_000  # Marks at keys and items, of which PyYAML reads some 12,0
 _DEEPEST = 16
 
 
-def parse_yaml(text: str, origin: str, expected: str, references: bool = False) -> Any:
+def parse_yaml(text: str, origin: str, references: bool = False) -> Any:
     """Return the document of a YAML text, in which scalars stay texts.
 
-    With references, a value may stand at several places, and the caller must bound what it visits.
+    With references, a value may stand at more than one place, and the caller must bound what it visits.
 
     Args:
         text: The text.
         origin: Name of the text in errors.
-        expected: What the text must be, as errors say.
         references: Whether references (*) to an anchor are accepted.
 
     Raises:
@@ -43,7 +42,8 @@ def parse_yaml(text: str, origin: str, expected: str, references: bool = False) 
         """Return a composed YAML node, or raise YAMLError for deep nesting and for references that are refused."""
         nonlocal depth
         if depth >= _DEEPEST or (not references and loader.check_event(yaml.AliasEvent)):
-            raise yaml.YAMLError(f"a reference (*), or more than {_DEEPEST} levels")
+            problem = f"a reference (*), or more than {_DEEPEST} levels"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=loader.peek_event().start_mark)
         depth += 1
         node = yaml.BaseLoader.compose_node(loader, parent, index)
         depth -= 1
@@ -54,4 +54,24 @@ def parse_yaml(text: str, origin: str, expected: str, references: bool = False) 
     try:
         return yaml.load(text, Loader=plain)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError, TypeError) as error:
-        raise InputError(f"{origin}: not YAML: {' '.join(str(error).split())[:160]}; it must be {expected}") from None
+        line, problem = _problem(error, text)
+        raise InputError(f"{origin}:{line}: not YAML: {problem[:160]}") from None
+
+
+def _problem(error: Exception, text: str) -> tuple[int, str]:
+    """Return the line of an error of PyYAML, and what is wrong there; the first line where the error states none.
+
+    Args:
+        error: The error.
+        text: The text.
+    """
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:
+        # The parser notices an open bracket at the end of the text, behind its last line.
+        line = min(mark.line, text.rstrip().count("\n")) + 1
+        stated = (getattr(error, name, None) for name in ("context", "problem"))
+        return line, ", ".join(part for part in stated if part) or "of wrong form"
+    position = getattr(error, "position", None)  # A character that YAML does not have is no marked error.
+    if isinstance(position, int):
+        return text.count("\n", 0, position) + 1, str(getattr(error, "reason", "a wrong character"))
+    return 1, " ".join(str(error).split())

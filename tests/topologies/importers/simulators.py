@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 Link = tuple[int, int, str, str]
@@ -63,6 +64,13 @@ def racks(servers: int, size: int = 8, segment: int = 4, spines: int = 2) -> str
     links += [(leaf + i, leaf + leaves + j, "400Gbps", "0.0005ms") for i in range(leaves) for j in range(spines)]
     nodes = leaf + leaves + spines
     return ns3(nodes, range(gpus, nodes), links, (size, servers, "A100"))
+
+
+def taccl_pairs() -> str:
+    """Return TACCL's file of two pairs of GPUs, 0 and 1 and 2 and 3, which nothing joins."""
+    links = [[int(i // 2 == j // 2 and i != j) for j in range(4)] for i in range(4)]
+    betas = [[20 * count for count in row] for row in links]
+    return json.dumps({"name": "pairs", "gpus_per_node": 4, "alpha": 1, "links": links, "betas": betas})
 
 
 STAR = "5 1 4\n4\n0 4 100Gbps 1us 0\n1 4 100Gbps 1us 0\n2 4 100Gbps 1us 0\n3 4 100Gbps 1us 0\n"

@@ -22,6 +22,7 @@ from tests.topologies.importers.simulators import (
     TE_CCL,
     racks,
     rails,
+    taccl_pairs,
 )
 from tests.topologies.importers.test_fabrics import between
 from tests.topologies.importers.test_importers import pairs, read
@@ -32,6 +33,7 @@ from topologies.importers import format_of
 from topologies.importers.combine import import_files
 from topologies.load import load, load_machine
 from topologies.network import network
+from topologies.text.writer import to_toml
 from topologies.topology import Topology
 
 NAMES = ["topology of SimAI or ns-3"] * 3 + ["network of ASTRA-sim"] * 2 + ["topology of TACCL"] * 3
@@ -56,6 +58,20 @@ def test_formats_are_recognized_by_content() -> None:
 def test_files_are_topologies_of_the_command(text: str, tmp_path: Path) -> None:
     (path := tmp_path / "a file").write_text(text)
     assert load(path).nlinks == import_files([path], "named").topology.nlinks == load(str(path)).nlinks
+
+
+@pytest.mark.parametrize("text", [STAR, ASTRA, TE_CCL, NETGRAPH])
+def test_networks_are_imported_by_themselves(text: str, tmp_path: Path) -> None:
+    (first := tmp_path / "first").write_text(text)
+    (second := tmp_path / "second").write_text(STAR)
+    for paths, node, given in (
+        ([first, second], None, "another file"),
+        ([first], load_machine("dgx-h100"), "--node"),
+    ):
+        with pytest.raises(
+            InputError, match=f"first: is a simulator's file, which states a whole network, with {given}"
+        ):
+            import_files(paths, node=node)
 
 
 # Rail-optimised fabrics of SimAI
@@ -125,6 +141,7 @@ def test_hosts_of_ns3() -> None:
     ring = read("3 0 3\n\n0 1 1Gbps 1us 0\n1 2 1Gbps 1us 0\n2 0 1Gbps 1us 1e-3\n")
     assert (ring.topology.nlinks, ring.topology.switches) == (6, ())
     assert "error rates of links are ignored" in ring.remarks
+    assert topology.summary == "4 hosts on 1 switch"
     middle = read("3 1 2\n0\n0 1 1Gbps 1us 0\n0 2 1Gbps 1us 0\n").topology  # Switches need not come last.
     assert (middle.nranks, middle.switches) == (2, ("switch0",))
 
@@ -158,12 +175,17 @@ def test_delays_have_the_units_of_ns3(delay: str, us: float | None) -> None:
         (STAR.replace("5 1 4", "1000000000 1 4"), "states no counts"),
         (STAR.replace("5 1 4", "999999999 1 4"), "at most 1000000 nodes"),
         (STAR.replace("5 1 4", "5 1 99999999"), "99999999 links; it must be"),
-        (STAR.replace("5 1 4", "5 5 4"), "5 are switches"),
-        (STAR.replace("5 1 4", "5 1"), "states no counts"),
+        (STAR.replace("5 1 4", "5 5 4"), "5 nodes and 5 switches among them"),
+        (
+            STAR.replace("5 1 4", "5 1"),
+            "'5 1' has 2 counts; it must have 3 (ns-3), or 5 and the type of the GPUs (SimAI)",
+        ),
+        (STAR.replace("5 1 4", "5 1 4 4"), "'5 1 4 4' has 4 counts; it must have 3"),
+        (STAR.replace("5 1 4", "5 1 x"), "'5 1 x' states no counts"),
         (STAR.replace("5 1 4", "5 0 1 0 4 H100"), "0 GPUs per server"),
         (STAR.replace("5 1 4", "5 1 5"), "has 4 links, and the first line counts 5"),
         (STAR.replace("5 1 4", "5 1 3"), ":6: is link 4, and the first line counts 3"),
-        (STAR.replace("5 1 4", "5 2 4"), "1 switches, and the first line counts 2"),
+        (STAR.replace("5 1 4", "5 2 4"), "1 switch, and the first line counts 2"),
         (STAR.replace("5 1 4\n4", "5 2 4\n4 4"), "switch 4 stands twice"),
         (STAR.replace("\n4\n", "\n5\n"), ":2: '5' is no node; it must be 0 to 4"),
         (STAR.replace("\n3 4", "\n3 7"), ":6: '7' is no node"),
@@ -205,6 +227,11 @@ def test_dimensions_of_astra_sim() -> None:
         (0, 6): pytest.approx((50 * GB, 4.0)),
     }
     assert not {(0, 4), (0, 7), (2, 3)} & gbs.keys()
+
+
+def test_rates_of_astra_sim_are_written_with_few_digits() -> None:
+    text = to_toml(read("topology: Ring\nnpus_count: [8]\nbandwidth: [200]\nlatency: [0]\n").topology)
+    assert "gbs = 214.7483648\n" in text
 
 
 def test_one_dimension_of_astra_sim() -> None:
@@ -266,6 +293,11 @@ def test_nodes_of_taccl() -> None:
     assert np.array_equal(eight.link_dst, ndv2.link_dst)
 
 
+def test_nics_connect_what_no_link_of_taccl_does() -> None:
+    nics = '"nics_per_node": 2, "remote_alpha": 1, "remote_beta": 100, '
+    assert read(taccl_pairs().replace('"alpha"', nics + '"alpha"')).nics is not None
+
+
 def test_topologies_of_te_ccl() -> None:
     two, same = read(TE_CCL).topology, load("ndv2:2")
     assert np.array_equal(two.link_dst, same.link_dst)
@@ -303,6 +335,8 @@ def test_topologies_of_te_ccl() -> None:
         (TACCL_MATRICES.replace("[2, 0, 0]", "[2, 1, 0]"), "links: row 1 links 1 to itself"),
         (TACCL_MATRICES.replace("[40, 0, 0]", "[0, 0, 0]"), "betas: row 1, column 0: 0 µs a MB"),
         (TACCL_MATRICES.replace('"betas"', '"beta"'), "betas: must be a list of 3 rows"),
+        (TACCL_MATRICES.replace("[2, 0, 0]", "[0, 0, 0]"), "node 0 is not connected to node 1"),
+        (taccl_pairs(), "node 2 is not connected to node 0; all must be"),
         (TE_CCL.replace("NDv2", "NDv3"), "did you mean NDv2"),
         (TE_CCL.replace('"NDv2"', "[]"), "is no topology of TE-CCL"),
         (TE_CCL.replace('"chassis": 2', '"chassis": 1000000000'), "chassis 1000000000: must be a whole number"),
@@ -338,6 +372,39 @@ def test_scenarios_of_netgraph() -> None:
     assert "each node is a rank" in older.remarks[1]
 
 
+def test_links_to_disabled_nodes_are_left_out() -> None:
+    text = NETGRAPH.replace("{count: 2}", "{count: 2, disabled: true}").replace("rack[1-2]/tor", "rack1/tor")
+    text += "    - {source: rack1/tor, target: rack2/tor, capacity: 80}\n"
+    topology = read(text).topology
+    assert (topology.nranks, topology.switches) == (6, ("rack1/tor", "rack2/tor"))
+    assert between(topology, "rack1/tor", "rack2/tor") == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "remark"),
+    [
+        (NETGRAPH, "nodes, links and capacities: read, in Gbit/s per direction"),
+        (NETGRAPH.replace("capacity: 200, ", ""), "stated capacities: read, in Gbit/s per direction; 1 of 3 link"),
+        (
+            NETGRAPH.replace("capacity: 200, ", "").replace(", capacity: 100", ""),
+            "nodes and links: read; no link states a capacity: each has NetGraph's default of 1",
+        ),
+    ],
+)
+def test_capacities_that_no_link_states_are_no_read_ones(text: str, remark: str) -> None:
+    assert remark in read(text).remarks[0]
+
+
+def test_switches_of_netgraph_are_named() -> None:
+    assert "nodes without the role of a host are switches: rack1/tor, rack2/tor, spine/spine-1, spine/spine-2" in (
+        read(NETGRAPH).remarks
+    )
+    many = read(NETGRAPH.replace("spine: {count: 2}", "spine: {count: 9}\n    lonely: {}"))
+    assert any(remark.endswith("spine/spine-3, and 6 more") for remark in many.remarks)
+    assert "nodes left out because they have no links: 1" in many.remarks
+    assert not any("without the role" in remark for remark in read(OLDER_NETGRAPH).remarks)
+
+
 def test_references_of_netgraph_are_followed() -> None:
     text = "vars: &c 80\nnetwork:\n  nodes: {a: {}, b: {}}\n  links: [{source: a, target: b, capacity: *c}]\n"
     assert pairs(read(text.replace("vars", "x")).topology)[0, 1] == 10
@@ -364,6 +431,8 @@ def test_references_of_netgraph_are_followed() -> None:
         (NETGRAPH.replace("srv-{n}", "srv"), "stands twice"),
         (NETGRAPH.replace('"rack[1-2]/tor"', 'rack1/tor'), "is not connected to node"),
         (OLDER_NETGRAPH.replace("node_count: 4", "node_count: 3"), "one number must divide the other"),
+        (NETGRAPH.replace("^spine/", "core/"), "network: link 1: target: 'core/' matches no node"),
+        (NETGRAPH.replace("target: /tor", "target: /top"), "blueprint rack: link 1: target: '/top' matches no node"),
         ("network:\n  nodes: {a: {}}\n", "has no nodes or no links"),
         ("network:\n  nodes: [a]\n", "is no mapping"),
     ],
