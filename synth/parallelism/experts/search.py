@@ -319,8 +319,10 @@ class _Layout:
         most = np.maximum(load, _AS_EVEN * load.sum() * self.ranks / self.ranks.sum())
         single = self.count.sum(axis=0) == 1
         home = np.where(single, self.count.argmax(axis=0), -1)
-        needs = _Needs(tokens, home, len(self.copies))
         experts = np.flatnonzero(single)
+        if not len(experts):
+            return
+        needs = _Needs(tokens, home, len(self.copies))
         is_tried = np.zeros((len(experts), len(experts)), dtype=bool)
         for _ in range(_MOST_GATHERED):
             place, weight = home[experts], self.total[experts]

@@ -151,3 +151,11 @@ def test_small_samples_of_tokens_are_placed() -> None:
     for tokens in (1, 2, 3):
         placed = place_experts(token_routing(small_shape(), tokens, 6, 2, tokens), 2)
         assert placed.bound_us <= placed.time_us * (1 + 1e-9)
+
+
+def test_nothing_crosses_where_each_node_holds_every_expert() -> None:
+    draw = np.random.default_rng(0)
+    tokens = np.stack([draw.permutation(16)[:2] for _ in range(400)])[None]
+    routing = routing_of_tokens(small_shape(None, "dgx-h100:2"), tokens, 16, 7168.0, 7168.0)
+    placed = place_experts(routing, 2)
+    assert placed.layers[0].traffic.between_nodes == 0
