@@ -20,7 +20,7 @@ from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
 from synth.parallelism.experts.histogram import MAX_EXPERTS, read_histogram, read_tokens
 from synth.parallelism.experts.placement import IMBALANCE, fewest_slots, most_slots, place_experts
-from synth.parallelism.experts.traffic import Routing, routing_of_tokens, scaled
+from synth.parallelism.experts.traffic import MAX_COPIES, Routing, routing_of_tokens, scaled
 from synth.storage.columns import check_replaceable
 from topologies.errors import InputError
 from topologies.load import load
@@ -52,7 +52,7 @@ TOKEN_BYTES = 14336  # 7168 values of 16 bits, as in DeepSeek-V3.
 @click.option("--combine-bytes", "result", metavar="SIZE", help="Bytes of a result. Default: those of --bytes.")
 @click.option(
     "--copies",
-    type=click.IntRange(1),
+    type=click.IntRange(1, int(MAX_COPIES)),
     metavar="N",
     help="Scale each layer to N copies from a rank: its tokens × the experts of a token. Default: as the file states.",
 )
