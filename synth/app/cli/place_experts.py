@@ -10,6 +10,7 @@ import time
 
 import click
 
+from synth.app.cli import interrupts
 from synth.app.cli.asking.answer import clear_progress, progress_line
 from synth.app.cli.options import json_option, print_json, topo_option, wide_option
 from synth.app.cli.programs import check_ending, check_not_source, write_text
@@ -134,6 +135,7 @@ def place_experts_command(
             expert_groups,
             lambda layer: show(f"placing layer {layer + 1} of {count}", None),
         )
+        interrupts.let_finish()
     finally:
         clear_progress()
     document = experts_statement(placed, topology.name, imbalance)
@@ -145,3 +147,5 @@ def place_experts_command(
         click.echo(experts_table(document, None if wide else terminal_width()))
         if out is not None:
             say_fitted(f"wrote {out}: physical_to_logical_map, {len(document['ranks']) * slots} slots a layer")
+    if placed.unsearched:
+        raise SystemExit(130)
