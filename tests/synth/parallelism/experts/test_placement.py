@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from synth.parallelism.experts.check import check_placement
-from synth.parallelism.experts.placement import PlacedLayer, fewest_slots, most_slots, place_experts
+from synth.parallelism.experts.placement import PlacedExperts, PlacedLayer, fewest_slots, most_slots, place_experts
 from synth.parallelism.experts.traffic import Routing, routing_of_tokens, traffic_of_layer
 from tests.synth.parallelism.experts.routings import (
     THREE_BY_ONE,
@@ -97,6 +97,18 @@ def test_the_imbalance_is_kept_where_slots_allow_it() -> None:
     for imbalance in (1.05, 1.5):
         placed = place_experts(routing, 9, imbalance)
         assert all(layer.traffic.imbalance <= imbalance for layer in placed.layers)
+
+
+def test_a_looser_limit_is_never_slower() -> None:
+    for seed in range(3):
+        routing = random_routing(small_shape(None, "dgx-h100:2"), 2, 16, seed, by_source=False)
+        previous: PlacedExperts | None = None
+        for imbalance in (1.0, 1.1, 1.17, 1.5, 3.0):
+            placed = place_experts(routing, 2, imbalance)
+            if previous is not None:
+                for layer, stricter in zip(placed.layers, previous.layers, strict=True):
+                    assert layer.traffic.time_us <= stricter.traffic.time_us * (1 + 1e-9)
+            previous = placed
 
 
 @pytest.mark.parametrize(("topology", "slots"), [("dgx-h100:4", 9), ("dgx-b200:2", 18)])
