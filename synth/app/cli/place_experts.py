@@ -12,7 +12,7 @@ import click
 
 from synth.app.cli import interrupts
 from synth.app.cli.asking.answer import clear_progress, progress_line
-from synth.app.cli.options import json_option, print_json, topo_option, wide_option
+from synth.app.cli.options import json_option, print_json, wide_option
 from synth.app.cli.programs import check_ending, check_not_source, write_text
 from synth.app.present.experts import engine_file, experts_statement, experts_table
 from synth.app.present.layout import say_fitted, terminal_width
@@ -31,7 +31,13 @@ TOKEN_BYTES = 14336  # 7168 values of 16 bits, as in DeepSeek-V3.
 
 @click.command("place-experts")
 @click.argument("file", metavar="FILE")
-@topo_option
+@click.option(
+    "--topo",
+    required=True,
+    metavar="T",
+    help="Use this topology: nodes whose ranks all have links to each other, joined by NICs: dgx-h100:4, mi300x:2, or"
+    " FILE (see synth topo).",
+)
 @click.option(
     "--tokens",
     "nexperts",

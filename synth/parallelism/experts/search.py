@@ -423,8 +423,8 @@ class _Needs:
         """Add what some tokens say of moves to `gain`, or take it away."""
         tokens, count = self._tokens[rows], self._count[rows]
         home = self.home[tokens]
-        is_alone = np.take_along_axis(count, np.maximum(home, 0), axis=1) == 1
-        change = (is_alone & (home >= 0))[:, :, None].astype(np.int64) - (count == 0)[:, None]
+        is_last = np.take_along_axis(count, np.maximum(home, 0), axis=1) == 1
+        change = (is_last & (home >= 0))[:, :, None].astype(np.int64) - (count == 0)[:, None]
         np.add.at(self.gain, tokens.reshape(-1), sign * change.reshape(-1, self._nnodes))
 
 

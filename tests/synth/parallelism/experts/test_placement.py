@@ -70,8 +70,8 @@ def test_placements_are_right_and_repeatable(
         assert layer.bound.time_us <= layer.traffic.time_us * (1 + 1e-9)
         assert layer.traffic.load.max() <= layer.bound.rank_load * (1 + 1e-9)
     # Layers are placed independently of each other.
-    alone = place_experts(routing_of(routing.shape, routing.copies[1:2]), slots)
-    assert np.array_equal(alone.experts[0], placed.experts[1])
+    second_layer = place_experts(routing_of(routing.shape, routing.copies[1:2]), slots)
+    assert np.array_equal(second_layer.experts[0], placed.experts[1])
 
 
 def test_copies_of_zero_and_huge_and_tiny_numbers() -> None:

@@ -113,9 +113,11 @@ def test_whole_tokens_send_no_more_than_their_copies() -> None:
         assert whole.time_us < copies.time_us
         assert whole.between_nodes < copies.between_nodes
         assert np.array_equal(whole.load, copies.load)
-        alone = token_routing(small_shape(), 40, 6, 1, seed)
-        blind = Routing(alone.shape, alone.copies, alone.dispatch_bytes, alone.combine_bytes)
-        assert traffic_of_layer(alone, 0, placement).time_us == pytest.approx(
+        single_copies = token_routing(small_shape(), 40, 6, 1, seed)
+        blind = Routing(
+            single_copies.shape, single_copies.copies, single_copies.dispatch_bytes, single_copies.combine_bytes
+        )
+        assert traffic_of_layer(single_copies, 0, placement).time_us == pytest.approx(
             traffic_of_layer(blind, 0, placement).time_us
         )
 
