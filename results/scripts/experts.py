@@ -75,7 +75,7 @@ def zipf(drawn: Drawn, first: float, last: float | None = None) -> Floats:
 
 
 def hot(drawn: Drawn, count: int, share: float) -> Floats:
-    """Return equal shares but for some experts, which take a share of all copies together."""
+    """Return equal shares but for some experts, which take a share of all copies in sum."""
     shares = np.full((drawn.layers, EXPERTS), (1 - share) / (EXPERTS - count))
     for layer in shares:
         layer[drawn.draw.permutation(EXPERTS)[:count]] = share / count
@@ -195,7 +195,7 @@ def planned(planner: Planner, placed: PlacedExperts) -> float:
 
 
 def measured(cluster: str, histogram: str, routing: Routing, slots: int, planner: Planner) -> Row:
-    """Place all layers of a histogram, and return what was found."""
+    """Place all layers of a histogram, and return the record of its figures."""
     begin = time.process_time()
     placed = place_experts(routing, slots)
     seconds = time.process_time() - begin

@@ -10,8 +10,9 @@ import time
 
 import click
 
+from synth.app.cli import interrupts
 from synth.app.cli.asking.answer import clear_progress, progress_line
-from synth.app.cli.options import json_option, print_json, topo_option, wide_option
+from synth.app.cli.options import json_option, print_json, wide_option
 from synth.app.cli.programs import check_ending, check_not_source, write_text
 from synth.app.present.experts import engine_file, experts_statement, experts_table
 from synth.app.present.layout import say_fitted, terminal_width
@@ -20,7 +21,7 @@ from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
 from synth.parallelism.experts.histogram import MAX_EXPERTS, read_histogram, read_tokens
 from synth.parallelism.experts.placement import IMBALANCE, fewest_slots, most_slots, place_experts
-from synth.parallelism.experts.traffic import Routing, routing_of_tokens, scaled
+from synth.parallelism.experts.traffic import MAX_COPIES, Routing, routing_of_tokens, scaled
 from synth.storage.columns import check_replaceable
 from topologies.errors import InputError
 from topologies.load import load
@@ -30,7 +31,13 @@ TOKEN_BYTES = 14336  # 7168 values of 16 bits, as in DeepSeek-V3.
 
 @click.command("place-experts")
 @click.argument("file", metavar="FILE")
-@topo_option
+@click.option(
+    "--topo",
+    required=True,
+    metavar="T",
+    help="Use this topology: nodes whose ranks all have links to each other, joined by NICs: dgx-h100:4, mi300x:2, or"
+    " FILE (see synth topo).",
+)
 @click.option(
     "--tokens",
     "nexperts",
@@ -52,7 +59,7 @@ TOKEN_BYTES = 14336  # 7168 values of 16 bits, as in DeepSeek-V3.
 @click.option("--combine-bytes", "result", metavar="SIZE", help="Bytes of a result. Default: those of --bytes.")
 @click.option(
     "--copies",
-    type=click.IntRange(1),
+    type=click.IntRange(1, int(MAX_COPIES)),
     metavar="N",
     help="Scale each layer to N copies from a rank: its tokens × the experts of a token. Default: as the file states.",
 )
@@ -134,6 +141,7 @@ def place_experts_command(
             expert_groups,
             lambda layer: show(f"placing layer {layer + 1} of {count}", None),
         )
+        interrupts.let_finish()
     finally:
         clear_progress()
     document = experts_statement(placed, topology.name, imbalance)
@@ -145,3 +153,5 @@ def place_experts_command(
         click.echo(experts_table(document, None if wide else terminal_width()))
         if out is not None:
             say_fitted(f"wrote {out}: physical_to_logical_map, {len(document['ranks']) * slots} slots a layer")
+    if placed.unsearched:
+        raise SystemExit(130)

@@ -34,6 +34,7 @@ def experts_statement(placed: PlacedExperts, topology: str, imbalance: float) ->
         - layers: For each layer `time_us`, `bound_us`, `gap` (time / bound; None without a bound), `between_nodes` (the
           messages that leave their node / all copies), `imbalance` (load of the most loaded rank / mean) and `proof`
           ("nodes" or "ranks": what the bound's prices are for; "" for none).
+        - unsearched: Number of the last layers, which Ctrl-C left without a search and a bound; usually 0.
         - eplb: `total` and `layers` of EPLB's placement, without bounds.
         - physical_to_logical_map: For each layer the expert in each slot, rank by rank.
     """
@@ -67,6 +68,7 @@ def experts_statement(placed: PlacedExperts, topology: str, imbalance: float) ->
             "gap": _gap(placed.time_us, placed.bound_us),
         },
         "layers": layers,
+        "unsearched": placed.unsearched,
         "eplb": {
             "total": _figures(placed.eplb, copies),
             "layers": [_figures([sent], [amount]) for sent, amount in zip(placed.eplb, copies, strict=True)],
@@ -82,7 +84,7 @@ def engine_file(placed: PlacedExperts) -> dict[str, list[list[int]]]:
 
 
 def _figures(traffic: Sequence[Traffic], copies: Sequence[float]) -> dict[str, float]:
-    """Return the figures of some layers together, without those of the bound."""
+    """Return the figures of some layers in all, without those of the bound."""
     total = sum(copies)
     return {
         "time_us": sum(layer.time_us for layer in traffic),
@@ -99,7 +101,7 @@ def _gap(time_us: float, bound_us: float) -> float | None:
 
 
 def experts_table(document: dict[str, Any], width: int | None = LEAST_WIDTH) -> str:
-    """Return an `experts_statement` as text: heading, this placement beside EPLB's, and the slowest layers.
+    """Return an `experts_statement` as text: heading, this placement and EPLB's, and the slowest layers.
 
     Args:
         document: The statement.
@@ -116,9 +118,9 @@ def experts_table(document: dict[str, Any], width: int | None = LEAST_WIDTH) -> 
         Column("time / bound", gaps),
         Column("EPLB's time", [format_time(other["time_us"]) for _, _, other in shown]),
         Column("between nodes", [f"{row['between_nodes']:.1%}" for _, row, _ in shown], 1),
-        Column("EPLB", [f"{other['between_nodes']:.1%}" for _, _, other in shown], 1),
+        Column("EPLB's share", [f"{other['between_nodes']:.1%}" for _, _, other in shown], 1),
         Column("imbalance", [f"{row['imbalance']:.2f}" for _, row, _ in shown], 2),
-        Column("EPLB", [f"{other['imbalance']:.2f}" for _, _, other in shown], 2),
+        Column("EPLB's imbalance", [f"{other['imbalance']:.2f}" for _, _, other in shown], 2),
     ]
     lines, no_room = fitted(columns, width)
     nnodes, total = max(document["nodes"]) + 1, document["total"]
@@ -130,7 +132,7 @@ def experts_table(document: dict[str, Any], width: int | None = LEAST_WIDTH) -> 
         *lines,
         "",
         "time: dispatch and combine; between nodes: messages that leave their node / all copies; imbalance: load of"
-        " the most loaded rank / mean load",
+        " the most loaded rank / mean load; EPLB's share: its messages between nodes",
     ]
     if total["imbalance"] > document["imbalance_limit"] * (1 + 1e-9):
         over = sum(row["imbalance"] > document["imbalance_limit"] * (1 + 1e-9) for row in layers)
@@ -138,6 +140,13 @@ def experts_table(document: dict[str, Any], width: int | None = LEAST_WIDTH) -> 
             f"{format_count(over, 'layer')} over the allowed imbalance of {document['imbalance_limit']:g}:"
             " more --slots make room for further replicas of heavy experts"
         )
+    if 0 < len(slowest) < len(layers):
+        text.append(f"shown: {len(slowest)} of {len(layers)} layers, the slowest; --json has all")
+    if document["unsearched"]:
+        text.append(
+            f"interrupted: the last {document['unsearched']} of {format_count(len(layers), 'layer')} have EPLB's"
+            " placement and no bound"
+        )
     if no_room:
-        text.append(f"--wide also shows {', '.join(dict.fromkeys(no_room))}")
+        text.append(f"--wide also shows {', '.join(no_room)}")
     return "\n".join(wrapped(text, width))

@@ -25,7 +25,10 @@ _MOST_TICKS = 16  # With NICs of more different rates, sums of ticks could need 
 _MOST_BALANCED = 64  # Nodes up to which the shares of fabrics are balanced, which takes milliseconds a pair.
 _SWEEPS = 8  # Times that each pair of nodes chooses its shares again.
 _LEAST_SHARE = 1e-6  # A fabric with less of a pair's bytes gets none of them.
-_RIGHT = "every two ranks of a node must have a link, and the nodes must be joined by NICs that each serve one send"
+_RIGHT = (
+    "the group must be nodes whose ranks all have links to each other, joined by NICs that each serve one send, such as"
+    " dgx-h100:4"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -435,8 +438,8 @@ class _Lanes:
         ranks = [int(self._net.ranks[np.argmax(self._node_of == node)]) for node in (a, b)]
         if not fabrics:
             raise InputError(
-                f"{self._topology.name}: no NIC joins the nodes of ranks {ranks[0]} and {ranks[1]}; {_RIGHT}, so the"
-                " group must have ranks at the same rail"
+                f"{self._topology.name}: no NIC joins the nodes of ranks {ranks[0]} and {ranks[1]}; {_RIGHT}, and it"
+                " must have ranks at the same rail"
             )
         fabrics = [f for f in fabrics if self.share[a, b, f] > _LEAST_SHARE]
         sides = [[nics[self.fabric[nics] == f] for nics in at.values()] for f in fabrics]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Floats, Ints
+from synth.parallelism.experts.traffic import MAX_COPIES
 from topologies.errors import InputError
 from topologies.text.fields import shown
 from topologies.text.files import origin_of, parse_json, read_bytes, read_text
@@ -18,13 +19,15 @@ MAX_FILE_BYTES = 128 << 20
 MAX_CELLS = 8_000_000  # Layers × ranks × experts; each of them takes work, also where the file has no ranks.
 MAX_LAYERS = 1000
 MAX_EXPERTS = 4096
-MAX_COPIES = 1e15  # Whole numbers up to it are exact.
+LEAST_COPIES = 1e-9  # Of figures above 0, so that their quotients are numbers too.
+_MOST_LINES = 100_000  # Of a text file, with comments.
 _MAGIC = b"\x93NUMPY"
 _HEADER = re.compile(  # As NumPy writes it.
     rb"\{'descr': '([<>|](?:f[248]|[iu][1248]))', 'fortran_order': (True|False), "
     rb"'shape': \(((?:[0-9]{1,10}, ?){0,8}[0-9]{0,10})\), \}\s*"
 )
 _TOKENS_FORM = "whole numbers of shape (layers, tokens, experts of a token)"
+_RANGE = f"from 0 to {MAX_COPIES:g}, and at least {LEAST_COPIES:g} if it is not 0"
 _FORM = "numbers of shape (layers, experts) or (layers, ranks, experts)"
 
 
@@ -39,8 +42,8 @@ def read_histogram(path: str | Path, nranks: int) -> Floats:
         nranks: Number of ranks of the group.
 
     Raises:
-        InputError: The file cannot be read or is too large, an entry is no number, negative or over 10¹⁵, the shape is
-            wrong, or there are no copies at all.
+        InputError: The file cannot be read or is too large, an entry is no number, negative, over 10¹⁵ or
+            between 0 and 10⁻⁹, the shape is wrong, or there are no copies at all.
     """
     table, origin = _read_table(path, "a routing histogram", _FORM)
     return _checked(table, origin, nranks)
@@ -127,14 +130,17 @@ def _checked(table: np.ndarray[Any, Any], origin: str, nranks: int) -> Floats:
             f" {MAX_EXPERTS} experts"
         )
     if table.ndim == 3 and table.shape[1] != nranks:
-        raise InputError(f"{origin}: has {table.shape[1]} ranks in a layer; it must be {nranks}, as the group has")
+        raise InputError(
+            f"{origin}: has {table.shape[1]} ranks in a layer; it must be {nranks}, as the group has; or are these"
+            " tokens? (--tokens N)"
+        )
     _check_cells(origin, layers, experts, nranks)
     copies = table.astype(np.float64)
-    wrong = ~((copies >= 0) & (copies <= MAX_COPIES))
+    wrong = ~((copies == 0) | ((copies >= LEAST_COPIES) & (copies <= MAX_COPIES)))
     if wrong.any():
         place = np.argwhere(wrong)[0].tolist()
         where = ", ".join(f"{axis} {i}" for axis, i in zip(_axes(table.ndim), place, strict=True))
-        raise InputError(f"{origin}: {where}: {copies[tuple(place)]:g} copies; it must be from 0 to {MAX_COPIES:g}")
+        raise InputError(f"{origin}: {where}: {copies[tuple(place)]:g} copies; it must be {_RANGE}")
     if not copies.any():
         raise InputError(f"{origin}: has no copies; some number must be more than 0")
     if table.ndim == 3:
@@ -167,20 +173,36 @@ def _json_table(text: str, origin: str, form: str) -> np.ndarray[Any, Any]:
 def _text_table(text: str, origin: str, form: str) -> np.ndarray[Any, Any]:
     """Return the rows of a text file as a table; InputError where an entry is no number or rows differ in length."""
     rows: list[list[float]] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        content = line.split("#")[0].strip()
+    # Both splits are limited, so that a hostile file of many separators takes no memory.
+    for number, line in enumerate(text.split("\n", _MOST_LINES), start=1):
+        if number > _MOST_LINES or len(rows) > MAX_LAYERS:
+            raise InputError(
+                f"{origin}:{number}: has more lines; it must be a line for each of 1 to {MAX_LAYERS} layers"
+            )
+        content = line.split("#", 1)[0].strip()
         if not content:
             continue
-        items = content.split(",") if "," in content else content.split()
+        items = content.split("," if "," in content else None, MAX_EXPERTS)
+        if len(items) > MAX_EXPERTS:
+            raise InputError(
+                f"{origin}:{number}: has more than {MAX_EXPERTS} numbers; it must be 1 to {MAX_EXPERTS} experts"
+            )
         if rows and len(items) != len(rows[0]):
             raise InputError(f"{origin}:{number}: has {len(items)} numbers, the first row has {len(rows[0])}")
-        try:
-            rows.append([float(item) for item in items])
-        except ValueError:
-            raise InputError(f"{origin}:{number}: holds a text that is no number; it must be {form}") from None
+        rows.append([_number(item, f"{origin}:{number}") for item in items])
     if not rows:
         raise InputError(f"{origin}: is empty; it must be {form}")
     return np.array(rows)
+
+
+def _number(item: str, place: str) -> float:
+    """Return the number of an item of a text file; InputError where it is none."""
+    try:
+        return float(item)
+    except ValueError:
+        raise InputError(
+            f"{place}: {shown(item.strip())} is no number; each line must be the numbers of a layer, without a header"
+        ) from None
 
 
 def _numpy_table(data: bytes, origin: str, form: str) -> np.ndarray[Any, Any]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
-from synth.baselines.eplb import place_as_eplb
+from synth.baselines.eplb import place_as_eplb, place_globally
 from synth.model.collective import Floats, Ints
 from synth.parallelism.experts.bound import Bound, prove
 from synth.parallelism.experts.check import check_placement
@@ -60,10 +61,13 @@ class PlacedExperts:
     Attributes:
         layers: The layers.
         eplb: What the placement of EPLB sends in each layer, by the same model.
+        unsearched: Number of the last layers, for which Ctrl-C left no search: they have EPLB's placement, with
+            another expert where that has one twice on a rank, and no bound.
     """
 
     layers: tuple[PlacedLayer, ...]
     eplb: tuple[Traffic, ...]
+    unsearched: int = 0
 
     @property
     def experts(self) -> Ints:
@@ -100,6 +104,8 @@ def place_experts(
 ) -> PlacedExperts:
     """Place the experts of each layer by itself for the least time of dispatch and combine.
 
+    After Ctrl-C the layers that are left get a placement without a search (see `PlacedExperts.unsearched`).
+
     Args:
         routing: What is to be routed.
         slots: Slots of each rank.
@@ -121,16 +127,39 @@ def place_experts(
         raise InputError(f"imbalance: {imbalance:g} is less than 1 or no number; it must be 1 or more, such as 1.1")
     if expert_groups < 1 or nexperts % expert_groups:
         raise InputError(f"expert groups: {expert_groups} do not divide {nexperts} experts; it must be a divisor")
-    placed = []
-    with Workers() as workers:
-        for layer in range(layers):
-            progress(layer)
-            experts = place_layer(routing, layer, slots, imbalance)
-            load = traffic_of_layer(routing, layer, experts).load
-            rank_load = max(float(load.max()), imbalance * float(load.mean()))
-            placed.append(PlacedLayer(routing, layer, experts, prove(routing, layer, slots, rank_load, workers)))
     eplb = eplb_placement(routing, slots, expert_groups)
-    return PlacedExperts(tuple(placed), tuple(traffic_of_layer(routing, i, experts) for i, experts in enumerate(eplb)))
+    eplb_traffic = tuple(traffic_of_layer(routing, layer, experts) for layer, experts in enumerate(eplb))
+    placed: list[PlacedLayer] = []
+    with Workers() as workers:
+        try:
+            for layer in range(layers):
+                progress(layer)
+                experts = place_layer(routing, layer, slots, imbalance)
+                load = traffic_of_layer(routing, layer, experts).load
+                rank_load = max(float(load.max()), imbalance * float(load.mean()))
+                placed.append(PlacedLayer(routing, layer, experts, prove(routing, layer, slots, rank_load, workers)))
+        except KeyboardInterrupt:
+            searched = len(placed)
+            placed += [_unsearched_layer(routing, layer, eplb[layer]) for layer in range(searched, layers)]
+            return PlacedExperts(tuple(placed), eplb_traffic, layers - searched)
+    return PlacedExperts(tuple(placed), eplb_traffic)
+
+
+def _unsearched_layer(routing: Routing, layer: int, experts: Ints) -> PlacedLayer:
+    """Return EPLB's placement of a layer, without a bound; where a rank has an expert twice, a heavy one replaces it.
+
+    Args:
+        routing: What is to be routed.
+        layer: The layer.
+        experts: EPLB's placement: the expert in each slot, shape (ranks, slots).
+    """
+    heavy_first = np.argsort(-routing.copies[layer].sum(axis=0), kind="stable").tolist()
+    rows = []
+    for row in experts.tolist():
+        held = list(dict.fromkeys(row))
+        lacking = (expert for expert in heavy_first if expert not in held)
+        rows.append(held + list(islice(lacking, len(row) - len(held))))
+    return PlacedLayer(routing, layer, np.array(rows), Bound(0.0, np.inf, "", None, None))
 
 
 def eplb_placement(routing: Routing, slots: int, expert_groups: int) -> Ints:
@@ -142,9 +171,11 @@ def eplb_placement(routing: Routing, slots: int, expert_groups: int) -> Ints:
         expert_groups: Groups of experts; it balances by nodes where these are equal and their number divides it.
     """
     shape = routing.shape
-    has_equal_nodes = len(set(np.diff(shape.node_ptr).tolist())) == 1
-    nnodes = shape.nnodes if has_equal_nodes else expert_groups + 1  # Which divides no number of groups.
-    by_node = place_as_eplb(expert_load(routing.copies), shape.nranks, slots, nnodes, expert_groups)
+    load = expert_load(routing.copies)
+    if len(set(np.diff(shape.node_ptr).tolist())) == 1:
+        by_node = place_as_eplb(load, shape.nranks, slots, shape.nnodes, expert_groups)
+    else:
+        by_node = place_globally(load, shape.nranks, slots)
     placement = np.empty_like(by_node)
     placement[:, shape.node_rank] = by_node
     return placement

@@ -17,6 +17,7 @@ fastest placement counts of those that are about as even as the most even one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +27,9 @@ from synth.model.deadline import check_deadline
 from synth.parallelism.experts.traffic import Routing, traffic_of_layer
 
 _PARTS = (1.0, 0.85, 0.7, 0.5, 0.35, 0.25)  # Limits of a replica's load that are tried, as parts of a rank's.
+# Imbalances that are searched for in a small layer, up to the allowed one.
+_LIMITS = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 3.0, 4.0, 8.0, 16.0)
+_MOST_SMALL = 2048  # Ranks × experts of a small layer.
 _AS_EVEN = 1.02  # A placement is about as even as another one up to this ratio of their imbalances.
 _NEARLY = 1.1  # Ratio to the allowed imbalance up to which moves may still reach it.
 _MOST_EXCHANGES = 80  # Between nodes, in one layer.
@@ -56,9 +60,39 @@ def place_layer(routing: Routing, layer: int, slots: int, imbalance: float) -> I
     starts = [(routing.copies_of_nodes(layer), nodes)]
     if shape.nnodes == 1:  # Each rank is then also tried as a node of its own, for experts near their sources.
         starts.append((routing.copies[layer], list(np.arange(shape.nranks)[:, None])))
-    rank_load = imbalance * float(routing.copies[layer].sum()) / shape.nranks
     best: tuple[float, float, Ints] | None = None
+    for limit in _limits(routing, imbalance):
+        for candidate in _candidates(routing, layer, slots, limit, starts):
+            if best is None or _is_better(candidate, best, imbalance):
+                best = candidate
+    assert best is not None
+    return best[2]
+
+
+def _limits(routing: Routing, imbalance: float) -> Sequence[float]:
+    """Return the imbalances to search for, of which a looser limit on small layers has all that a stricter one has.
+
+    A search for a stricter limit may give the fastest placement by chance, and takes little time in a small layer.
+    """
+    _, nranks, nexperts = routing.copies.shape
+    return [limit for limit in _LIMITS if limit <= imbalance] if nranks * nexperts <= _MOST_SMALL else [imbalance]
+
+
+def _candidates(
+    routing: Routing, layer: int, slots: int, imbalance: float, starts: list[tuple[Floats, list[Ints]]]
+) -> Iterator[tuple[float, float, Ints]]:
+    """Yield rated placements of a layer, until those of some limit of a replica's load keep to the imbalance.
+
+    Args:
+        routing: What is to be routed.
+        layer: The layer.
+        slots: Slots of each rank.
+        imbalance: Most load of a rank / mean load that a placement should have.
+        starts: Copies from each node to each expert, and ranks of each node, for each division into nodes.
+    """
+    rank_load = imbalance * float(routing.copies[layer].sum()) / routing.shape.nranks
     for part in _PARTS:
+        least = np.inf
         for copies, members in starts:
             check_deadline()
             layout = _Layout(copies, members, slots)
@@ -70,17 +104,13 @@ def place_layer(routing: Routing, layer: int, slots: int, imbalance: float) -> I
             if candidates[0][0] <= _NEARLY * imbalance or part == _PARTS[-1]:
                 layout.move(rank_load, part * rank_load)
                 candidates.append(_rated(routing, layer, layout.pack()))
-            if routing.tokens is not None and shape.nnodes > 1:
+            if routing.tokens is not None and routing.shape.nnodes > 1:
                 layout.gather(routing.tokens[layer, ::2])
                 candidates.append(_rated(routing, layer, layout.pack()))
-            for candidate in candidates:
-                if best is None or _is_better(candidate, best, imbalance):
-                    best = candidate
-        assert best is not None
-        if best[0] <= imbalance * (1 + _SLACK):
-            return best[2]
-    assert best is not None
-    return best[2]
+            yield from candidates
+            least = min(least, *(candidate[0] for candidate in candidates))
+        if least <= imbalance * (1 + _SLACK):
+            return
 
 
 def _rated(routing: Routing, layer: int, placement: Ints) -> tuple[float, float, Ints]:
@@ -319,8 +349,10 @@ class _Layout:
         most = np.maximum(load, _AS_EVEN * load.sum() * self.ranks / self.ranks.sum())
         single = self.count.sum(axis=0) == 1
         home = np.where(single, self.count.argmax(axis=0), -1)
-        needs = _Needs(tokens, home, len(self.copies))
         experts = np.flatnonzero(single)
+        if not len(experts):
+            return
+        needs = _Needs(tokens, home, len(self.copies))
         is_tried = np.zeros((len(experts), len(experts)), dtype=bool)
         for _ in range(_MOST_GATHERED):
             place, weight = home[experts], self.total[experts]
@@ -391,8 +423,8 @@ class _Needs:
         """Add what some tokens say of moves to `gain`, or take it away."""
         tokens, count = self._tokens[rows], self._count[rows]
         home = self.home[tokens]
-        is_alone = np.take_along_axis(count, np.maximum(home, 0), axis=1) == 1
-        change = (is_alone & (home >= 0))[:, :, None].astype(np.int64) - (count == 0)[:, None]
+        is_last = np.take_along_axis(count, np.maximum(home, 0), axis=1) == 1
+        change = (is_last & (home >= 0))[:, :, None].astype(np.int64) - (count == 0)[:, None]
         np.add.at(self.gain, tokens.reshape(-1), sign * change.reshape(-1, self._nnodes))
 
 

@@ -26,7 +26,9 @@ import numpy as np
 
 from synth.engines.skewed.shape import Shape
 from synth.model.collective import Floats, Ints
+from topologies.errors import InputError
 
+MAX_COPIES = 1e15  # From a rank to an expert; whole numbers up to it are exact.
 _BLOCK = 8192  # Tokens that are counted at a time.
 
 
@@ -128,10 +130,20 @@ def copies_between(shape: Shape, copies: Floats, placement: Ints) -> Floats:
 
 
 def scaled(routing: Routing, copies: float) -> Routing:
-    """Return a routing with so many copies from a rank in the mean, in each layer that has any."""
+    """Return a routing with so many copies from a rank in the mean, in each layer that has any.
+
+    Raises:
+        InputError: A figure is then over the limit.
+    """
     sums = routing.copies.sum(axis=(1, 2), keepdims=True)
-    factor = np.divide(copies * routing.shape.nranks, sums, out=np.zeros_like(sums), where=sums > 0)
-    return replace(routing, copies=routing.copies * factor)
+    with np.errstate(over="ignore", invalid="ignore"):
+        factor = np.divide(copies * routing.shape.nranks, sums, out=np.zeros_like(sums), where=sums > 0)
+        figures = routing.copies * factor
+    if not (figures <= MAX_COPIES).all():
+        raise InputError(
+            f"--copies: {copies:g} from a rank give an expert over {MAX_COPIES:g} copies; it must be fewer"
+        )
+    return replace(routing, copies=figures)
 
 
 def messages_per_copy(shape: Shape, placement: Ints, tokens: Ints, nexperts: int) -> Floats:

@@ -58,7 +58,7 @@ class Parts:
     combine_bytes: float
 
     def needed(self, rank_load: float) -> tuple[Ints, Ints]:
-        """Return the replicas that a part with an expert needs (parts, experts), and all parts together (experts,).
+        """Return the replicas that a part with an expert needs (parts, experts), and that an expert needs (experts,).
 
         Args:
             rank_load: Largest load of a rank in copies, more than 0; may be infinite.

@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from synth.model.collective import Ints
 from synth.parallelism.experts.check import check_placement
+from synth.parallelism.experts.search import place_layer
+from synth.parallelism.experts.traffic import Routing
 from tests.synth.app.cli.calling import Call
 
 ASKED = ("place-experts", "counts.json", "--topo", "dgx-h100:2")
@@ -82,6 +85,49 @@ def test_groups_of_experts_choose_the_policy_of_eplb(synth: Call, counts: np.nda
     assert by_nodes["eplb"]["total"]["between_nodes"] == pytest.approx(0.5)
     assert globally["eplb"]["total"]["between_nodes"] < 0.5
     assert by_nodes["total"] == globally["total"]
+
+
+def test_after_an_interruption_the_file_is_written(
+    synth: Call, working_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = np.random.default_rng(0).integers(1, 1000, (3, 16))
+    counts[2] = [10**6] + [1] * 15  # EPLB has its heavy expert twice on a rank.
+    (working_folder / "counts.json").write_text(json.dumps(counts.tolist()))
+    whole = json.loads(synth(*ASKED, "--slots", "2", "--json").out)
+
+    def interrupted(routing: Routing, layer: int, slots: int, imbalance: float) -> Ints:
+        if layer == 1:
+            raise KeyboardInterrupt
+        return place_layer(routing, layer, slots, imbalance)
+
+    monkeypatch.setattr("synth.parallelism.experts.placement.place_layer", interrupted)
+    answer = synth(*ASKED, "--slots", "2", "-o", "experts.json")
+    assert answer.code == 130
+    assert "interrupted: the last 2 of 3 layers have EPLB's placement" in answer.flat
+    loaded = json.loads((working_folder / "experts.json").read_text())["physical_to_logical_map"]
+    for row in loaded:
+        check_placement(np.array(row).reshape(16, 2), 16, 2, 16)
+    document = json.loads(synth(*ASKED, "--slots", "2", "--json").out)
+    assert (document["unsearched"], whole["unsearched"]) == (2, 0)
+    assert document["layers"][0] == whole["layers"][0]
+    for layer, eplb in zip(document["layers"][1:], document["eplb"]["layers"][1:], strict=True):
+        assert layer["time_us"] <= eplb["time_us"] * (1 + 1e-9)
+        assert (layer["bound_us"], layer["gap"]) == (0, None)
+    assert document["total"]["bound_us"] <= document["total"]["time_us"]
+
+
+def test_the_table_states_which_layers_it_shows_and_has_unique_titles(synth: Call, working_folder: Path) -> None:
+    counts = np.random.default_rng(0).integers(1, 1000, (8, 16))
+    (working_folder / "counts.json").write_text(json.dumps(counts.tolist()))
+    answer = synth(*ASKED, "--slots", "2", "--wide")
+    assert "shown: 6 of 8 layers, the slowest; --json has all" in answer.flat
+    assert len(re.findall("^layer ", answer.out, re.MULTILINE)) == 6
+    titles = re.split("  +", answer.out.splitlines()[2].strip())
+    assert len(set(titles)) == len(titles) == 7
+    narrow = synth(*ASKED, "--slots", "2")
+    missing = re.search("--wide also shows (.*)", narrow.flat)
+    assert missing
+    assert set(missing[1].split(", ")) <= set(titles)
 
 
 @pytest.mark.parametrize(

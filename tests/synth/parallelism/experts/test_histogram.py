@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from io import BytesIO
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def test_sources_are_kept(tmp_path: Path) -> None:
         written(tmp_path, "h.json", json.dumps(table.tolist())),
     ):
         assert np.array_equal(read_histogram(path, 4), table)
-        with pytest.raises(InputError, match="has 4 ranks in a layer; it must be 8"):
+        with pytest.raises(InputError, match=r"has 4 ranks in a layer; it must be 8.*tokens. \(--tokens N\)"):
             read_histogram(path, 8)
 
 
@@ -88,9 +89,12 @@ def test_sources_are_kept(tmp_path: Path) -> None:
         ("h.json", "[" + "[1]," * 1000 + "[1]]", "has 1001 layers"),
         ("h.csv", "", "is empty"),
         ("h.csv", "1,2\n3\n", ":2: has 1 numbers, the first row has 2"),
-        ("h.csv", "1,x\n", ":1: holds a text that is no number"),
+        ("h.csv", "1,2\n1,x\n", ":2: 'x' is no number; .*must be .* without a header"),
+        ("h.csv", "1e-320, 1e-310, 0, 0\n", "layer 0, expert 0: 9.*e-321 copies; it must be .*at least 1e-09"),
+        ("h.csv", "1\n" * 1002, "has more lines; it must be"),
+        ("h.csv", "#\n" * 100_000 + "1\n", "has more lines; it must be"),
         ("h.csv", "1,nan\n", "layer 0, expert 1: nan copies"),
-        ("h.csv", ",".join(["1"] * 4097), "has 1 layers and 4097 experts"),
+        ("h.csv", ",".join(["1"] * 4097), ":1: has more than 4096 numbers; it must be"),
         ("h.csv", numpy_file(TABLE), "is a binary file"),
         ("h.npy", numpy_file(TABLE)[:-1], "states 6 values in 47 bytes"),
         ("h.npy", numpy_header("(99999999, 99999999)"), "in 0 bytes"),
@@ -126,6 +130,18 @@ def test_tokens_are_read(tmp_path: Path) -> None:
         written(tmp_path, "t.npy", numpy_file(np.array(tokens, dtype=float))),
     ):
         assert read_tokens(path, 4, 8).tolist() == tokens
+
+
+@pytest.mark.parametrize("separator", [",", " ", "\n", "#\n"])
+def test_many_separators_take_little_memory(tmp_path: Path, separator: str) -> None:
+    path = written(tmp_path, "h.csv", f"1{separator}" * 500_000 + "1")
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match="has more"):
+            read_histogram(path, 4)
+        assert tracemalloc.get_traced_memory()[1] < 12 * path.stat().st_size
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from synth.parallelism.experts.check import check_placement
-from synth.parallelism.experts.placement import PlacedLayer, fewest_slots, most_slots, place_experts
+from synth.parallelism.experts.placement import PlacedExperts, PlacedLayer, fewest_slots, most_slots, place_experts
 from synth.parallelism.experts.traffic import Routing, routing_of_tokens, traffic_of_layer
 from tests.synth.parallelism.experts.routings import (
     THREE_BY_ONE,
@@ -70,8 +70,8 @@ def test_placements_are_right_and_repeatable(
         assert layer.bound.time_us <= layer.traffic.time_us * (1 + 1e-9)
         assert layer.traffic.load.max() <= layer.bound.rank_load * (1 + 1e-9)
     # Layers are placed independently of each other.
-    alone = place_experts(routing_of(routing.shape, routing.copies[1:2]), slots)
-    assert np.array_equal(alone.experts[0], placed.experts[1])
+    second_layer = place_experts(routing_of(routing.shape, routing.copies[1:2]), slots)
+    assert np.array_equal(second_layer.experts[0], placed.experts[1])
 
 
 def test_copies_of_zero_and_huge_and_tiny_numbers() -> None:
@@ -97,6 +97,18 @@ def test_the_imbalance_is_kept_where_slots_allow_it() -> None:
     for imbalance in (1.05, 1.5):
         placed = place_experts(routing, 9, imbalance)
         assert all(layer.traffic.imbalance <= imbalance for layer in placed.layers)
+
+
+def test_a_looser_limit_is_never_slower() -> None:
+    for seed in range(3):
+        routing = random_routing(small_shape(None, "dgx-h100:2"), 2, 16, seed, by_source=False)
+        previous: PlacedExperts | None = None
+        for imbalance in (1.0, 1.1, 1.17, 1.5, 3.0):
+            placed = place_experts(routing, 2, imbalance)
+            if previous is not None:
+                for layer, stricter in zip(placed.layers, previous.layers, strict=True):
+                    assert layer.traffic.time_us <= stricter.traffic.time_us * (1 + 1e-9)
+            previous = placed
 
 
 @pytest.mark.parametrize(("topology", "slots"), [("dgx-h100:4", 9), ("dgx-b200:2", 18)])
@@ -151,3 +163,11 @@ def test_small_samples_of_tokens_are_placed() -> None:
     for tokens in (1, 2, 3):
         placed = place_experts(token_routing(small_shape(), tokens, 6, 2, tokens), 2)
         assert placed.bound_us <= placed.time_us * (1 + 1e-9)
+
+
+def test_nothing_crosses_where_each_node_holds_every_expert() -> None:
+    draw = np.random.default_rng(0)
+    tokens = np.stack([draw.permutation(16)[:2] for _ in range(400)])[None]
+    routing = routing_of_tokens(small_shape(None, "dgx-h100:2"), tokens, 16, 7168.0, 7168.0)
+    placed = place_experts(routing, 2)
+    assert placed.layers[0].traffic.between_nodes == 0

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from synth.engines.skewed.planner import Planner
-from synth.parallelism.experts.traffic import Routing, copies_between, exchange_us, messages_per_copy, traffic_of_layer
+from synth.parallelism.experts.traffic import (
+    Routing,
+    copies_between,
+    exchange_us,
+    messages_per_copy,
+    scaled,
+    traffic_of_layer,
+)
 from tests.synth.parallelism.experts.routings import (
     THREE_BY_ONE,
     TWO_BY_TWO,
@@ -19,6 +26,7 @@ from tests.synth.parallelism.experts.routings import (
     small_shape,
     token_routing,
 )
+from topologies.errors import InputError
 
 
 def routed_by_hand(node: list[int], copies: list[list[int]], held: list[set[int]]) -> list[list[Fraction]]:
@@ -105,8 +113,18 @@ def test_whole_tokens_send_no_more_than_their_copies() -> None:
         assert whole.time_us < copies.time_us
         assert whole.between_nodes < copies.between_nodes
         assert np.array_equal(whole.load, copies.load)
-        alone = token_routing(small_shape(), 40, 6, 1, seed)
-        blind = Routing(alone.shape, alone.copies, alone.dispatch_bytes, alone.combine_bytes)
-        assert traffic_of_layer(alone, 0, placement).time_us == pytest.approx(
+        single_copies = token_routing(small_shape(), 40, 6, 1, seed)
+        blind = Routing(
+            single_copies.shape, single_copies.copies, single_copies.dispatch_bytes, single_copies.combine_bytes
+        )
+        assert traffic_of_layer(single_copies, 0, placement).time_us == pytest.approx(
             traffic_of_layer(blind, 0, placement).time_us
         )
+
+
+@pytest.mark.parametrize("counts", [(1e-320, 1e-310, 0, 0), (1.0, 0, 0, 0)])
+def test_scaled_figures_are_limited(counts: tuple[float, ...]) -> None:
+    routing = even_routing(small_shape(), np.array([counts]))
+    with pytest.raises(InputError, match=r"--copies: .*it must be fewer"):
+        scaled(routing, 2e15)
+    assert scaled(even_routing(small_shape(), np.ones((1, 4))), 1e15).copies.max() <= 1e15
