@@ -95,8 +95,12 @@ def _commands() -> list[tuple[str, str]]:
 
 
 def _quickly(arguments: list[str]) -> list[str]:
-    """Return the words of a command with a budget of at most one second where it states one."""
-    if "--budget" not in arguments:
+    """Return the words of a command with a budget of one second where it states one.
+
+    A command that states a folder keeps its budget: later commands read its files, which a vendor library may make
+    needless if the search is short.
+    """
+    if "--budget" not in arguments or "--out" in arguments:
         return arguments
     place = arguments.index("--budget") + 1
     return [*arguments[:place], "1s", *arguments[place + 1 :]]

@@ -75,8 +75,8 @@ def sweep(
     """Compare variants of a network: time, proved bound and cost of collectives on each.
 
     \b
-    synth sweep allgather --topo 'torus:{x}x2' --vary x=2,3 --budget 1s
-    synth sweep allreduce,alltoall --topo 'ring:4,bw={bw}' --vary bw=25,50 --size 1M --cost 'bw*ranks' --budget 1s
+    synth sweep allgather --topo 'torus:{x}x2' --vary x=2,3
+    synth sweep alltoall --topo 'ring:4,bw={bw}' --vary bw=25,50 --cost 'bw*4'
     """
     if plot is not None:
         check_figure(plot)
