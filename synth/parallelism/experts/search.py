@@ -125,8 +125,12 @@ def _rated(routing: Routing, layer: int, placement: Ints) -> tuple[float, float,
 
 
 def _is_better(candidate: tuple[float, float, Ints], best: tuple[float, float, Ints], imbalance: float) -> bool:
-    """Return whether a rated placement is better: faster if both keep to the imbalance or are about as even."""
-    as_even = max(imbalance * (1 + _SLACK), _AS_EVEN * min(candidate[0], best[0]))
+    """Return whether a rated placement is better: faster if both keep to the imbalance or are about as even.
+
+    One that keeps to it is better than one that does not; placements are about as even only where neither does.
+    """
+    limit, least = imbalance * (1 + _SLACK), min(candidate[0], best[0])
+    as_even = limit if least <= limit else _AS_EVEN * least
     return (candidate[0] > as_even, candidate[1]) < (best[0] > as_even, best[1])
 
 
