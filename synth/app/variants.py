@@ -10,6 +10,7 @@ import math
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -258,7 +259,8 @@ class Sweep:
                         for number in same:
                             self._take(number, refused=done.why or "the answer of a worker did not pass its check")
                     else:
-                        cache.put(done.task.key, done.answer)
+                        with suppress(OSError):  # A folder that cannot be written keeps nothing.
+                            cache.put(done.task.key, done.answer)
                     report(len(self.times), len(self.questions))
         except KeyboardInterrupt:
             self.interrupted = True
