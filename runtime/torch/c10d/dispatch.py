@@ -292,10 +292,12 @@ class Dispatcher:
     def _describe(self, operation: TorchOperation, size_bytes: int, kind: Any, opts: Any) -> str:
         """Return the text of a call for errors, the same on all ranks, such as "allreduce sum, 8 bytes of float32".
 
-        Ranks are those of the whole job. `kind` is torch's type of the elements; `opts` must not be None.
+        It has no size where ranks may have blocks of other sizes. Ranks are those of the whole job. `kind` is torch's
+        type of the elements; `opts` must not be None.
         """
         reduced = f" {reduction_of(opts.reduceOp)}" if operation.kind.reduces else ""
-        return f"{operation.kind.name}{reduced}{self._root(operation, opts)}, {size_bytes} bytes of {type_text(kind)}"
+        size = " of blocks" if operation.uneven else f", {size_bytes} bytes"
+        return f"{operation.kind.name}{reduced}{self._root(operation, opts)}{size} of {type_text(kind)}"
 
     def _root(self, operation: TorchOperation, opts: Any) -> str:
         """Return " of root N", with the root as the whole job numbers it, or "" for a collective without a root."""
