@@ -24,14 +24,15 @@ from topologies.errors import InputError, TooManySends
 _LEAST_BUDGET_S = 8.0  # The shortest budget for which there are first programs: a shorter search needs its time.
 _USUAL_BYTES = 64 << 10  # The message size at which the first program is the fastest, if the question names none.
 _RING_RANKS = 8  # The most ranks among which rings are sought, which takes long among many.
+_MOST_RANKS = 32  # The most ranks: among 72, sends to all others are made and lowered for seconds.
 _MOST_S = 0.2  # The longest estimated time to lower one first program and to write its file, in seconds.
 
 
 def first_result(question: Question, executor: Executor | None) -> SearchResult:
     """Return programs of algorithms that others run, with a first bound, as the result of a search that is to come.
 
-    There are no ranges if the answer must have a pinned shape or comes from a named engine, if the budget is short or
-    programs take long, or if the executor can hold none of the algorithms.
+    There are no ranges if the answer must have a pinned shape or comes from a named engine, if the budget is short,
+    ranks are many or programs take long, or if the executor can hold none of the algorithms.
 
     Args:
         question: The question.
@@ -42,7 +43,7 @@ def first_result(question: Question, executor: Executor | None) -> SearchResult:
     if executor is None or options.pinned or options.engine != AUTO or options.budget_s < _LEAST_BUDGET_S:
         return result
     most_sends = int(_MOST_S / (executor.writing * executor.send_s))
-    if estimated_sends(problem) > most_sends:
+    if problem.nranks > _MOST_RANKS or estimated_sends(problem) > most_sends:
         return result
     size = options.size or _USUAL_BYTES
     offers = [
