@@ -176,8 +176,8 @@ class Programs:
         representatives of the algorithm's translations, and a small share of all sends for writing the images. Of sends
         that a switch sums or multicasts, every few members count as one.
         """
-        sends = len(algorithm.schedule)
-        if not ordinary(net := algorithm.problem.network, link := algorithm.schedule.link):
+        sends, net, link = len(algorithm.schedule), algorithm.problem.network, algorithm.schedule.link
+        if not ordinary(net, link):
             return max(sends, int(np.diff(net.pairs.ptr)[link].sum()) // _MEMBERS_OF_SEND)
         if algorithm.problem.quotient is not None or FORMATS[self.target.format].holds_program:
             return sends

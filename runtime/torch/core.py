@@ -408,14 +408,10 @@ class Core:
             """Count the call, with what served it and its seconds."""
             counters.count(call.collective, served_by, call.size_bytes, reason, len(self.ranks))(seconds)
 
-        on = f", {DIRECT}"
-        if agrees:  # Ranks that compare their calls notice that they know other sizes.
-            on = (
-                ", agreed"
-                if stated is None
-                else f", known sizes {hashlib.sha256(repr(stated).encode()).hexdigest()[:16]}"
-            )
-        issued = self.issue(call, text, on)
+        # Ranks that compare their calls notice that they know other sizes.
+        digest = "" if stated is None else hashlib.sha256(repr(stated).encode()).hexdigest()[:16]
+        knowledge = f"known sizes {digest}" if digest else "agreed"
+        issued = self.issue(call, text, f", {knowledge if agrees else DIRECT}")
         return self._start(issued, record, work, buffers.outputs, "sum", terms)
 
     def _stated_sizes(self, call: TableCall, blocks: Blocks) -> Sizes | None:

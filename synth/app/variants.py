@@ -189,9 +189,9 @@ def _cost_of(formula: str | None, values: Mapping[str, str], nranks: int) -> flo
 
 
 def unbeaten(results: Sequence[VariantTime]) -> set[int]:
-    """Return the numbers of the results that no variant beats: none is as fast and as cheap, and better in one of both.
+    """Return the numbers of the results that no other beats: being better in time or cost, and as good in the other.
 
-    Results of the same collective and size are compared. Without costs, all cost the same; one without an answer is
+    Results of the same collective and size are compared. Without costs, all cost the same. A result without a time is
     always beaten.
     """
     figures: dict[tuple[str, int], list[tuple[float, float, int]]] = {}

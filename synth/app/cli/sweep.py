@@ -85,10 +85,12 @@ def sweep(
     if unequal := next((name for name in names if find_kind(name).even), None):
         raise InputError(f"{unequal}: has a size of its own for each block; sweep takes collectives of equal blocks")
     sizes = list(dict.fromkeys(parse_sweep(size, "--size")))
-    parameters = [parse_parameter(text) for text in vary]
-    if len(dict(parameters)) < len(parameters):
-        raise InputError(f"--vary: {parameters[-1][0]} is given more than once; list all its values in one --vary")
-    variants = make_variants(topo, dict(parameters), cost, costs)
+    parameters: dict[str, list[str]] = {}
+    for name, values in map(parse_parameter, vary):
+        if name in parameters:
+            raise InputError(f"--vary: {name} is given more than once; list all its values in one --vary")
+        parameters[name] = values
+    variants = make_variants(topo, parameters, cost, costs)
     if len(variants) * len(names) * len(sizes) > _MOST_QUESTIONS:
         raise InputError(f"--vary, --size: more than {_MOST_QUESTIONS} questions; give fewer values")
     pool = pool_of(on, jobs)

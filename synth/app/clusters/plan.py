@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from emit.targets import TARGETS
 from synth.app.clusters.cluster import Cluster, ClusterGroup, targets_of
@@ -259,11 +259,12 @@ def task_key(task: Task, form: str) -> str:
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:40]
 
 
+@lru_cache(maxsize=8)
 def _form(topology: Topology, group: tuple[int, ...], relays: tuple[int, ...] = ()) -> bytes:
     """Return a digest (32 bytes) of all that a group's answers depend on but names.
 
     That is the network of the group and its relays, and what the models of vendor libraries use. With costs on, the
-    networks of all protocols count.
+    networks of all protocols count. The latest 8 are kept, as a sweep asks for one network at every size.
     """
     ranks = (*group, *relays)
     names = protocols_of(topology) if topology.protocol == ANY else [topology.protocol]

@@ -233,32 +233,36 @@ class _Layout:
         for _ in range(_MOST_EXCHANGES):
             heights = _eighth(figures).sum(axis=0)
             node = int(np.argmax(np.where(is_done, -1.0, heights)))
-            mine, theirs = np.flatnonzero(home == node), np.flatnonzero((home >= 0) & (home != node))
+            own_experts, other_experts = np.flatnonzero(home == node), np.flatnonzero((home >= 0) & (home != node))
             if is_done[node]:
                 return
             is_done[node] = True
-            if not len(mine) or not len(theirs):
+            if not len(own_experts) or not len(other_experts):
                 continue
-            other = home[theirs]
+            their_node = home[other_experts]
             gain = (
                 heights[node]
-                + heights[other]
+                + heights[their_node]
                 - sum(
-                    _eighth((figures[i, node] - adds[i, node, mine])[:, None] + adds[i, node, theirs])
-                    + _eighth(figures[i, other] - adds[i, other, theirs] + adds[i][:, mine].T[:, other])
+                    _eighth((figures[i, node] - adds[i, node, own_experts])[:, None] + adds[i, node, other_experts])
+                    + _eighth(
+                        figures[i, their_node]
+                        - adds[i, their_node, other_experts]
+                        + adds[i][:, own_experts].T[:, their_node]
+                    )
                     for i in range(3)
                 )
             )
             best = np.unravel_index(np.argmax(gain), gain.shape)
             if gain[best] <= _LEAST_GAIN * heights.sum():
                 continue
-            given, taken = int(mine[best[0]]), int(theirs[best[1]])
-            partner = int(home[taken])
-            figures[:, node] += adds[:, node, taken] - adds[:, node, given]
-            figures[:, partner] += adds[:, partner, given] - adds[:, partner, taken]
-            self.count[[node, partner], [given, taken]] = 0
-            self.count[[node, partner], [taken, given]] = 1
-            home[given], home[taken] = partner, node
+            leaving, coming = int(own_experts[best[0]]), int(other_experts[best[1]])
+            partner = int(home[coming])
+            figures[:, node] += adds[:, node, coming] - adds[:, node, leaving]
+            figures[:, partner] += adds[:, partner, leaving] - adds[:, partner, coming]
+            self.count[[node, partner], [leaving, coming]] = 0
+            self.count[[node, partner], [coming, leaving]] = 1
+            home[leaving], home[coming] = partner, node
             is_done[:] = False
 
     def move(self, rank_load: float, most: float) -> None:
@@ -290,17 +294,17 @@ class _Layout:
             score = changes @ sums**7
             score[is_wrong] = np.inf
             best = np.argpartition(score, keep - 1, axis=2)[:, :, :keep]
-            there, back = best[a, b], best[b, a]
-            both = changes[a[:, None], b[:, None], there][:, :, None] + changes[b[:, None], a[:, None], back][:, None]
-            height = _eighth(sums + both).sum(axis=3)
-            height[is_wrong[a[:, None], b[:, None], there]] = np.inf
+            forth, back = best[a, b], best[b, a]
+            change = changes[a[:, None], b[:, None], forth][:, :, None] + changes[b[:, None], a[:, None], back][:, None]
+            height = _eighth(sums + change).sum(axis=3)
+            height[is_wrong[a[:, None], b[:, None], forth]] = np.inf
             height[np.broadcast_to(is_wrong[b[:, None], a[:, None], back][:, None], height.shape)] = np.inf
-            height[there[:, :, None] == back[:, None]] = np.inf
+            height[forth[:, :, None] == back[:, None]] = np.inf
             pair, x, y = np.unravel_index(np.argmin(height), height.shape)
             if not height[pair, x, y] < _eighth(sums).sum() * (1 - _LEAST_GAIN):
                 return
-            sums = sums + both[pair, x, y]
-            moved = np.array([there[pair, x], back[pair, y]])
+            sums = sums + change[pair, x, y]
+            moved = np.array([forth[pair, x], back[pair, y]])
             for expert, source, goal in zip(moved, (a[pair], b[pair]), (b[pair], a[pair]), strict=True):
                 self.count[:, expert] += np.arange(nnodes) == goal
                 self.count[:, expert] -= np.arange(nnodes) == source
@@ -467,36 +471,38 @@ def _packed(share: Floats, count: Ints, nranks: int, slots: int) -> Ints:
         nranks: Number of ranks.
         slots: Slots of each rank.
     """
-    held: list[list[int]] = [[] for _ in range(nranks)]
+    experts_of_rank: list[list[int]] = [[] for _ in range(nranks)]
     load, full = [0.0] * nranks, float("inf")
     shares = share.tolist()
     for e in np.argsort(-share, kind="stable").tolist():
         for _ in range(int(count[e])):
             # Full ranks have an infinite load.
-            open_load = [full if len(h) == slots or e in h else x for h, x in zip(held, load, strict=True)]
+            open_load = [full if len(h) == slots or e in h else x for h, x in zip(experts_of_rank, load, strict=True)]
             rank = open_load.index(min(open_load))
             if open_load[rank] == full:
-                rank = _make_room(held, load, shares, e, slots)
-            held[rank].append(e)
+                rank = _make_room(experts_of_rank, load, shares, e, slots)
+            experts_of_rank[rank].append(e)
             load[rank] += shares[e]
-    placed = np.array(held, dtype=np.int64)
+    placed = np.array(experts_of_rank, dtype=np.int64)
     _level(placed, share)
     return placed
 
 
-def _make_room(held: list[list[int]], load: list[float], shares: list[float], expert: int, slots: int) -> int:
+def _make_room(
+    experts_of_rank: list[list[int]], load: list[float], shares: list[float], expert: int, slots: int
+) -> int:
     """Move a light replica to a rank with room, and return the rank without `expert` that has room then."""
-    donors = sorted((r for r in range(len(held)) if expert not in held[r]), key=load.__getitem__)
-    goals = [r for r in range(len(held)) if len(held[r]) < slots]
+    donors = sorted((r for r in range(len(experts_of_rank)) if expert not in experts_of_rank[r]), key=load.__getitem__)
+    goals = [r for r in range(len(experts_of_rank)) if len(experts_of_rank[r]) < slots]
     donor, goal, moved = next(
         (donor, goal, e)
         for donor in donors
         for goal in goals
-        for e in sorted(held[donor], key=shares.__getitem__)
-        if e not in held[goal]
+        for e in sorted(experts_of_rank[donor], key=shares.__getitem__)
+        if e not in experts_of_rank[goal]
     )
-    held[donor].remove(moved)
-    held[goal].append(moved)
+    experts_of_rank[donor].remove(moved)
+    experts_of_rank[goal].append(moved)
     load[donor] -= shares[moved]
     load[goal] += shares[moved]
     return donor
@@ -512,15 +518,15 @@ def _level(placed: Ints, share: Floats) -> None:
     load = share[placed].sum(axis=1)
     for _ in range(_MOST_SWAPS if len(placed) > 1 else 0):
         rank = int(np.argmax(load))
-        given = placed[rank]
+        own_experts = placed[rank]
         # By the slot of this rank, the other rank, and its slot.
-        gain = share[given][:, None, None] - share[placed]
+        gain = share[own_experts][:, None, None] - share[placed]
         larger = np.maximum(load[rank] - gain, load[:, None] + gain)
-        is_same = placed[:, :, None] == given  # (ranks, slots, slots of this rank)
+        is_same = placed[:, :, None] == own_experts  # (ranks, slots, slots of this rank)
         is_twice = is_same.any(axis=1).T[:, :, None] | is_same.any(axis=2)
         larger[is_twice] = np.inf
-        slot, other, other_slot = np.unravel_index(np.argmin(larger), larger.shape)
-        if not larger[slot, other, other_slot] < load[rank] * (1 - _SLACK):
+        slot, peer, peer_slot = np.unravel_index(np.argmin(larger), larger.shape)
+        if not larger[slot, peer, peer_slot] < load[rank] * (1 - _SLACK):
             return
-        load[[rank, other]] += np.array([-1.0, 1.0]) * gain[slot, other, other_slot]
-        placed[rank, slot], placed[other, other_slot] = placed[other, other_slot], placed[rank, slot]
+        load[[rank, peer]] += np.array([-1.0, 1.0]) * gain[slot, peer, peer_slot]
+        placed[rank, slot], placed[peer, peer_slot] = placed[peer, peer_slot], placed[rank, slot]

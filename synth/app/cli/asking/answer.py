@@ -80,23 +80,23 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     check_writable(folder, question.settings.name)
     if exposed := cache.exposed():
         warn(f"warning: {exposed}, so every answer of it is checked; chmod go-w keeps other users out")
-    if cache.folder is None:
+    keep, first = None, list[IndexEntry]()
+    if cache.folder is not None:
+        key = answer_key(question, command.proof)
+        try:
+            cached = take_answer(cache, key, folder, question)
+        except InputError as error:
+            cached = None
+            clear_progress()
+            warn(f"warning: {error}")
+        if cached is not None:
+            return partial(report, cached.result, cached_answer=cached)
+        keep = partial(keep_answer, cache, key)
+    if entries_of_question(existing_entries(folder), question):
+        keep = None  # What is written then is not the answer of this search only.
+    else:
         first, progress = _write_first(command, folder, question, progress)
-        return partial(report, find_answer(question, workers, progress), first=first)
-    key = answer_key(question, command.proof)
-    try:
-        cached = take_answer(cache, key, folder, question)
-    except InputError as error:
-        cached = None
-        clear_progress()
-        warn(f"warning: {error}")
-    if cached is not None:
-        return partial(report, cached.result, cached_answer=cached)
-    # If the library has files for the question already, the written files are not the answer of this search only.
-    is_kept = not entries_of_question(existing_entries(folder), question)
-    first, progress = _write_first(command, folder, question, progress)
-    result = find_answer(question, workers, progress)
-    return partial(report, result, first=first, keep=partial(keep_answer, cache, key) if is_kept else None)
+    return partial(report, find_answer(question, workers, progress), first=first, keep=keep)
 
 
 def _write_first(
@@ -104,12 +104,11 @@ def _write_first(
 ) -> tuple[list[IndexEntry], Report]:
     """Write the files of first programs, which are usable while the search goes on.
 
-    Nothing is written if the library has files for the question already, or if it cannot be written now; in the latter
-    case the end of the search says why.
+    Nothing is written if the library cannot be written now; the end of the search says why.
 
     Args:
         command: The call of the command.
-        folder: Folder of the library.
+        folder: Folder of the library, which has no files for the question.
         question: The question.
         progress: Receives what is tried and the best algorithm so far.
 
@@ -117,8 +116,6 @@ def _write_first(
         What `save_first` returned, and `progress`, whose lines name the first file in a log. On a terminal, where they
         would not fit, a line of its own does.
     """
-    if entries_of_question(existing_entries(folder), question):
-        return [], progress
 
     def write() -> list[IndexEntry]:
         """Make the programs and write their files."""

@@ -10,21 +10,26 @@ import pytest
 from tests.synth.app.cli.calling import Call
 
 
-def test_the_command_prints_a_row_for_each_question(synth: Call) -> None:
-    words = (
+def words_of(collectives: str, sizes: str) -> list[str]:
+    """Return the words of a sweep over two rings, by one process."""
+    return [
         "sweep",
-        "allgather,broadcast",
-        "--budget",
-        "1s",
+        collectives,
         "--topo",
         "ring:{n}",
         "--vary",
         "n=3,4",
         "--size",
-        "64K",
+        sizes,
+        "--budget",
+        "1s",
         "--jobs",
         "1",
-    )
+    ]
+
+
+def test_the_command_prints_a_row_for_each_question(synth: Call) -> None:
+    words = words_of("allgather,broadcast", "64K")
     answer = synth(*words, "--cost", "n*10", "--json")
     assert (answer.code, answer.err) == (0, "")
     rows = json.loads(answer.out)["rows"]
@@ -39,20 +44,7 @@ def test_the_picture_has_a_panel_for_each_collective_and_size(
     synth: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = (
-        "sweep",
-        "allgather",
-        "--budget",
-        "1s",
-        "--topo",
-        "ring:{n}",
-        "--vary",
-        "n=3,4",
-        "--size",
-        "64K,1M",
-        "--jobs",
-        "1",
-    )
+    words = words_of("allgather", "64K,1M")
     assert synth(*words, "--plot", "x.png", "--cache", "none").code == 0
     assert Path("x.png").read_bytes()[:4] == b"\x89PNG"
     assert "must end in" in synth(*words, "--plot", "x.nothing").refusal
