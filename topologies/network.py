@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 
-from topologies.arrays import Floats, Ints, flags_of, index_among, pointers, ranges, row_entries, row_of_entry
+from topologies.arrays import (
+    Floats,
+    Ints,
+    flags_of,
+    index_among,
+    pointers,
+    ranges,
+    row_entries,
+    row_of_entry,
+    strongly_connected,
+)
 from topologies.costed import figures_of, protocol_costs
 from topologies.costs import Figures
 from topologies.errors import InputError
 from topologies.hyperlinks import Crossing, Hyperlinks, crossings, pairs_of
 from topologies.routing import follow, forwarding_tables
+from topologies.switch_graph import MOST_PATHS, SwitchGraph, listed_pairs
 from topologies.topology import MAX_LINKS, Topology
 
 
@@ -86,6 +97,7 @@ class Network:
             no link has a gap.
         start_us: Time in µs before which nothing is sent.
         hyperlinks: Multicasts and reductions by switches; None where no switch does either.
+        switch_graph: All paths through switches, where the links are only some of them; None where they are all.
     """
 
     nranks: int
@@ -101,11 +113,17 @@ class Network:
     gap_us: Floats = field(default_factory=lambda: np.zeros(0))
     start_us: float = 0.0
     hyperlinks: Hyperlinks | None = None
+    switch_graph: SwitchGraph | None = None
 
     def __post_init__(self) -> None:
         for column in vars(self).values():
             if isinstance(column, np.ndarray):
                 column.setflags(write=False)
+
+    def reversed(self) -> Network:
+        """Return the network with each link reversed, in the same order, without hyperlinks."""
+        graph = None if self.switch_graph is None else self.switch_graph.reversed()
+        return replace(self, src=self.dst, dst=self.src, hyperlinks=None, switch_graph=graph)
 
     @property
     def nlinks(self) -> int:
@@ -186,7 +204,7 @@ class Network:
         return carriers.uses_ptr + numbers, uses, np.concatenate([self.capacity_gbs, carriers.takes_gbs])
 
 
-def network(topology: Topology, ranks: Sequence[int], members: int | None = None) -> Network:
+def network(topology: Topology, ranks: Sequence[int], members: int | None = None, pairwise: bool = False) -> Network:
     """Return the network that `ranks` have among themselves; it is built unless somebody holds it already.
 
     Other ranks do not exist; switches always do. From each port (a physical link from a rank to a switch) there is one
@@ -196,30 +214,35 @@ def network(topology: Topology, ranks: Sequence[int], members: int | None = None
     link uses every physical link that it crosses and every limit that holds one of these. Ranks that no path joins have
     no link, and one rank alone has none; that is no error.
 
+    Of more than `MOST_PATHS` paths (2¹⁸) only those are links that join ranks whose places differ in one level, such as
+    in the node or in the GPU of a node (`topologies.switch_graph`), if these connect all ranks. The network then has a
+    graph of all paths. Where levels name no such paths, each of up to 2 · `MAX_LINKS` paths is a link.
+
     Args:
         topology: The topology, whose costs count where they are on.
         ranks: Ranks of the topology, in the order of the local ranks.
         members: Number of ranks, from the first, that take part in switches' multicasts and reductions; None: all.
+        pairwise: Whether of many paths also those are links that join ranks at the same place in any two nodes.
 
     Raises:
         InputError: There are no ranks, a rank is not in the topology or given twice, or switches join too many pairs.
     """
     group = _checked(topology, ranks)
-    key = group.tobytes(), len(group) if members is None else members
+    key = group.tobytes(), len(group) if members is None else members, pairwise
     networks = _in_use.setdefault(topology, WeakValueDictionary())
     net = networks.get(key)
     if net is None:
-        net = networks[key] = _built(topology, group, members)
+        net = networks[key] = _built(topology, group, members, pairwise)
     return net
 
 
 _MOST_PATHS = 2 * MAX_LINKS  # Paths through switches, of which each takes half a KiB while the network is built.
-# The networks that somebody holds, by topology and (ranks, members): a large one takes half a second to build.
-_in_use: WeakKeyDictionary[Topology, WeakValueDictionary[tuple[bytes, int], Network]] = WeakKeyDictionary()
+# The networks that somebody holds, by topology and (ranks, members, pairwise); one takes half a second or more.
+_in_use: WeakKeyDictionary[Topology, WeakValueDictionary[tuple[bytes, int, bool], Network]] = WeakKeyDictionary()
 
 
-def _built(topology: Topology, group: Ints, members: int | None) -> Network:
-    """Build the network that the checked ranks `group` have among themselves; `members` is as in `network`.
+def _built(topology: Topology, group: Ints, members: int | None, pairwise: bool) -> Network:
+    """Build the network that the checked ranks `group` have among themselves; the rest is as in `network`.
 
     Raises:
         InputError: Switches join too many pairs of ranks.
@@ -236,18 +259,28 @@ def _built(topology: Topology, group: Ints, members: int | None) -> Network:
 
     src, dst = [local[phys_src[direct]]], [local[phys_dst[direct]]]
     first, hops = [np.full(len(direct), -1, dtype=np.int64)], [[direct]]
+    is_partial = False
     if len(ports):
         tables = forwarding_tables(topology, group)
         reach = tables.reach[phys_dst[ports] - n]
-        reach[np.arange(len(ports)), local[phys_src[ports]]] = False
-        if (paths := int(reach.sum())) > _MOST_PATHS:
+        port_rank = local[phys_src[ports]]
+        reach[np.arange(len(ports)), port_rank] = False
+        paths = int(reach.sum())
+        if paths > MOST_PATHS and (listed := listed_pairs(topology, group, pairwise)) is not None:
+            fewer = reach & listed[port_rank]
+            port, column = np.nonzero(fewer)
+            is_partial = int(fewer.sum()) < paths and strongly_connected(
+                len(group), np.append(src[0], port_rank[port]), np.append(dst[0], column)
+            )
+            reach = fewer if is_partial else reach
+        if not is_partial and paths > _MOST_PATHS:
             raise InputError(
                 f"topology {topology.name!r}: switches join {paths} pairs of {len(group)} ranks; it must be at most"
                 f" {_MOST_PATHS}, among a group of fewer ranks"
             )
         port, column = np.nonzero(reach)
         switch = phys_dst[ports[port]] - n
-        src.append(local[phys_src[ports[port]]])
+        src.append(port_rank[port])
         dst.append(column)
         first.append(switch)
         # Paths are spread by the rank's number in the topology, so that no route depends on the rest of the group.
@@ -258,7 +291,7 @@ def _built(topology: Topology, group: Ints, members: int | None) -> Network:
     )
     all_src, all_dst, all_first = np.concatenate(src), np.concatenate(dst), np.concatenate(first)
     order = np.lexsort((all_first, all_dst, all_src))
-    return _assembled(topology, group, all_src[order], all_dst[order], crossed[order], group[:members])
+    return _assembled(topology, group, all_src[order], all_dst[order], crossed[order], group[:members], is_partial)
 
 
 def links_among(net: Network, chosen: Ints) -> tuple[Ints, Ints, Ints]:
@@ -282,8 +315,8 @@ def links_among(net: Network, chosen: Ints) -> tuple[Ints, Ints, Ints]:
 def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
     """Build the network of the local ranks `chosen` without hyperlinks, and return the link of `net` behind each link.
 
-    A path between two ranks does not depend on the other ranks, so it can be taken from the larger network. Resources
-    that no link uses any more are left out.
+    A path between two ranks does not depend on the other ranks, so it can be taken from the larger network; where that
+    has only some paths as links, so has the smaller one. Resources that no link uses any more are left out.
 
     Args:
         net: The larger network.
@@ -294,6 +327,9 @@ def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
     used = net.uses_idx[row_entries(net.uses_ptr, links)]
     is_used = flags_of(net.nresources, used)
     resources = np.flatnonzero(is_used)
+    graph = None
+    if net.switch_graph is not None:
+        graph = net.switch_graph.among(chosen).renumbered(index_among(net.nresources, resources))
     smaller = Network(
         nranks=len(chosen),
         ranks=net.ranks[chosen],
@@ -307,6 +343,7 @@ def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
         resource_names=tuple(net.resource_names[i] for i in resources.tolist()),
         gap_us=net.gap_us[links] if len(net.gap_us) else net.gap_us,
         start_us=net.start_us,
+        switch_graph=graph,
     )
     return smaller, links
 
@@ -333,7 +370,9 @@ def _checked(topology: Topology, ranks: Sequence[int]) -> Ints:
     return numbers
 
 
-def _assembled(topology: Topology, group: Ints, src: Ints, dst: Ints, crossed: Ints, members: Ints) -> Network:
+def _assembled(
+    topology: Topology, group: Ints, src: Ints, dst: Ints, crossed: Ints, members: Ints, is_partial: bool
+) -> Network:
     """Build the network of links src→dst that cross the physical links in each row of `crossed` (-1: none).
 
     Args:
@@ -343,6 +382,7 @@ def _assembled(topology: Topology, group: Ints, src: Ints, dst: Ints, crossed: I
         dst: Local rank that each link reaches.
         crossed: Physical links on each link's path: int64 (links, most hops).
         members: Ranks of the topology that take part in switches' operations, which are numbered after the links.
+        is_partial: Whether there are paths through switches beside these links.
     """
     used, count, figures = crossed >= 0, len(src), figures_of(topology)
     link_gbs, limit_gbs = topology.bandwidth_gbs, np.array([x.bandwidth_gbs for x in topology.limits])
@@ -388,7 +428,58 @@ def _assembled(topology: Topology, group: Ints, src: Ints, dst: Ints, crossed: I
         gap_us=gap,
         start_us=0.0 if (costs := protocol_costs(topology)) is None else float(costs.start_us),
         hyperlinks=_hyperlinks(crossing, (alpha, rates, rates * holds, ptr, uses), count) if crossing.rank else None,
+        switch_graph=_switch_graph(topology, group, used_resources) if is_partial else None,
     )
+
+
+def _switch_graph(topology: Topology, group: Ints, resources: Ints) -> SwitchGraph:
+    """Return the graph of all paths through switches among ranks.
+
+    Args:
+        topology: The topology.
+        group: Rank of the topology for each local rank.
+        resources: What each resource of the network is: a physical link, or nlinks + a limit, ascending.
+    """
+    vertices = np.concatenate([group, np.arange(topology.nranks, topology.nvertices)])
+    number = index_among(topology.nvertices, vertices)
+    src, dst = number[topology.link_src], number[topology.link_dst]
+    edges = np.flatnonzero((src >= 0) & (dst >= 0) & ((src >= len(group)) | (dst >= len(group))))
+    edge, resource = np.arange(len(edges)), edges
+    if topology.limits:
+        holder, limit = _limits_crossed(topology, edge, edges)
+        edge, resource = np.append(edge, holder), np.append(resource, topology.nlinks + limit)
+    count = topology.nlinks + len(topology.limits)
+    index = index_among(count, resources[resources < count])[resource]
+    edge, index = edge[index >= 0], index[index >= 0]
+    order = np.lexsort((index, edge))
+    return SwitchGraph(
+        nranks=len(group),
+        nvertices=len(vertices),
+        src=src[edges],
+        dst=dst[edges],
+        alpha_us=_least_latencies(topology)[edges],
+        uses_ptr=pointers(np.bincount(edge, minlength=len(edges))),
+        uses_idx=index[order],
+    )
+
+
+def _least_latencies(topology: Topology) -> Floats:
+    """Return a latency in µs for each physical link, of which no path has less than the sum: float64 (nlinks,).
+
+    Where costs are on, a path has the latency of its highest kind of link. It then stands at the path's first link, as
+    the least latency of any kind from that link's own on.
+    """
+    figures = figures_of(topology)
+    if figures is None:
+        return np.maximum(topology.alpha_us - 1e-9, 0.0)  # A path's latency is rounded to 1e-9 µs.
+    least = np.zeros(topology.nlinks)
+    higher = np.full(topology.nlinks, np.inf)
+    for kind in np.unique(topology.link_kind)[::-1].tolist():
+        us = figures.latency_us[kind]
+        higher = np.minimum(higher, topology.alpha_us if np.isnan(us) else us)
+        first = (topology.link_kind == kind) & (topology.link_src < topology.nranks)
+        least[first] = higher[first]
+    return least
 
 
 def _latencies(topology: Topology, crossed: Ints, figures: Figures | None) -> tuple[Floats, Floats]:

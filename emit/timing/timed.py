@@ -63,7 +63,7 @@ class TimedProgram(ABC):
         self.topology = topology
         self._costed = with_protocol(topology, protocol)
         self.group = place_ranks(nranks, self._costed, group)
-        self.network: Network = network(self._costed, self.group)
+        self.network: Network = network(self._costed, self.group, pairwise=True)
 
     def _take_steps(self, steps: TimedSteps, slots: int, compiled_from: int = COMPILED_FROM) -> None:
         """Prepare steps for timing: set `columns` and what a run needs, and drop clocks of earlier steps.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,11 +98,6 @@ class Routes:
             moving = moving[hops[moving] > hop]
         message = np.repeat(np.arange(len(at)), hops)
         return message, link, positions(hops)
-
-
-def reverse_links(net: Network) -> Network:
-    """Return the network with every link reversed, in the same order, without hyperlinks."""
-    return replace(net, src=net.dst, dst=net.src, hyperlinks=None)
 
 
 def _fill(  # Over ten parameters, as a compiled loop takes every array by itself.

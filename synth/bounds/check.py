@@ -45,9 +45,9 @@ def recompute(problem: Problem, claim: Witness) -> Limit:
         raise claim.refusal(
             "a quotient problem where switches multicast or reduce has no witnesses; check it against the whole problem"
         )
-    if problem.quotient is not None and not claim.of_quotients:
-        names = ", ".join(name for name, witness_class in WITNESSES.items() if witness_class.of_quotients)
-        raise claim.refusal(f"this kind proves nothing about a quotient problem; use one of {names}")
+    if about := claim.says_nothing_of(problem):
+        names = ", ".join(name for name, kind in WITNESSES.items() if not kind.says_nothing_of(problem))
+        raise claim.refusal(f"this kind proves nothing about {about}; use one of {names}")
     base, per_byte, cap = claim.limit(countable(problem))
     starts = problem.network.start_us if base > 0 or per_byte > 0 else 0.0  # Nothing is sent before a call starts.
     return base + starts, per_byte, cap + starts

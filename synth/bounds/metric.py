@@ -29,8 +29,17 @@ _SAMPLE_WORK = 1 << 19  # ranks × holders from which distances of a sum that ma
 
 @lru_cache(maxsize=4)
 def latencies(net: Network) -> Distances:
-    """Return the least sums of α between ranks, in µs, over links and hyperlinks; four networks are cached."""
-    return _distances(net, net.carriers.alpha_us)
+    """Return the least sums of α between ranks, in µs, over links and hyperlinks; four networks are cached.
+
+    Where links are only some of the paths through switches, the distances go over all paths, and the vertices of
+    `Network.switch_graph` count as ranks behind the local ranks.
+    """
+    if (graph := net.switch_graph) is None:
+        return _distances(net, net.carriers.alpha_us)
+    _, src, dst = net.pairs
+    ends = np.append(src, graph.src), np.append(dst, graph.dst)
+    alpha = net.carriers.alpha_us[row_of_entry(net.pairs.ptr)]
+    return Distances(graph.nvertices, *ends, np.append(alpha, graph.alpha_us))
 
 
 def _distances(net: Network, length: Floats) -> Distances:

@@ -284,14 +284,14 @@ def _witnesses(
 def _look(search: BoundSearch, cost: BoundCost) -> None:
     """Add the witnesses that the searches of one cost find to `search.witnesses`, with what they prove.
 
-    Kinds that say nothing about a quotient problem are left out for one. A search that fails by a defect adds nothing
+    Kinds that say nothing about such a problem are left out. A search that fails by a defect adds nothing
     further where defects are collected (`contained`).
 
     Raises:
         TimeUp: The time of the work around is over.
     """
     for kind in checking_deadline(_kinds().values()):
-        if search.problem.quotient is None or kind.witness_class.of_quotients:
+        if not kind.witness_class.says_nothing_of(search.problem):
             contained(f"bound {kind.witness_class.kind}", partial(_take, search, kind, cost), None)
 
 

@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from synth.model.collective import Bools, Ints
+from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from topologies.arrays import flags_of, segment_sums
 from topologies.errors import BadWitness
@@ -35,6 +35,8 @@ class Witness(ABC):
     Attributes:
         kind: Name of the kind, as proof files state it.
         of_quotients: True if a witness proves the same of a quotient problem as of the whole problem.
+        counts_all_paths: True if a witness counts all paths through switches where a network's links are only some of
+            them (`Network.switch_graph`).
         base_us: Limit in µs for an empty message.
         per_byte_us: Limit in µs per byte of the message.
         cap_us: Highest limit in µs; inf where it grows with every byte.
@@ -45,6 +47,7 @@ class Witness(ABC):
 
     kind: ClassVar[str]
     of_quotients: ClassVar[bool] = True
+    counts_all_paths: ClassVar[bool] = False
     base_us: float = 0.0
     per_byte_us: float = 0.0
     cap_us: float = np.inf
@@ -86,6 +89,15 @@ class Witness(ABC):
         del resource_map  # This kind names no resources.
         return self
 
+    @classmethod
+    def says_nothing_of(cls, problem: Problem) -> str:
+        """Return why witnesses of this kind prove nothing about a problem; empty where they may prove something."""
+        if problem.quotient is not None and not cls.of_quotients:
+            return "a quotient problem"
+        if whole_network(problem).switch_graph is not None and not cls.counts_all_paths:
+            return "a network whose links are only some of the paths through its switches"
+        return ""
+
     def refusal(self, why: str) -> BadWitness:
         """Return, and do not raise, the error for a witness that proves nothing.
 
@@ -119,16 +131,19 @@ class ResourceWitness(Witness):
         """Return a witness with the resources of another network and the same claims; see `Witness.renumbered`."""
         return replace(self, resources=tuple(int(resource_map[resource]) for resource in self.resources))
 
-    def capacity(self, problem: Problem, net: Network, times: Ints) -> float:
+    def capacity(self, problem: Problem, net: Network, times: Ints, part: Ints | None = None) -> float:
         """Return the GB/s of the witness's resources in sum, of which every counted send takes some.
 
         Each link that counts must use one of the resources. If a hyperlink counts more often than it uses them, all of
-        them count that much more; if it uses none, the result is inf.
+        them count that much more; if it uses none, the result is inf. It is also inf where a path through switches that
+        is no link uses none of them.
 
         Args:
             problem: The problem.
             net: The problem's network, or that of the whole problem.
             times: How often each link and hyperlink counts when it is used once; 0: not at all.
+            part: Part of each local rank, int64 (local ranks,): sends from one part to another count; -1: none from
+                here. It must be given for kinds that count all paths.
 
         Raises:
             BadWitness: A resource does not exist, or a link that counts uses none of them.
@@ -137,15 +152,30 @@ class ResourceWitness(Witness):
         if not len(chosen) or chosen[0] < 0 or chosen[-1] >= net.nresources:
             raise self.refusal("resources are missing or do not exist; they must be the network's")
         _, _, uses_ptr, uses_idx, *_ = net.carriers
-        uses_chosen = segment_sums(flags_of(net.nresources, chosen)[uses_idx], uses_ptr)
+        flags, graph = flags_of(net.nresources, chosen), net.switch_graph
+        uses_chosen = segment_sums(flags[uses_idx], uses_ptr)
         uncovered = (times > 0) & (uses_chosen == 0)
         if uncovered[: net.nlinks].any():
             name = problem.link_name(int(np.argmax(uncovered)))
             raise self.refusal(f"link {name} uses none of its resources; it must use one")
         if uncovered.any():
             return np.inf
+        if graph is not None and part is not None and graph.joins(part, graph.using(flags)):
+            return np.inf
         most = (times / np.maximum(uses_chosen, 1)).max(initial=1.0)
         return float(net.capacity_gbs[chosen].sum() * most)
+
+    def crossing_alpha_us(self, net: Network, alpha_us: Floats) -> float:
+        """Return the least latency in µs of what uses the witness's resources, paths through switches included.
+
+        Args:
+            net: The network whose resources they are.
+            alpha_us: Latencies of the links and hyperlinks that count, at least one.
+        """
+        least_us, graph = float(alpha_us.min()), net.switch_graph
+        if graph is None:
+            return least_us
+        return min(least_us, graph.least_alpha_us(graph.using(flags_of(net.nresources, np.array(self.resources)))))
 
 
 def decisive(witnesses: Iterable[Witness], size_bytes: float) -> Witness:

@@ -115,6 +115,11 @@ class CollectiveKind:
         return {self.before, self.after} <= {OWN, EVERY} and (self.in_shares or OWN in (self.before, self.after))
 
     @property
+    def pairwise(self) -> bool:
+        """Return whether any two ranks may have data for each other only, as in alltoall, or in a pattern."""
+        return self.unit in (PAIR, "")
+
+    @property
     def blocks_a_rank(self) -> bool:
         """Return whether every rank has a buffer with a block for each rank: in allgather, reducescatter and alltoall.
 

@@ -30,7 +30,7 @@ def reverse(problem: Problem) -> Problem:
     Links keep their numbers, with source and destination exchanged; holders and goals are exchanged too. Switches only
     forward in it.
     """
-    collective, net = problem.collective, problem.network
+    collective = problem.collective
     mirrored = replace(
         collective,
         name=f"{collective.name} reversed",
@@ -40,7 +40,7 @@ def reverse(problem: Problem) -> Problem:
         in_index=collective.out_index,
         out_index=collective.in_index,
     )
-    return replace(problem, collective=mirrored, network=replace(net, src=net.dst, dst=net.src, hyperlinks=None))
+    return replace(problem, collective=mirrored, network=problem.network.reversed())
 
 
 def unreverse(original: Problem, schedule: Schedule) -> Schedule:

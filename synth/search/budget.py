@@ -16,6 +16,7 @@ from synth.model.numbers import format_seconds
 from synth.search.plans import Stage
 from topologies.costed import protocols_of
 from topologies.errors import InputError
+from topologies.switch_graph import MOST_PATHS
 from topologies.topology import Topology
 
 # After the end of the budget a search waits so long for its first answer, and half as long for a first program.
@@ -247,7 +248,7 @@ def least_seconds(topology: Topology, sends: int = 0, members: int = 0) -> float
             pair of them, and each protocol of the costs has a network of its own.
     """
     protocols = 1 if topology.costs is None else len(protocols_of(topology))
-    pairs = members**2 if topology.nvertices > topology.nranks else 0
+    pairs = min(members**2, MOST_PATHS) if topology.nvertices > topology.nranks else 0
     known_s = _BASE_S + _RANK_S * topology.nranks + _LINK_S * topology.nlinks + _SEND_S * sends
     return known_s + _PAIR_S * protocols * pairs
 

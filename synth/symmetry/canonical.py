@@ -41,6 +41,8 @@ def network_form(net: Network, nodes: Ints) -> bytes:
     ]  # fmt: skip
     if (h := net.hyperlinks) is not None:
         columns += [h.multicast, h.paced, h.hub, _by_first(h.group), h.ptr, h.src, h.dst, h.takes_gbs]
+    if (g := net.switch_graph) is not None:
+        columns += [g.src, g.dst, g.alpha_us, g.uses_ptr, index_among(net.nresources, order)[g.uses_idx]]
     for column in columns:
         digest.update(str(column.shape).encode() + np.ascontiguousarray(column).tobytes())
     return digest.digest()

@@ -68,7 +68,7 @@ def quotient_problem(
     name, members = parse_name(name), check_group(group, topology.nranks)
     if not find_kind(name).translatable or len(relays):
         return None
-    net = network(topology, members)
+    net = network(topology, members, pairwise=find_kind(name).pairwise)
     translations = find_translations(net, check_deadline)
     if not translations or _entries(len(members), chunks, translations) > MAX_ENTRIES:
         return None
@@ -106,7 +106,8 @@ def quotient_by(
     if _entries(len(members), chunks, translations) > MAX_ENTRIES:
         raise InputError(f"{name}: {len(members)} ranks × {chunks} chunks do not fit in memory")
     try:
-        problem = _build_quotient(topology, name, chunks, members, network(topology, members), translations)
+        net = network(topology, members, pairwise=find_kind(name).pairwise)
+        problem = _build_quotient(topology, name, chunks, members, net, translations)
     except ValueError as error:
         raise QuotientRefused(f"quotient: {error}") from None
     check_quotient(problem)

@@ -53,11 +53,13 @@ def _check_networks(problem: Problem, net: Network) -> None:
     Raises:
         QuotientRefused: A column of one of the networks differs.
     """
-    real = network(problem.topology, problem.group)
+    real = network(problem.topology, problem.group, pairwise=problem.collective.kind.pairwise)
     columns = ("ranks", "src", "dst", "alpha_us", "bandwidth_gbs", "gap_us", "start_us")
     for name in (*columns, "uses_ptr", "uses_idx", "capacity_gbs"):
         if not np.array_equal(getattr(real, name), getattr(net, name)):
             raise _refused(f"its network is not that of {problem.topology.name} ({name} differs)")
+    if (real.switch_graph is None) != (net.switch_graph is None):
+        raise _refused("its network does not state whether its links are all paths through switches")
     for name in columns:
         if not np.array_equal(getattr(problem.network, name), getattr(net, name)):
             raise _refused(f"it has other links than the whole ({name} differs)")

@@ -13,7 +13,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain, pairwise
 
 import numpy as np
@@ -114,8 +114,11 @@ def nested(hierarchy: Hierarchy, groups: Ints) -> tuple[Ints, tuple[Level, ...]]
     return hierarchy.ranks[position].reshape(len(groups), *(level.size for level in levels)), tuple(levels)
 
 
+@lru_cache(maxsize=4)
 def find_levels(topology: Topology) -> Hierarchy:
     """Find the levels of a topology; there is one level, "gpu", where nothing divides the ranks.
+
+    The results of the last four calls are kept.
 
     Raises:
         InputError: The chassis have different sizes, or the fastest links connect parts of different sizes and no other

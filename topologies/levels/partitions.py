@@ -197,6 +197,8 @@ def _lone(topology: Topology) -> Ints:
             continue
         at = (first <= topology.link_src) & (topology.link_src < last)
         at &= (first <= topology.link_dst) & (topology.link_dst < last)
+        if not at.any():
+            continue
         src, dst = topology.link_src[at] - first, topology.link_dst[at] - first
         adjacent = np.zeros((last - first, last - first), dtype=np.float32)
         adjacent[src, dst] = adjacent[dst, src] = 1

@@ -141,6 +141,7 @@ def quotient_network(net: Network, translations: Translations) -> Network:
     starts = np.searchsorted(cls, np.arange(len(classes.link_first) + 1))
     used = row_entries(starts, classes.link_class)
     names = [net.resource_names[i] for i in classes.resource_first.tolist()]
+    graph = None if net.switch_graph is None else net.switch_graph.renumbered(classes.resource_class)
     return replace(
         net,
         uses_ptr=pointers(np.diff(starts)[classes.link_class]),
@@ -148,6 +149,7 @@ def quotient_network(net: Network, translations: Translations) -> Network:
         capacity_gbs=net.capacity_gbs[classes.resource_first] / classes.times,
         resource_names=tuple(f"{name} and its translates" for name in names),
         hyperlinks=None,
+        switch_graph=graph,
     )
 
 
@@ -352,15 +354,19 @@ class _Candidates:
         return True
 
 
-def _sampled_links(pairs: _TranslatedPairs) -> tuple[Ints, Ints]:
-    """Return users of the resources whose users together exceed them most, and these with links in even distances."""
+def _sampled_links(pairs: _TranslatedPairs) -> tuple[Ints, Ints, Ints]:
+    """Return a few links, then more with these, then still more with these: each ascending, int64.
+
+    The first is a user of the resource whose users together exceed it most; then come users of the resources that are
+    exceeded most, then links in even distances.
+    """
     net, sets = pairs.net, pairs.sets
     even = np.linspace(0, net.nlinks - 1, min(net.nlinks, TUNING.sampled_links)).astype(np.int64)
     demand = np.bincount(net.uses_idx, weights=net.bandwidth_gbs[sets.user], minlength=net.nresources)
     worst = np.argsort(-demand / net.capacity_gbs, kind="stable")[: TUNING.sampled_links // 4]
     ends = [sets.users[place] for resource in worst for place in (sets.ptr[resource], sets.ptr[resource + 1] - 1)]
     users = np.unique(np.array(ends, dtype=np.int64))
-    return users, np.union1d(users, even)
+    return np.array(ends[:1], dtype=np.int64), users, np.union1d(users, even)
 
 
 def _keeps(pairs: _TranslatedPairs, edge: tuple[int, int]) -> bool:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from synth.baselines.fifo import Unordered, fifo_order
-from synth.baselines.routes import Routes, reverse_links
+from synth.baselines.routes import Routes
 from synth.baselines.tuning import TUNING
 from synth.model.collective import Ints
 from synth.model.problem import Problem
@@ -186,7 +186,7 @@ def _trees(
         TooManySends: There are more than `most` contributions or goals.
     """
     collective, n = problem.collective, problem.nranks
-    net = reverse_links(problem.network) if spreading else problem.network
+    net = problem.network.reversed() if spreading else problem.network
     routes = Routes(net, root[root >= 0])
     ptr, rank = collective.goals if spreading else collective.holders
     owned = row_of_entry(ptr)

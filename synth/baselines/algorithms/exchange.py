@@ -14,7 +14,7 @@ import numpy as np
 
 from synth.baselines.algorithms.spreading import GATHERING, SpreadMessages, added, first_copies, gathered
 from synth.baselines.fifo import Unordered, stepped
-from synth.baselines.routes import Routes, reverse_links
+from synth.baselines.routes import Routes
 from synth.model.collective import MAX_ENTRIES, Ints
 from synth.model.deadline import checking_deadline
 from synth.model.problem import Problem
@@ -154,7 +154,7 @@ def _rooted(problem: Problem, engine: str, blocks_sent: Sequence[Ints], most: in
     own = [sent[sent[:, 3] == cut.collective.root] * (1, 1, 1, 0, 1) for sent in blocks_sent]
     if cut.collective.name == "broadcast":
         return stepped(cut, first_copies(cut, cut.network, _spread(cut.network, k, own, most), root), engine)
-    return stepped(cut, added(cut, _spread(reverse_links(cut.network), k, own, most), root), engine)
+    return stepped(cut, added(cut, _spread(cut.network.reversed(), k, own, most), root), engine)
 
 
 def _whole_sums(problem: Problem, engine: str, patterns: Sequence[Pattern]) -> list[Unordered]:

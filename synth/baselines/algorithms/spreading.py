@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from synth.baselines.fifo import Unordered, stepped
-from synth.baselines.routes import Routes, reverse_links
+from synth.baselines.routes import Routes
 from synth.model.collective import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
@@ -49,10 +49,10 @@ def gathered(problem: Problem, spread: Spread, engine: str, parts: int = 1, sett
     if name == "allgather":
         schedule = spread(cut.network)
     elif name == "reducescatter":
-        schedule = added(cut, spread(reverse_links(cut.network)), root)
+        schedule = added(cut, spread(cut.network.reversed()), root)
     else:
         complete = first_copies(cut, cut.network, spread(cut.network), root)
-        schedule = join(added(cut, spread(reverse_links(cut.network)), root), complete)
+        schedule = join(added(cut, spread(cut.network.reversed()), root), complete)
     return stepped(cut, schedule, engine, settled)
 
 
@@ -69,7 +69,7 @@ def added(problem: Problem, copies: Schedule, root: Ints) -> Schedule:
     Returns:
         An untimed schedule over the problem's network.
     """
-    return backwards(problem, first_copies(problem, reverse_links(problem.network), copies, root))
+    return backwards(problem, first_copies(problem, problem.network.reversed(), copies, root))
 
 
 def first_copies(problem: Problem, net: Network, copies: Schedule, root: Ints) -> Schedule:

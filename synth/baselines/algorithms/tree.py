@@ -12,7 +12,7 @@ import numpy as np
 
 from synth.baselines.algorithms.spreading import added, first_copies
 from synth.baselines.fifo import Unordered, stepped
-from synth.baselines.routes import Routes, reverse_links
+from synth.baselines.routes import Routes
 from synth.baselines.tuning import TUNING
 from synth.model.collective import Ints
 from synth.model.problem import Problem
@@ -48,7 +48,7 @@ def tree_baselines(
         at = np.array([int(np.flatnonzero(parent < 0)[0]) for parent in parents])
         root = np.tile(at, pieces)
         out = first_copies(cut, cut.network, _pipelines(cut.network, parents, pieces, most), root)
-        summed = added(cut, _pipelines(reverse_links(cut.network), parents, pieces, most), root)
+        summed = added(cut, _pipelines(cut.network.reversed(), parents, pieces, most), root)
         plans.append(stepped(cut, join(summed, out), NAME))
     return plans
 

@@ -25,7 +25,8 @@ _STEEPER = 1 + 1e-9  # a smaller ratio of two limits is rounding
 def find_cuts(search: BoundSearch) -> Iterator[Cut]:
     """Yield cuts around single ranks and nodes, and around the best of many other sets by an estimate.
 
-    Networks of few ranks also get cuts that count only late chunks. Quotient problems get those of `blocks` only.
+    Networks of few ranks also get cuts that count only late chunks, where all paths are links. Quotient problems get
+    those of `blocks` only.
     """
     if search.problem.quotient is not None:
         sets = blocks(search.problem, search.tuning)
@@ -33,7 +34,8 @@ def find_cuts(search: BoundSearch) -> Iterator[Cut]:
         sets = candidates(search.problem, search.traffic, search.tuning)
     for inside in sets:
         yield from _cut(search, inside)
-    if search.problem.quotient is None and search.problem.nranks <= search.tuning.timed_ranks:
+    has_all_links = search.problem.quotient is None and search.problem.network.switch_graph is None
+    if has_all_links and search.problem.nranks <= search.tuning.timed_ranks:
         yield from _late(search, sets)
 
 

@@ -30,6 +30,7 @@ class Cut(ResourceWitness):
     """
 
     kind: ClassVar[str] = "cut"
+    counts_all_paths: ClassVar[bool] = True
     ranks: tuple[int, ...] = ()
     times: tuple[float, ...] = ()
 
@@ -38,8 +39,8 @@ class Cut(ResourceWitness):
 
         The µs are the least latency from a holder in the set to the start of any link out of it, plus the least over
         any such link to a goal outside. It is (0, 0, inf) where nothing has to leave, or where no link leaves. With
-        `times` only late chunks count, and their latency. For quotient problems `times` are ignored, and the µs are the
-        least α of the links out.
+        `times` only late chunks count, and their latency. For quotient problems, and where links are only some of the
+        paths through switches, `times` are ignored, and the µs are the least α of the links and paths out.
 
         Raises:
             BadWitness: A rank or resource does not exist, a link out of the set uses none of the resources, or there
@@ -49,16 +50,21 @@ class Cut(ResourceWitness):
         inside = self.flags(problem, self.ranks)
         _, src, dst = net.pairs
         crossed = inside[src] & ~inside[dst]
-        capacity = self.capacity(problem, net, np.minimum(segment_sums(crossed, net.pairs.ptr), 1))
+        capacity = self.capacity(
+            problem, net, np.minimum(segment_sums(crossed, net.pairs.ptr), 1), np.where(inside, 0, -1)
+        )
         alpha = net.carriers.alpha_us[row_of_entry(net.pairs.ptr)[crossed]]
         if problem.quotient is not None:  # Only the α of the crossing links counts.
             share = _whole_leaving(collective, inside)
             if share <= 0 or not crossed.any():
                 return NOTHING
-            return float(alpha.min()), share / capacity / 1e3, np.inf
+            return self.crossing_alpha_us(net, alpha), share / capacity / 1e3, np.inf
         crossing = must_leave(collective, inside)
         if not crossing.any() or not crossed.any():
             return NOTHING
+        if net.switch_graph is not None:
+            leaving = float(collective.fraction[crossing].sum()) / capacity / 1e3
+            return self.crossing_alpha_us(net, alpha), leaving, np.inf
         if self.times:
             return self._late_limit(problem, inside, crossed, crossing, capacity)
         (_, hold), (_, goal), need = collective.holders, collective.goals, find_requirements(collective)
@@ -115,7 +121,7 @@ def must_leave(collective: Collective, inside: Bools) -> Bools:
 def _whole_leaving(collective: Collective, inside: Bools) -> float:
     """Return the share of the message that must leave a set of ranks in the whole of a quotient problem.
 
-    With m of k members in the set it is m (k - m) / k² for alltoall, m / k for allgather, (k - m) / k for
+    With m of k members in the set it is m (k - m) / k for alltoall, m / k for allgather, (k - m) / k for
     reducescatter, and 1 for allreduce.
 
     Args:
@@ -127,7 +133,7 @@ def _whole_leaving(collective: Collective, inside: Bools) -> float:
     if not 0 < within < k:
         return 0.0
     if kind.unit == PAIR:
-        return within * (k - within) / k**2
+        return within * (k - within) / k
     if kind.before == OWN:  # Each rank's data goes to all ranks, or into sums of all.
         return within / k
     return (k - within) / k if kind.after == OWN else 1.0

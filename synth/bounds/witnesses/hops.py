@@ -26,6 +26,7 @@ class Path(Witness):
     """
 
     kind: ClassVar[str] = "path"
+    counts_all_paths: ClassVar[bool] = True
     ranks: tuple[int, ...] = ()
 
     def limit(self, problem: Problem) -> Limit:

@@ -21,6 +21,7 @@ class Parts(ResourceWitness):
     """
 
     kind: ClassVar[str] = "parts"
+    counts_all_paths: ClassVar[bool] = True
     parts: tuple[tuple[int, ...], ...] = ()
 
     def limit(self, problem: Problem) -> Limit:
@@ -45,7 +46,7 @@ class Parts(ResourceWitness):
             raise self.refusal("a part has no member of the group; it must have one")
         # A hyperlink may serve as many parts as it has pairs between parts.
         times = segment_sums(part[net.pairs.src] != part[net.pairs.dst], net.pairs.ptr)
-        capacity, nparts = self.capacity(problem, net, times), len(self.parts)
+        capacity, nparts = self.capacity(problem, net, times, part), len(self.parts)
         chunk_of_part = np.unique(collective.pre[:, 1] * nparts + part[collective.pre[:, 0]]) // nparts
         sends = 2 * (np.bincount(chunk_of_part, minlength=collective.nchunks) - 1)
         if not sends.any():
@@ -53,4 +54,4 @@ class Parts(ResourceWitness):
         translates = 1 if problem.quotient is None else problem.quotient.order
         share = float(sends @ collective.fraction) * translates
         # The last of the counted sends arrives a latency after it has left.
-        return float(net.carriers.alpha_us[times > 0].min()), share / capacity / 1e3, np.inf
+        return self.crossing_alpha_us(net, net.carriers.alpha_us[times > 0]), share / capacity / 1e3, np.inf

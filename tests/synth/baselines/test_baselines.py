@@ -14,7 +14,6 @@ from synth.baselines import BASELINES, baseline, baseline_named
 from synth.baselines.algorithms.direct import direct_schedule
 from synth.baselines.algorithms.ring import Cycle, find_cycles, routed_cycle
 from synth.baselines.algorithms.spreading import first_copies
-from synth.baselines.routes import reverse_links
 from synth.bounds.prove import prove
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed
@@ -221,7 +220,7 @@ def test_cycles(spec: str, count: int) -> None:
     load = np.zeros(net.nresources)
     for cycle in cycles or [routed_cycle(net, members)]:
         closed(net, cycle)
-        closed(reverse_links(net), cycle.backward())
+        closed(net.reversed(), cycle.backward())
         assert sorted(cycle.members.tolist()) == members.tolist()
         for link in cycle.links.tolist():
             load[net.uses(link)] += 1

@@ -33,8 +33,8 @@ def test_the_quotient_of_a_large_torus(name: str) -> None:
     problem = quotient_problem(load("torus:40x30"), name)
     assert problem is not None
     n = 1200
-    # In the time of one chunk: 17.5 links on average, or all other chunks over the four links of a rank.
-    expected = {"alltoall": 17.5 * n / 4, "allreduce": 2 * (n - 1) / 4}.get(name, (n - 1) / 4)
+    # In the time of one chunk: 10 links on average along the rings of 40, or all other chunks over a rank's four links.
+    expected = {"alltoall": 10 * n / 2, "allreduce": 2 * (n - 1) / 4}.get(name, (n - 1) / 4)
     bound = prove(problem)
     assert chunk_times(problem, bound.per_byte_us) == pytest.approx(expected)
     assert bound.at(1.0)[0] == pytest.approx(0.7 * 35, rel=1e-3)

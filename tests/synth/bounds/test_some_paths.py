@@ -1,0 +1,125 @@
+"""Bounds of large networks, whose links are only some of the paths through switches, hold for all paths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from synth.bounds.check import WITNESSES, check, recompute
+from synth.bounds.prove import prove
+from synth.bounds.witness import Witness
+from synth.bounds.witnesses.cut import Cut
+from synth.bounds.witnesses.parts import Parts
+from synth.model.problem import Problem, make_problem
+from synth.symmetry.quotient import quotient_problem
+from synth.symmetry.quotient_check import check_quotient
+from tests.random_problems import TRANSLATABLE
+from tests.synth.bounds.cases import ROUND_OFF
+from tests.topologies.few_paths import bypassed, fabrics, few_paths, numbers_in
+from topologies.errors import BadWitness, QuotientRefused
+from topologies.topology import Topology
+
+FABRICS = fabrics()
+NAMES = (*TRANSLATABLE, "broadcast", "gather")
+
+
+def both_problems(topology: Topology, name: str) -> tuple[Problem, Problem]:
+    """Return a problem on the network with a link for each path, and on that with a link for some."""
+    whole = make_problem(replace(topology), name)
+    with few_paths():
+        return whole, make_problem(replace(topology), name)
+
+
+def in_network(witness: Witness, whole: Problem, part: Problem) -> Witness:
+    """Return the witness about a problem with few links as one about the problem with all links."""
+    return witness.renumbered(numbers_in(whole.network, part.network))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_what_is_proved_with_few_links_is_proved_with_all(fabric: str, name: str) -> None:
+    whole, part = both_problems(FABRICS[fabric], name)
+    assert part.network.switch_graph is not None
+    bound = prove(part)
+    assert bound.per_byte_us > 0 or fabric == "bypassed"  # The links say nothing of the wide paths there.
+    for witness in bound.witnesses:
+        assert witness.counts_all_paths
+        check(part, witness)
+        check(whole, in_network(witness, whole, part))
+
+
+@pytest.mark.parametrize("name", TRANSLATABLE)
+@pytest.mark.parametrize("fabric", ["planes", "rails", "racks"])
+def test_what_is_proved_of_a_quotient_is_proved_of_the_whole(fabric: str, name: str) -> None:
+    whole, _ = both_problems(FABRICS[fabric], name)
+    with few_paths():
+        problem = quotient_problem(replace(FABRICS[fabric]), name)
+        assert problem is not None
+        check_quotient(problem)
+    assert problem.quotient is not None
+    assert problem.quotient.whole.switch_graph is not None
+    bound = prove(problem)
+    assert bound.per_byte_us >= prove(whole).per_byte_us / 2
+    number = numbers_in(whole.network, problem.quotient.whole)
+    for witness in bound.witnesses:
+        check(whole, witness.renumbered(number))
+
+
+def test_a_path_beside_the_links_is_counted() -> None:
+    """Check two nodes: a cut through the links claims 11 times of what all paths allow, and proves nothing."""
+    whole, part = both_problems(bypassed(), "alltoall")
+    names = part.network.resource_names
+    narrow = tuple(names.index(name) for name in ("0→r", "1→s"))
+    claims: tuple[Cut | Parts, ...] = (
+        Cut(ranks=(0, 1), resources=narrow),
+        Cut(ranks=(0, 1), resources=tuple(range(len(names)))),
+    )
+    _, per_byte, _ = recompute(part, claims[0])
+    assert per_byte == 0
+    with pytest.raises(BadWitness, match="claims"):
+        check(part, replace(claims[0], per_byte_us=1e-9))
+    with pytest.raises(BadWitness, match="uses none of its resources"):
+        check(whole, in_network(claims[0], whole, part))
+    both = tuple(names.index(name) for name in ("0→r", "1→s", "2→r", "3→s"))
+    _, summed = both_problems(bypassed(), "allreduce")
+    assert recompute(summed, Parts(parts=((0, 1), (2, 3)), resources=both))[1] == 0
+    assert prove(part).per_byte_us <= prove(whole).per_byte_us * ROUND_OFF
+
+
+def test_kinds_that_count_links_only_are_refused() -> None:
+    _, part = both_problems(FABRICS["rails"], "allreduce")
+    for kind in WITNESSES.values():
+        if not kind.counts_all_paths:
+            with pytest.raises(BadWitness, match="links are only some of the paths through its switches; use one of"):
+                check(part, kind())
+    assert {name for name, kind in WITNESSES.items() if kind.counts_all_paths} == {"path", "cut", "parts"}
+
+
+def test_a_quotient_says_whether_it_has_all_paths() -> None:
+    with few_paths():
+        problem = quotient_problem(replace(FABRICS["rails"]), "allgather")
+        assert problem is not None
+        assert problem.quotient is not None
+        forged = replace(problem.quotient, whole=replace(problem.quotient.whole, switch_graph=None))
+        with pytest.raises(QuotientRefused, match="all paths through switches"):
+            check_quotient(replace(problem, quotient=forged))
+
+
+@pytest.mark.parametrize("name", TRANSLATABLE)
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_cuts_of_a_quotient_prove_what_they_prove_of_the_whole(fabric: str, name: str) -> None:
+    """Check cuts around random ranks, of which every resource out of them is a cover."""
+    problem = quotient_problem(FABRICS[fabric], name)
+    if problem is None:
+        pytest.skip("no translations")
+    assert problem.quotient is not None
+    whole, net, rng = make_problem(FABRICS[fabric], name), problem.quotient.whole, np.random.default_rng(0)
+    for _ in range(8):
+        inside = rng.random(net.nranks) < 0.5
+        crossing = inside[net.src] & ~inside[net.dst]
+        if crossing.any():
+            resources = np.unique(net.uses_idx[np.repeat(crossing, np.diff(net.uses_ptr))])
+            cut = Cut(ranks=tuple(np.flatnonzero(inside).tolist()), resources=tuple(resources.tolist()))
+            assert recompute(problem, cut)[1] == pytest.approx(recompute(whole, cut)[1])
