@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 
 from topologies.arrays import (
+    Bools,
     Floats,
     Ints,
     flags_of,
@@ -214,9 +215,10 @@ def network(topology: Topology, ranks: Sequence[int], members: int | None = None
     link uses every physical link that it crosses and every limit that holds one of these. Ranks that no path joins have
     no link, and one rank alone has none; that is no error.
 
-    Of more than `MOST_PATHS` paths (2¹⁸) only those are links that join ranks whose places differ in one level, such as
-    in the node or in the GPU of a node (`topologies.switch_graph`), if these connect all ranks. The network then has a
-    graph of all paths. Where levels name no such paths, each of up to 2 · `MAX_LINKS` paths is a link.
+    Of more than `MOST_PATHS` paths (2¹⁸) only some are links, if these connect all ranks: those that join ranks whose
+    places differ in one level, such as in the node or in the GPU of a node (`topologies.switch_graph`), and of the
+    paths of a pair those that no other one is better than. The network then has a graph of all paths. Where levels name
+    no such paths, each of up to 2 · `MAX_LINKS` paths is a link.
 
     Args:
         topology: The topology, whose costs count where they are on.
@@ -291,7 +293,29 @@ def _built(topology: Topology, group: Ints, members: int | None, pairwise: bool)
     )
     all_src, all_dst, all_first = np.concatenate(src), np.concatenate(dst), np.concatenate(first)
     order = np.lexsort((all_first, all_dst, all_src))
+    if is_partial:
+        order = order[_undominated(topology, all_src[order], all_dst[order], crossed[order])]
     return _assembled(topology, group, all_src[order], all_dst[order], crossed[order], group[:members], is_partial)
+
+
+def _undominated(topology: Topology, src: Ints, dst: Ints, crossed: Ints) -> Bools:
+    """Return which paths are not worse than their pair's path of least α: later, and no wider: bool (paths,).
+
+    Ranks of a node need no paths over their NICs where a switch of the node joins them.
+
+    Args:
+        topology: The topology.
+        src: Local rank that each path leaves, sorted together with `dst`.
+        dst: Local rank that each path reaches.
+        crossed: Physical links on each path, -1 for none: int64 (paths, most hops).
+    """
+    used = crossed >= 0
+    alpha = np.where(used, topology.alpha_us[crossed], 0.0).sum(axis=1)
+    gbs = np.where(used, topology.bandwidth_gbs[crossed], np.inf).min(axis=1, initial=np.inf)
+    pair = np.cumsum(np.diff(src, prepend=-1).astype(bool) | np.diff(dst, prepend=-1).astype(bool)) - 1
+    order = np.lexsort((-gbs, alpha, pair))
+    best = order[np.searchsorted(pair[order], np.arange(pair[-1] + 1))][pair]
+    return np.asarray((alpha <= alpha[best] * (1 + 1e-9)) | (gbs > gbs[best]))
 
 
 def links_among(net: Network, chosen: Ints) -> tuple[Ints, Ints, Ints]:

@@ -7,13 +7,14 @@ between the ranks at the same place in its parts. Its bounds count the other pat
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from topologies.arrays import Bools, Floats, Ints, index_among, pointers, reachable, row_entries, segment_sums
 from topologies.errors import InputError
-from topologies.levels.hierarchy import find_levels, nested
+from topologies.levels.hierarchy import find_levels
 from topologies.topology import Topology
 
 MOST_PATHS = 1 << 18  # Paths through switches up to which each of them is a link.
@@ -131,20 +132,16 @@ def listed_pairs(topology: Topology, group: Ints, pairwise: bool) -> Bools | Non
         Flags [from, to]: bool (nranks, nranks).
     """
     try:
-        members, levels = nested(find_levels(topology), group[None])
+        hierarchy = find_levels(topology)
     except InputError:
         return None
-    names = [level.name for level in levels]
+    sizes, names = hierarchy.sizes, [level.name for level in hierarchy.levels]
     if pairwise:
-        shape = members.shape[1:]
         inner = names.index("node") + 1 if "node" in names else 1
-        members = members.reshape(1, -1, *shape[inner:])
-    if members.ndim < 3:
+        sizes = (math.prod(sizes[:inner]), *sizes[inner:])
+    if len(sizes) < 2:
         return None
-    local = index_among(topology.nranks, group)
     differing = np.zeros((len(group), len(group)), dtype=np.int8)
-    place = np.empty(len(group), dtype=np.int64)
-    for places in np.indices(members.shape[1:]):
-        place[local[members[0]].ravel()] = places.ravel()
+    for place in np.unravel_index(hierarchy.position[group], sizes):
         differing += place[:, None] != place[None, :]
     return np.asarray(differing <= 1)

@@ -133,17 +133,18 @@ def test_small_and_irregular_networks_have_all_paths() -> None:
     assert network(topology, range(32)).switch_graph is None
     with few_paths():
         assert network(load("dgx-a100"), range(8)).switch_graph is None  # One level.
-        uneven = [0, 1, 2, 8]  # Nodes of three ranks and of one.
-        assert network(replace(FABRICS["rails"]), uneven).switch_graph is None
+        apart = [0, 1, 2, 5]  # Nodes of two, and of one each at different places, which links would not join.
+        assert network(replace(FABRICS["planes"]), [0, 3]).switch_graph is None
+        assert network(replace(FABRICS["planes"]), apart).switch_graph is not None
         # Places of all pairs that paths join differ in one level.
         assert network(load("dgx-h100:2"), range(16)).switch_graph is None
 
 
 def test_a_large_fabric_lists_few_paths() -> None:
-    """Check 1,024 GPUs in 4 segments of 32 servers: a GPU has 2 links to 7 of its server, and one to 31 + 3 others."""
+    """Check 1,024 GPUs in 4 segments of 32 servers: a GPU has links to 7 of its server and to 31 + 3 others."""
     topology = read(rails(128, segment=32)).topology
     net = network(topology, range(1024))
     assert net.nranks**2 > MOST_PATHS
-    assert net.nlinks == 1024 * (2 * 7 + 31 + 3)
-    assert network(topology, range(1024), pairwise=True).nlinks == 1024 * (2 * 7 + 127)
+    assert net.nlinks == 1024 * (7 + 31 + 3)
+    assert network(topology, range(1024), pairwise=True).nlinks == 1024 * (7 + 127)
     assert network(topology, range(0, 1024, 8)).switch_graph is None
