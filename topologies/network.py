@@ -224,7 +224,7 @@ def network(topology: Topology, ranks: Sequence[int], members: int | None = None
         topology: The topology, whose costs count where they are on.
         ranks: Ranks of the topology, in the order of the local ranks.
         members: Number of ranks, from the first, that take part in switches' multicasts and reductions; None: all.
-        pairwise: Whether of many paths also those are links that join ranks at the same place in any two nodes.
+        pairwise: Whether those paths are links, however many, that join ranks at the same place in any two nodes.
 
     Raises:
         InputError: There are no ranks, a rank is not in the topology or given twice, or switches join too many pairs.

@@ -120,8 +120,8 @@ class SwitchGraph:
 def listed_pairs(topology: Topology, group: Ints, pairwise: bool) -> Bools | None:
     """Return which pairs of ranks have links through switches in a large network; None where its levels name none.
 
-    These are the pairs whose places differ in one level only, such as in the rack, in the node of a rack, or in the GPU
-    of a node. With `pairwise` all levels down to the node count as one.
+    These are the pairs whose places differ in one level only, such as in the node or in the GPU of a node. All levels
+    down to the node count as one, unless that makes more than `MOST_PATHS` pairs and `pairwise` does not demand it.
 
     Args:
         topology: The topology.
@@ -135,10 +135,11 @@ def listed_pairs(topology: Topology, group: Ints, pairwise: bool) -> Bools | Non
         hierarchy = find_levels(topology)
     except InputError:
         return None
-    sizes, names = hierarchy.sizes, [level.name for level in hierarchy.levels]
-    if pairwise:
-        inner = names.index("node") + 1 if "node" in names else 1
-        sizes = (math.prod(sizes[:inner]), *sizes[inner:])
+    names = [level.name for level in hierarchy.levels]
+    inner = names.index("node") + 1 if "node" in names else 1
+    sizes = (math.prod(hierarchy.sizes[:inner]), *hierarchy.sizes[inner:])
+    if not pairwise and len(group) * sum(sizes) > MOST_PATHS:
+        sizes = hierarchy.sizes
     if len(sizes) < 2:
         return None
     differing = np.zeros((len(group), len(group)), dtype=np.int8)

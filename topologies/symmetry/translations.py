@@ -165,7 +165,8 @@ def find_translations(net: Network, look: Callable[[], None] = lambda: None) -> 
     Strides ascend, and each stride · extent divides the next stride. Each translation maps links onto links of equal α
     and bandwidth, and the links of every resource onto those of one of equal capacity (an exact check). No resource is
     over capacity when all translates of one send use it at once (see `orbits`). A look at the translates of a few links
-    refuses most groups that crowd a resource, such as those of all nodes below an oversubscribed spine; after
+    refuses most groups that crowd a resource, such as those of all nodes below an oversubscribed spine, and single
+    translations, such as one of unlike rails; after
     `TUNING.sampled_groups` such groups, or `TUNING.crowded_groups` that only the exact check refuses, the search ends
     without a result. Of groups of equal order the one with the fewest translations is returned.
 
@@ -189,6 +190,8 @@ def find_translations(net: Network, look: Callable[[], None] = lambda: None) -> 
                 continue
             if candidates.refuses_sample(chain):
                 look()
+                if candidates.drops_one(chain):
+                    break  # As below.
                 refused.add(chain)
                 sampled_groups += 1
                 if sampled_groups == TUNING.sampled_groups:
@@ -292,6 +295,7 @@ class _Candidates:
         samples: Links whose translates are looked at before the exact checks, a few before more.
         open: Translations (stride, extent) that nothing has refused.
         checked: Translations that passed the full check.
+        sampled: Translations at whose images of a few links `drops_one` has looked.
     """
 
     def __init__(self, pairs: _TranslatedPairs) -> None:
@@ -304,6 +308,7 @@ class _Candidates:
         self.samples = _sampled_links(pairs)
         self.open = [edge for edge in single_translations(n) if self._looks_right(edge)]
         self.checked: set[tuple[int, int]] = set()
+        self.sampled: set[tuple[int, int]] = set()
 
     def _looks_right(self, edge: tuple[int, int]) -> bool:
         """Return whether a translation keeps the neighbours of a few ranks, one of which has the last digit."""
@@ -339,6 +344,15 @@ class _Candidates:
             return True
         most = net.capacity_gbs[resource] * (1 + _ROUND_OFF)
         return bool((times * net.bandwidth_gbs[sample[row]] > most).any())
+
+    def drops_one(self, chain: Translations) -> bool:
+        """Return whether the same look refuses a translation of a group by itself, and remove all such from `open`."""
+        unseen = [edge for edge in chain if edge not in self.sampled]
+        self.sampled.update(unseen)
+        refused = [edge for edge in unseen if self.refuses_sample((edge,))]
+        for edge in refused:
+            self.open.remove(edge)
+        return bool(refused)
 
     def holds(self, edge: tuple[int, int], look: Callable[[], None]) -> bool:
         """Return whether a translation keeps the network and crowds no resource by itself.

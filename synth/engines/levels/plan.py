@@ -254,7 +254,10 @@ class Levels:
 
     def _is_complete(self, level: int) -> bool:
         """Return True if every two ranks along the level are linked, in the first part of every other level."""
-        ranks = self._along_first(level)
+        return self.is_linked(self._along_first(level), level)
+
+    def is_linked(self, ranks: Ints, level: int = 0) -> bool:
+        """Return True if every two of the ranks are linked, by better links than those along the levels before."""
         tail, head = (ranks[axis.ravel()] for axis in np.indices((len(ranks), len(ranks))))
         return bool((self._are_linked(tail, head, level) | (tail == head)).all())
 

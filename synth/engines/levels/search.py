@@ -71,33 +71,39 @@ def _members(topology: Topology, group: tuple[int, ...]) -> Ints:
 def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> Iterator[Outcome]:
     """Yield for each size better and better schedules and progress, of the quotient problem where there is one.
 
-    For programs, schedules along rings and by doubling are searched apart where the collective has no root and there
-    are more than two outermost parts. Where no level has all its ranks linked, or ranks do not reach each other, there
-    is only progress that says so.
+    Where ranks at the same place are linked to each other across the two outermost levels, these are also tried as one,
+    which saves a latency. For programs, schedules along rings and by doubling are searched apart where the collective
+    has no root and there are more than two outermost parts. Where no level has all its ranks linked, or ranks do not
+    reach each other, there is only progress that says so.
     """
     planned_problem = quotient_of(problem) or problem
     order = 1 if planned_problem.quotient is None else planned_problem.quotient.order
     most_sends = FLOW.expanded // order if problem.quotient is None else tuning.most_sends
     most_sends = min(most_sends, request.most_sends // order or most_sends)
+    members = _members(problem.topology, problem.group)
     try:
-        levels = Levels(planned_problem, _members(problem.topology, problem.group), tuning)
+        levels = Levels(planned_problem, members, tuning)
     except InputError as error:
         yield Progress(str(error))
         return
+    joined = members.reshape(-1, *members.shape[2:]) if members.ndim > 2 else members
+    is_joined = joined.ndim < levels.members.ndim and levels.is_linked(joined.reshape(len(joined), -1)[:, 0])
+    variants = [levels, Levels(planned_problem, joined, tuning)] if is_joined else [levels]
     for size in request.sizes:
-        yield from _LevelsSearch(levels, request, size, most_sends, tuning).run(NAME, levels.shapes())
+        search = _LevelsSearch(request, size, most_sends, tuning)
+        for variant in variants:
+            yield from search.run(NAME, variant, variant.shapes())
         # Programs send to many peers at once, so that all messages arrive late, and have few threadblocks for them.
         if request.most_sends and not problem.collective.kind.rooted and len(levels.members) > 2:
             for form in (DOUBLING, RING):
-                search = _LevelsSearch(levels, request, size, most_sends, tuning)
-                yield from search.run(f"{NAME}, {form}", [LevelsShape(form)])
+                search = _LevelsSearch(request, size, most_sends, tuning)
+                yield from search.run(f"{NAME}, {form}", levels, [LevelsShape(form)])
 
 
 class _LevelsSearch:
     """The search for the best shape and number of chunks at a message size.
 
     Attributes:
-        levels: The problem with its members by level.
         request: The request to the engine.
         size: Message size in bytes.
         most: Most sends of a schedule.
@@ -105,26 +111,29 @@ class _LevelsSearch:
         best_us: Best time so far in µs.
     """
 
-    def __init__(self, levels: Levels, request: Request, size: int, most: int, tuning: LevelsTuning) -> None:
-        self.levels, self.request, self.size, self.most, self.tuning = levels, request, size, most, tuning
+    def __init__(self, request: Request, size: int, most: int, tuning: LevelsTuning) -> None:
+        self.request, self.size, self.most, self.tuning = request, size, most, tuning
         self.enough_us = request.bound.at(size)[0] * tuning.near
         self.best_us = np.inf
 
-    def run(self, name: str, shapes: Sequence[LevelsShape]) -> Iterator[Outcome]:
+    def run(self, name: str, levels: Levels, shapes: Sequence[LevelsShape]) -> Iterator[Outcome]:
         """Yield better and better schedules: more chunks with every shape, as long as that gains.
 
         Args:
             name: Name of the engine in these answers.
+            levels: The problem with its members by level.
             shapes: The shapes to compose, the most likely first.
         """
-        counts = self._counts()
+        if self._is_over():
+            return
+        counts = self._counts(levels)
         for shape in shapes:
             before_us, idle = np.inf, 0
             for count in counts:
-                plan = self.levels.plan(shape, count)
+                plan = levels.plan(shape, count)
                 if plan is None or len(plan[1]) > self.most:
                     break
-                time_us, candidate = self._schedule(name, *plan)
+                time_us, candidate = self._schedule(name, levels, *plan)
                 is_enough = time_us <= self.enough_us < self.best_us
                 if is_enough or time_us < self.best_us * (1 - self.tuning.worth / 2):
                     self.best_us = time_us
@@ -141,20 +150,20 @@ class _LevelsSearch:
         """Return True if the best time is near the bound, or the deadline has passed."""
         return self.best_us <= self.enough_us or now() >= self.request.deadline
 
-    def _counts(self) -> Sequence[int]:
+    def _counts(self, levels: Levels) -> Sequence[int]:
         """Return the numbers of chunks a block to try: the pinned one only, or those of `Levels.counts`."""
         if self.request.options.chunks is not None:
             return [self.request.options.chunks]
-        return self.levels.counts(self.tuning.doublings)
+        return levels.counts(self.tuning.doublings)
 
-    def _schedule(self, name: str, problem: Problem, sends: Schedule) -> tuple[float, Candidate]:
+    def _schedule(self, name: str, levels: Levels, problem: Problem, sends: Schedule) -> tuple[float, Candidate]:
         """Return the time in µs, with the start of a call, and the candidate of the best list schedule of the sends."""
         net, kilobytes = problem.network, problem.collective.chunk_bytes(self.size) * 1e-3
         load_us = np.bincount(sends.link, kilobytes[sends.chunk], minlength=net.nlinks)[net.link_of_use]
         busy_us = np.bincount(net.uses_idx, load_us, minlength=net.nresources) / net.capacity_gbs
         columns = Sends(sends.chunk, sends.link, sends.step, sends.reduces, *waits(problem, sends))
         run = choose_runner(1e-5 * len(sends) * self.tuning.orders)
-        ordered_sends = OrderedSends(problem, self.size, columns, run, self.levels.net, float(busy_us.max(initial=0.0)))
+        ordered_sends = OrderedSends(problem, self.size, columns, run, levels.net, float(busy_us.max(initial=0.0)))
         time_us, schedule = ordered_sends.ordered(
             self.enough_us - net.start_us, self.tuning.orders, self.request.deadline
         )

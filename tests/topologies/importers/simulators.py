@@ -18,7 +18,13 @@ def ns3(nodes: int, switches: Sequence[int], links: Sequence[Link], servers: tup
 
 
 def rails(
-    servers: int, size: int = 8, planes: int = 2, segment: int = 128, spines: int = 60, omit: Sequence[int] = ()
+    servers: int,
+    size: int = 8,
+    planes: int = 2,
+    segment: int = 128,
+    spines: int = 60,
+    omit: Sequence[int] = (),
+    port: str = "200Gbps",
 ) -> str:
     """Return SimAI's file of a rail-optimised fabric.
 
@@ -28,10 +34,11 @@ def rails(
     Args:
         servers: Number of servers.
         size: Number of GPUs of a server.
-        planes: Number of planes; a GPU has a port of 200 Gbit/s in each.
+        planes: Number of planes; a GPU has a port in each.
         segment: Number of servers of a segment.
         spines: Number of spines of a plane.
         omit: Numbers of uplinks, in their order, that are missing.
+        port: Rate of a GPU's port.
     """
     gpus, segments = servers * size, -(-servers // segment)
     leaf, leaves = gpus + servers, planes * segments * size
@@ -40,7 +47,7 @@ def rails(
         server, rail = divmod(gpu, size)
         links.append((gpu, gpus + server, "2880Gbps", "0.000025ms"))
         links += [
-            (gpu, leaf + (plane * segments + server // segment) * size + rail, "200Gbps", "0.0005ms")
+            (gpu, leaf + (plane * segments + server // segment) * size + rail, port, "0.0005ms")
             for plane in range(planes)
         ]
     uplinks = [
@@ -53,14 +60,19 @@ def rails(
     return ns3(nodes, range(gpus, nodes), links, (size, servers, "H100"))
 
 
-def racks(servers: int, size: int = 8, segment: int = 4, spines: int = 2) -> str:
-    """Return SimAI's file of a fabric in which all GPUs of a segment of servers are on one leaf (DCN+)."""
+def racks(
+    servers: int, size: int = 8, segment: int = 4, spines: int = 2, port: str = "100Gbps", server: str = "2400Gbps"
+) -> str:
+    """Return SimAI's file of a fabric in which all GPUs of a segment of servers are on one leaf (DCN+).
+
+    `port` and `server` are the rates of a GPU's links to the leaf and to the switch of its server.
+    """
     gpus, leaves = servers * size, -(-servers // segment)
     leaf = gpus + servers
     links: list[Link] = []
     for gpu in range(gpus):
-        links.append((gpu, gpus + gpu // size, "2400Gbps", "0.000025ms"))
-        links.append((gpu, leaf + gpu // size // segment, "100Gbps", "0.0005ms"))
+        links.append((gpu, gpus + gpu // size, server, "0.000025ms"))
+        links.append((gpu, leaf + gpu // size // segment, port, "0.0005ms"))
     links += [(leaf + i, leaf + leaves + j, "400Gbps", "0.0005ms") for i in range(leaves) for j in range(spines)]
     nodes = leaf + leaves + spines
     return ns3(nodes, range(gpus, nodes), links, (size, servers, "A100"))
