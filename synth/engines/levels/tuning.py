@@ -21,7 +21,7 @@ class LevelsTuning:
         passes: Number of times that these trees are routed.
     """
 
-    most_ranks: int = 2048
+    most_ranks: int = 4096
     near: float = 1.003
     doublings: int = 12
     worth: float = 0.01

@@ -18,6 +18,8 @@ from synth.solvers.workers import Workers
 from synth.symmetry.quotient import expand
 from synth.verify.algorithm import Algorithm
 from tests.synth.engines.knowledge import BestTimes
+from tests.topologies.importers.simulators import racks
+from tests.topologies.importers.test_importers import read
 from topologies.load import load
 
 KINDS = ("allgather", "reducescatter", "allreduce", "broadcast", "reduce")
@@ -54,6 +56,15 @@ def test_levels_overlap_so_that_the_nics_of_a_cluster_never_wait(workers: Worker
     algorithm, gap = _best(make_problem(load("dgx-a100:4"), collective), 1 << 30, workers, 9)
     assert gap < 1.01
     assert algorithm.problem.collective.chunks >= 8
+
+
+@pytest.mark.parametrize("collective", ["allgather", "allreduce"])
+def test_two_levels_are_one_where_that_saves_a_latency(workers: Workers, collective: str) -> None:
+    """Check 4 racks of 2 servers: tiny data cross the spines once, and do not go on by a rack's switch."""
+    problem = make_problem(read(racks(8, 2, 2, 2)).topology, collective)
+    assert levels_search._members(problem.topology, problem.group).shape == (4, 2, 2)
+    algorithm, _ = _best(problem, 64, workers, 3)
+    assert algorithm.time_us(64) == pytest.approx(2.0 + 0.05, rel=0.02)  # A spine is 2 µs away.
 
 
 def test_more_nodes_become_a_quotient_by_their_symmetry() -> None:
