@@ -27,7 +27,7 @@ from topologies.costs import Figures
 from topologies.errors import InputError
 from topologies.hyperlinks import Crossing, Hyperlinks, crossings, pairs_of
 from topologies.routing import follow, forwarding_tables
-from topologies.switch_graph import MOST_PATHS, SwitchGraph, listed_pairs
+from topologies.switch_graph import MOST_PATHS, Paths, SwitchGraph, listed_pairs
 from topologies.topology import MAX_LINKS, Topology
 
 
@@ -205,7 +205,7 @@ class Network:
         return carriers.uses_ptr + numbers, uses, np.concatenate([self.capacity_gbs, carriers.takes_gbs])
 
 
-def network(topology: Topology, ranks: Sequence[int], members: int | None = None, pairwise: bool = False) -> Network:
+def network(topology: Topology, ranks: Sequence[int], members: int | None = None, paths: Paths = Paths.ALL) -> Network:
     """Return the network that `ranks` have among themselves; it is built unless somebody holds it already.
 
     Other ranks do not exist; switches always do. From each port (a physical link from a rank to a switch) there is one
@@ -215,35 +215,34 @@ def network(topology: Topology, ranks: Sequence[int], members: int | None = None
     link uses every physical link that it crosses and every limit that holds one of these. Ranks that no path joins have
     no link, and one rank alone has none; that is no error.
 
-    Of more than `MOST_PATHS` paths (2¹⁸) only some are links, if these connect all ranks: those that join ranks whose
-    places differ in one level, such as in the node or in the GPU of a node (`topologies.switch_graph`), and of the
-    paths of a pair those that no other one is better than. The network then has a graph of all paths. Where levels name
-    no such paths, each of up to 2 · `MAX_LINKS` paths is a link.
+    If `paths` is not ALL, only some of more than `MOST_PATHS` paths (2¹⁸) are links, if these connect all ranks: those
+    that `paths` names, and of the paths of a pair those that no other one is better than. The network then has a graph
+    of all paths. Otherwise each of up to 2 · `MAX_LINKS` paths is a link.
 
     Args:
         topology: The topology, whose costs count where they are on.
         ranks: Ranks of the topology, in the order of the local ranks.
         members: Number of ranks, from the first, that take part in switches' multicasts and reductions; None: all.
-        pairwise: Whether those paths are links, however many, that join ranks at the same place in any two nodes.
+        paths: The paths that are links of a large network.
 
     Raises:
         InputError: There are no ranks, a rank is not in the topology or given twice, or switches join too many pairs.
     """
     group = _checked(topology, ranks)
-    key = group.tobytes(), len(group) if members is None else members, pairwise
+    key = group.tobytes(), len(group) if members is None else members, paths
     networks = _in_use.setdefault(topology, WeakValueDictionary())
     net = networks.get(key)
     if net is None:
-        net = networks[key] = _built(topology, group, members, pairwise)
+        net = networks[key] = _built(topology, group, members, paths)
     return net
 
 
 _MOST_PATHS = 2 * MAX_LINKS  # Paths through switches, of which each takes half a KiB while the network is built.
-# The networks that somebody holds, by topology and (ranks, members, pairwise); one takes half a second or more.
-_in_use: WeakKeyDictionary[Topology, WeakValueDictionary[tuple[bytes, int, bool], Network]] = WeakKeyDictionary()
+# The networks that somebody holds, by topology and (ranks, members, paths); one takes half a second or more.
+_in_use: WeakKeyDictionary[Topology, WeakValueDictionary[tuple[bytes, int, Paths], Network]] = WeakKeyDictionary()
 
 
-def _built(topology: Topology, group: Ints, members: int | None, pairwise: bool) -> Network:
+def _built(topology: Topology, group: Ints, members: int | None, paths: Paths) -> Network:
     """Build the network that the checked ranks `group` have among themselves; the rest is as in `network`.
 
     Raises:
@@ -267,17 +266,17 @@ def _built(topology: Topology, group: Ints, members: int | None, pairwise: bool)
         reach = tables.reach[phys_dst[ports] - n]
         port_rank = local[phys_src[ports]]
         reach[np.arange(len(ports)), port_rank] = False
-        paths = int(reach.sum())
-        if paths > MOST_PATHS and (listed := listed_pairs(topology, group, pairwise)) is not None:
+        count = int(reach.sum())
+        if count > MOST_PATHS and (listed := listed_pairs(topology, group, paths)) is not None:
             fewer = reach & listed[port_rank]
             port, column = np.nonzero(fewer)
-            is_partial = int(fewer.sum()) < paths and strongly_connected(
+            is_partial = int(fewer.sum()) < count and strongly_connected(
                 len(group), np.append(src[0], port_rank[port]), np.append(dst[0], column)
             )
             reach = fewer if is_partial else reach
-        if not is_partial and paths > _MOST_PATHS:
+        if not is_partial and count > _MOST_PATHS:
             raise InputError(
-                f"topology {topology.name!r}: switches join {paths} pairs of {len(group)} ranks; it must be at most"
+                f"topology {topology.name!r}: switches join {count} pairs of {len(group)} ranks; it must be at most"
                 f" {_MOST_PATHS}, among a group of fewer ranks"
             )
         port, column = np.nonzero(reach)

@@ -1,14 +1,15 @@
 """Large networks through switches: the pairs of ranks that have links, and the graph of all paths beside them.
 
 Where switches join hundreds of ranks with each other, a link for each pair takes more time and memory than all searches
-for schedules, which use few of them. Such a network has links within the parts of each level, such as nodes, and
-between the ranks at the same place in its parts. Its bounds count the other paths too: they are in the graph.
+for schedules, which use few of them. A search asks for a network with links within the parts of each level, such as
+nodes, and between the ranks at the same place in its parts. Bounds count the other paths too: they are in the graph.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import numpy as np
 
@@ -18,6 +19,21 @@ from topologies.levels.hierarchy import find_levels
 from topologies.topology import Topology
 
 MOST_PATHS = 1 << 18  # Paths through switches up to which each of them is a link.
+
+
+class Paths(Enum):
+    """The paths through switches that are links of a network with more than `MOST_PATHS` of them.
+
+    Attributes:
+        ALL: Each path.
+        NODES: Paths inside a node, and between ranks at the same place in any two nodes.
+        LEVELS: The same, or if these are more than `MOST_PATHS`, paths between ranks whose places differ in one level
+            only, such as in the rack, in the node of a rack, or in the GPU of a node.
+    """
+
+    ALL = "all"
+    NODES = "nodes"
+    LEVELS = "levels"
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,20 +133,19 @@ class SwitchGraph:
         )
 
 
-def listed_pairs(topology: Topology, group: Ints, pairwise: bool) -> Bools | None:
-    """Return which pairs of ranks have links through switches in a large network; None where its levels name none.
-
-    These are the pairs whose places differ in one level only, such as in the node or in the GPU of a node. All levels
-    down to the node count as one, unless that makes more than `MOST_PATHS` pairs and `pairwise` does not demand it.
+def listed_pairs(topology: Topology, group: Ints, paths: Paths) -> Bools | None:
+    """Return which pairs of ranks have links through switches in a large network; None where these are all pairs.
 
     Args:
         topology: The topology.
         group: Rank of the topology for each local rank: int64 (nranks,).
-        pairwise: Whether ranks of any two nodes have data for each other, as in an all-to-all.
+        paths: The paths that are links.
 
     Returns:
         Flags [from, to]: bool (nranks, nranks).
     """
+    if paths is Paths.ALL:
+        return None
     try:
         hierarchy = find_levels(topology)
     except InputError:
@@ -138,7 +153,7 @@ def listed_pairs(topology: Topology, group: Ints, pairwise: bool) -> Bools | Non
     names = [level.name for level in hierarchy.levels]
     inner = names.index("node") + 1 if "node" in names else 1
     sizes = (math.prod(hierarchy.sizes[:inner]), *hierarchy.sizes[inner:])
-    if not pairwise and len(group) * sum(sizes) > MOST_PATHS:
+    if paths is Paths.LEVELS and len(group) * sum(sizes) > MOST_PATHS:
         sizes = hierarchy.sizes
     if len(sizes) < 2:
         return None

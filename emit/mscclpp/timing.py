@@ -41,6 +41,7 @@ from topologies.arrays import pointers
 from topologies.costs import ANY
 from topologies.errors import InputError
 from topologies.network import Network, network
+from topologies.switch_graph import Paths
 from topologies.symmetry.translations import are_kept, quotient_network
 from topologies.topology import Topology
 
@@ -93,7 +94,7 @@ class PlanPredictor(TimedProgram):
         weight = np.ones(len(plan.gpus)) if weight is None else weight
         net, flag_us = self.network, self.network.alpha_us
         if self._costed.protocol and not plan.packets:
-            flag_us = network(replace(self._costed, protocol=ANY), self.group, pairwise=True).alpha_us
+            flag_us = network(replace(self._costed, protocol=ANY), self.group, paths=Paths.NODES).alpha_us
         if plan.translations:  # A message does to the orbit of a resource what all its images do to the resource.
             net = quotient_network(net, plan.translations)
         self._take_steps(steps.timed(net, self._costed, weight, flag_us), FREE_SLOTS)

@@ -20,6 +20,7 @@ from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.costed import with_protocol
 from topologies.errors import InputError
 from topologies.network import Network, network
+from topologies.switch_graph import Paths
 from topologies.topology import Topology
 
 
@@ -63,7 +64,7 @@ class TimedProgram(ABC):
         self.topology = topology
         self._costed = with_protocol(topology, protocol)
         self.group = place_ranks(nranks, self._costed, group)
-        self.network: Network = network(self._costed, self.group, pairwise=True)
+        self.network: Network = network(self._costed, self.group, paths=Paths.NODES)
 
     def _take_steps(self, steps: TimedSteps, slots: int, compiled_from: int = COMPILED_FROM) -> None:
         """Prepare steps for timing: set `columns` and what a run needs, and drop clocks of earlier steps.

@@ -146,7 +146,7 @@ class Problem:
             InputError: A rank does not exist there, or the translations of a quotient problem do not keep that
                 topology's network.
         """
-        whole = network(topology, self.ranks, len(self.group), self.collective.kind.pairwise)
+        whole = network(topology, self.ranks, len(self.group), self.collective.kind.paths)
         if self.quotient is None:
             return replace(self, topology=topology, network=whole)
         translations = self.quotient.translations
@@ -342,7 +342,7 @@ def make_problem(
         collective = named(collective, len(members), chunks, 0 if root is None else members.index(root), sizes)
     if collective.nranks != len(members):
         raise InputError(f"group: has {len(members)} ranks, but {collective.name} is stated for {collective.nranks}")
-    net = network(topology, members + outsiders, len(members), collective.kind.pairwise)
+    net = network(topology, members + outsiders, len(members), collective.kind.paths)
     problem = Problem(topology, collective, members, outsiders, net)
     _check_connected(problem)
     return problem

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from topologies.errors import InputError, did_you_mean
+from topologies.switch_graph import Paths
 
 # The words for the ranks that hold a chunk before, or want it after.
 EVERY = "every"  # all ranks
@@ -115,9 +116,9 @@ class CollectiveKind:
         return {self.before, self.after} <= {OWN, EVERY} and (self.in_shares or OWN in (self.before, self.after))
 
     @property
-    def pairwise(self) -> bool:
-        """Return whether any two ranks may have data for each other only, as in alltoall, or in a pattern."""
-        return self.unit in (PAIR, "")
+    def paths(self) -> Paths:
+        """Return the paths of a large network that are links: more where any two ranks have data for each other."""
+        return Paths.NODES if self.unit in (PAIR, "") else Paths.LEVELS
 
     @property
     def blocks_a_rank(self) -> bool:

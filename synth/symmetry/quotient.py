@@ -68,7 +68,7 @@ def quotient_problem(
     name, members = parse_name(name), check_group(group, topology.nranks)
     if not find_kind(name).translatable or len(relays):
         return None
-    net = network(topology, members, pairwise=find_kind(name).pairwise)
+    net = network(topology, members, paths=find_kind(name).paths)
     translations = find_translations(net, check_deadline)
     if not translations or _entries(len(members), chunks, translations) > MAX_ENTRIES:
         return None
@@ -106,7 +106,7 @@ def quotient_by(
     if _entries(len(members), chunks, translations) > MAX_ENTRIES:
         raise InputError(f"{name}: {len(members)} ranks × {chunks} chunks do not fit in memory")
     try:
-        net = network(topology, members, pairwise=find_kind(name).pairwise)
+        net = network(topology, members, paths=find_kind(name).paths)
         problem = _build_quotient(topology, name, chunks, members, net, translations)
     except ValueError as error:
         raise QuotientRefused(f"quotient: {error}") from None

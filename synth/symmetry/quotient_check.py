@@ -53,7 +53,7 @@ def _check_networks(problem: Problem, net: Network) -> None:
     Raises:
         QuotientRefused: A column of one of the networks differs.
     """
-    real = network(problem.topology, problem.group, pairwise=problem.collective.kind.pairwise)
+    real = network(problem.topology, problem.group, paths=problem.collective.kind.paths)
     columns = ("ranks", "src", "dst", "alpha_us", "bandwidth_gbs", "gap_us", "start_us")
     for name in (*columns, "uses_ptr", "uses_idx", "capacity_gbs"):
         if not np.array_equal(getattr(real, name), getattr(net, name)):

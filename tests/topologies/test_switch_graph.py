@@ -13,16 +13,17 @@ from tests.topologies.importers.test_importers import read
 from topologies.arrays import flags_of, strongly_connected
 from topologies.load import load
 from topologies.network import MOST_PATHS, Network, network, subnetwork
+from topologies.switch_graph import Paths
 from topologies.topology import Topology
 
 FABRICS = fabrics()
 
 
-def both_networks(topology: Topology, pairwise: bool = False) -> tuple[Network, Network]:
+def both_networks(topology: Topology, paths: Paths = Paths.LEVELS) -> tuple[Network, Network]:
     """Return the network with a link for each path, and that with a link for some."""
     whole = network(replace(topology), range(topology.nranks))
     with few_paths():
-        return whole, network(replace(topology), range(topology.nranks), pairwise=pairwise)
+        return whole, network(replace(topology), range(topology.nranks), paths=paths)
 
 
 def described(net: Network) -> list[tuple[object, ...]]:
@@ -36,9 +37,9 @@ def described(net: Network) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("name", FABRICS)
-@pytest.mark.parametrize("pairwise", [False, True])
-def test_some_paths_are_links_and_join_all_ranks(name: str, pairwise: bool) -> None:
-    whole, part = both_networks(FABRICS[name], pairwise)
+@pytest.mark.parametrize("paths", [Paths.LEVELS, Paths.NODES])
+def test_some_paths_are_links_and_join_all_ranks(name: str, paths: Paths) -> None:
+    whole, part = both_networks(FABRICS[name], paths)
     assert whole.switch_graph is None
     assert part.switch_graph is not None
     assert 0 < part.nlinks < whole.nlinks
@@ -49,7 +50,7 @@ def test_some_paths_are_links_and_join_all_ranks(name: str, pairwise: bool) -> N
 @pytest.mark.parametrize("name", FABRICS)
 def test_links_stay_in_a_node_or_join_the_same_place(name: str) -> None:
     topology = FABRICS[name]
-    _, part = both_networks(topology, pairwise=True)
+    _, part = both_networks(topology, Paths.NODES)
     size = int((topology.nodes == 0).sum())
     a, b = part.src, part.dst
     assert ((topology.nodes[a] == topology.nodes[b]) | (a % size == b % size)).all()
@@ -130,21 +131,21 @@ def test_ranks_of_a_larger_network(name: str) -> None:
 
 def test_small_and_irregular_networks_have_all_paths() -> None:
     topology = load("dgx-h100:4")
-    assert network(topology, range(32)).switch_graph is None
+    assert network(topology, range(32), paths=Paths.LEVELS).switch_graph is None
     with few_paths():
-        assert network(load("dgx-a100"), range(8)).switch_graph is None  # One level.
+        assert network(load("dgx-a100"), range(8), paths=Paths.LEVELS).switch_graph is None  # One level.
         apart = [0, 1, 2, 5]  # Nodes of two, and of one each at different places, which links would not join.
-        assert network(replace(FABRICS["planes"]), [0, 3]).switch_graph is None
-        assert network(replace(FABRICS["planes"]), apart).switch_graph is not None
+        assert network(replace(FABRICS["planes"]), [0, 3], paths=Paths.LEVELS).switch_graph is None
+        assert network(replace(FABRICS["planes"]), apart, paths=Paths.LEVELS).switch_graph is not None
         # Places of all pairs that paths join differ in one level.
-        assert network(load("dgx-h100:2"), range(16)).switch_graph is None
+        assert network(load("dgx-h100:2"), range(16), paths=Paths.LEVELS).switch_graph is None
 
 
 def test_a_large_fabric_lists_few_paths() -> None:
     """Check links of a GPU: to 7 of its server, to its rail, and in a larger fabric to its rail's segment only."""
     topology = read(rails(128, segment=32)).topology
-    assert network(topology, range(1024)).nlinks == 1024 * (7 + 127) < MOST_PATHS
-    assert network(topology, range(0, 1024, 8)).switch_graph is None
+    assert network(topology, range(1024), paths=Paths.LEVELS).nlinks == 1024 * (7 + 127) < MOST_PATHS
+    assert network(topology, range(0, 1024, 8), paths=Paths.LEVELS).switch_graph is None
     larger = read(rails(256, segment=32)).topology
-    assert network(larger, range(2048)).nlinks == 2048 * (7 + 31 + 7)
-    assert network(larger, range(2048), pairwise=True).nlinks == 2048 * (7 + 255)
+    assert network(larger, range(2048), paths=Paths.LEVELS).nlinks == 2048 * (7 + 31 + 7)
+    assert network(larger, range(2048), paths=Paths.NODES).nlinks == 2048 * (7 + 255)

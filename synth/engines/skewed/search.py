@@ -55,7 +55,9 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
 
 def _shape(problem: Problem) -> Shape:
     """Return the shape of the problem's group; InputError if it does not fit."""
-    return shape_of(problem.topology, problem.group, problem.network)
+    # A shape has bounds, which count all paths.
+    net = None if problem.network.switch_graph is not None else problem.network
+    return shape_of(problem.topology, problem.group, net)
 
 
 def _units(collective: Collective) -> Ints:
