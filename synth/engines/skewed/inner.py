@@ -28,7 +28,7 @@ def add_inner(
         k: Number of positions.
         members: Number of positions in the node.
         base: Its first entry in `node_rank`.
-        node_rank: Column of `Shape`, as `between`.
+        node_rank: Column of `GroupShape`, as `between`.
         between: Column.
         link_us: Time of a byte on each link in µs.
         has_ports: Whether links inside nodes share ports.

@@ -30,7 +30,7 @@ def split(
     Args:
         k: Number of positions.
         n: Number of nodes.
-        node_ptr: Columns of `Shape`, as the following ones up to `lane_flow`.
+        node_ptr: Columns of `GroupShape`, as the following ones up to `lane_flow`.
         node_rank: Column.
         nic_of: Column.
         nic_ptr: Column.
@@ -167,7 +167,7 @@ def cut(
     Args:
         k: Number of positions.
         wide: The same number, unsigned.
-        nic_of: Columns of `Shape`, as the following ones up to `between`.
+        nic_of: Columns of `GroupShape`, as the following ones up to `between`.
         lane_from: Column.
         lane_to: Column.
         lane_source: Column.
@@ -191,7 +191,7 @@ def cut(
         sent: Bytes of each block that are in chunks, to be changed.
         link_us: Time of a byte on each link in µs.
         rank: Bytes out of and into each position.
-        rank_us: Column of `Shape`.
+        rank_us: Column of `GroupShape`.
         longest: Workspace of 2 k numbers.
         port_us: Time in µs for which relays keep each position's port busy that leads to others of its node, then each
             position's port that they lead to, to be set, shape (2 · k,).

@@ -21,7 +21,7 @@ def add_straight(
         size: Bytes from each position to each position.
         k: Number of positions.
         n: Number of nodes.
-        node_of: Columns of `Shape`, as the following ones up to `enters` (`exit` and `entry`).
+        node_of: Columns of `GroupShape`, as the following ones up to `enters` (`exit` and `entry`).
         between: Column.
         leaves: Column.
         enters: Column.
