@@ -45,7 +45,7 @@ def set_loads(size: Any, k: int, n: int, node_of: Any, to_node: Any, pair: Any, 
     return total
 
 
-def bound_us(
+def bound_us(  # A loop that Numba compiles takes columns, however many.
     size: Any, k: int, n: int, pair: Any, rank: Any, rank_us: Any, rank_alpha: Any, node_us: Any, node_alpha: Any,
     least_us: Any, begins: float,
 ) -> float:  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 from synth.engines.skewed.columns import CHUNKS, FULL, NO_LINK, ROWS
 
 
-def add_straight(
+def add_straight(  # A loop that Numba compiles takes columns, however many.
     size: Any, k: int, n: int, node_of: Any, between: Any, leaves: Any, enters: Any, alpha: Any, link_us: Any,
     rank_at: Any, chunk_source: Any, chunk_goal: Any, chunk_offset: Any, chunk_bytes: Any, row_chunk: Any,
     row_link: Any, row_step: Any, row_key: Any, state: Any,
