@@ -27,8 +27,11 @@ from emit.findings import Finding, Findings, Judgement, Verdict, not_judged
 from emit.goal import Goal, goals_of, sizes_of
 from emit.images import BufferImages, Images, block_of_buffer, images_of, neighbours
 from emit.mscclpp.acts import acts_of
+from emit.mscclpp.building.meeting import add_meeting
+from emit.mscclpp.building.numbering import Numbering
+from emit.mscclpp.building.placement import Placer
+from emit.mscclpp.building.threadblocks import make_threadblocks
 from emit.mscclpp.images import text_of_images, whole_plan
-from emit.mscclpp.meeting import add_meeting
 from emit.mscclpp.memory import (
     ALIGNMENT,
     Memory,
@@ -41,13 +44,10 @@ from emit.mscclpp.memory import (
     limit_sizes,
     memory_of,
 )
-from emit.mscclpp.numbering import Numbering
-from emit.mscclpp.placement import Placer
 from emit.mscclpp.plan import MAX_OPS, ExecutionPlan, with_other_head
 from emit.mscclpp.read import remember, shared_plan
 from emit.mscclpp.replay import CallAssumption, Replay
 from emit.mscclpp.structure import caution, check_structure
-from emit.mscclpp.threadblocks import make_threadblocks
 from emit.mscclpp.timing import FREE_SLOTS, PlanPredictor
 from emit.program import ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock
 from emit.targets import Target, check_resident

@@ -21,7 +21,7 @@ from emit.check.clocks import Row, VectorClocks, image_of_row
 from emit.columns import Columns
 from emit.goal import Goal, sizes_of
 from emit.images import images_of, neighbours
-from emit.mscclpp.spans import (
+from emit.mscclpp.building.spans import (
     Origin,
     Span,
     SpanPlacement,

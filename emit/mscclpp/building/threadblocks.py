@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from emit.columns import Columns
 from emit.images import BufferImages
+from emit.mscclpp.building.spans import Span, SpanPlacement, Step, StepPlacement, split_spans
 from emit.mscclpp.plan import MAX_OP_BUFFERS, MAX_OP_CHANNELS, MAX_OP_SEMAPHORES, PACKETS
-from emit.mscclpp.spans import Span, SpanPlacement, Step, StepPlacement, split_spans
 from emit.program import OPS, SENDS
 from synth.model.deadline import checking_deadline
 
