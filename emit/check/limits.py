@@ -32,27 +32,29 @@ def check_threadblocks(
         limits: Limits of the target.
         findings: Where the findings are added.
     """
-    _over(limits, findings, "gpus", nranks, limits.children)
+    _check_number(limits, findings, "gpus", nranks, limits.children)
     check_resident([len(rank_blocks) for rank_blocks in blocks], limits.sms, findings)
     for rank, rank_blocks in enumerate(blocks):
         if not 0 < limits.sms < len(rank_blocks):  # check_resident has reported this rank
-            _over(limits, findings, "threadblocks", len(rank_blocks), min(limits.tbs_per_gpu, limits.children), rank)
+            _check_number(
+                limits, findings, "threadblocks", len(rank_blocks), min(limits.tbs_per_gpu, limits.children), rank
+            )
         nodes = 1 + nranks + len(rank_blocks) + sum(steps for *_, steps in rank_blocks)
-        _over(limits, findings, limits.node, nodes, limits.nodes, rank)
+        _check_number(limits, findings, limits.node, nodes, limits.nodes, rank)
         for peer_field, side in ((1, "send"), (2, "recv")):
             counts = Counter(block[0] for block in rank_blocks if block[peer_field] >= 0)
             for channel, number in sorted(counts.items()):
-                _over(
+                _check_number(
                     limits, findings, f"{side} threadblocks on channel {channel}:", number, limits.tbs_per_channel, rank
                 )
         for tb, (channel, _, _, steps) in enumerate(rank_blocks):
-            _over(limits, findings, "steps", steps, limits.steps_per_tb, rank, tb)
+            _check_number(limits, findings, "steps", steps, limits.steps_per_tb, rank, tb)
             if channel >= limits.channels:
                 message = f"channel {channel}; {limits.name} has channels 0..{limits.channels - 1}"
                 findings.add("limit", message, rank, tb)
 
 
-def _over(limits: Limits, findings: Findings, quantity: str, number: int, most: int, *place: int) -> None:
+def _check_number(limits: Limits, findings: Findings, quantity: str, number: int, most: int, *place: int) -> None:
     """Add a finding of kind "limit" if a number exceeds its limit; `quantity` says what is counted.
 
     `place` is (), (rank,), (rank, tb) or (rank, tb, step).
@@ -71,7 +73,7 @@ def check_dependency(named: int, limits: Limits, findings: Findings, *place: int
         findings: Where the finding is added.
         *place: Rank, threadblock and position of the step.
     """
-    _over(limits, findings, "depid", named, limits.dep_tb, *place)
+    _check_number(limits, findings, "depid", named, limits.dep_tb, *place)
 
 
 def check_steps(program: Program, limits: Limits, findings: Findings) -> None:
@@ -89,9 +91,9 @@ def check_steps(program: Program, limits: Limits, findings: Findings) -> None:
             known_ops = ", ".join(x for x in OPS if x in limits.ops)
             findings.add("limit", f"{step.op}; {limits.name} runs only {known_ops}", rank, tb, position)
         if last_offset > limits.offset:
-            _over(limits, findings, "offset", last_offset, limits.offset, rank, tb, position)
+            _check_number(limits, findings, "offset", last_offset, limits.offset, rank, tb, position)
         if step.count > limits.count:
-            _over(limits, findings, "cnt", step.count, limits.count, rank, tb, position)
+            _check_number(limits, findings, "cnt", step.count, limits.count, rank, tb, position)
         if step.dep_tb > limits.dep_tb:
             check_dependency(step.dep_tb, limits, findings, rank, tb, position)
         if position == 0:

@@ -63,7 +63,7 @@ def find_races(
     Raises:
         InputError: The check would take too long because the program has too many threadblocks.
     """
-    _overlaps(c, cells, findings, prefix)
+    _check_overlaps(c, cells, findings, prefix)
     queries = _queries(c, order, cells)
     if not queries:
         return
@@ -93,7 +93,7 @@ def find_races(
         _report(c, query, findings, prefix)
 
 
-def _overlaps(c: Columns, cells: Cells, findings: Findings, prefix: str) -> None:
+def _check_overlaps(c: Columns, cells: Cells, findings: Findings, prefix: str) -> None:
     """Add a finding of kind "race" for each step that writes chunks which it also reads as other chunks.
 
     A kernel moves the chunks of a step in no fixed order.

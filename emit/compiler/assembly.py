@@ -414,7 +414,34 @@ def _pair_threadblocks(outs: list[tuple[int, int]], ins: list[tuple[int, int]], 
     return blocks
 
 
-def _place_instructions(  # One loop over instructions with many cases, as its state is too large to pass on.
+def _place_messages(prepared: Prepared, channel: Ints, blocks: list[list[Block]]) -> list[int]:
+    """Return the threadblock of the connection of every instruction that sends or receives, NONE of the others.
+
+    A fused instruction is in the threadblock of its send.
+
+    Args:
+        prepared: Instructions.
+        channel: Channel of every instruction.
+        blocks: Threadblocks of each rank, as (channel, sends to, receives from).
+    """
+    p, nranks = prepared, prepared.ir.header.nranks
+    width = max((ch for rank_blocks in blocks for ch, _, _ in rank_blocks), default=0) + 1
+    placed = np.full(len(p), NONE, dtype=np.int64)
+    for side, peer, opposite in ((1, p.out, p.into), (2, p.into, p.out)):
+        keys = [
+            ((rank * width + block[0]) * nranks + block[side], b)
+            for rank, rank_blocks in enumerate(blocks)
+            for b, block in enumerate(rank_blocks)
+            if block[side] != NONE
+        ]
+        names, numbers = np.array(sorted(keys), dtype=np.int64).reshape(-1, 2).T
+        moves = np.flatnonzero((peer != NONE) & ((opposite == NONE) | (side == 1)))
+        placed[moves] = numbers[np.searchsorted(names, (p.rank[moves] * width + channel[moves]) * nranks + peer[moves])]
+    own_places: list[int] = placed.tolist()
+    return own_places
+
+
+def _place_instructions(
     prepared: Prepared, channel: Ints, blocks: list[list[Block]], requested: list[dict[int, int]], room: int
 ) -> list[int]:
     """Return the threadblock of every instruction.
@@ -434,21 +461,8 @@ def _place_instructions(  # One loop over instructions with many cases, as its s
     Returns:
         The number of every instruction's threadblock in its rank.
     """
-    p, ir, after = prepared, prepared.ir, prepared.after
-    nranks, width = ir.header.nranks, max((ch for rank_blocks in blocks for ch, _, _ in rank_blocks), default=0) + 1
-    placed = np.full(len(p), NONE, dtype=np.int64)
-    for side, peer, opposite in ((1, p.out, p.into), (2, p.into, p.out)):
-        keys = [
-            ((rank * width + block[0]) * nranks + block[side], b)
-            for rank, rank_blocks in enumerate(blocks)
-            for b, block in enumerate(rank_blocks)
-            if block[side] != NONE
-        ]
-        names, numbers = np.array(sorted(keys), dtype=np.int64).reshape(-1, 2).T
-        # A fused instruction is in the threadblock of its send.
-        moves = np.flatnonzero((peer != NONE) & ((opposite == NONE) | (side == 1)))
-        placed[moves] = numbers[np.searchsorted(names, (p.rank[moves] * width + channel[moves]) * nranks + peer[moves])]
-    place: list[int] = placed.tolist()
+    ir, after = prepared.ir, prepared.after
+    place = _place_messages(prepared, channel, blocks)
     if max(ir.threadblock, default=NONE) != NONE:
         for n, requested_number in enumerate(ir.threadblock):
             if requested_number != NONE:

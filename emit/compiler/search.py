@@ -431,10 +431,10 @@ class LoweringSearch:
         """
         key = self.variants.key(variant), level
         if key not in self._candidates:
-            self._candidates[key] = self._timed(variant, level, least * TUNING.as_fast)
+            self._candidates[key] = self._time_variant(variant, level, least * TUNING.as_fast)
         return self._candidates[key]
 
-    def _timed(self, variant: Variant, level: int, most: float) -> ProgramCandidate | None:
+    def _time_variant(self, variant: Variant, level: int, most: float) -> ProgramCandidate | None:
         """Run a variant's program and time it; return None if it does not fit, deadlocks, or is too slow.
 
         It is too slow if its excess (see `_excess`) is over `most`. A program that fits adds a line to `tried`, and a

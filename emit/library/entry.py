@@ -283,7 +283,7 @@ def _entry(table: Fields, folder: Path) -> IndexEntry:
         relays=relays,
         root=root,
         file=_file(table, "file", target.folder, target.suffix),
-        inplace=table.boolean("inplace", False),
+        inplace=table.boolean("inplace"),
         min_bytes=low,
         max_bytes=high,
         divides=table.integer("divides", 1, _MOST) if "divides" in row else 1,
@@ -320,7 +320,7 @@ def check_types(table: Fields) -> None:
     for key in stated_keys & {"steps", "rounds", "chunks", "sends", "threadblocks"}:
         table.integer(key, 0, _MOST)
     for key in stated_keys & {"optimal", "switch_ops"}:
-        table.boolean(key, False)
+        table.boolean(key)
     for key in stated_keys & {"proof", "engine", "otherwise", "network", "answer", "script"}:
         text = table.values[key]
         if not (isinstance(text, str) and len(text) <= 4000 and text.isprintable()):

@@ -27,8 +27,11 @@ from emit.findings import Finding, Findings, Judgement, Verdict, not_judged
 from emit.goal import Goal, goals_of, sizes_of
 from emit.images import BufferImages, Images, block_of_buffer, images_of, neighbours
 from emit.mscclpp.acts import acts_of
+from emit.mscclpp.building.meeting import add_meeting
+from emit.mscclpp.building.numbering import Numbering
+from emit.mscclpp.building.placement import Placer
+from emit.mscclpp.building.threadblocks import make_threadblocks
 from emit.mscclpp.images import text_of_images, whole_plan
-from emit.mscclpp.meeting import add_meeting
 from emit.mscclpp.memory import (
     ALIGNMENT,
     Memory,
@@ -41,13 +44,10 @@ from emit.mscclpp.memory import (
     limit_sizes,
     memory_of,
 )
-from emit.mscclpp.numbering import Numbering
-from emit.mscclpp.placement import Placer
 from emit.mscclpp.plan import MAX_OPS, ExecutionPlan, with_other_head
 from emit.mscclpp.read import remember, shared_plan
 from emit.mscclpp.replay import CallAssumption, Replay
 from emit.mscclpp.structure import caution, check_structure
-from emit.mscclpp.threadblocks import make_threadblocks
 from emit.mscclpp.timing import FREE_SLOTS, PlanPredictor
 from emit.program import ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock
 from emit.targets import Target, check_resident
@@ -195,7 +195,7 @@ def _say_what_calls_need(plan_acts: Acts, memory: Memory, goal: Goal | None, fin
             return
 
 
-def _nothing_asked(plan: ExecutionPlan) -> Goal:
+def _goal_of_nothing(plan: ExecutionPlan) -> Goal:
     """Return a goal where every input chunk is a contribution of its own, and nothing is required.
 
     For an unknown collective in place, it is unknown where output and input share memory; so each output chunk holds an
@@ -230,7 +230,7 @@ def _replay(
         notes: Where cautions are added.
         calls: What the caller of the plan promises about its calls.
     """
-    goal = required_goal or _nothing_asked(memory.plan)
+    goal = required_goal or _goal_of_nothing(memory.plan)
     images = memory.images
     contents = (
         ProgramContents(goal) if images is None else ProgramContents(goal, images.images, input_block(memory.plan))
@@ -352,7 +352,7 @@ def draft(
     Raises:
         InputError: Plans cannot express the program, or it exceeds the executor's limits.
     """
-    _sayable(program)
+    _check_expressible(program)
     return _draft(program, goal, nodes, program.inplace, linked, target.limits.sms)
 
 
@@ -429,7 +429,7 @@ def write_plan(
             given goal, or plans cannot express the program: a collective that gives a rank an empty buffer, a reduction
             other than the sum, or more than the executor's limits allow.
     """
-    _sayable(program)
+    _check_expressible(program)
     form = program.inplace if inplace is None else inplace
     own_form = form if (program.inplace if form else program.outofplace) else not form
     if goal is not None and form != own_form:
@@ -480,7 +480,7 @@ def _draft(
     return PlanDraft(plan, goal, program.root)
 
 
-def _sayable(program: Program) -> None:
+def _check_expressible(program: Program) -> None:
     """Raise InputError if execution plans cannot express a program's collective, or its reduction.
 
     They express the sum only; the reduction of a program without reducing steps does not matter.

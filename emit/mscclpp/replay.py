@@ -123,7 +123,7 @@ class Replay:
         if self.launch:
             self._end_launch()
         self.launch += 1
-        return self.execution.launch(self.halves[(self.launch - 1) % 2], self._do)
+        return self.execution.launch(self.halves[(self.launch - 1) % 2], self._run_act)
 
     def _end_launch(self) -> None:
         """Join the threadblocks of each rank at the end of a launch; the next launch knows what they know.
@@ -147,7 +147,7 @@ class Replay:
             of_launch.clear()
         self.released = [[] for _ in self.released]  # As many were acquired, so each semaphore has its old value.
 
-    def _do(self, blocks: Sequence[int], act: Act) -> None:
+    def _run_act(self, blocks: Sequence[int], act: Act) -> None:
         """Run one act: update knowledge, signals and cells, and add findings.
 
         `blocks` holds the act's threadblock; for a barrier, all threadblocks that meet there.
@@ -308,7 +308,7 @@ class Replay:
             total = NOTHING
             for n, run in enumerate(move.sources):
                 for cell in run.element(j):
-                    self._reads(cell, access, run, act)
+                    self._check_read(cell, access, run, act)
                     value = cells.get(cell, NOTHING)
                 if value == NOTHING:
                     value = self._uninitialised(cell, run.packet, block, act)
@@ -322,7 +322,7 @@ class Replay:
                 there = group.element(run.rank)
                 value = image(total, group.inverse(there)) if there else total
                 for cell in run.element(j):
-                    self._writes(cell, access, run, act)
+                    self._check_write(cell, access, run, act)
                     cells[cell] = value
                     self.packet.pop(cell, None)
                     if run.packet:
@@ -340,7 +340,7 @@ class Replay:
         ).tolist()
         return elements
 
-    def _reads(self, cell: int, access: Access, run: ActRun, act: Act) -> None:
+    def _check_read(self, cell: int, access: Access, run: ActRun, act: Act) -> None:
         """Check that a read of a cell is ordered after its last write, add a race if not, and record the read.
 
         A packet whose flag the operation waits for needs no other order, if it was written just once in this launch.
@@ -349,14 +349,14 @@ class Replay:
         flagged = run.packet and act.flagged
         access = self._at_owner(access, run)
         if last_write is not None and not (flagged and self.times[cell] == 1 and cell in self.packet):
-            self._ordered(last_write, access, self.clocks.shown, cell, act)
+            self._check_order(last_write, access, self.clocks.shown, cell, act)
         readers = self.read.setdefault(cell, {})
         before = readers.get(access[0])
         if before is not None and before[4] == access[4] and before[5:] != access[5:]:
             access = (*access[:6], _MIXED)
         readers[access[0]] = access
 
-    def _writes(self, cell: int, access: Access, run: ActRun, act: Act) -> None:
+    def _check_write(self, cell: int, access: Access, run: ActRun, act: Act) -> None:
         """Check that a write of a cell is ordered after its last write and the reads since, and record it.
 
         Each earlier access that nothing orders before it adds a race. The reads before it are forgotten.
@@ -364,9 +364,9 @@ class Replay:
         last_write = self.written.get(cell)
         access = self._at_owner(access, run)
         if last_write is not None:
-            self._ordered(last_write, access, self.clocks.shown, cell, act, run.packet)
+            self._check_order(last_write, access, self.clocks.shown, cell, act, run.packet)
         for reader in self.read.pop(cell, {}).values():
-            self._ordered(reader, access, self.clocks.seen, cell, act, run.packet)
+            self._check_order(reader, access, self.clocks.seen, cell, act, run.packet)
         self.written[cell] = access
 
     def _at_owner(self, access: Access, run: ActRun) -> Access:
@@ -374,7 +374,7 @@ class Replay:
         element = self.group.inverse(self.group.element(run.rank))
         return (self.clocks.entry(access[0], element), *access[1:])
 
-    def _ordered(
+    def _check_order(
         self, earlier: Access, access: Access, clocks: VectorClocks, cell: int, act: Act, packet: bool = False
     ) -> None:
         """Check that `access` follows `earlier`, by clocks or because one thread does both; if not, add a race.

@@ -60,7 +60,7 @@ def script_of(plan: ExecutionPlan) -> str:
     """
     sizes = {(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus}
     if len(sizes) > 1:
-        raise _unsaid("buffers whose sizes differ between ranks")
+        raise _inexpressible("buffers whose sizes differ between ranks")
     ((inputs, outputs),) = sizes
     keys = ("double", "reuse", "alignment", "threads", "min_bytes", "max_bytes")
     options = f"    protocol={'LL' if plan.packets else 'Simple'!r},\n"
@@ -85,7 +85,7 @@ def script_of(plan: ExecutionPlan) -> str:
     return "".join([*lines, "    print(JSON())\n"])
 
 
-def _unsaid(what: str) -> InputError:
+def _inexpressible(what: str) -> InputError:
     """Return, without raising it, the error for what the language cannot say."""
     return InputError(f"MSCCL++'s language has no {what}; keep the plan (JSON)")
 
@@ -98,7 +98,7 @@ def _switch_lines(plan: ExecutionPlan) -> list[str]:
     """
     channels = plan.gpus[0].switches
     if any(gpu.switches != channels for gpu in plan.gpus):
-        raise _unsaid("switch channels that some ranks lack")
+        raise _inexpressible("switch channels that some ranks lack")
     if not channels:
         return []
     words = {"i": "input", "o": "output", "s": "scratch"}
@@ -144,7 +144,7 @@ class _RankLines:
                 return lines
             ready = [tbs for (_, count), tbs in waiting.items() if len(tbs) == count]
             if not ready:
-                raise _unsaid("barriers that threadblocks meet in different orders")
+                raise _inexpressible("barriers that threadblocks meet in different orders")
             for tbs in ready:
                 lines.append(f"    ranks[{self.rank}].barrier({tbs})\n")
                 for tb in tbs:
@@ -164,9 +164,9 @@ class _RankLines:
                 if not op.ops:
                     continue
                 if any(inner.name == "barrier" for inner in op.ops):
-                    raise _unsaid("barrier in a pipeline")
+                    raise _inexpressible("barrier in a pipeline")
                 if before == Op("nop") and op.ops[-1] == before != op.ops[0]:
-                    raise _unsaid("way to keep a nop before a pipeline that ends with one")
+                    raise _inexpressible("way to keep a nop before a pipeline that ends with one")
                 yield f"{indent}with LoopIterationContext(unit={op.unit_bytes}, num_chunks={op.unit_chunks}):\n"
                 yield from self._of_ops(tb, block, op.ops, indent + "    ")
                 before = None
@@ -187,7 +187,7 @@ class _RankLines:
         """
         me, at_tb = f"ranks[{self.rank}]", f"tb={tb}"
         if op.group != (0, 1):
-            raise _unsaid("call for one threadblock of a group")
+            raise _inexpressible("call for one threadblock of a group")
         if op.name == "nop":
             yield f"{me}.barrier([{tb}])"
         elif op.name in ("signal", "wait", "rlxsignal", "rlxwait", "flush"):
@@ -227,7 +227,7 @@ class _RankLines:
                 yield f"{channel}.reduce({self._chunk(own)}, [{there}], {at_tb}, local_dst_chunk={self._chunk(into)})"
         else:
             if not others:
-                raise _unsaid("sum of one buffer")
+                raise _inexpressible("sum of one buffer")
             chunks = ", ".join(map(self._chunk, others))
             packets = ", packet=True" if packet else ""
             call = f"ranks[{self.rank}].reduce({self._chunk(own)}, [{chunks}], {at_tb}"
@@ -254,7 +254,7 @@ class _RankLines:
             yield f"{channel}.{call}({self._chunk(source)}, {target.first}, {target.size}, {at_tb})"
             return
         if source != target:
-            raise _unsaid("sum in a switch from one buffer into another")
+            raise _inexpressible("sum in a switch from one buffer into another")
         chunk = self._chunk(PlanPart("L", self.gpu.switches[number][0], target.first, target.size))
         yield f"{channel}.reduce({target.first}, {target.size}, {chunk}, {at_tb})"
         yield f"{channel}.broadcast({chunk}, {target.first}, {target.size}, {at_tb})"
@@ -283,7 +283,7 @@ class _RankLines:
         ids = [*block.channels.get("memory", ()), *range(len(self.gpu.peers["memory"]))]
         channel = next((n for n in ids if self.gpu.peers["memory"][n] == peer), None)
         if channel is None:
-            raise _unsaid("access to a rank without a memory channel to it")
+            raise _inexpressible("access to a rank without a memory channel to it")
         return f"memory[{self.rank}][{channel}]"
 
     def _channel(self, block: PlanBlock, kind: str, number: int) -> str:

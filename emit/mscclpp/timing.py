@@ -207,7 +207,7 @@ class _PlanSteps:
         self._untold: dict[tuple[int, int], set[int]] = defaultdict(set)
         self._at_barrier: dict[int, list[int]] = defaultdict(list)
         for block, act in checking_deadline(execution_order(plan_acts), every=256):
-            self._do(block, act)
+            self._add_act(block, act)
 
     def timed(self, net: Network, topology: Topology, weight: Floats, flag_us: Floats) -> TimedSteps:
         """Return the steps, threadblock after threadblock, with the links of their messages.
@@ -292,7 +292,7 @@ class _PlanSteps:
             (np.append(uses_ptr, np.full(npairs, uses_ptr[-1])), uses, capacity),
         )
 
-    def _do(self, block: int, act: Act) -> None:
+    def _add_act(self, block: int, act: Act) -> None:
         """Add the steps of an act, which must come in an order of execution: a wait takes the earliest signal left.
 
         A nop adds none.

@@ -62,11 +62,6 @@ class Transfers:
         into: Step that receives, numbered in document order, int.
         sender: (rank, threadblock, position) of the sending step, int, shape (n, 3).
         receiver: (rank, threadblock, position) of the receiving step, int, shape (n, 3).
-        src_buffer: Code (0 i, 1 o, 2 s) of the buffer of the cells sent, int: the cells that the step reads, or, for an
-            rcs or rrcs, the cells that it writes.
-        src_offset: Chunk of these cells in that buffer, int.
-        dst_buffer: Code of the buffer that the receiving step writes, int; -1 if it only sends the data on (rrs).
-        dst_offset: Chunk in that buffer, int; -1 if it only sends the data on.
     """
 
     src: Ints
@@ -83,10 +78,6 @@ class Transfers:
     into: Ints
     sender: Ints
     receiver: Ints
-    src_buffer: Ints
-    src_offset: Ints
-    dst_buffer: Ints
-    dst_offset: Ints
 
     def __len__(self) -> int:
         return len(self.src)
@@ -240,8 +231,6 @@ class Predictor(TimedProgram):
         link = steps.link[connection]
         end = begin + self._hold_us[step] * chunk_bytes / slices
         alpha = self.network.alpha_us[link]
-        reads = c.is_op(frozenset({"s", "rrs"}))[step]
-        writes = ~c.is_op(frozenset({"rrs"}))[into]
         return Transfers(
             src=ends[connection, 0],
             dst=ends[connection, 1],
@@ -257,10 +246,6 @@ class Predictor(TimedProgram):
             into=into,
             sender=_places_of(c, step),
             receiver=_places_of(c, into),
-            src_buffer=np.where(reads, c.src[step], c.dst[step]),
-            src_offset=np.where(reads, c.src_at[step], c.dst_at[step]),
-            dst_buffer=np.where(writes, c.dst[into], -1),
-            dst_offset=np.where(writes, c.dst_at[into], -1),
         )
 
     def _slices(self, size_bytes: float) -> int:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from results.measuring.measure import grid, page, seconds_words, write
 from synth.baselines.eplb import place_globally
 from synth.engines.skewed.planner import Planner
-from synth.engines.skewed.shape import Shape, shape_of
+from synth.engines.skewed.shape import GroupShape, shape_of
 from synth.parallelism.experts.placement import (
     IMBALANCE,
     PlacedExperts,
@@ -28,8 +28,8 @@ from synth.parallelism.experts.placement import (
     place_experts,
 )
 from synth.parallelism.experts.traffic import (
-    Routing,
-    Traffic,
+    ExpertRouting,
+    LayerTraffic,
     copies_between,
     routing_of_tokens,
     scaled,
@@ -63,7 +63,7 @@ class Drawn:
         draw: Generator of random numbers.
     """
 
-    shape: Shape
+    shape: GroupShape
     layers: int
     draw: np.random.Generator
 
@@ -159,14 +159,14 @@ class Row:
     seconds: float
 
 
-def routing_of(shares: Floats, shape: Shape) -> Routing:
+def routing_of(shares: Floats, shape: GroupShape) -> ExpertRouting:
     """Return the routing of a layer's tokens by shares of shape (layers, experts) or (layers, ranks, experts)."""
     by_rank = shares if shares.ndim == 3 else np.repeat(shares[:, None], shape.nranks, axis=1)
     copies = by_rank / by_rank.sum(axis=2, keepdims=True) * TOKENS * CHOSEN
-    return Routing(shape, copies, DISPATCH_BYTES, COMBINE_BYTES)
+    return ExpertRouting(shape, copies, DISPATCH_BYTES, COMBINE_BYTES)
 
 
-def eplb_traffics(routing: Routing, slots: int) -> list[list[Traffic]]:
+def eplb_traffics(routing: ExpertRouting, slots: int) -> list[list[LayerTraffic]]:
     """Return what EPLB's global and hierarchical placements send, each in every layer."""
     placements = [eplb_placement(routing, slots, groups_of_experts) for groups_of_experts in (1, GROUPS)]
     return [
@@ -175,7 +175,7 @@ def eplb_traffics(routing: Routing, slots: int) -> list[list[Traffic]]:
     ]
 
 
-def even_imbalance(routing: Routing, slots: int) -> float:
+def even_imbalance(routing: ExpertRouting, slots: int) -> float:
     """Return the largest imbalance of EPLB's global placement where replicas share their expert's copies evenly."""
     all_loads = expert_load(routing.copies)
     worst = 0.0
@@ -194,7 +194,7 @@ def planned(planner: Planner, placed: PlacedExperts) -> float:
     return planner.plan(sizes).time_us / layer.traffic.dispatch_us
 
 
-def measured(cluster: str, histogram: str, routing: Routing, slots: int, planner: Planner) -> Row:
+def measured(cluster: str, histogram: str, routing: ExpertRouting, slots: int, planner: Planner) -> Row:
     """Place all layers of a histogram, and return the record of its figures."""
     begin = time.process_time()
     placed = place_experts(routing, slots)
@@ -235,7 +235,7 @@ def whole_tokens(draw: np.random.Generator, weight: float, exponent: float) -> N
     return np.argsort(-score, axis=1)[:, :CHOSEN]
 
 
-def token_cells(cluster: str, slots: int, shape: Shape, seed: int) -> list[list[str]]:
+def token_cells(cluster: str, slots: int, shape: GroupShape, seed: int) -> list[list[str]]:
     """Return rows on whole tokens that are sent once to a node, for one cluster."""
     rows = []
     for name, (weight, exponent) in TOPICS.items():

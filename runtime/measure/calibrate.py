@@ -125,7 +125,7 @@ def measure_machine(meter: Meter, topology: Topology, report: Report, apart: boo
     for limit, limit_pairs in pairs_by_limit(topology).items():
         slowest = max((kinds[pair] for pair in limit_pairs), key=KINDS.index)  # A program has one protocol.
         protocol = fastest[slowest]
-        shared[limit] = _shared(meter, limit, limit_pairs, protocol, costs[protocol][slowest].blocks)
+        shared[limit] = _measure_shared(meter, limit, limit_pairs, protocol, costs[protocol][slowest].blocks)
     return Calibration(links, shared, costs, tuple(meter.noise.remarks))
 
 
@@ -170,7 +170,7 @@ def _measure_kinds(
     return costs
 
 
-def _shared(meter: Meter, limit: str, pairs: Sequence[tuple[int, int]], protocol: str, blocks: int) -> float:
+def _measure_shared(meter: Meter, limit: str, pairs: Sequence[tuple[int, int]], protocol: str, blocks: int) -> float:
     """Measure the GB/s of a limit that these pairs share, all pairs sending at once.
 
     Each pair uses as many threadblocks as fill a link, or fewer where a rank cannot have so many.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -314,12 +314,8 @@ def _evidence(chosen: Sequence[Measurement]) -> dict[str, Any]:
     return {"gain": {name: round(figure, 3) for name, figure in figures.items()} | {"confidence": CONFIDENCE}}
 
 
-def format_choices(measurements: Sequence[Measurement], machine: Mapping[str, Any] | None = None) -> str:
+def format_choices(measurements: Sequence[Measurement]) -> str:
     """Return the JSON text of the table's file; measurements with wrong elements are left out of "measured".
-
-    Args:
-        measurements: The measurements.
-        machine: More entries of the file about the machine, which may replace "machine", its name; None for no more.
 
     Raises:
         InputError: As for `choose`.
@@ -327,7 +323,6 @@ def format_choices(measurements: Sequence[Measurement], machine: Mapping[str, An
     document = {
         "format": FORMAT,
         "machine": platform.node(),
-        **(machine or {}),
         "rows": table_rows(measurements),
         "measured": [m.as_object() for m in measurements if not m.wrong],
     }

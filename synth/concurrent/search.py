@@ -206,7 +206,7 @@ class ConcurrentSearch:
             AT_ONCE: self._merged,
             IN_TURN: self._merged,
             DIRECT: self._direct,
-            JOINT: self._jointly,
+            JOINT: self._search_jointly,
         }
 
     def run(self) -> ConcurrentResult:
@@ -299,7 +299,7 @@ class ConcurrentSearch:
         if (direct_plan := contained("direct plan", make, None)) is not None:
             yield iter([Candidate(*direct_plan, DIRECT)])
 
-    def _jointly(self, stage: Stage) -> Iterator[Iterator[Outcome]]:
+    def _search_jointly(self, stage: Stage) -> Iterator[Iterator[Outcome]]:
         """Prove a bound; yield the engine's runs on all groups as one problem if the plans so far are far from it.
 
         From its start on, the search ends at its deadline. For one group, without a plan, or if there are more chunks
@@ -328,11 +328,11 @@ class ConcurrentSearch:
         state = self.state
         refined = plans.refined_union(state.problem, state.restated, state.options.chunks)
         if state.options.chunks is not None:
-            yield self._searched(refined, until, pinned=True)
+            yield self._search_plans(refined, until, pinned=True)
         elif state.problem.allowed_holders is not None:
             yield from self._finer_and_finer(refined, 1, until)
         else:
-            yield self._searched(refined, until)
+            yield self._search_plans(refined, until)
             parts = [plan.parts_of(refined) for plan in state.plans if plan.method == JOINT]
             finest = 4 * max(parts, default=1)
             # Go beyond the number of sends that is only estimated.
@@ -361,14 +361,14 @@ class ConcurrentSearch:
             if best_us <= enough_us or sends * parts > state.plan.most_sends or (union_plans and late):
                 break
             before = len(state.plans)
-            yield self._searched(refined.with_chunks(parts), until, pinned=True)
+            yield self._search_plans(refined.with_chunks(parts), until, pinned=True)
             took_us = min((plan.makespan_us for plan in state.plans[before:]), default=np.inf)
             if np.isinf(took_us):
                 break  # Sums need links in both directions; other plans exist.
             idle = 0 if took_us < best_us * (1 - state.plan.worth) else idle + 1
             parts *= 4
 
-    def _searched(self, problem: UnionProblem, until: float, pinned: bool = False) -> Iterator[Outcome]:
+    def _search_plans(self, problem: UnionProblem, until: float, pinned: bool = False) -> Iterator[Outcome]:
         """Ask the engine for plans with the chunks of `problem`, or with more unless they are pinned."""
         state = self.state
         (size,) = state.shown_bytes()

@@ -126,7 +126,7 @@ def _read_entry(table: Fields, nranks: int) -> _PatternEntry:
     table.only(_CHUNK)
     table.string("name", "")
     holders, goals = _read_positions(table, "from", nranks), _read_positions(table, "to", nranks)
-    reduces = table.boolean("reduce", False)
+    reduces = table.boolean("reduce")
     if "of" in table.values:
         if not reduces:
             table.fail("of", "contributions belong to a sum; it must be left out, or reduce = true")

@@ -62,13 +62,13 @@ def parse_axes(text: str, hierarchy: Hierarchy) -> tuple[Axis, ...]:
     return tuple(axes)
 
 
-def parse_over(text: str, axes: Sequence[Axis], where: str = "over") -> tuple[int, ...]:
+def parse_over(text: str, axes: Sequence[Axis]) -> tuple[int, ...]:
     """Parse names of axes like "dp,ep" and return their positions in ascending order.
 
     Raises:
-        InputError: As for `axes_named`; the message begins with `where`.
+        InputError: As for `axes_named`.
     """
-    return axes_named([part.strip() for part in text.split(",")], axes, where)
+    return axes_named([part.strip() for part in text.split(",")], axes)
 
 
 def axes_named(names: Sequence[str], axes: Sequence[Axis], where: str = "over") -> tuple[int, ...]:

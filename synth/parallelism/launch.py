@@ -36,16 +36,16 @@ def rankfile(topology: Topology, order: Sequence[int]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def host_order(topology: Topology, order: Sequence[int], hosts: Sequence[str] = ()) -> str:
+def host_order(topology: Topology, order: Sequence[int]) -> str:
     """Write the host of every position on a line: Slurm's SLURM_HOSTFILE (--distribution=arbitrary), MPICH's -f.
+
+    A host is named after its node: node0, node1, …
 
     Args:
         topology: The topology.
         order: The topology's rank at every position of the placement.
-        hosts: Names of the hosts, by node; a node without a name gets "node" and its number, as in "node0".
     """
-    names = [hosts[node] if node < len(hosts) else f"node{node}" for node in topology.nodes.tolist()]
-    return "\n".join(names[rank] for rank in order) + "\n"
+    return "".join(f"node{topology.nodes[rank]}\n" for rank in order)
 
 
 def is_ascending(ranks: Ints) -> bool:

@@ -22,11 +22,11 @@ from itertools import permutations
 
 import numpy as np
 
-from synth.model.collective import Bools, Floats
+from synth.bounds.resource_cover import cover
+from synth.model.collective import Floats
 from synth.parallelism.axes import Axis
 from synth.parallelism.workload import Call, Workload
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
-from topologies.arrays import ranges
 from topologies.levels.hierarchy import Hierarchy
 from topologies.network import Network
 
@@ -52,8 +52,10 @@ def step_bound(net: Network, hierarchy: Hierarchy, axes: Sequence[Axis], workloa
         inside = np.zeros(net.nranks, dtype=bool)
         inside[part] = True
         if not inside.all():
-            inward_gbs = crossing_gbs(net, ~inside[net.src] & inside[net.dst])
-            outward_gbs = crossing_gbs(net, inside[net.src] & ~inside[net.dst])
+            crossing = (~inside[net.src] & inside[net.dst], inside[net.src] & ~inside[net.dst])
+            inward_gbs, outward_gbs = (
+                float(net.capacity_gbs[cover(net, np.flatnonzero(links))].sum()) for links in crossing
+            )
             cuts.append((len(part), inward_gbs, outward_gbs))
     sizes = [axis.size for axis in axes]
     phases = [[workload.calls[i] for i in phase] for phase in workload.phases]
@@ -195,26 +197,3 @@ def least_crossing(call: Call, k: int, part: int) -> tuple[float, float]:
         "alltoall": (inside * (k - inside) / k, inside * (k - inside) / k),
     }.get(call.collective, (0.0, 0.0))
     return inward * size, outward * size
-
-
-def crossing_gbs(net: Network, links: Bools) -> float:
-    """Compute an upper limit in GB/s on the rate of a set of links: the capacities of resources that cover all of them.
-
-    Every link is covered by one of its resources, the one with the least capacity for each link of the set that uses
-    it.
-
-    Args:
-        net: The network.
-        links: True for the links of the set: bool (nlinks,). The rate of an empty set is 0.
-    """
-    chosen = np.flatnonzero(links)
-    if not len(chosen):
-        return 0.0
-    count = net.uses_ptr[chosen + 1] - net.uses_ptr[chosen]
-    used = net.uses_idx[ranges(net.uses_ptr[chosen], count)]
-    users = np.bincount(used, minlength=net.nresources)
-    price = net.capacity_gbs[used] / users[used]
-    first = np.cumsum(count) - count
-    order = np.lexsort((used, price, np.repeat(np.arange(len(chosen)), count)))
-    cover = np.unique(used[order][first])
-    return float(net.capacity_gbs[cover].sum())

@@ -207,10 +207,6 @@ class Pool:
         """Remove an algorithm from `offers`; do nothing if it is not among them. What was refused stays."""
         self.offers = [offer for offer in self.offers if offer.algorithm is not algorithm]
 
-    def is_postponed(self, algorithm: Algorithm) -> bool:
-        """Return whether an algorithm is lowered only after all stages, and may turn out to be slower then."""
-        return self.searching and algorithm in self._postponed
-
     def takes_much_longer(self, algorithm: Algorithm, coarser: Algorithm) -> bool:
         """Return whether the program of an algorithm may come too late where that of a coarser one would not.
 
@@ -239,8 +235,8 @@ class Pool:
         """Return the fastest algorithm at a size, or the fastest schedule if none can be lowered.
 
         Algorithms that do not serve the size (`Offer.serves`) come after all others. Algorithms are lowered until the
-        fastest has a program or waits for the end of the stages (`is_postponed`); those of which there is no program
-        move to `refused`. None means that there is no algorithm.
+        fastest has a program or waits for the end of the stages, when it may turn out to be slower; those of which
+        there is no program move to `refused`. None means that there is no algorithm.
         """
         while self.offers:
             best = min(self.offers, key=lambda offer: (not offer.serves(size_bytes), *offer.rank_at(size_bytes)))

@@ -91,7 +91,7 @@ class StagedSearch:
         if not self._options.pinned and self._options.engine == AUTO:
             for algorithm in self._known:
                 state.take(algorithm, algorithm.engine)
-        contained("first answer", self._take_first, None)
+        contained("first answer", self._take_of_few_sends, None)
         race(self._first_runs(), self, self._engines_deadline, self._waiting)
         if not self._runs_of:
             exact = next(engine for engine in ENGINES.values() if not engine.constructive)
@@ -102,7 +102,7 @@ class StagedSearch:
         self._engines_deadline = budget.deadline
         race(self._retry_runs(), self, self._engines_deadline, self._waiting)
 
-    def _take_first(self) -> None:
+    def _take_of_few_sends(self) -> None:
         """Take an algorithm of few sends if programs of the others take long, so that there is a file at once.
 
         Nothing happens for a patient plan, or if the user pins a shape or an engine.

@@ -216,8 +216,8 @@ class SearchState:
     def _is_of_use_still(self, before: Offer, algorithm: Algorithm) -> bool:
         """Return whether an offer stays though a superseding algorithm is faster, whose program may come late or never.
 
-        It does not once that algorithm has a program. Without that, it stays if it has a program itself, or if the
-        faster algorithm takes much longer to lower.
+        The offer goes once the faster algorithm has a program. Before that, the offer stays if it has a program itself,
+        or if the faster algorithm takes much longer to lower.
         """
         if self.pool.offer_of(algorithm).execution is not None:
             return False

@@ -216,7 +216,7 @@ class ColumnFile:
         self._file = open_regular_file(path, "a schedule's .synth file")
         try:
             self.size = self._check_end()
-            with self._speaking("its table of members"):
+            with self._errors_in_one_line("its table of members"):
                 self._archive = zipfile.ZipFile(self._file)
             self._members = self._checked_members()
             self._columns_read: set[str] = set()
@@ -312,11 +312,11 @@ class ColumnFile:
         self._columns_read.add(name)
         if member not in self._members:
             raise InputError(f"{self.origin}: {member}: missing; a schedule file must have it")
-        with self._speaking(member), self._archive.open(self._members[member]) as stream:
+        with self._errors_in_one_line(member), self._archive.open(self._members[member]) as stream:
             yield stream
 
     @contextmanager
-    def _speaking(self, part: str) -> Iterator[None]:
+    def _errors_in_one_line(self, part: str) -> Iterator[None]:
         """Raise InputError, with one line about a part of the file, in place of an error that reading it raises.
 
         Such errors are those of the system, of the formats and of memory. InputError is raised as it is.
@@ -341,7 +341,7 @@ class ColumnFile:
         Raises:
             InputError: The file does not end as a zip of 1 to 32 members without a comment does.
         """
-        with self._speaking("its last bytes"):
+        with self._errors_in_one_line("its last bytes"):
             size = self._file.seek(0, os.SEEK_END)
             self._file.seek(max(0, size - _END.size))
             last = self._file.read(_END.size)
@@ -397,7 +397,7 @@ class ColumnFile:
             raise InputError(f"{self.origin}: {HEADER}: missing; a schedule file must have it")
         if self._members[HEADER].file_size > MAX_HEADER_BYTES:
             raise InputError(f"{self.origin}: {HEADER}: too large; it must be at most {MAX_HEADER_BYTES >> 20} MiB")
-        with self._speaking(HEADER):
+        with self._errors_in_one_line(HEADER):
             data = self._archive.read(HEADER)
         return json_object(data, f"{self.origin}: {HEADER}")
 

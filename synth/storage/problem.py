@@ -144,7 +144,7 @@ def rebuild_problem(file: ColumnFile) -> Problem:
     translations = _read_translations(top)
     if "columns" not in table.values:
         table.fail("columns", "missing; it must be true or false")
-    if table.boolean("columns", False) and translations is not None:
+    if table.boolean("columns") and translations is not None:
         table.fail("columns", "it must be false where fold is not null")
     topology = _rebuild_topology(top, f"{file.origin}: header.json: topology")
     _check_weight(file, topology, (*group, *relays), table, translations)
@@ -196,8 +196,8 @@ def _check_weight(
     """
     name, chunks, k = table.string("name"), table.integer("chunks", 1, MAX_CHUNKS), len(members)
     entries = 0
-    if not table.boolean("columns", False):
-        entries = chunks * find_kind(name).entries(k) * (k if table.boolean("one_shot", False) else 1)
+    if not table.boolean("columns"):
+        entries = chunks * find_kind(name).entries(k) * (k if table.boolean("one_shot") else 1)
         if translations is not None:
             entries = max(1, k // math.prod(extent for _, extent in translations)) * k * max(1, _share(name, k, chunks))
     elif "sizes" in table.values:  # They are compared with those of the whole collective.
@@ -308,14 +308,14 @@ def _rebuild_collective(file: ColumnFile, table: Fields, nranks: int) -> Collect
     nchunks = table.integer("nchunks", 1, MAX_CHUNKS)
     if table.integer("ranks", 2, MAX_RANKS) != nranks:
         table.fail("ranks", f"{table.values['ranks']} ranks; it must be {nranks} as in the group")
-    if not table.boolean("columns", False):
+    if not table.boolean("columns"):
         if not find_kind(name).by_name:
             defined_names = [kind.name for kind in KINDS.values() if kind.by_name]
             table.fail(
                 "name", f"{shown(name)} needs columns that state it; else it must be one of {', '.join(defined_names)}"
             )
         plain = named(name, nranks, chunks, root)
-        if not table.boolean("one_shot", False):
+        if not table.boolean("one_shot"):
             return plain
         if not plain.kind.in_shares:
             table.fail("one_shot", f"it must be false for {name}; only an allreduce can be one-shot")

@@ -1,6 +1,6 @@
 """The registry of file formats that state a topology.
 
-A new format is a reader in this folder and a row here.
+A new format is a reader in this folder (or in `simulators`, for what a simulator takes as input) and a row here.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from pathlib import Path
 from topologies.clusters import Machine
 from topologies.graphs import is_graph_text, read_graph
 from topologies.importers.amd_smi import is_amd_smi, read_amd_smi
-from topologies.importers.astra_sim import is_astra_sim, read_astra_sim
 from topologies.importers.fabric import Fabric
 from topologies.importers.ibnetdiscover import is_ibnetdiscover, read_ibnetdiscover
 from topologies.importers.nccl_xml import is_nccl_xml, read_nccl_xml
-from topologies.importers.netgraph import is_netgraph, read_netgraph
 from topologies.importers.node import Node
-from topologies.importers.ns3 import is_ns3, read_ns3
 from topologies.importers.nvidia_smi import is_nvidia_smi, read_nvidia_smi
 from topologies.importers.rocm_smi import is_rocm_smi, read_rocm_smi
+from topologies.importers.simulators.astra_sim import is_astra_sim, read_astra_sim
+from topologies.importers.simulators.netgraph import is_netgraph, read_netgraph
+from topologies.importers.simulators.ns3 import is_ns3, read_ns3
+from topologies.importers.simulators.taccl import is_taccl, read_taccl
+from topologies.importers.simulators.te_ccl import is_te_ccl, read_te_ccl
 from topologies.importers.slurm import is_slurm, read_slurm
-from topologies.importers.taccl import is_taccl, read_taccl
-from topologies.importers.te_ccl import is_te_ccl, read_te_ccl
 from topologies.importers.topograph import is_topograph, read_topograph
 from topologies.text.reader import read_machine
 

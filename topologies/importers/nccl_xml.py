@@ -72,7 +72,7 @@ def _parsed(text: str, origin: str) -> _Element:
     count = 0
 
     def fail(problem: str, line: int) -> None:
-        """Raise InputError with a line of the file."""
+        """Raise InputError with the problem and the number of the line in the file."""
         raise InputError(f"{origin}:{line}: {problem}; it must be {_RIGHT}")
 
     def begin(tag: str, values: dict[str, str]) -> None:
@@ -161,13 +161,13 @@ class _NcclXmlReader:
                 "",
                 "names no <gpu>, and no <pci> of class 0x0302; it must be what NCCL dumps, which has them",
             )
-        self._few(gpus, "device")
+        self._check_count(gpus, "device")
         hosts = {id(gpu): self._host(gpu) for gpu in gpus}
         if len(set(hosts.values())) == 1 and all("dev" in gpu.values for gpu in gpus):
             gpus.sort(key=lambda gpu: self._number(gpu, "dev", 0, 1e6))
         return gpus
 
-    def _few(self, elements: list[_Element], kind: str) -> None:
+    def _check_count(self, elements: list[_Element], kind: str) -> None:
         """Raise InputError if there are more than MOST_DEVICES elements, which the message calls by `kind`."""
         if len(elements) > MOST_DEVICES:
             self._fail(
@@ -238,7 +238,7 @@ class _NcclXmlReader:
         """
         self.vertex: dict[int, Vertex] = {id(device): rank for rank, device in enumerate(self.devices)}
         cpus = [element for element in self.all if element.tag == "cpu"]
-        self._few(cpus, "CPU")
+        self._check_count(cpus, "CPU")
         for i, cpu in enumerate(cpus):
             self.vertex[id(cpu)] = f"cpu{i}"
         assumed, unread = 0, 0
@@ -408,7 +408,7 @@ class _NcclXmlReader:
         names: set[str] = set()
         unstated: list[str] = []
         nets = nets or [e for e in self.all if e.tag == "pci" and e.values.get("class", "").startswith("0x02")]
-        self._few(nets, "NIC")
+        self._check_count(nets, "NIC")
         outer_gbs: dict[Vertex, float] = {}
         for (below, _), rate in node.pcie.items():
             outer_gbs.setdefault(below, rate)

@@ -119,9 +119,9 @@ class Fields:
             self.fail(key, f"{shown(value)}; it must be {right}")
         return value
 
-    def boolean(self, key: str, default: bool) -> bool:
-        """Return the value of `key`, the default where it is missing; raise InputError if it is not true or false."""
-        value = self._get(key, default, "true or false")
+    def boolean(self, key: str) -> bool:
+        """Return the value of `key`, False where it is missing; raise InputError if it is not true or false."""
+        value = self._get(key, False, "true or false")
         if type(value) is not bool:
             self.fail(key, f"{shown(value)} is neither true nor false; it must be one of these, without quotes")
         return value

@@ -86,7 +86,7 @@ def read_machine(text: str, origin: str) -> Machine:
             alpha_us=alpha,
             bandwidth_gbs=gbs,
             limits=_limits(top, vertices, src, dst),
-            alpha_assumed=top.boolean("alpha_assumed", False) or assumed,
+            alpha_assumed=top.boolean("alpha_assumed") or assumed,
             nodes=_nodes(top, vertices.nranks),
             sms=top.integer("sms", 1, MAX_SMS, 0),
             compute_capability=top.integer("compute_capability", MIN_CAPABILITY, MAX_CAPABILITY, 0),
@@ -354,7 +354,7 @@ def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats
         gbs = table.number("gbs", MIN_GBS, MAX_GBS, "GB/s")
         alpha = table.number("alpha_us", 0.0, MAX_ALPHA_US, "µs")
         kind = _kind(table, "other")
-        assumed |= table.boolean("assumed", False)
+        assumed |= table.boolean("assumed")
         table.string("note", "")
         forms = [key for key in ("from", "pairs", "matrix") if key in table.values]
         if len(forms) != 1 or ("to" in table.values) != ("from" in table.values):
@@ -369,7 +369,7 @@ def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats
                 a, b = (vertices.set(table, key, table.string(key)) for key in ("from", "to"))
                 src, dst = _product(table, "to", a, b, budget - len(a) * len(b))
             rates = np.full(len(src), gbs)
-        if table.boolean("both", False):
+        if table.boolean("both"):
             src, dst, rates = np.concatenate([src, dst]), np.concatenate([dst, src]), np.tile(rates, 2)
         total += len(src)
         columns.append((src, dst, np.full(len(src), alpha), rates, kind_numbers(kind, len(src))))
@@ -509,7 +509,7 @@ def _nics(table: Fields, nranks: int) -> Nics:
         receives=receives,
         gbs=table.number("gbs", MIN_GBS, MAX_GBS, "GB/s"),
         alpha_us=table.number("alpha_us", 0.0, MAX_ALPHA_US, "µs"),
-        assumed=table.boolean("assumed", False),
+        assumed=table.boolean("assumed"),
         fabrics=fabrics,
         kind=_kind(table, "network"),
     )

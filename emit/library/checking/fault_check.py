@@ -35,21 +35,21 @@ class CheckedFault:
     unproved: str = ""
 
 
-def check_fault(folder: Path, topology: Topology | None = None) -> Topology | None:
-    """Check the fault.json of a folder, and return the topology with the failure.
+def check_fault(library: Path) -> Topology | None:
+    """Check the fault.json of a library's folder, and return the topology with the failure.
 
     None means that the folder has no failure, or that its healthy topology is not known.
 
     Args:
-        folder: The failure's folder, or a healthy library's.
-        topology: Topology of its name; others are looked up by their names.
+        library: The failure's folder or a healthy library's, or the index in it.
 
     Raises:
         InputError: If fault.json is malformed, leaves files that the failure changes, or states another failure than
             the folder's index; also if that index is wrong.
     """
+    folder = library if library.is_dir() else library.parent
     entries = load_index(folder) if (folder / FAULT).exists() and (folder / INDEX).exists() else []
-    checked = find_fault_errors(folder, entries, topology)
+    checked = find_fault_errors(folder, entries, None)
     if checked.wrong:
         raise InputError(f"{origin_of(folder / FAULT)}: {checked.wrong[0]}; see synth library check")
     return checked.hurt

@@ -191,8 +191,8 @@ def _row(addition: Addition) -> dict[str, Any]:
 def _network(addition: Addition, group: Sequence[int]) -> str | None:
     """Return the `network_digest` of a program's question; None if it has none.
 
-    That is so if the program runs anywhere, its collective's name does not say what is asked, or ranks cannot reach
-    each other.
+    A program has none if it is for no topology, if its collective's name does not say what is asked, or if ranks
+    cannot reach each other.
     """
     kind = find_kind(addition.program.collective)
     if addition.topology is None or not kind.by_name:

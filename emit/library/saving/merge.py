@@ -58,7 +58,7 @@ def merge(rivals: Sequence[RivalT]) -> list[_Part[RivalT]]:
         if capable:
             least = min(rival.precedence for rival in capable)
             parts += _shared([rival for rival in capable if rival.precedence == least], low, next_low - 1)
-    return _joined([_worth(part, rivals) for part in _joined(parts)])
+    return _joined([_give_small_part_away(part, rivals) for part in _joined(parts)])
 
 
 def _joined(parts: Sequence[_Part[RivalT]]) -> list[_Part[RivalT]]:
@@ -71,11 +71,12 @@ def _joined(parts: Sequence[_Part[RivalT]]) -> list[_Part[RivalT]]:
     return joined
 
 
-def _worth(part: _Part[RivalT], rivals: Sequence[RivalT]) -> _Part[RivalT]:
-    """Return the part, or give it to an earlier rival if it is only a few sizes, so that a file is saved.
+def _give_small_part_away(part: _Part[RivalT], rivals: Sequence[RivalT]) -> _Part[RivalT]:
+    """Return the part, given to an earlier rival if it has only a few sizes, so that there is one file less.
 
-    That is so if they span at most 1/64 of the first one. The earlier rival must cover them and have the same
-    precedence. The part stays if it is all of its rival's sizes.
+    A part is small if its largest size exceeds its smallest by at most 1/64. It goes to the first rival that is
+    earlier, covers all its sizes and has the same precedence; without one it stays. It also stays if it is all that
+    its own rival covers, even if it is small.
     """
     server, low, high = part
     if high - low > low // _FEW or (low, high) == (server.low, server.high):

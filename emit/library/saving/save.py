@@ -149,18 +149,36 @@ def save(
         if entries:
             entries += [entry for entry in old_entries if not any(form.is_of(entry) for form in forms)]
         library.commit(entries)
-    usual = forms[0]
-    saved = usual.saved(library.folder, stored)
-    saved.folder = library.folder
-    saved.index = library.folder / INDEX if entries else None
-    if len(forms) > 1:
-        saved.other_form = forms[1].saved(library.folder, {})
+    saved = _summarize(library.folder, forms, entries, stored)
     share = f"{len(refused)} of {len(result.ranges)} algorithms: " if 0 < len(refused) < len(result.ranges) else ""
     saved.refused = share + refused[0] if refused else ""
-    saved.left = usual.left[0] if all(offer.library for offer in usual.result.ranges) else ""
-    saved.padding = max((entry.padding for entry in entries), default=0.0)
     stays = ["the first file stays, because there is no other"] if first and not entries else []
     saved.remarks = (*_remarks(forms, entries, outcome), *stays)
+    return saved
+
+
+def _summarize(
+    folder: Path,
+    forms: Sequence[_CallForm],
+    entries: Sequence[IndexEntry],
+    stored: Mapping[int, Mapping[str, str]],
+) -> Saved:
+    """Return what was written: rows and files of each form of calls, and the index; without refusals and remarks.
+
+    Args:
+        folder: Folder of the library.
+        forms: The files of each form of calls, the usual one first.
+        entries: Entries of the index that were written.
+        stored: Schedules and proofs of ranges of the usual form by their number.
+    """
+    usual = forms[0]
+    saved = usual.saved(folder, stored)
+    saved.folder = folder
+    saved.index = folder / INDEX if entries else None
+    if len(forms) > 1:
+        saved.other_form = forms[1].saved(folder, {})
+    saved.left = usual.left[0] if all(offer.library for offer in usual.result.ranges) else ""
+    saved.padding = max((entry.padding for entry in entries), default=0.0)
     return saved
 
 

@@ -181,8 +181,9 @@ class Selector:
     def choose(self, call: LibraryCall, size_bytes: int) -> IndexEntry | None:
         """Return the entry that serves a call; None if the executor's own algorithm serves it.
 
-        That is so if no file of the library fits, or the message size is no multiple of what its file needs. An entry
-        that serves the call's ranks as an isomorphic group is restated for them. What was asked is remembered.
+        The executor's own serves if no file of the library fits, or the message size is no multiple of what the file
+        needs. An entry that serves the call's ranks as an isomorphic group is restated for them. What was asked is
+        remembered.
 
         Args:
             call: The call.

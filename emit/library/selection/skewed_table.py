@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 
 from synth.engines.skewed.planner import fixed_columns
-from synth.engines.skewed.shape import Shape
+from synth.engines.skewed.shape import GroupShape
 
 HEADER = Path(__file__).parent / "static" / "synth_skewed.h"
 MAGIC, VERSION, BYTE_ORDER = b"SYNTHSKW", 1, 0x01020304
@@ -26,7 +26,7 @@ _WORDS = (
 )
 
 
-def table_bytes(shape: Shape) -> bytes:
+def table_bytes(shape: GroupShape) -> bytes:
     """Return the table of a process group, by which `synth_skewed_open` knows its nodes, NICs and links.
 
     Args:

@@ -21,7 +21,7 @@ from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
 from synth.parallelism.experts.histogram import MAX_EXPERTS, read_histogram, read_tokens
 from synth.parallelism.experts.placement import IMBALANCE, fewest_slots, most_slots, place_experts
-from synth.parallelism.experts.traffic import MAX_COPIES, Routing, routing_of_tokens, scaled
+from synth.parallelism.experts.traffic import MAX_COPIES, ExpertRouting, routing_of_tokens, scaled
 from synth.storage.columns import check_replaceable
 from topologies.errors import InputError
 from topologies.load import load
@@ -121,7 +121,7 @@ def place_experts_command(
         members = None if group is None else parse_ranks(group, "--group", topology.nranks)
         shape = shape_of(topology, members)
         if nexperts is None:
-            routing = Routing(shape, read_histogram(file, shape.nranks), dispatch_bytes, combine_bytes)
+            routing = ExpertRouting(shape, read_histogram(file, shape.nranks), dispatch_bytes, combine_bytes)
         else:
             tokens = read_tokens(file, nexperts, shape.nranks)
             routing = routing_of_tokens(shape, tokens, nexperts, dispatch_bytes, combine_bytes)

@@ -132,7 +132,7 @@ class _Build:
                     if outcome.answer is None:
                         self._leave_out(outcome.task, outcome.why)
                     else:
-                        self._solved(outcome.task, outcome.answer)
+                        self._accept_answer(outcome.task, outcome.answer)
                     self._write_now_and_then()
         except KeyboardInterrupt:
             self.built.interrupted = True
@@ -202,7 +202,7 @@ class _Build:
             self.cache.remove(key)
             return None
 
-    def _solved(self, task: Task, packed: bytes) -> None:
+    def _accept_answer(self, task: Task, packed: bytes) -> None:
         """Place a solved answer, put it into the cache, and submit the relabellings that wait for it.
 
         An answer of other users' processes is checked first; if it is wrong, the task is left out.

@@ -228,7 +228,7 @@ def _switch_ops(top: Fields, topology: Topology, targets: Collection[str]) -> bo
     Raises:
         InputError: The field is true, but the costs or the files of all targets cannot express such operations.
     """
-    if not top.boolean("switch_ops", False):
+    if not top.boolean("switch_ops"):
         return False
     if costs_omit_switch_ops(topology):
         top.fail("switch_ops", 'the costs do not cover operations of switches; it must be false, or costs = "none"')

@@ -157,7 +157,7 @@ def unpacked(data: bytes) -> Answer:
         stated["rows"],
         stated["unfiled"],
         about.number("gap", 1.0, _MOST_GAP, "times the bound"),
-        about.boolean("cut", False),
+        about.boolean("cut"),
         files,
         about.strings("defects"),
     )

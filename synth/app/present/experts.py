@@ -8,7 +8,7 @@ from typing import Any
 from synth.app.present.layout import LEAST_WIDTH, Column, fitted, wrapped
 from synth.model.text import format_count, format_time
 from synth.parallelism.experts.placement import PlacedExperts
-from synth.parallelism.experts.traffic import Traffic
+from synth.parallelism.experts.traffic import LayerTraffic
 
 _ROWS = 6  # Layers that the table shows.
 
@@ -83,7 +83,7 @@ def engine_file(placed: PlacedExperts) -> dict[str, list[list[int]]]:
     return {"physical_to_logical_map": experts.reshape(len(experts), -1).tolist()}
 
 
-def _figures(traffic: Sequence[Traffic], copies: Sequence[float]) -> dict[str, float]:
+def _figures(traffic: Sequence[LayerTraffic], copies: Sequence[float]) -> dict[str, float]:
     """Return the figures of some layers in all, without those of the bound."""
     total = sum(copies)
     return {

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from synth.engines.messages.nodes import MessageLinks, Nodes
+from synth.engines.messages.nodes import LinkChoice, Nodes
 from synth.engines.messages.plans import MessagesForm, phases_of
 from synth.engines.messages.trees import rarest_first
 from synth.model.problem import Problem
@@ -135,7 +135,7 @@ def _busy_between_us(nodes: Nodes, bytes_between: dict[tuple[int, int], float], 
     """
     net = nodes.net
     busy_us = [0.0] * net.nresources
-    links_of = MessageLinks(nodes).choose(list(bytes_between), form.carriers)
+    links_of = LinkChoice(nodes).choose(list(bytes_between), form.carriers)
     gbs, gap_us = net.bandwidth_gbs.tolist(), net.gap_us.tolist()
     for links, size_bytes in zip(links_of, bytes_between.values(), strict=True):
         for link in links:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from math import prod
 
 from synth.engines.messages.nodes import Nodes
-from synth.engines.messages.plans import MessagesForm, Plan, Row, plan_of
+from synth.engines.messages.plans import MessagePlan, MessagesForm, Row, plan_of
 
 
-def exchanging(nodes: Nodes, form: MessagesForm) -> Plan | None:
+def exchanging(nodes: Nodes, form: MessagesForm) -> MessagePlan | None:
     """Return the plan of an all-reduce in whose nodes all ranks are linked.
 
     None where the form's radixes do not multiply to the number of nodes, or ranks have no link. The numbers of the

@@ -114,7 +114,7 @@ class Nodes:
         return sorted(hops, key=lambda hop: (hop.depth, hop.turn))
 
 
-class MessageLinks:
+class LinkChoice:
     """The choice of links for messages between nodes, so that NICs have as many messages each."""
 
     def __init__(self, nodes: Nodes) -> None:

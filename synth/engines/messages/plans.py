@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.engines.messages.nodes import MessageLinks, Nodes
+from synth.engines.messages.nodes import LinkChoice, Nodes
 from synth.engines.messages.trees import rarest_first
 from synth.model.collective import Bools, Collective, Floats, Ints
 from synth.model.schedule import Schedule, follows_same, untimed
@@ -72,7 +72,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class MessagePlan:
     """The rows of a plan, in order of stage, then of place within the stage.
 
     Attributes:
@@ -105,7 +105,7 @@ class Plan:
         return untimed((chunk * waves + wave)[order], link[order], step[order], reduces[order], joined)
 
 
-def spreading(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
+def spreading(nodes: Nodes, collective: Collective, form: MessagesForm) -> MessagePlan:
     """Return the plan of a collective whose chunks all go from one rank each to all ranks.
 
     If the form is distributed or has trees, all chunks come from one rank. Distributed, each of the other nodes gets a
@@ -158,7 +158,7 @@ class _Spreading:
         """Begin without rows; `weight` is the size of each chunk, in any unit."""
         self.rows: list[Row] = []
         self.stage = self.step = 0
-        self._nodes, self._form, self._carriers, self._weight = nodes, form, MessageLinks(nodes), weight.tolist()
+        self._nodes, self._form, self._carriers, self._weight = nodes, form, LinkChoice(nodes), weight.tolist()
 
     def exchange(
         self, order: list[int], held: list[dict[int, list[int]]], arrivals: Sequence[_Arrival] | None = None
@@ -315,7 +315,7 @@ def cut(takers: Sequence[int], chunks: list[int]) -> Iterator[tuple[int, list[in
             yield taker, chunks[low:high]
 
 
-def moving(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
+def moving(nodes: Nodes, collective: Collective, form: MessagesForm) -> MessagePlan:
     """Return the plan of a collective whose chunks each go from one rank to one other rank, in phases between nodes."""
     at, goals, count = collective.holders[1].copy(), collective.goals[1], len(nodes)
     place_of = {rank: place for members in nodes.members for place, rank in enumerate(members)}
@@ -334,7 +334,7 @@ def moving(nodes: Nodes, collective: Collective, form: MessagesForm) -> Plan:
                 chunks.sort(key=lambda chunk: (place_of[int(goals[chunk])], int(at[chunk]), chunk))
                 ends.append((node, (node + far) % count))
                 carried.append((place, chunks))
-        for links, (place, chunks) in zip(MessageLinks(nodes).choose(ends, form.carriers), carried, strict=True):
+        for links, (place, chunks) in zip(LinkChoice(nodes).choose(ends, form.carriers), carried, strict=True):
             for link, part in cut(links, chunks):
                 number, source = len(rows), int(nodes.net.src[link])
                 for chunk in part:
@@ -381,10 +381,10 @@ def _move(rows: list[Row], nodes: Nodes, chunk: int, source: int, goal: int, at:
         rows.append(Row(stage, (place, depth, turn), chunk, link, step + depth, -1))
 
 
-def plan_of(rows: list[Row]) -> Plan:
+def plan_of(rows: list[Row]) -> MessagePlan:
     """Return the plan of one or more rows in any order, without a time at which chunks leave their root."""
     ordered = sorted(range(len(rows)), key=lambda i: (rows[i].stage, rows[i].order, i))
     stage, _, chunk, link, step, message, reduces = zip(*(rows[i] for i in ordered), strict=True)
     numbers = np.array(message)
     numbers = np.where(numbers < 0, len(rows) + np.arange(len(rows)), numbers)
-    return Plan(np.array(stage), np.array(chunk), np.array(link), np.array(step), numbers, np.array(reduces))
+    return MessagePlan(np.array(stage), np.array(chunk), np.array(link), np.array(step), numbers, np.array(reduces))

@@ -19,7 +19,7 @@ from synth.engines.messages.estimate import estimated_us, lag_of
 from synth.engines.messages.exchange import exchanging, factors_of, shards_of
 from synth.engines.messages.nodes import Nodes, nodes_of
 from synth.engines.messages.ordering import ordered
-from synth.engines.messages.plans import MessagesForm, Plan, moving, spreading
+from synth.engines.messages.plans import MessagePlan, MessagesForm, moving, spreading
 from synth.engines.messages.tuning import TUNING, MessagesTuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Floats
@@ -97,7 +97,7 @@ class _MessagesSearch:
     name: str = NAME
     _best: tuple[int, MessagesForm, int] | None = None
     _net: CsrNetwork | None = None
-    _plans: dict[tuple[int, int, MessagesForm], Plan | None] = field(default_factory=dict)
+    _plans: dict[tuple[int, int, MessagesForm], MessagePlan | None] = field(default_factory=dict)
 
     def run(self, size: int) -> Iterator[Outcome]:
         """Yield better and better schedules for a message size in bytes.
@@ -304,7 +304,7 @@ class _MessagesSearch:
         plan = self._plans.get((0, self.problem.with_chunks(parts).collective.nchunks, form))
         return np.zeros(1) if plan is None or plan.turn is None else plan.turn
 
-    def _plan(self, key: int, problem: Problem, form: MessagesForm) -> Plan | None:
+    def _plan(self, key: int, problem: Problem, form: MessagesForm) -> MessagePlan | None:
         """Return the plan of a problem in a form, None where there is none; `key` tells a search's problems apart."""
         place = key, problem.collective.nchunks, form
         if place not in self._plans:

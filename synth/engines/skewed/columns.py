@@ -27,8 +27,8 @@ PLANNED, STRAIGHT = range(2)  # What `plan_into` returns else: which of its outp
 CHUNKS, ROWS = range(2)  # Numbers of chunks and rows so far, in the state that loops hand on.
 TIME, BOUND = range(2)  # Places of the results in µs.
 
-# Of each type first the columns of `Shape` and of its links, then the workspace, then the outputs: the plan, and the
-# plan of straight paths.
+# Of each type first the columns of `GroupShape` and of its links, then the workspace, then the outputs: the plan, and
+# the plan of straight paths.
 OUTPUTS = (
     "chunk_source",
     "chunk_goal",
@@ -80,7 +80,7 @@ STRAIGHT_OUTPUTS = (
 )
 
 
-class Columns:
+class PackedColumns:
     """The columns of one type in one array, as compiled loops take them: a few arrays are handed over faster than many.
 
     Attributes:

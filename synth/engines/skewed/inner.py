@@ -12,7 +12,7 @@ _LIGHT = 0.3  # Traffic inside a node is light if it takes at most this part of 
 _PARTS = 24  # Chunks inside nodes take at most such a part of it, so that they do not delay relays.
 
 
-def add_inner(
+def add_inner(  # A loop that Numba compiles takes columns, however many.
     size: Any, k: int, members: int, base: int, node_rank: Any, between: Any, link_us: Any, has_ports: bool,
     outer_us: float, port_us: Any, filled: Any, cell: Any, seg_flow: Any, seg_begin: Any, seg_end: Any, padded: Any,
     real: Any, match: Any, owner: Any, since: Any, queue: Any, came: Any, sent: Any, chunk_source: Any, chunk_goal: Any,
@@ -28,7 +28,7 @@ def add_inner(
         k: Number of positions.
         members: Number of positions in the node.
         base: Its first entry in `node_rank`.
-        node_rank: Column of `Shape`, as `between`.
+        node_rank: Column of `GroupShape`, as `between`.
         between: Column.
         link_us: Time of a byte on each link in µs.
         has_ports: Whether links inside nodes share ports.

@@ -14,7 +14,7 @@ _SHORT = 48  # or such a part where their source or goal has much to send or to 
 _BUSY = 0.6  # which keeps it busy for more than this part of the time.
 
 
-def split(
+def split(  # A loop that Numba compiles takes columns, however many.
     k: int, n: int, node_ptr: Any, node_rank: Any, nic_of: Any, nic_ptr: Any, nic_rank: Any, lane_ptr: Any,
     lane_from: Any, lane_to: Any, lane_end: Any, lane_ticks: Any, lane_flow: Any, to_node: Any, pair: Any, cell: Any,
     left: Any, row_left: Any, first: Any, lane_left: Any, piece_source: Any, piece_goal: Any, piece_lane: Any,
@@ -30,7 +30,7 @@ def split(
     Args:
         k: Number of positions.
         n: Number of nodes.
-        node_ptr: Columns of `Shape`, as the following ones up to `lane_flow`.
+        node_ptr: Columns of `GroupShape`, as the following ones up to `lane_flow`.
         node_rank: Column.
         nic_of: Column.
         nic_ptr: Column.
@@ -152,7 +152,7 @@ def set_segments(flows: int, segments: int, seg_flow: Any, begin: Any, end: Any,
         to[ptr[seg_flow[s]]], until[ptr[seg_flow[s]]] = begin[s], end[s]
 
 
-def cut(
+def cut(  # A loop that Numba compiles takes columns, however many.
     k: int, wide: Any, nic_of: Any, lane_from: Any, lane_to: Any, lane_source: Any, lane_goal: Any, lane_ticks: Any,
     lane_flow: Any, between: Any, alpha: Any, span: int, tick_us: float, seg_ptr: Any, seg_begin: Any, seg_end: Any,
     lane_seg: Any, lane_at: Any, pieces: int, piece_source: Any, piece_goal: Any, piece_lane: Any, piece_bytes: Any,
@@ -167,7 +167,7 @@ def cut(
     Args:
         k: Number of positions.
         wide: The same number, unsigned.
-        nic_of: Columns of `Shape`, as the following ones up to `between`.
+        nic_of: Columns of `GroupShape`, as the following ones up to `between`.
         lane_from: Column.
         lane_to: Column.
         lane_source: Column.
@@ -191,7 +191,7 @@ def cut(
         sent: Bytes of each block that are in chunks, to be changed.
         link_us: Time of a byte on each link in µs.
         rank: Bytes out of and into each position.
-        rank_us: Column of `Shape`.
+        rank_us: Column of `GroupShape`.
         longest: Workspace of 2 k numbers.
         port_us: Time in µs for which relays keep each position's port busy that leads to others of its node, then each
             position's port that they lead to, to be set, shape (2 · k,).

@@ -45,7 +45,7 @@ def set_loads(size: Any, k: int, n: int, node_of: Any, to_node: Any, pair: Any, 
     return total
 
 
-def bound_us(
+def bound_us(  # A loop that Numba compiles takes columns, however many.
     size: Any, k: int, n: int, pair: Any, rank: Any, rank_us: Any, rank_alpha: Any, node_us: Any, node_alpha: Any,
     least_us: Any, begins: float,
 ) -> float:  # fmt: skip
@@ -57,7 +57,7 @@ def bound_us(
         n: Number of nodes.
         pair: Bytes from node to node, as `set_loads` sets them, as `rank`.
         rank: Bytes out of and into each position.
-        rank_us: Columns of `Shape`, as the following ones.
+        rank_us: Columns of `GroupShape`, as the following ones.
         rank_alpha: Column.
         node_us: Column.
         node_alpha: Column.
@@ -94,9 +94,9 @@ def straight_limit_us(
     Args:
         k: Number of positions.
         n: Number of nodes.
-        leaves: Column `exit` of `Shape`.
-        enters: Column `entry` of `Shape`.
-        straight_us: Column of `Shape`.
+        leaves: Column `exit` of `GroupShape`.
+        enters: Column `entry` of `GroupShape`.
+        straight_us: Column of `GroupShape`.
         to_node: Bytes from position to node.
         rank_at: Workspace of 2 k numbers, float64.
         begins: Time in µs before which nothing is sent.

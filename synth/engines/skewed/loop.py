@@ -15,7 +15,7 @@ from synth.engines.skewed.times import set_times, sort_rows
 _EQUAL = 1 + 1e-9  # Times that differ by this factor, by rounding only, count as equal.
 
 
-def plan_into(
+def plan_into(  # A loop that Numba compiles takes columns, however many.
     size: Any, k: int, wide: Any, n: int, begins: float, tick_us: float, has_ports: bool, only_straight: bool,
     ints: Any, int_at: Any, words: Any, word_at: Any, reals: Any, real_at: Any, state: Any, straight_state: Any,
     results: Any,

@@ -29,11 +29,11 @@ from synth.engines.skewed.columns import (
     STRAIGHT,
     STRAIGHT_OUTPUTS,
     WORDS,
-    Columns,
+    PackedColumns,
 )
 from synth.engines.skewed.loads import bound_us, set_loads
 from synth.engines.skewed.loop import plan_into
-from synth.engines.skewed.shape import Shape, shape_of
+from synth.engines.skewed.shape import GroupShape, shape_of
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
 from topologies.errors import InputError
@@ -74,7 +74,7 @@ class Plan(NamedTuple):
     is_straight: bool
 
 
-def fixed_columns(shape: Shape) -> dict[str, NDArray[Any]]:
+def fixed_columns(shape: GroupShape) -> dict[str, NDArray[Any]]:
     """Return the columns of a shape and of its links, by the names of `columns`."""
     net = shape.net
     names = [name for name in (*INTS, *WORDS, *REALS) if hasattr(shape, name)]
@@ -88,7 +88,7 @@ def fixed_columns(shape: Shape) -> dict[str, NDArray[Any]]:
     }
 
 
-def _workspace(shape: Shape, room: int, inner: int) -> dict[str, int]:
+def _workspace(shape: GroupShape, room: int, inner: int) -> dict[str, int]:
     """Return the length of each column that a plan writes, for up to `room` chunks.
 
     Args:
@@ -148,7 +148,7 @@ class Planner:
         shape: The shape of the group.
     """
 
-    def __init__(self, shape: Shape, interpreted: bool = False) -> None:
+    def __init__(self, shape: GroupShape, interpreted: bool = False) -> None:
         """Prepare the columns and the workspace.
 
         Args:
@@ -168,7 +168,7 @@ class Planner:
         columns |= _workspace(self.shape, room, self._inner)
         self._room = room
         parts = [
-            Columns(names, dtype, columns)
+            PackedColumns(names, dtype, columns)
             for names, dtype in ((INTS, np.int64), (WORDS, np.uint32), (REALS, np.float64))
         ]
         self._columns = {name: part[name] for part in parts for name in part.names}

@@ -22,7 +22,7 @@ def largest_line(cell: Any, base: int, n: int) -> int:
     return most
 
 
-def add_rounds(
+def add_rounds(  # A loop that Numba compiles takes columns, however many.
     cell: Any, base: int, n: int, flow: int, count: int, seg_flow: Any, seg_begin: Any, seg_end: Any, padded: Any,
     real: Any, match: Any, owner: Any, since: Any, queue: Any, came: Any,
 ) -> int:  # fmt: skip

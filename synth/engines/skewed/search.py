@@ -13,7 +13,7 @@ import numpy as np
 from synth.engines.request import Candidate, Options, Outcome, Request
 from synth.engines.skewed.planner import Planner
 from synth.engines.skewed.schedule import NAME, cut_as_planned, schedule_of
-from synth.engines.skewed.shape import Shape, in_units, shape_of
+from synth.engines.skewed.shape import GroupShape, in_units, shape_of
 from synth.model.collective import Collective, Ints
 from synth.model.common_chunk import common_chunk
 from synth.model.compiled import choose_runner
@@ -53,7 +53,7 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
         yield Candidate(whole, schedule_of(plan), NAME, size)
 
 
-def _shape(problem: Problem) -> Shape:
+def _shape(problem: Problem) -> GroupShape:
     """Return the shape of the problem's group; InputError if it does not fit."""
     # A shape has bounds, which count all paths.
     net = None if problem.network.switch_graph is not None else problem.network

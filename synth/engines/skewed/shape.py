@@ -32,7 +32,7 @@ _RIGHT = (
 
 
 @dataclass(frozen=True, eq=False)
-class Shape:
+class GroupShape:
     """The shape of a process group of k ranks in N nodes; positions 0..k-1 are the network's local ranks.
 
     Attributes:
@@ -114,13 +114,13 @@ class Shape:
         return len(self.node_ptr) - 1
 
 
-def in_units(shape: Shape, unit_bytes: float) -> Shape:
+def in_units(shape: GroupShape, unit_bytes: float) -> GroupShape:
     """Return the shape for sizes that count units of so many bytes, where `shape` is for bytes."""
     names = ("tick_us", "rank_us", "node_us", "straight_us")
     return replace(shape, unit_bytes=unit_bytes, **{name: getattr(shape, name) * unit_bytes for name in names})
 
 
-def shape_of(topology: Topology, group: Sequence[int] | None = None, net: Network | None = None) -> Shape:
+def shape_of(topology: Topology, group: Sequence[int] | None = None, net: Network | None = None) -> GroupShape:
     """Return the shape of a process group.
 
     Args:
@@ -149,7 +149,7 @@ def shape_of(topology: Topology, group: Sequence[int] | None = None, net: Networ
     lane_ptr, lane_from, lane_to, lane_source, lane_goal, lane_end, lane_ticks, lane_flow = lanes.lanes
     part_ports, part_base, tick_us = lanes.parts
     leaves, enters, straight_us = lanes.straight
-    return Shape(
+    return GroupShape(
         net=net,
         node_of=node_of,
         node_ptr=node_ptr,
@@ -288,9 +288,9 @@ class _Lanes:
         nic_of: NIC of each position.
         nic_ptr: First entry of each NIC in `nic_rank`.
         nic_rank: Positions by NIC.
-        lanes: The columns of `Shape` from `lane_ptr` to `lane_flow`.
-        parts: (`part_ports`, `part_base`, `tick_us`) of `Shape`.
-        straight: (`exit`, `entry`, `straight_us`) of `Shape`.
+        lanes: The columns of `GroupShape` from `lane_ptr` to `lane_flow`.
+        parts: (`part_ports`, `part_base`, `tick_us`) of `GroupShape`.
+        straight: (`exit`, `entry`, `straight_us`) of `GroupShape`.
     """
 
     def __init__(self, topology: Topology, net: Network, node_of: Ints, between: Ints) -> None:
@@ -470,7 +470,7 @@ class _Lanes:
         """Return where a block of each position leaves its node, and enters each other node, when sent straight.
 
         It leaves at its own rank if that has a link to the node, else at the first rank that has one. It enters at the
-        first rank that is linked, unless the goal itself is. The third column is `Shape.straight_us`.
+        first rank that is linked, unless the goal itself is. The third column is `GroupShape.straight_us`.
         """
         net, k, n = self._net, self._net.nranks, self.nnodes
         leaves, enters = np.tile(np.arange(k)[:, None], n), np.tile(np.arange(k)[:, None], n)

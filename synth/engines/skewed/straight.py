@@ -7,7 +7,7 @@ from typing import Any
 from synth.engines.skewed.columns import CHUNKS, FULL, NO_LINK, ROWS
 
 
-def add_straight(
+def add_straight(  # A loop that Numba compiles takes columns, however many.
     size: Any, k: int, n: int, node_of: Any, between: Any, leaves: Any, enters: Any, alpha: Any, link_us: Any,
     rank_at: Any, chunk_source: Any, chunk_goal: Any, chunk_offset: Any, chunk_bytes: Any, row_chunk: Any,
     row_link: Any, row_step: Any, row_key: Any, state: Any,
@@ -21,7 +21,7 @@ def add_straight(
         size: Bytes from each position to each position.
         k: Number of positions.
         n: Number of nodes.
-        node_of: Columns of `Shape`, as the following ones up to `enters` (`exit` and `entry`).
+        node_of: Columns of `GroupShape`, as the following ones up to `enters` (`exit` and `entry`).
         between: Column.
         leaves: Column.
         enters: Column.

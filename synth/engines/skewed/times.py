@@ -49,7 +49,7 @@ def sort_rows(
         sorted_key[y], order[y] = key, row
 
 
-def set_times(
+def set_times(  # A loop that Numba compiles takes columns, however many.
     rows: int, chunks: int, order: Any, row_chunk: Any, row_link: Any, chunk_bytes: Any, alpha: Any, link_us: Any,
     row_step: Any, gap: Any, first_port: Any, last_port: Any, begins: float, ready: Any, free: Any, send_chunk: Any,
     send_link: Any, send_step: Any, send_start: Any,

@@ -8,8 +8,8 @@ import numpy as np
 
 from synth.model.deadline import now
 from synth.parallelism.experts.parts import NODES, RANKS, parts_of
-from synth.parallelism.experts.traffic import Routing
-from synth.parallelism.experts.witness import Parts, Prices
+from synth.parallelism.experts.traffic import ExpertRouting
+from synth.parallelism.experts.witness import GroupParts, Prices
 from synth.solvers.linear_program import LinearProgram, ProgramBuilder
 from synth.solvers.workers import Workers
 
@@ -18,7 +18,7 @@ _PROGRAM_S = 10.0  # Time for one linear program.
 
 
 @dataclass(frozen=True, eq=False)
-class Bound:
+class LayerBound:
     """A proved bound on the time of a layer.
 
     Attributes:
@@ -33,10 +33,10 @@ class Bound:
     rank_load: float
     of: str
     prices: Prices | None
-    parts: Parts | None
+    parts: GroupParts | None
 
 
-def prove(routing: Routing, layer: int, slots: int, rank_load: float, workers: Workers) -> Bound:
+def prove(routing: ExpertRouting, layer: int, slots: int, rank_load: float, workers: Workers) -> LayerBound:
     """Return the best bound on the time of a layer that the search finds.
 
     Args:
@@ -49,7 +49,7 @@ def prove(routing: Routing, layer: int, slots: int, rank_load: float, workers: W
     Raises:
         TimeUp: The time of the work around is over.
     """
-    best = Bound(0.0, rank_load, "", None, None)
+    best = LayerBound(0.0, rank_load, "", None, None)
     if not routing.copies[layer].any():
         return best
     has_nodes = routing.shape.nnodes > 1
@@ -61,17 +61,17 @@ def prove(routing: Routing, layer: int, slots: int, rank_load: float, workers: W
             for prices in candidates:
                 time_us = prices.limit(parts)
                 if time_us >= best.time_us:
-                    best = Bound(time_us, rank_load, of, prices, parts)
+                    best = LayerBound(time_us, rank_load, of, prices, parts)
     return best
 
 
-def _are_equal(parts: Parts) -> bool:
+def _are_equal(parts: GroupParts) -> bool:
     """Return whether all parts are equal and want the same, so that `even_prices` are best."""
     columns = parts.copies, parts.ranks, parts.out_us, parts.in_us
     return all(np.allclose(column, column[:1], rtol=1e-12, atol=0.0) for column in columns)
 
 
-def even_prices(parts: Parts, rank_load: float) -> Prices:
+def even_prices(parts: GroupParts, rank_load: float) -> Prices:
     """Return prices that are best where all parts are equal and want the same, and right for all others.
 
     All parts count equally. A slot is worth what the expert at the margin gains by it, when slots go to the experts
@@ -93,7 +93,7 @@ def even_prices(parts: Parts, rank_load: float) -> Prices:
     return Prices(weight, np.maximum(slot_price - ratio, 0.0), rank_load)
 
 
-def _program(parts: Parts, rank_load: float) -> tuple[LinearProgram, int, int]:
+def _program(parts: GroupParts, rank_load: float) -> tuple[LinearProgram, int, int]:
     """Return the linear relaxation of the best placement, and the first rows of the parts' times and of the needs.
 
     Its variables are the time, and x and n of every part and expert (see `witness`). An expert that needs one replica
@@ -119,12 +119,12 @@ def _program(parts: Parts, rank_load: float) -> tuple[LinearProgram, int, int]:
     return program.build(), times, needs
 
 
-def _unit(parts: Parts) -> float:
+def _unit(parts: GroupParts) -> float:
     """Return the time in µs, for copies of one byte, that counts as 1 in the linear program."""
     return float((parts.out_us * parts.leaving.sum(axis=1)).max())
 
 
-def _solved_prices(parts: Parts, rank_load: float, workers: Workers) -> list[Prices]:
+def _solved_prices(parts: GroupParts, rank_load: float, workers: Workers) -> list[Prices]:
     """Return the best prices, which are dual prices of the linear program; none where the solver has no answer."""
     program, times, needs = _program(parts, rank_load)
     reply = workers.answer(now() + _PROGRAM_S, "linear", program, _PROGRAM_S)

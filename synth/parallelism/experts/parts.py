@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from synth.parallelism.experts.traffic import Routing
-from synth.parallelism.experts.witness import Parts
+from synth.parallelism.experts.traffic import ExpertRouting
+from synth.parallelism.experts.witness import GroupParts
 
 NODES, RANKS = "nodes", "ranks"
 
 
-def parts_of(routing: Routing, layer: int, slots: int, of: str) -> list[Parts]:
+def parts_of(routing: ExpertRouting, layer: int, slots: int, of: str) -> list[GroupParts]:
     """Return the nodes or the ranks of a group, with the copies that they have in a layer.
 
     Args:
@@ -31,7 +31,7 @@ def parts_of(routing: Routing, layer: int, slots: int, of: str) -> list[Parts]:
     else:
         count, byte_us, alpha_us = shape.nnodes, shape.node_us, shape.node_alpha_us
         copies, ranks = routing.copies_of_nodes(layer), np.diff(shape.node_ptr)
-    parts = Parts(
+    parts = GroupParts(
         copies=copies,
         leaving=copies,
         ranks=ranks,
@@ -46,7 +46,7 @@ def parts_of(routing: Routing, layer: int, slots: int, of: str) -> list[Parts]:
     return _with_tokens(parts, routing, layer)
 
 
-def _with_tokens(parts: Parts, routing: Routing, layer: int) -> list[Parts]:
+def _with_tokens(parts: GroupParts, routing: ExpertRouting, layer: int) -> list[GroupParts]:
     """Return parts with each statement of what surely leaves them.
 
     A token counts for one of its experts: for the one with the fewest copies, which is where the token is least often,

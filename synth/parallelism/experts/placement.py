@@ -16,10 +16,10 @@ import numpy as np
 
 from synth.baselines.eplb import place_as_eplb, place_globally
 from synth.model.collective import Floats, Ints
-from synth.parallelism.experts.bound import Bound, prove
+from synth.parallelism.experts.bound import LayerBound, prove
 from synth.parallelism.experts.check import check_placement
 from synth.parallelism.experts.search import place_layer
-from synth.parallelism.experts.traffic import Routing, Traffic, traffic_of_layer
+from synth.parallelism.experts.traffic import ExpertRouting, LayerTraffic, traffic_of_layer
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 
@@ -39,17 +39,17 @@ class PlacedLayer:
         bound: What is proved for this layer.
     """
 
-    routing: Routing
+    routing: ExpertRouting
     layer: int
     experts: Ints
-    bound: Bound
+    bound: LayerBound
 
     def __post_init__(self) -> None:
         _, nranks, nexperts = self.routing.copies.shape
         check_placement(self.experts, nranks, self.experts.shape[-1], nexperts)
 
     @cached_property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> LayerTraffic:
         """Return what the layer sends."""
         return traffic_of_layer(self.routing, self.layer, self.experts)
 
@@ -66,7 +66,7 @@ class PlacedExperts:
     """
 
     layers: tuple[PlacedLayer, ...]
-    eplb: tuple[Traffic, ...]
+    eplb: tuple[LayerTraffic, ...]
     unsearched: int = 0
 
     @property
@@ -96,7 +96,7 @@ def most_slots(nexperts: int, nranks: int) -> int:
 
 
 def place_experts(
-    routing: Routing,
+    routing: ExpertRouting,
     slots: int,
     imbalance: float = IMBALANCE,
     expert_groups: int = 1,
@@ -145,7 +145,7 @@ def place_experts(
     return PlacedExperts(tuple(placed), eplb_traffic)
 
 
-def _unsearched_layer(routing: Routing, layer: int, experts: Ints) -> PlacedLayer:
+def _unsearched_layer(routing: ExpertRouting, layer: int, experts: Ints) -> PlacedLayer:
     """Return EPLB's placement of a layer, without a bound; where a rank has an expert twice, a heavy one replaces it.
 
     Args:
@@ -159,10 +159,10 @@ def _unsearched_layer(routing: Routing, layer: int, experts: Ints) -> PlacedLaye
         held = list(dict.fromkeys(row))
         lacking = (expert for expert in heavy_first if expert not in held)
         rows.append(held + list(islice(lacking, len(row) - len(held))))
-    return PlacedLayer(routing, layer, np.array(rows), Bound(0.0, np.inf, "", None, None))
+    return PlacedLayer(routing, layer, np.array(rows), LayerBound(0.0, np.inf, "", None, None))
 
 
-def eplb_placement(routing: Routing, slots: int, expert_groups: int) -> Ints:
+def eplb_placement(routing: ExpertRouting, slots: int, expert_groups: int) -> Ints:
     """Return the placement of EPLB: the expert in each slot, int64, shape (layers, ranks, slots).
 
     Args:

@@ -24,7 +24,7 @@ import numpy as np
 
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.deadline import check_deadline
-from synth.parallelism.experts.traffic import Routing, traffic_of_layer
+from synth.parallelism.experts.traffic import ExpertRouting, traffic_of_layer
 
 _PARTS = (1.0, 0.85, 0.7, 0.5, 0.35, 0.25)  # Limits of a replica's load that are tried, as parts of a rank's.
 # Imbalances that are searched for in a small layer, up to the allowed one.
@@ -43,7 +43,7 @@ _MOST_GATHERED = 150  # Pairs of experts that are exchanged, or tried, for the s
 _SLACK = 1e-9  # Relative; figures that differ by less are equal.
 
 
-def place_layer(routing: Routing, layer: int, slots: int, imbalance: float) -> Ints:
+def place_layer(routing: ExpertRouting, layer: int, slots: int, imbalance: float) -> Ints:
     """Return the best placement of a layer that the search finds: the expert in each slot, int64, shape (ranks, slots).
 
     Args:
@@ -69,7 +69,7 @@ def place_layer(routing: Routing, layer: int, slots: int, imbalance: float) -> I
     return best[2]
 
 
-def _limits(routing: Routing, imbalance: float) -> Sequence[float]:
+def _limits(routing: ExpertRouting, imbalance: float) -> Sequence[float]:
     """Return the imbalances to search for, of which a looser limit on small layers has all that a stricter one has.
 
     A search for a stricter limit may give the fastest placement by chance, and takes little time in a small layer.
@@ -79,7 +79,7 @@ def _limits(routing: Routing, imbalance: float) -> Sequence[float]:
 
 
 def _candidates(
-    routing: Routing, layer: int, slots: int, imbalance: float, starts: list[tuple[Floats, list[Ints]]]
+    routing: ExpertRouting, layer: int, slots: int, imbalance: float, starts: list[tuple[Floats, list[Ints]]]
 ) -> Iterator[tuple[float, float, Ints]]:
     """Yield rated placements of a layer, until those of some limit of a replica's load keep to the imbalance.
 
@@ -113,7 +113,7 @@ def _candidates(
             return
 
 
-def _rated(routing: Routing, layer: int, placement: Ints) -> tuple[float, float, Ints]:
+def _rated(routing: ExpertRouting, layer: int, placement: Ints) -> tuple[float, float, Ints]:
     """Return the imbalance and the time of a placement, and the placement.
 
     Of whole tokens those count by which no experts were gathered, so that chance in a sample is no gain.

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from synth.engines.skewed.shape import Shape
+from synth.engines.skewed.shape import GroupShape
 from synth.model.collective import Floats, Ints
 from topologies.errors import InputError
 
@@ -33,8 +33,8 @@ _BLOCK = 8192  # Tokens that are counted at a time.
 
 
 @dataclass(frozen=True, eq=False)
-class Routing:
-    """What is to be routed, and on what.
+class ExpertRouting:
+    """The copies of tokens that a group sends to experts, and the shape of the group.
 
     Attributes:
         shape: The shape of the group: its nodes, and the time of a byte at each rank and node.
@@ -45,7 +45,7 @@ class Routing:
             histogram (see `routing_of_tokens`); None where only the histogram is known.
     """
 
-    shape: Shape
+    shape: GroupShape
     copies: Floats
     dispatch_bytes: float
     combine_bytes: float
@@ -57,8 +57,8 @@ class Routing:
 
 
 @dataclass(frozen=True, eq=False)
-class Traffic:
-    """What a placement sends in one layer.
+class LayerTraffic:
+    """The traffic of one layer under a placement.
 
     Attributes:
         dispatch_us: Time of dispatch in µs.
@@ -85,8 +85,8 @@ class Traffic:
 
 
 def routing_of_tokens(
-    shape: Shape, tokens: Ints, nexperts: int, dispatch_bytes: float, combine_bytes: float
-) -> Routing:
+    shape: GroupShape, tokens: Ints, nexperts: int, dispatch_bytes: float, combine_bytes: float
+) -> ExpertRouting:
     """Return the routing of tokens that come evenly from all ranks.
 
     Args:
@@ -98,17 +98,17 @@ def routing_of_tokens(
     """
     counts = np.stack([np.bincount(layer.reshape(-1), minlength=nexperts) for layer in tokens])
     copies = np.broadcast_to((counts / shape.nranks)[:, None], (len(tokens), shape.nranks, nexperts))
-    return Routing(shape, copies, dispatch_bytes, combine_bytes, tokens)
+    return ExpertRouting(shape, copies, dispatch_bytes, combine_bytes, tokens)
 
 
-def by_node(shape: Shape, values: Floats, axis: int) -> Floats:
+def by_node(shape: GroupShape, values: Floats, axis: int) -> Floats:
     """Return sums by node of values by rank, along an axis."""
     ordered = np.take(values, shape.node_rank, axis=axis)
     sums: Floats = np.add.reduceat(ordered, shape.node_ptr[:-1], axis=axis)
     return sums
 
 
-def copies_between(shape: Shape, copies: Floats, placement: Ints) -> Floats:
+def copies_between(shape: GroupShape, copies: Floats, placement: Ints) -> Floats:
     """Return the copies from each rank to each rank in one layer: float64, shape (ranks, ranks).
 
     Args:
@@ -129,7 +129,7 @@ def copies_between(shape: Shape, copies: Floats, placement: Ints) -> Floats:
     return between
 
 
-def scaled(routing: Routing, copies: float) -> Routing:
+def scaled(routing: ExpertRouting, copies: float) -> ExpertRouting:
     """Return a routing with so many copies from a rank in the mean, in each layer that has any.
 
     Raises:
@@ -146,7 +146,7 @@ def scaled(routing: Routing, copies: float) -> Routing:
     return replace(routing, copies=figures)
 
 
-def messages_per_copy(shape: Shape, placement: Ints, tokens: Ints, nexperts: int) -> Floats:
+def messages_per_copy(shape: GroupShape, placement: Ints, tokens: Ints, nexperts: int) -> Floats:
     """Return the messages for each copy from node to node, where a token is sent once to a node: (nodes, nodes).
 
     Args:
@@ -170,7 +170,9 @@ def messages_per_copy(shape: Shape, placement: Ints, tokens: Ints, nexperts: int
     return ratio
 
 
-def exchange_us(shape: Shape, leaving: Floats, entering: Floats | None = None, between: Floats | None = None) -> float:
+def exchange_us(
+    shape: GroupShape, leaving: Floats, entering: Floats | None = None, between: Floats | None = None
+) -> float:
     """Return the time in µs that no schedule of an all-to-all can beat, as `Planner.bound` states it.
 
     Args:
@@ -195,7 +197,7 @@ def exchange_us(shape: Shape, leaving: Floats, entering: Floats | None = None, b
     return shape.net.start_us + float(max(part.max() for part in times))
 
 
-def traffic_of_layer(routing: Routing, layer: int, placement: Ints) -> Traffic:
+def traffic_of_layer(routing: ExpertRouting, layer: int, placement: Ints) -> LayerTraffic:
     """Return what a placement sends in a layer.
 
     Args:
@@ -213,7 +215,7 @@ def traffic_of_layer(routing: Routing, layer: int, placement: Ints) -> Traffic:
     # A token leaves its rank once for each other node, and enters each rank of its experts; results go the other way.
     out, into = messages * routing.dispatch_bytes, copies * routing.dispatch_bytes
     back_out, back_into = copies.T * routing.combine_bytes, messages.T * routing.combine_bytes
-    return Traffic(
+    return LayerTraffic(
         exchange_us(shape, out, into, out),
         exchange_us(shape, back_out, back_into, back_into),
         float(pair.sum() - np.trace(pair)),

@@ -30,7 +30,7 @@ _ROUNDING = 1e-12  # Relative error of the sums, by which the limit is lowered.
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class GroupParts:
     """The parts of a group, and what their ranks want of one layer.
 
     Attributes:
@@ -82,7 +82,7 @@ class Prices:
     price: Floats
     rank_load: float
 
-    def limit(self, parts: Parts) -> float:
+    def limit(self, parts: GroupParts) -> float:
         """Return a time in µs of dispatch and combine that no such placement beats.
 
         Raises:
@@ -98,7 +98,7 @@ class Prices:
                 total += parts.start_us + least + float(parts.alpha_us[self.weight > 0].min())
         return total
 
-    def _least(self, parts: Parts, value: Floats) -> float:
+    def _least(self, parts: GroupParts, value: Floats) -> float:
         """Return the least Σ value · (messages out of the part), by the prices, over all placements."""
         inside, overall = parts.needed(self.rank_load)
         least = (1 - _ROUNDING) * (float(value @ parts.leaving.sum(axis=1)) + float(self.price @ overall))
@@ -117,7 +117,7 @@ class Prices:
             least -= float(taken @ worths[order])
         return least
 
-    def _check(self, parts: Parts) -> None:
+    def _check(self, parts: GroupParts) -> None:
         """Raise BadWitness unless the witness fits the parts."""
         nparts, nexperts = parts.copies.shape
         if self.weight.shape != (nparts,) or self.price.shape != (nexperts,):

@@ -25,7 +25,7 @@ from topologies.levels.hierarchy import Hierarchy, find_levels, nested
 from topologies.network import links_among
 from topologies.topology import Topology
 
-MOST = 3  # Programs, the best by the formula.
+MOST = 3  # Sequences, the best by the formula, that are tried; those whose steps do not fit give no plan.
 LEVELS = 3  # Of a group; the synthesis over more levels takes seconds.
 LOWERED = 512  # Sends a rank of a plan to lower; finer chunks gain little and take the search's time.
 PROGRAMS = 0.3  # Share of a budget for groups that programs get.
@@ -38,7 +38,6 @@ def program_plans(
     relays: str = "none",
     hierarchy: Hierarchy | None = None,
     until: float = math.inf,
-    most: int = MOST,
     executor: GroupExecutor | None = None,
 ) -> Iterator[ConcurrentPlan]:
     """Yield the best programs of at least two steps by the formula, with baseline schedules for their steps.
@@ -53,7 +52,6 @@ def program_plans(
         relays: Ranks that may forward besides a group's own ranks: "none" or "all".
         hierarchy: Levels of the topology; None: the levels that are found in it.
         until: Time of `synth.model.deadline.now` at which the generator ends, even while it builds a program.
-        most: Number of sequences, the best, that are tried; those whose steps do not fit give no plan.
         executor: The executor that will run the programs; None: any number of sends is allowed.
     """
     if any(m.collective.name != ALLREDUCE or m.size_bytes != members[0].size_bytes for m in members):
@@ -71,7 +69,7 @@ def program_plans(
         search = limited(until, lambda: ProgramSearch(request, group_levels, sequences(group_levels), executor))
         if executor is not None:
             search.most_sends = min(search.most_sends, LOWERED * sum(map(len, groups)))
-        for steps in [steps for steps in search.ranked if len(steps) > 1][:most]:
+        for steps in [steps for steps in search.ranked if len(steps) > 1][:MOST]:
             program = limited(until, partial(search.by_library, steps, ALL))
             if program is not None:
                 yield _reordered_plan(program, members, group_levels, relays)

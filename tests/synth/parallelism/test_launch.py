@@ -18,8 +18,8 @@ def test_rankfile_and_hosts_name_every_device_once() -> None:
     lines = [re.fullmatch(r"rank (\d+)=\+n(\d+) slot=(\d+)", line) for line in rankfile(topology, order).splitlines()]
     slots = [tuple(map(int, line.groups())) for line in lines if line]
     assert slots == [(p, rank // 8, rank % 8) for p, rank in enumerate(order)]
-    hosts = host_order(topology, order, ["a", "b"]).split()
-    assert hosts == ["ab"[rank // 8] for rank in order]
+    hosts = host_order(topology, order).split()
+    assert hosts == [f"node{rank // 8}" for rank in order]
 
 
 @pytest.mark.parametrize("mixed", [False, True])

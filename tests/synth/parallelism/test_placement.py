@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from synth.bounds.resource_cover import cover
 from synth.concurrent.result import ConcurrentResult
 from synth.parallelism import estimate as estimate_module
 from synth.parallelism import placement_search
@@ -22,7 +23,7 @@ from synth.parallelism.placement import (
     placement_key,
     rank_placements,
 )
-from synth.parallelism.placement_bound import crossing_gbs, least_crossing, step_bound
+from synth.parallelism.placement_bound import least_crossing, step_bound
 from synth.parallelism.placement_search import plan_groups
 from synth.parallelism.workload import Call, Workload
 from synth.timing.simulate import predict_us
@@ -117,13 +118,11 @@ def test_no_placement_carries_less_across_a_part(collective: str, k: int, part: 
 
 
 def test_the_shared_load_of_links_is_at_most_their_cover() -> None:
-    topology = load("ndv2:2")
-    net = network(topology, range(16))
     inside = np.arange(16) < 8
-    assert crossing_gbs(net, inside[net.src] & ~inside[net.dst]) == pytest.approx(12.5)
-    topology = load("dgx-h100:2")
-    net = network(topology, range(16))
-    assert crossing_gbs(net, inside[net.src] & ~inside[net.dst]) == pytest.approx(8 * 50)
+    for spec, gbs in (("ndv2:2", 12.5), ("dgx-h100:2", 8 * 50)):
+        net = network(load(spec), range(16))
+        links = np.flatnonzero(inside[net.src] & ~inside[net.dst])
+        assert net.capacity_gbs[cover(net, links)].sum() == pytest.approx(gbs)
 
 
 @pytest.mark.parametrize("spec", ["ring:6", "star:6", "line:6"])

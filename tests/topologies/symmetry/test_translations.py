@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.topologies.importers.simulators import rails
-from topologies.importers.ns3 import read_ns3
+from topologies.importers.simulators.ns3 import read_ns3
 from topologies.load import load
 from topologies.network import Network, network
 from topologies.symmetry import translations as module

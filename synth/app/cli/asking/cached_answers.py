@@ -321,7 +321,8 @@ def _ranges(
             execution = restored_program(entry, algorithm, programs)
             if execution.served(low, high) != (entry.min_bytes, entry.max_bytes):
                 table.fail("low", "must be the sizes that the file is for")
-        refused, elapsed_s = _words(table, "refused"), _seconds(table, "found_s")
+        refused = _refusal(table)
+        elapsed_s = None if table.values.get("found_s") is None else table.number("found_s", 0.0, _MOST_S, "s")
         library = table.string("library", "")
         if library and (library not in LIBRARIES or execution is not None):
             table.fail("library", "must be the name of a library to which the range is left, or empty")
@@ -412,28 +413,19 @@ def _add_figures(result: SearchResult, about: Fields, algorithms: Sequence[Algor
             about.fail("refused", "must be pairs of an algorithm and why it has no file")
         table = Fields(dict(zip(("algorithm", "refused"), pair, strict=False)), "", f"{about.origin}: refused")
         number = table.integer("algorithm", 0, len(algorithms) - 1)
-        result.refused.append(Offer(algorithms[number], refused=_words(table, "refused")))
+        result.refused.append(Offer(algorithms[number], refused=_refusal(table)))
 
 
-def _words(table: Fields, key: str) -> str:
-    """Return a field that is a text, "" if it is missing.
+def _refusal(table: Fields) -> str:
+    """Return the field `refused`, the reason why there is no file; "" if it is missing.
 
     Raises:
         InputError: It is no text, has over 1000 characters, or has some that are not printable.
     """
-    text = table.string(key, "")
+    text = table.string("refused", "")
     if len(text) > 1000 or not text.isprintable():
-        table.fail(key, "must be at most 1000 printable characters")
+        table.fail("refused", "must be at most 1000 printable characters")
     return text
-
-
-def _seconds(table: Fields, key: str) -> float | None:
-    """Return a field that is a number of seconds; None if it is missing.
-
-    Raises:
-        InputError: The field is no number from 0 to 1e9.
-    """
-    return None if table.values.get(key) is None else table.number(key, 0.0, _MOST_S, "s")
 
 
 def _member(files: Mapping[str, bytes], name: str, origin: str) -> bytes:

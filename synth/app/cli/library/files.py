@@ -155,7 +155,7 @@ def export(
     else:
         group_ranks = [parse_ranks(group, "--group", _RANKS) for group in groups]
         library_folder = as_folder(folder, "LIB")
-        check_fault(library_folder if library_folder.is_dir() else library_folder.parent)
+        check_fault(library_folder)
         with counting("checking") as progress:
             exported = export_folders(load_library(folder), form, out, group_ranks, progress)
         for item in exported[:_SHOWN]:

@@ -76,7 +76,7 @@ def install(
         raise InputError("LIB is missing: synth library install LIB")
     check_folder(target_folder, "--into" if into is not None else "$MSCCLPP_CACHE_DIR")
     library_folder = as_folder(folder, "LIB")
-    check_fault(library_folder if library_folder.is_dir() else library_folder.parent)
+    check_fault(library_folder)
     entries = _of_one_communicator(load_library(folder), group, topo, folder)
     communicator = entries[0].communicator
     try:

@@ -264,7 +264,7 @@ def pick_(
     synth library pick lib allreduce 0-7 64K --without link:3-5
     """
     library_folder = folder_without(folder, without) if without else as_folder(folder, "LIB")
-    check_fault(library_folder if library_folder.is_dir() else library_folder.parent)
+    check_fault(library_folder)
     entries = load_library(library_folder)
     if collective[:1].isdigit():
         raise InputError(f"{collective[:60]!r}: is no collective; the order is LIB COLLECTIVE GROUP SIZE")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -139,13 +139,7 @@ def bench(
     chosen_backend = choose_backend(backend, [name for name, value in extra_options.items() if value is not None])
     network = None if emulate is None else load(emulate)
     topology = network if topo is None or network is not None else load(topo)
-    chosen = [(size, file_at_size) for size in sizes if (file_at_size := choose(size)) is not None]
-    if not chosen:
-        raise InputError(f"{path}: no file serves any of these sizes; synth library show lists what they serve")
-    too_small = [size for size, file_at_size in chosen if not elements_of(file_at_size.program, size, datatype)]
-    chosen = [(size, file_at_size) for size, file_at_size in chosen if size not in too_small]
-    if not chosen:
-        raise InputError(f"-b: {too_small[-1]} bytes have less than one element a block; give a larger size")
+    chosen, too_small = _files_at_sizes(path, choose, sizes, datatype)
     if trace is not None:
         if len(chosen) != 1:
             raise InputError(f"--trace: there are {len(chosen)} sizes; it must be one, as with -b 1M")
@@ -168,6 +162,30 @@ def bench(
         run.end()
     if run.wrong:
         raise SystemExit(1)
+
+
+def _files_at_sizes(
+    path: str, choose: Callable[[int], Chosen | None], sizes: Sequence[int], datatype: str
+) -> tuple[list[tuple[int, Chosen]], list[int]]:
+    """Return each size in bytes that a file serves with this file, and the sizes that have too few elements for it.
+
+    Args:
+        path: The library or file, for messages.
+        choose: Function that returns the file for a size; None if none serves it.
+        sizes: Message sizes in bytes.
+        datatype: Type of an element.
+
+    Raises:
+        InputError: No size is left.
+    """
+    chosen = [(size, file_at_size) for size in sizes if (file_at_size := choose(size)) is not None]
+    if not chosen:
+        raise InputError(f"{path}: no file serves any of these sizes; synth library show lists what they serve")
+    too_small = [size for size, file_at_size in chosen if not elements_of(file_at_size.program, size, datatype)]
+    chosen = [(size, file_at_size) for size, file_at_size in chosen if size not in too_small]
+    if not chosen:
+        raise InputError(f"-b: {too_small[-1]} bytes have less than one element a block; give a larger size")
+    return chosen, too_small
 
 
 def _sizes(

@@ -12,7 +12,7 @@ import pytest
 from synth.model.collective import Ints
 from synth.parallelism.experts.check import check_placement
 from synth.parallelism.experts.search import place_layer
-from synth.parallelism.experts.traffic import Routing
+from synth.parallelism.experts.traffic import ExpertRouting
 from tests.synth.app.cli.calling import Call
 
 ASKED = ("place-experts", "counts.json", "--topo", "dgx-h100:2")
@@ -95,7 +95,7 @@ def test_after_an_interruption_the_file_is_written(
     (working_folder / "counts.json").write_text(json.dumps(counts.tolist()))
     whole = json.loads(synth(*ASKED, "--slots", "2", "--json").out)
 
-    def interrupted(routing: Routing, layer: int, slots: int, imbalance: float) -> Ints:
+    def interrupted(routing: ExpertRouting, layer: int, slots: int, imbalance: float) -> Ints:
         if layer == 1:
             raise KeyboardInterrupt
         return place_layer(routing, layer, slots, imbalance)

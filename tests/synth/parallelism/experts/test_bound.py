@@ -13,7 +13,7 @@ from synth.model.deadline import now
 from synth.parallelism.experts.bound import _program, even_prices, prove
 from synth.parallelism.experts.parts import NODES, RANKS, parts_of
 from synth.parallelism.experts.placement import place_experts
-from synth.parallelism.experts.traffic import Routing, traffic_of_layer
+from synth.parallelism.experts.traffic import ExpertRouting, traffic_of_layer
 from synth.parallelism.experts.witness import Prices
 from synth.solvers.workers import Workers
 from tests.synth.parallelism.experts.routings import (
@@ -41,7 +41,7 @@ def workers() -> Iterator[Workers]:
         yield pool
 
 
-def all_traffic(routing: Routing, slots: int) -> list[tuple[float, float]]:
+def all_traffic(routing: ExpertRouting, slots: int) -> list[tuple[float, float]]:
     """Return the largest load and the time of every placement of a small layer."""
     _, nranks, experts = routing.copies.shape
     placements = all_placements(nranks, slots, experts)

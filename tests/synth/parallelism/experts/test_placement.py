@@ -7,7 +7,7 @@ import pytest
 
 from synth.parallelism.experts.check import check_placement
 from synth.parallelism.experts.placement import PlacedExperts, PlacedLayer, fewest_slots, most_slots, place_experts
-from synth.parallelism.experts.traffic import Routing, routing_of_tokens, traffic_of_layer
+from synth.parallelism.experts.traffic import ExpertRouting, routing_of_tokens, traffic_of_layer
 from tests.synth.parallelism.experts.routings import (
     THREE_BY_ONE,
     UNEVEN,
@@ -151,7 +151,7 @@ def test_tokens_gather_the_experts_of_a_topic() -> None:
     routing = routing_of_tokens(shape, tokens, 64, 7168.0, 7168.0)
     placed, again = place_experts(routing, 3, 1.2), place_experts(routing, 3, 1.2)
     assert np.array_equal(placed.experts, again.experts)
-    blind = place_experts(Routing(shape, routing.copies, 7168.0, 7168.0), 3, 1.2)
+    blind = place_experts(ExpertRouting(shape, routing.copies, 7168.0, 7168.0), 3, 1.2)
     unseen = routing_of_tokens(shape, fresh, 64, 7168.0, 7168.0)
     gathered, scattered = (traffic_of_layer(unseen, 0, p.experts[0]).between_nodes for p in (placed, blind))
     assert gathered < 0.75 * scattered

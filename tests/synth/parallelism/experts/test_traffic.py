@@ -10,7 +10,7 @@ import pytest
 
 from synth.engines.skewed.planner import Planner
 from synth.parallelism.experts.traffic import (
-    Routing,
+    ExpertRouting,
     copies_between,
     exchange_us,
     messages_per_copy,
@@ -107,14 +107,14 @@ def test_a_token_goes_once_to_each_node(group: tuple[int, ...]) -> None:
 def test_whole_tokens_send_no_more_than_their_copies() -> None:
     for seed in range(4):
         routing = token_routing(small_shape(), 40, 6, 3, seed)
-        blind = Routing(routing.shape, routing.copies, routing.dispatch_bytes, routing.combine_bytes)
+        blind = ExpertRouting(routing.shape, routing.copies, routing.dispatch_bytes, routing.combine_bytes)
         placement = np.array([(0, 1), (2, 3), (4, 5), (0, 3)])
         whole, copies = (traffic_of_layer(one, 0, placement) for one in (routing, blind))
         assert whole.time_us < copies.time_us
         assert whole.between_nodes < copies.between_nodes
         assert np.array_equal(whole.load, copies.load)
         single_copies = token_routing(small_shape(), 40, 6, 1, seed)
-        blind = Routing(
+        blind = ExpertRouting(
             single_copies.shape, single_copies.copies, single_copies.dispatch_bytes, single_copies.combine_bytes
         )
         assert traffic_of_layer(single_copies, 0, placement).time_us == pytest.approx(

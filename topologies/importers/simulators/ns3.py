@@ -22,7 +22,7 @@ from topologies.clusters import Machine
 from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.importers.rates import SMS
-from topologies.importers.switched import machine_of_switches
+from topologies.importers.simulators.switched import machine_of_switches
 from topologies.text.counts import format_count
 from topologies.topology import MAX_ALPHA_US, MAX_GBS, MAX_LINKS, MAX_RANKS, MIN_GBS, Topology
 

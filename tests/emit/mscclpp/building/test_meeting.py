@@ -6,8 +6,8 @@ from itertools import combinations
 
 import pytest
 
+from emit.mscclpp.building.meeting import add_meeting
 from emit.mscclpp.format import check_plan
-from emit.mscclpp.meeting import add_meeting
 from emit.mscclpp.plan import MAX_OPS, ExecutionPlan, PlanGpu
 from emit.mscclpp.timing import PlanPredictor
 from topologies.load import load

@@ -23,7 +23,7 @@ from topologies.costs import kind_numbers
 from topologies.errors import InputError
 from topologies.importers.fabric import HOP_ALPHA_US
 from topologies.importers.rates import NIC_ALPHA_US
-from topologies.importers.switched import machine_of_switches
+from topologies.importers.simulators.switched import machine_of_switches
 from topologies.text.counts import format_count
 from topologies.text.fields import shown
 from topologies.text.yaml_files import parse_yaml

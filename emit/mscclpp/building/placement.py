@@ -21,7 +21,7 @@ from emit.check.clocks import Row, VectorClocks, image_of_row
 from emit.columns import Columns
 from emit.goal import Goal, sizes_of
 from emit.images import images_of, neighbours
-from emit.mscclpp.spans import (
+from emit.mscclpp.building.spans import (
     Origin,
     Span,
     SpanPlacement,
@@ -148,7 +148,7 @@ class Placer:
             row, local = self.clocks.row(block), self.local.row(block)
             placed = self.steps[step]
             if dep[step] >= 0 and not self.packets:
-                self._after(step, dep[step])
+                self._add_wait(step, dep[step])
                 awaited[dep[step]] -= 1
                 if not awaited[dep[step]]:
                     del self.knowledge_after[dep[step]]
@@ -215,8 +215,8 @@ class Placer:
     def _place(self, step: Step, message: _PlacedMessage | None) -> None:
         """Decide where a step reads and writes, and which waits and copies that needs, in the step's placement.
 
-        A step that moves nothing is only marked as idle. A send through a port channel whose source this step
-        overwrites may get a copy.
+        A step that moves nothing is marked as idle; if it receives, its message still gets a place. An earlier send
+        through a port channel whose source this step overwrites may get a copy.
 
         Args:
             step: The step, no nop.
@@ -248,7 +248,7 @@ class Placer:
             self._arrive(step, rank, reads, message, write_keys)
         self._access(step, read_keys, write_keys)
         if self.packets:
-            self._packets(step, rank)
+            self._add_packet_scratch(step, rank)
 
     def _access(self, step: Step, read_keys: Sequence[int], write_keys: Sequence[int]) -> None:
         """Record what a step reads and writes, and add the waits and copies that earlier accesses of the cells need.
@@ -272,13 +272,13 @@ class Placer:
                     self._order(step, reader, self.clocks)
             for flight in self.flights.pop(key, ()):
                 if not self._arrived(self.clocks.row(self.block_of[step]), flight) and flight != step:
-                    self._copied(flight)
+                    self._mark_copied(flight)
             self.readers.pop(key, None)
             self.written[key] = step
             if self.by_port[step]:  # A fused step sends the data that it has just written.
                 self.flights.setdefault(key, []).append(step)
 
-    def _packets(self, step: Step, rank: int) -> None:
+    def _add_packet_scratch(self, step: Step, rank: int) -> None:
         """Give a step new scratch that packet operations need: every sum is stored, and ports send from packets."""
         name, count, placed = self.names[step], self.count[step], self.steps[step]
         if name == "rrs":
@@ -286,7 +286,7 @@ class Placer:
         if name in ("s", "rrs", "rrcs") and self.crosses[step] and step not in self.from_packets:
             placed.copy = self._scratch("p", rank, count)
 
-    def _copied(self, send: Step) -> None:
+    def _mark_copied(self, send: Step) -> None:
         """Mark that a send copies its source first, because the source may change while a port channel reads it.
 
         The copy gets new scratch, unless the send has it already.
@@ -318,9 +318,9 @@ class Placer:
         """
         block = self.block_of[step]
         if self.block_of[earlier] != block and not self._passed(clocks.row(block), earlier):
-            self._after(step, earlier)
+            self._add_wait(step, earlier)
 
-    def _after(self, step: Step, earlier: Step) -> None:
+    def _add_wait(self, step: Step, earlier: Step) -> None:
         """Add a wait of a step for an earlier step of its rank, and the knowledge that it brings."""
         block = self.block_of[step]
         self.steps[step].deps.append(earlier)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from emit.columns import Columns
 from emit.images import BufferImages
+from emit.mscclpp.building.spans import Span, SpanPlacement, Step, StepPlacement, split_spans
 from emit.mscclpp.plan import MAX_OP_BUFFERS, MAX_OP_CHANNELS, MAX_OP_SEMAPHORES, PACKETS
-from emit.mscclpp.spans import Span, SpanPlacement, Step, StepPlacement, split_spans
 from emit.program import OPS, SENDS
 from synth.model.deadline import checking_deadline
 
@@ -162,7 +162,7 @@ class _BlockBuilder:
             send: Step that sends the message; −1 if there is none.
         """
         op = SymbolicOp(name, tuple(src), tuple(dst), [send] if kind == "port" else [], kind=kind)
-        if name in ("re", "repkt") and self._added(op):
+        if name in ("re", "repkt") and self._merge_reduction(op):
             return
         reads, writes = self._touched(op.src, name), self._touched(op.dst, name)
         conflicts = _conflict(self.written, reads) or _conflict(self.written, writes) or _conflict(self.read, writes)
@@ -181,7 +181,7 @@ class _BlockBuilder:
         for piece in split_spans(*lists):
             self.move(name, piece[:reads], piece[reads:])
 
-    def _added(self, op: SymbolicOp) -> bool:
+    def _merge_reduction(self, op: SymbolicOp) -> bool:
         """Merge a reduction into the last operation if that leaves its sum in the same place.
 
         Return True if it was merged, False if nothing was changed.

@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from emit.images import Images
+from emit.mscclpp.building.spans import Span, SpanPlacement, Step
+from emit.mscclpp.building.threadblocks import SymbolicBlock, SymbolicOp
 from emit.mscclpp.plan import (
     EVEN_SCRATCH,
     MAX_OP_CHANNELS,
@@ -17,8 +19,6 @@ from emit.mscclpp.plan import (
     PlanPart,
     RemoteBuffer,
 )
-from emit.mscclpp.spans import Span, SpanPlacement, Step
-from emit.mscclpp.threadblocks import SymbolicBlock, SymbolicOp
 from synth.model.deadline import checking_deadline
 
 _Channel = tuple[int, int]  # (threadblock that sends, threadblock that receives)

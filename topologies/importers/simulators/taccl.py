@@ -19,7 +19,7 @@ from topologies.arrays import Floats, Ints
 from topologies.clusters import Machine, Nics
 from topologies.costs import kind_numbers
 from topologies.errors import InputError
-from topologies.importers.switched import check_connected
+from topologies.importers.simulators.switched import check_connected
 from topologies.machines import machine_file
 from topologies.text.counts import format_count
 from topologies.text.fields import shown
