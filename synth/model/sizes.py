@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 16 * 2**20
 MAX_POSITIONS = 4096
 MAX_CELLS = 5_000_000  # entries (rank, chunk); a file of a few lines can state any number of them
 MAX_SIZE = 2**60  # bytes
-MAX_TRACE_BYTES = 128 * 2**20
+MAX_TRACE_BYTES = 128 * 2**20  # of a .npy file
 MAX_CALLS = 4096  # matrices of a trace
 MAX_TRACE_CELLS = 8_000_000  # sizes of a trace
 MAX_TRACE_SIZE = 2**36  # bytes of a block of a trace, so that sums fit 63 bits
@@ -105,7 +105,7 @@ def read_trace(path: str | Path, nranks: int) -> Ints:
         table = numpy_table(read_bytes(path, "a trace of matrices (.npy)", MAX_TRACE_BYTES), origin, _MATRICES)
         trace = _whole_trace(table, origin, nranks)
     else:
-        text = read_text(path, "a trace of matrices (text, JSON or .npy)", MAX_TRACE_BYTES)
+        text = read_text(path, "a trace of matrices (text, JSON or .npy)", MAX_FILE_BYTES)
         trace = np.array(_trace_rows(text, origin, nranks), dtype=np.int64).reshape(-1, nranks, nranks)
     if not 1 <= len(trace) <= MAX_CALLS or trace.size > MAX_TRACE_CELLS:
         raise InputError(
