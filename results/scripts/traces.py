@@ -50,7 +50,7 @@ class Drawn:
         return f"{of}, Zipf {self.exponent:g}"
 
 
-TRACES = (Drawn(4, 0.5, 4), Drawn(4, 1.0, 1), Drawn(4, 1.0, 4), Drawn(16, 1.0, 4), Drawn(0, 1.0, 4))
+TRACES = (Drawn(4, 1.0, 1), Drawn(4, 1.0, 4), Drawn(16, 1.0, 4), Drawn(0, 1.0, 4))
 
 
 def trace_of(drawn: Drawn, nranks: int, calls: int, seed: int = SEED) -> Ints:

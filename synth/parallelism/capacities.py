@@ -31,7 +31,7 @@ class ClusterTuning:
     Attributes:
         starts: Number of starts of the clustering, each from other calls.
         rounds: Most rounds of a start; most starts end before.
-        most_sizes: Sizes in the matrices that are clustered; of a longer trace every n-th call is.
+        most_sizes: Sizes in the matrices that are clustered; of a longer trace, calls are drawn.
         towards_largest: Places of the tried shapes of a cluster, between its mean (0) and its entrywise largest (1).
         cells_of_rank: Cells of the fullest buffer for each rank, as a block is padded by half a cell on average.
         cuts: Numbers of cells of a buffer that are tried, up to the most and down to half of it.
@@ -39,7 +39,7 @@ class ClusterTuning:
 
     starts: int = 4
     rounds: int = 12
-    most_sizes: int = 1 << 18
+    most_sizes: int = 1 << 20
     towards_largest: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     cells_of_rank: int = 32
     cuts: int = 17
@@ -112,13 +112,13 @@ def choose_capacities(
             something is sent.
         count: Most capacities.
         borders: The borders of the group, which state the bound of a time.
-        seed: Seed of the calls from which the clustering starts.
+        seed: Seed of the calls that are drawn.
         tuning: Limits.
 
     Raises:
         TimeUp: The time of the work around is over.
     """
-    clustering = _Clustering(trace, borders, tuning)
+    clustering = _Clustering(trace, borders, seed, tuning)
     best = min((clustering.run(count, seed, start) for start in range(tuning.starts)), key=lambda run: run[0])
     cells = {cut.tobytes(): cut for cut in (clustering.in_cells(shape) for shape in best[1])}
     capacities = [Capacity(cut, 1) for cut in cells.values()]
@@ -144,7 +144,7 @@ def padded_us(capacity: Capacity, trace: Ints, borders: Borders) -> Floats:
 
 
 class _Clustering:
-    """The clustering of a trace, whose calls are cut down to `most_sizes`.
+    """The clustering of a trace, or of a sample of its calls.
 
     Attributes:
         used: Whether a block is used in any call, shape (k, k).
@@ -153,9 +153,12 @@ class _Clustering:
         own_us: Bound of each clustered call, shape (m,).
     """
 
-    def __init__(self, trace: Ints, borders: Borders, tuning: ClusterTuning) -> None:
+    def __init__(self, trace: Ints, borders: Borders, seed: int, tuning: ClusterTuning) -> None:
         self.used = _used(trace)
-        self.calls: Floats = trace[:: -(-trace.size // tuning.most_sizes)].astype(np.float64)
+        # Every n-th call could be of one layer only.
+        count = max(1, min(len(trace), tuning.most_sizes // self.used.size))
+        chosen = np.sort(np.random.default_rng(seed).permutation(len(trace))[:count])
+        self.calls: Floats = trace[chosen].astype(np.float64)
         self.own_us = borders.bound_us(self.calls)
         self.shapes: Floats = self.calls / self.own_us[:, None, None]
         self._borders, self._tuning = borders, tuning
@@ -163,15 +166,15 @@ class _Clustering:
 
     def run(self, count: int, seed: int, start: int) -> tuple[float, list[Floats]]:
         """Return (sum of the times in µs, shapes of the centres) of one start."""
-        centres = self._first_centres(count, np.random.default_rng([seed, start]))
-        best: tuple[float, list[Floats]] = (np.inf, centres)
+        owner = self._first_owner(count, np.random.default_rng([seed, start]))
+        best: tuple[float, list[Floats]] = (np.inf, [])
         for _ in checking_deadline(range(self._tuning.rounds)):
+            centres = [self._centre(owner == number) for number in np.unique(owner)]
             times_us = np.stack([self._times_us(centre, self.calls) for centre in centres])
-            total = float(times_us.min(axis=0).sum())
+            total, owner = float(times_us.min(axis=0).sum()), times_us.argmin(axis=0)
             if total >= best[0] * _LESS:
                 break
-            best, owner = (total, centres), times_us.argmin(axis=0)
-            centres = [self._centre(owner == number) for number in np.unique(owner)]
+            best = (total, centres)
         return best
 
     def in_cells(self, shape: Floats) -> Ints:
@@ -186,17 +189,25 @@ class _Clustering:
         best //= int(np.gcd.reduce(best[self.used]))
         return best
 
-    def _first_centres(self, count: int, draw: np.random.Generator) -> list[Floats]:
-        """Return the shapes of up to `count` calls, each drawn by the time that it loses with the shapes before it."""
-        excess: Floats = np.ones(len(self.calls))
-        centres: list[Floats] = []
-        best_us = np.full(len(self.calls), np.inf)
-        while len(centres) < count and excess.sum() > 0:
-            chosen = int(draw.choice(len(self.calls), p=excess / excess.sum()))
-            centres.append(self._floored(self.shapes[chosen]))
-            best_us = np.minimum(best_us, self._times_us(centres[-1], self.calls))
-            excess = np.where(best_us * _LESS > self.own_us, best_us - self.own_us, 0.0)
-        return centres
+    def _first_owner(self, count: int, draw: np.random.Generator) -> Ints:
+        """Return the cluster of each call from which a start begins, int64, shape (m,).
+
+        Calls are drawn as centres by the square of their distance to the centres before (k-means++, Arthur and
+        Vassilvitskii, 2007). Each call belongs to its nearest centre; distances are those of shapes as vectors, because
+        the time of a call with the padding of another one depends on the noise of single blocks.
+        """
+        vectors = self.shapes[:, self.used]
+        nearest = np.ones(len(vectors))
+        owner = np.zeros(len(vectors), dtype=np.int64)
+        for number in range(count):
+            if nearest.sum() <= 0:
+                break
+            chosen = int(draw.choice(len(vectors), p=nearest / nearest.sum()))
+            distance = ((vectors - vectors[chosen]) ** 2).sum(axis=1)
+            is_nearer = distance < (nearest if number else np.inf)
+            owner[is_nearer] = number
+            nearest = np.where(is_nearer, distance, nearest)
+        return owner
 
     def _centre(self, chosen: Bools) -> Floats:
         """Return the shape with which the chosen calls take the least time, of those that the tuning states."""

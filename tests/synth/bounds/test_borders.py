@@ -10,6 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.bounds.borders import Borders, borders_of
+from synth.bounds.check import recompute
+from synth.bounds.resource_cover import cover
+from synth.bounds.witnesses.cut import Cut
 from synth.model.collective import Ints
 from synth.model.problem import Problem, least_latency, make_problem
 from synth.model.schedule import untimed
@@ -82,6 +85,33 @@ def test_no_schedule_beats_the_bound(spec: str, seed: int) -> None:
     for name in problem.protocols or [""]:
         time_us = shortest(problem.under(name) if name else problem).time_us(size)
         never_beaten(float(bound_us), time_us)
+
+
+@pytest.mark.parametrize("spec", RANKS)
+@settings(max_examples=3, deadline=None)
+@given(seed=SEEDS)
+def test_the_check_of_cuts_proves_every_border(spec: str, seed: int) -> None:
+    """Check each border by the witness of its cut, whose check shares no code with the borders but the cover."""
+    sizes, all_borders = random_sizes(RANKS[spec], seed), borders(spec)
+    problem, size = problem_of(spec, sizes), int(sizes.sum(axis=1).max())
+    problem = problem.under(problem.protocols[0]) if problem.protocols else problem
+    net = problem.network
+    crossing, column = all_borders.crossing(sizes[None].astype(np.float64))[0], 0
+    for label in all_borders.labels:
+        for is_inward in (False, True):
+            for part in range(int(label.max()) + 1):
+                inside = np.zeros(net.nranks, dtype=bool)
+                inside[: len(label)] = label == part
+                sending = ~inside if is_inward else inside
+                links = np.flatnonzero(sending[net.src] & ~sending[net.dst])
+                if crossing[column] and len(label) == net.nranks:
+                    resources = tuple(cover(net, links).tolist())
+                    cut = Cut(ranks=tuple(np.flatnonzero(sending).tolist()), resources=resources, text="a border")
+                    base_us, us_per_byte, _ = recompute(problem, cut)
+                    bound_us = crossing[column] * all_borders.us[0, column] + all_borders.alpha_us[0, column]
+                    assert bound_us <= (base_us - net.start_us + us_per_byte * size) * (1 + 1e-9)
+                column += 1
+    assert column == all_borders.us.shape[1] == len(crossing)
 
 
 @settings(max_examples=30, deadline=None)

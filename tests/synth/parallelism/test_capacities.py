@@ -13,7 +13,7 @@ from synth.bounds.borders import Borders, borders_of
 from synth.model.collective import MOST_CELLS, Ints, uneven
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import make_problem
-from synth.parallelism.capacities import Capacity, choose_capacities, even_capacity, padded_us
+from synth.parallelism.capacities import Capacity, ClusterTuning, choose_capacities, even_capacity, padded_us
 from topologies.load import load
 
 SEEDS = st.integers(0, 2**32)
@@ -119,3 +119,11 @@ def test_other_networks(spec: str) -> None:
     own_us = borders(spec).bound_us(trace.astype(np.float64))
     times_us = np.min([padded_us(capacity, trace, borders(spec)) for capacity in capacities], axis=0)
     assert 1 - 1e-9 <= (times_us / own_us).min() <= (times_us / own_us).mean() < 1.3
+
+
+def test_a_sample_of_a_long_trace_has_all_its_kinds() -> None:
+    trace = routed(64, 8, 4, seed=6)
+    sampled = choose_capacities(trace, 4, borders(), tuning=ClusterTuning(most_sizes=24 * 64))
+    assert np.any([(capacity.blocks >= trace).all(axis=(1, 2)) for capacity in sampled], axis=0).all()
+    times_us = np.min([padded_us(capacity, trace, borders()) for capacity in sampled], axis=0)
+    assert times_us.mean() < 1.2 * borders().bound_us(trace.astype(np.float64)).mean()

@@ -22,6 +22,7 @@ from synth.app.cli.asking.answer import (
     clear_progress,
     progress_line,
     usual_folder,
+    written_until,
 )
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, TraceOptions, print_json
@@ -34,7 +35,7 @@ from synth.engines.skewed.planner import Planner
 from synth.engines.skewed.shape import shape_of
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import choose_runner
-from synth.model.deadline import now
+from synth.model.deadline import TimeUp, limited, now
 from synth.model.defects import collected
 from synth.model.problem import Problem
 from synth.model.sizes import read_trace
@@ -47,6 +48,7 @@ from synth.solvers.workers import Workers
 from topologies.costed import with_protocol
 from topologies.errors import InputError
 
+_CUTS = 0.1  # The share of the budget in which cuts of examples are looked for.
 _PLANNED_S = 5e-5  # The interpreter takes about so long for a block of a plan.
 
 
@@ -66,10 +68,11 @@ class Answered:
 
     def call_us(self, cell_bytes: int) -> float:
         """Return the time in µs with cells of so many bytes; inf where no file takes messages of that size."""
-        size = Capacity(self.capacity.cells, cell_bytes).sent_bytes
+        size, saved = Capacity(self.capacity.cells, cell_bytes).sent_bytes, self.saved
         offer = self.result.fastest(size)
-        is_served = self.saved is None or offer.execution is not None or not offer.refused
-        return offer.time_us(size) if is_served and not offer.library else np.inf
+        if saved is not None and saved.refused and saved.new_files[self.result.ranges.index(offer)] is None:
+            return np.inf
+        return np.inf if offer.library else offer.time_us(size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,11 +128,8 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     if not chosen:
         raise InputError(f"--holdout: leaves no call to choose files for, of {len(calls)}; it must be smaller")
     first = _question(stated, calls[0])
-    examples = [
-        _question(stated, sizes).problem for sizes in (calls[:chosen].mean(axis=0), calls[:chosen].any(axis=0) * 1e6)
-    ]
     progress("choosing capacities", None)
-    borders = borders_of(first.problem, examples)
+    borders = _borders(command, first.problem, stated, calls[:chosen])
     capacities = choose_capacities(calls[:chosen], options.files, borders, first.options.seed)
     even = even_capacity(calls[:chosen])
     is_even_chosen = any(np.array_equal(capacity.cells, even.cells) for capacity in capacities)
@@ -143,6 +143,15 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         is_cut=len(files) < len(capacities) or not (is_even_chosen or compared),
     )  # fmt: skip
     return partial(_report, command, known)
+
+
+def _borders(command: SearchCommand, problem: Problem, stated: QuestionArguments, calls: Ints) -> Borders:
+    """Return the borders of the group, with cuts of the mean call and of equal blocks if these are proved in time."""
+    examples = [_question(stated, sizes).problem for sizes in (calls.mean(axis=0), calls.any(axis=0) * 1e6)]
+    try:
+        return limited(now() + _CUTS * command.budget_s, partial(borders_of, problem, examples))
+    except TimeUp:
+        return borders_of(problem)
 
 
 def _answers(
@@ -193,7 +202,7 @@ def _answers(
         # The algorithm for calls that fill the capacity also serves smaller ones, and larger ones with headroom.
         most = int(capacity.sent_bytes * command.trace.headroom)
         result.ranges = [dataclasses.replace(offer, low=0, high=most) for offer in result.ranges]
-        saved, end = None, begun + share_s
+        saved, end = None, min(begun + share_s, written_until(result.stop_reason, command))
         if capacity not in compared:
             saved = save(result, folder, question.settings, proof=command.proof, anew=command.replace, until=end)
         yield Answered(capacity, result if saved is None else saved.result, saved)
