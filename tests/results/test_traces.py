@@ -23,7 +23,7 @@ def test_a_row_states_what_the_command_says(tmp_path: Path) -> None:
     drawn = traces.Drawn(2, 1.0, 2)
     document = traces.asked("full:3", drawn, 10, 2.0, tmp_path)
     row = traces.table_row("full:3", drawn, document)
-    assert len(row) == 11
+    assert len(row) == 12
     assert row[:2] == ["full:3", "2 layers, Zipf 1"]
-    assert (row[3], row[8]) == ("100%", "100%")
-    assert row[4] == f"{document['chosen']['files']['gap']:.3f} ({document['chosen']['files']['worst_gap']:.3f})"
+    assert (row[3], row[9]) == ("100%", "100%")
+    assert row[5] == f"{document['chosen']['files']['gap']:.3f} ({document['chosen']['files']['worst_gap']:.3f})"

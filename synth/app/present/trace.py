@@ -35,6 +35,7 @@ def trace_table(document: dict[str, Any], nranks: int, width: int | None = LEAST
         Column("mean time", [_time(figures["time_us"]) for _, figures, *_ in rows]),
         Column("mean bound", [_time(figures["bound_us"]) for _, figures, *_ in rows], 2),
         Column("time / bound", [_ratio(figures["gap"]) for _, figures, *_ in rows]),
+        Column("padding", [_ratio(figures["padding"]) for _, figures, *_ in rows]),
         Column("worst", [_ratio(figures["worst_gap"]) for _, figures, *_ in rows]),
         Column("longest", [_time(figures["worst_us"]) for _, figures, *_ in rows], 3),
         Column("buffer", ["" if size is None else format_short_size(size) for *_, size in rows], 1),
@@ -49,7 +50,8 @@ def trace_table(document: dict[str, Any], nranks: int, width: int | None = LEAST
         *lines,
         "",
         "calls: share of the calls that fit the file and take it; bound: proved for each call's own sizes, without"
-        " padding; worst: largest time / bound of a call; buffer: bytes that the fullest rank sends or receives at the"
+        " padding; padding: the part of time / bound that no file of these proportions avoids; worst: largest"
+        " time / bound of a call; buffer: bytes that the fullest rank sends or receives at the"
         f" capacity; a call fits up to {document['headroom']:g} times it",
     ]
     paths = [path for file in document["files"] for path in file["paths"]]

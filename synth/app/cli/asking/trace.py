@@ -285,14 +285,18 @@ def _statement(known: Answer) -> dict[str, Any]:
     """
     calls, split = known.calls, len(known.calls) - known.held
     bound_us = known.borders.bound_us(calls.astype(np.float64))
-    times_us, owner = _served(known.files, known)
-    compared = {"files": times_us}
+    times_us, padded, owner = _served(known.files, known)
+    compared = {"files": (times_us, padded)}
     if known.even is not None:
-        compared["even"] = _served([known.even], known)[0]
-    compared |= dict(zip(("planned", "straight"), _planned_us(known.problem, calls), strict=False))
+        compared["even"] = _served([known.even], known)[:2]
+    planned = _planned_us(known.problem, calls)
+    compared |= {name: (times, bound_us) for name, times in zip(("planned", "straight"), planned, strict=False)}
     by_part = {}
     for part, rows in (("chosen", slice(0, split)), ("held", slice(split, len(calls)))):
-        figures = {name: _figures(times[rows], bound_us[rows]) for name, times in compared.items()}
+        figures = {
+            name: _figures(times[rows], bound_us[rows], with_padding[rows])
+            for name, (times, with_padding) in compared.items()
+        }
         empty = dict.fromkeys(("files", "even", "planned", "straight"))
         by_part[part] = None if part == "held" and not known.held else empty | figures
     files = []
@@ -304,7 +308,7 @@ def _statement(known: Answer) -> dict[str, Any]:
                 "sizes": file.capacity.blocks.tolist(),
                 "buffer_bytes": file.capacity.buffer_bytes,
                 "paths": [str(path) for path in file.saved.paths],
-                **_figures(own_us, bound_us[:split]),
+                **_figures(own_us, bound_us[:split], padded[:split]),
             }
         )
     question = {key: value for key, value in described_question(known.problem).items() if key != "sizes"}
@@ -322,8 +326,10 @@ def _statement(known: Answer) -> dict[str, Any]:
     }
 
 
-def _served(answers: Sequence[Answered], known: Answer) -> tuple[Floats, Ints]:
-    """Return (time of each call in µs by its fastest file, number of that file); inf and −1 where the call fits none.
+def _served(answers: Sequence[Answered], known: Answer) -> tuple[Floats, Floats, Ints]:
+    """Return each call's time in µs by its fastest file, its bound with that file's padding, and the file's number.
+
+    Where a call fits no file, they are inf, inf and −1.
 
     A call fits if it needs at most `headroom` times a capacity's cells. The bound of the padded call tells which files
     cannot be the fastest, so that their programs need not be timed.
@@ -333,15 +339,15 @@ def _served(answers: Sequence[Answered], known: Answer) -> tuple[Floats, Ints]:
     most = np.array([file.capacity.cell_bytes * known.options.headroom for file in answers])[:, None]
     least_us = np.stack([padded_us(file.capacity, calls, known.borders) for file in answers])
     least_us[(cell_bytes < 0) | (cell_bytes > most)] = np.inf
-    times_us, owner = np.full(len(calls), np.inf), np.full(len(calls), -1)
+    (times_us, padded), owner = np.full((2, len(calls)), np.inf), np.full(len(calls), -1)
     for call in range(len(calls)):
         for number in np.argsort(least_us[:, call], kind="stable").tolist():
             if least_us[number, call] >= times_us[call]:
                 break
             time_us = answers[number].call_us(int(cell_bytes[number, call]))
             if time_us < times_us[call]:
-                times_us[call], owner[call] = time_us, number
-    return times_us, owner
+                times_us[call], padded[call], owner[call] = time_us, least_us[number, call], number
+    return times_us, padded, owner
 
 
 def _planned_us(problem: Problem, calls: Ints) -> Iterator[Floats]:
@@ -363,23 +369,29 @@ def _planned_us(problem: Problem, calls: Ints) -> Iterator[Floats]:
     yield np.array([min(planner.plan_straight(sizes).time_us for planner in planners) for sizes in calls])
 
 
-def _figures(times_us: Floats, bound_us: Floats) -> dict[str, Any]:
-    """Return the figures of some calls by their times, inf for a call that is not served, and their bounds.
+def _figures(times_us: Floats, bound_us: Floats, padded_bound_us: Floats) -> dict[str, Any]:
+    """Return the figures of some calls.
+
+    Args:
+        times_us: Their times in µs, inf for a call that is not served, shape (m,).
+        bound_us: Their bounds, shape (m,).
+        padded_bound_us: Their bounds with the padding that they have, shape (m,).
 
     Returns:
         A dictionary with the keys served (number of calls), time_us and bound_us (means over the served), gap (the
-        quotient of these), worst_us, and worst_gap (largest time / bound of a call). All but the first are None where
-        no call is served.
+        quotient of these), padding (mean bound with padding / bound_us), worst_us, and worst_gap (largest time / bound
+        of a call). All but the first are None where no call is served.
     """
     is_served = np.isfinite(times_us)
     if not is_served.any():
-        return {"served": 0} | dict.fromkeys(("time_us", "bound_us", "gap", "worst_us", "worst_gap"))
+        return {"served": 0} | dict.fromkeys(("time_us", "bound_us", "gap", "padding", "worst_us", "worst_gap"))
     times_us, bound_us = times_us[is_served], bound_us[is_served]
     return {
         "served": len(times_us),
         "time_us": float(times_us.mean()),
         "bound_us": float(bound_us.mean()),
         "gap": float(times_us.sum() / bound_us.sum()),
+        "padding": float(padded_bound_us[is_served].sum() / bound_us.sum()),
         "worst_us": float(times_us.max()),
         "worst_gap": float((times_us / bound_us).max()),
     }

@@ -45,6 +45,7 @@ def checked(figures: dict[str, Any]) -> dict[str, Any]:
     """Check that figures agree with each other and stay above their bounds, and return them."""
     assert figures["gap"] == pytest.approx(figures["time_us"] / figures["bound_us"])
     assert figures["worst_gap"] >= figures["gap"] * (1 - 1e-9) >= 1 - 2e-9
+    assert figures["gap"] >= figures["padding"] * (1 - 1e-9) >= 1 - 2e-9
     assert figures["worst_us"] >= figures["time_us"] * (1 - 1e-9)
     return figures
 
