@@ -150,7 +150,6 @@ class _Clustering:
         used: Whether a block is used in any call, shape (k, k).
         calls: Bytes of the clustered calls, float64, shape (m, k, k).
         shapes: The same in bytes for each µs of the call's bound, so that long calls do not outweigh short ones.
-        own_us: Bound of each clustered call, shape (m,).
     """
 
     def __init__(self, trace: Ints, borders: Borders, seed: int, tuning: ClusterTuning) -> None:
@@ -159,8 +158,7 @@ class _Clustering:
         count = max(1, min(len(trace), tuning.most_sizes // self.used.size))
         chosen = np.sort(np.random.default_rng(seed).permutation(len(trace))[:count])
         self.calls: Floats = trace[chosen].astype(np.float64)
-        self.own_us = borders.bound_us(self.calls)
-        self.shapes: Floats = self.calls / self.own_us[:, None, None]
+        self.shapes: Floats = self.calls / borders.bound_us(self.calls)[:, None, None]
         self._borders, self._tuning = borders, tuning
         self._most_cells = min(MOST_CELLS, tuning.cells_of_rank * len(self.used))
 
