@@ -144,3 +144,21 @@ def test_a_goal_with_smaller_blocks_gives_larger_messages(library: Path) -> None
 def test_impossible_calls_are_refused(library: Path, fields: dict[str, object], fault: str) -> None:
     with pytest.raises(InputError, match=fault):
         Selector(load_index(library)).choose_padded(call_of(TALL, **fields))
+
+
+def test_a_size_that_no_file_divides_has_a_file_for_its_neighbours(tmp_path: Path) -> None:
+    with Workers(()) as no_workers:
+        answer = synth.synthesize(
+            "alltoallv",
+            "full:3",
+            sizes=TALL,
+            size=5005,
+            budget=10,
+            engine="skewed",
+            target="mscclpp",
+            workers=no_workers,
+        )  # Rank 0 receives 8008 bytes, and plans take multiples of 128.
+    answer.save(tmp_path, "mscclpp")
+    [entry] = [entry for entry in load_index(tmp_path) if not entry.inplace]
+    assert (entry.min_bytes, entry.max_bytes, entry.divides) == (7936, 8064, 128)
+    assert entry.min_bytes < 8008 < entry.max_bytes
