@@ -2,7 +2,7 @@
 
     python -m results.scripts.traces [--budget 30] [--only TOPOLOGY …] [--calls 80]
 
-makes traces.md in about five minutes. Calls are dispatches of a mixture of experts: every rank draws the experts of its
+makes traces.md in about four minutes. Calls are dispatches of a mixture of experts: every rank draws the experts of its
 tokens by the popularity of the experts in the call's layer.
 """
 
