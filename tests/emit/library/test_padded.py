@@ -162,3 +162,20 @@ def test_a_size_that_no_file_divides_has_a_file_for_its_neighbours(tmp_path: Pat
     [entry] = [entry for entry in load_index(tmp_path) if not entry.inplace]
     assert (entry.min_bytes, entry.max_bytes, entry.divides) == (7936, 8064, 128)
     assert entry.min_bytes < 8008 < entry.max_bytes
+
+
+def test_blocks_lie_side_by_side_and_arrive_in_the_order_in_which_they_left(library: Path) -> None:
+    for entry in load_index(library):
+        stated = entry.row["goal"]
+        left = {
+            (source, chunk): (rank, place) for rank, _, place, source, chunk in zip(*stated["initial"], strict=True)
+        }
+        required = zip(*stated["required"], strict=True)
+        moved = [(rank, place, *left[source, chunk]) for rank, _, place, source, chunk in required]
+        for rank in range(3):
+            received = sorted((place, source, own) for goal, place, source, own in moved if goal == rank)
+            sent = sorted((own, goal) for goal, _, source, own in moved if source == rank)
+            assert [place for place, *_ in received] == list(range(len(received)))
+            assert [own for own, _ in sent] == list(range(len(sent)))
+            assert [goal for _, goal in sent] == sorted(goal for _, goal in sent)
+            assert [cell[1:] for cell in received] == sorted(cell[1:] for cell in received)
