@@ -81,12 +81,14 @@ class Lowered:
 
         Both ends are inclusive; `high` is None where there is no end, and so is the largest size then. One size (`low`
         equals `high`) that no call has, because it does not divide into the collective's blocks, stands for the sizes
-        from the next multiple below to the next above that the file serves.
+        from the next multiple below to the next above that the file serves. So does one of blocks of different sizes
+        that the file does not serve itself.
         """
         first, last = int((low - 1) * self.scale) + 1 if low else 0, None if high is None else int(high * self.scale)
         cell_bytes = self.target.cell_bytes or 1
         blocks = max(1, self.divides // (self.common.cells.chunks * cell_bytes))
-        if last is None or low != high or last % blocks == 0:
+        whole = self.divides if self.common.cells.sizes else blocks
+        if last is None or low != high or last % whole == 0:
             return first, last
         unit = self.divides * (ELEMENT_BYTES[0] if cell_bytes == 1 else 1)
         below = last // unit * unit

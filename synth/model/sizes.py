@@ -1,4 +1,4 @@
-"""Read message sizes such as 64K, and the sizes of blocks: a matrix for an alltoallv, a list for an allgatherv."""
+"""Read message sizes such as 64K, and sizes of blocks: a matrix for an alltoallv, a list for an allgatherv, a trace."""
 
 from __future__ import annotations
 
@@ -12,17 +12,24 @@ import numpy as np
 from synth.model.collective import Ints
 from topologies.errors import InputError
 from topologies.text.fields import shown
-from topologies.text.files import nested_too_deeply, origin_of, read_text
+from topologies.text.files import nested_too_deeply, origin_of, read_bytes, read_text
+from topologies.text.npy import numpy_table
 
 MAX_FILE_BYTES = 16 * 2**20
 MAX_POSITIONS = 4096
 MAX_CELLS = 5_000_000  # entries (rank, chunk); a file of a few lines can state any number of them
 MAX_SIZE = 2**60  # bytes
+MAX_TRACE_BYTES = 128 * 2**20  # of a .npy file
+MAX_CALLS = 4096  # matrices of a trace
+MAX_TRACE_CELLS = 8_000_000  # sizes of a trace
+MAX_TRACE_SIZE = 2**36  # bytes of a block of a trace, so that sums fit 63 bits
 _SIZE = re.compile(r"([0-9]{1,30})\s*([KMG]?)(?:(?<=[KMG])I)?B?")
 _POWER = {"": 0, "K": 10, "M": 20, "G": 30}
 _SIZE_FORM = "it must be bytes, or K, M or G for powers of 1024, such as 4096, 64K or 2G"
 _TABLE_FORM = "it must be an array of k arrays of k sizes in bytes"
 _LIST_FORM = "it must be an array of k sizes in bytes"
+_MATRICES = "matrices of k rows of k sizes in bytes, one for each call"
+_TRACE_FORM = f"it must be {_MATRICES}"
 
 
 def parse_size(text: str, label: str) -> int:
@@ -79,6 +86,80 @@ def read_sizes(path: str | Path) -> Ints:
     return sizes
 
 
+def read_trace(path: str | Path, nranks: int) -> Ints:
+    """Read a trace of all-to-alls: int64, shape (calls, k, k), the bytes [c, i, j] from position i to j in call c.
+
+    The file is text, k rows of k sizes for each call, as in `read_sizes`; JSON, an array of such arrays; or a .npy file
+    of whole numbers of shape (calls, k, k). What a rank sends to itself is set to 0, as it takes no link.
+
+    Args:
+        path: The file; one whose name ends in .npy is NumPy's, others begin with `[` or are text.
+        nranks: Number of ranks of the group, k.
+
+    Raises:
+        InputError: The file cannot be read or is too large, an entry is no size of at most 2³⁶ bytes, the matrices have
+            another shape or are too many, or no rank ever sends anything to another rank.
+    """
+    origin = origin_of(path)
+    if str(path).endswith(".npy"):
+        table = numpy_table(read_bytes(path, "a trace of matrices (.npy)", MAX_TRACE_BYTES), origin, _MATRICES)
+        trace = _whole_trace(table, origin, nranks)
+    else:
+        text = read_text(path, "a trace of matrices (text, JSON or .npy)", MAX_FILE_BYTES)
+        trace = np.array(_trace_rows(text, origin, nranks), dtype=np.int64).reshape(-1, nranks, nranks)
+    if not 1 <= len(trace) <= MAX_CALLS or trace.size > MAX_TRACE_CELLS:
+        raise InputError(
+            f"{origin}: has {len(trace)} matrices of {nranks} × {nranks} sizes; it must be 1 to {MAX_CALLS}, of at most"
+            f" {MAX_TRACE_CELLS} sizes in all"
+        )
+    wrong = (trace < 0) | (trace > MAX_TRACE_SIZE)
+    if wrong.any():
+        call, i, j = np.argwhere(wrong)[0].tolist()
+        raise InputError(
+            f"{origin}: call {call}, row {i}, column {j}: {trace[call, i, j]} bytes; it must be 0 to {MAX_TRACE_SIZE}"
+        )
+    trace[:, np.arange(nranks), np.arange(nranks)] = 0
+    if not trace.any():
+        raise InputError(f"{origin}: no rank sends anything to another rank; some size must be above 0")
+    return trace
+
+
+def _whole_trace(table: np.ndarray[Any, Any], origin: str, nranks: int) -> Ints:
+    """Return a table of numbers as a trace, int64; InputError where it has another shape or is not of whole numbers."""
+    if table.ndim != 3 or table.shape[1:] != (nranks, nranks):
+        raise InputError(f"{origin}: has shape {table.shape}; it must be (calls, {nranks}, {nranks}), as the group has")
+    is_whole = table == np.floor(table)
+    if not is_whole.all():
+        call, i, j = np.argwhere(~is_whole)[0].tolist()
+        raise InputError(f"{origin}: call {call}, row {i}, column {j}: {table[call, i, j]:g} bytes is no whole number")
+    # Floats hold all sizes up to the largest, and one more stands for all that are larger.
+    trace: Ints = np.clip(table.astype(np.float64), -1, MAX_TRACE_SIZE + 1).astype(np.int64)
+    return trace
+
+
+def _trace_rows(text: str, origin: str, nranks: int) -> list[list[int]]:
+    """Return the rows of all matrices of a text or JSON file of a trace, one after another.
+
+    Raises:
+        InputError: A size is wrong, a matrix or a row has another length, or there are too many of them.
+    """
+    rows: list[tuple[str, list[int]]] = []
+    if _is_json(text):
+        for number, matrix in enumerate(_json_array(text, origin, _TRACE_FORM), start=1):
+            if not isinstance(matrix, list) or len(matrix) != nranks:
+                what = f"has {len(matrix)} rows" if isinstance(matrix, list) else f"is {shown(matrix)}"
+                raise InputError(f"{origin}: matrix {number} {what}; it must be {nranks} rows, as the group has ranks")
+            rows += _json_matrix(matrix, f"{origin}: matrix {number}: ", _TRACE_FORM)
+    else:
+        rows = _text_rows(text, origin, MAX_CALLS * nranks)
+    for place, row in rows:
+        if len(row) != nranks:
+            raise InputError(f"{place}: has {len(row)} sizes; it must be {nranks}, as the group has ranks")
+    if len(rows) % nranks:
+        raise InputError(f"{origin}: has {len(rows)} rows; it must be {nranks} for each matrix")
+    return [row for _, row in rows]
+
+
 def read_size_list(path: str | Path) -> Ints:
     """Read the bytes of each position's block: int64, shape (k,), 2 ≤ k ≤ 4096.
 
@@ -119,25 +200,26 @@ def _is_json(text: str) -> bool:
     return text.lstrip().startswith(("[", "{"))
 
 
-def _check_count(count: int, noun: str, place: str) -> None:
-    """Raise InputError, with a message that begins with `place`, if there are more than 4096 rows or columns.
+def _check_count(count: int, noun: str, place: str, most: int = MAX_POSITIONS) -> None:
+    """Raise InputError, with a message that begins with `place`, if there are more than `most` rows or columns.
 
     Args:
         count: Number of rows or columns.
         noun: What is counted ("rows"), for the message.
         place: Place in the file, for the message.
+        most: The most that may be there.
     """
-    if count > MAX_POSITIONS:
-        raise InputError(f"{place}: has {count} {noun} or more; it must be at most {MAX_POSITIONS}")
+    if count > most:
+        raise InputError(f"{place}: has {count} {noun} or more; it must be at most {most}")
 
 
-def _text_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
+def _text_rows(text: str, origin: str, most_rows: int = MAX_POSITIONS) -> list[tuple[str, list[int]]]:
     """Read the rows of a text file's content, each as (`origin`:line, sizes in bytes).
 
     Empty lines and what follows `#` are left out. A line with a comma is split at commas, else at blanks.
 
     Raises:
-        InputError: A size is wrong, or there are more than 4096 rows or sizes in a row.
+        InputError: A size is wrong, or there are more than `most_rows` rows or 4096 sizes in a row.
     """
     rows: list[tuple[str, list[int]]] = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -146,7 +228,7 @@ def _text_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
             continue
         items = [i.strip() for i in content.split(",")] if "," in content else content.split()
         _check_count(len(items), "sizes in a row", f"{origin}:{number}")
-        _check_count(len(rows) + 1, "rows", f"{origin}:{number}")
+        _check_count(len(rows) + 1, "rows", f"{origin}:{number}", most_rows)
         row = [_parse_bytes(item, f"{origin}:{number}: column {j}") for j, item in enumerate(items, start=1)]
         rows.append((f"{origin}:{number}", row))
     return rows
@@ -168,7 +250,7 @@ def _json_array(text: str, origin: str, form: str) -> list[Any]:
         raise InputError(f"{origin}: holds a number of more than 4300 digits; {form}") from None
     if not isinstance(table, list):
         raise InputError(f"{origin}: holds {shown(table)}; {form}")
-    _check_count(len(table), "rows" if form == _TABLE_FORM else "sizes", origin)
+    _check_count(len(table), {_TABLE_FORM: "rows", _TRACE_FORM: "matrices"}.get(form, "sizes"), origin)
     return table
 
 
@@ -179,12 +261,21 @@ def _json_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
         InputError: It is not JSON, no array of arrays, nested too deeply, has a wrong size, or has more than 4096 rows
             or sizes in a row.
     """
+    return _json_matrix(_json_array(text, origin, _TABLE_FORM), f"{origin}: ", _TABLE_FORM)
+
+
+def _json_matrix(matrix: list[Any], label: str, form: str) -> list[tuple[str, list[int]]]:
+    """Return the rows of a matrix of JSON values, each as (label and `row i`, sizes in bytes).
+
+    Raises:
+        InputError: A row is no array, has a wrong size, or has more than 4096 sizes; the message begins with `label`.
+    """
     rows: list[tuple[str, list[int]]] = []
-    for i, row in enumerate(_json_array(text, origin, _TABLE_FORM), start=1):
+    for i, row in enumerate(matrix, start=1):
         if not isinstance(row, list):
-            raise InputError(f"{origin}: row {i} is {shown(row)}; {_TABLE_FORM}")
-        _check_count(len(row), "sizes in a row", f"{origin}: row {i}")
-        rows.append((f"{origin}: row {i}", _json_row(row, f"{origin}: row {i}")))
+            raise InputError(f"{label}row {i} is {shown(row)}; {form}")
+        _check_count(len(row), "sizes in a row", f"{label}row {i}")
+        rows.append((f"{label}row {i}", _json_row(row, f"{label}row {i}")))
     return rows
 
 

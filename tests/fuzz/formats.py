@@ -25,7 +25,7 @@ from synth.bounds.prove import prove
 from synth.model.collective import uneven
 from synth.model.pattern import read_pattern
 from synth.model.problem import make_problem
-from synth.model.sizes import read_sizes
+from synth.model.sizes import read_sizes, read_trace
 from synth.parallelism.experts.histogram import read_histogram, read_tokens
 from synth.storage.proof import save_proof
 from synth.storage.schedule_file import write_schedule
@@ -294,6 +294,22 @@ def _read_sizes(path: Path) -> None:
     uneven("alltoallv", read_sizes(path).astype(float))
 
 
+def _read_trace(path: Path) -> None:
+    read_trace(path, 2)
+
+
+MATRICES = [b"0,1\n2K,0\n0 4\n1 0\n", b"[[[0, 1], [2, 0]]]"]
+
+
+def _numpy_traces() -> list[bytes]:
+    seeds = []
+    for table in (np.arange(8).reshape(2, 2, 2), np.ones((1, 2, 2)), np.ones((1, 2, 2), dtype=np.uint64)):
+        stream = io.BytesIO()
+        np.save(stream, table)
+        seeds.append(stream.getvalue())
+    return seeds
+
+
 def _histograms() -> list[bytes]:
     return [b"# layers\n5, 0, 7.5\n1, 2, 3\n", b"[[5, 0, 7.5], [1, 2, 3]]", b"[[[1, 2], [3, 4]], [[0, 0], [0, 9]]]"]
 
@@ -339,6 +355,8 @@ FORMATS = {
         Format("topology TOML", "input.toml", _topologies, damaged_text, _read_topology),
         Format("pattern TOML", "input.toml", lambda: [PATTERN.encode()], damaged_text, _read_pattern),
         Format("size matrix", "input.csv", lambda: SIZES, damaged_text, _read_sizes),
+        Format("trace", "input.csv", lambda: MATRICES, damaged_text, _read_trace),
+        Format("trace, NumPy's", "input.npy", _numpy_traces, damaged_text, _read_trace),
         Format("routing histogram", "input.csv", _histograms, damaged_text, _read_histogram),
         Format("routing histogram, NumPy's", "input.npy", _numpy_histograms, damaged_text, _read_histogram),
         Format(

@@ -72,6 +72,7 @@ KINDS: dict[str, list[str]] = {
     "-f": [*FIGURE, "0", "1", "-1", "0.5"], "--slower": [*FIGURE, "0", "-1", "2"],
     "--engine": [*NAME, "milpp", "route,flow"], "--target": [*NAME, "msccl "], "--backend": NAME, "--protocol": NAME,
     "--collective": NAME, "--topology": NAME, "--for": [*NAME, "xml"], "--type": [*NAME, "float8"],
+    "--files": WHOLE, "--holdout": [*FIGURE, "-0.1", "0.2"], "--headroom": [*FIGURE, "0", "1.5"],
     "--measured": [*FILE, "m.csv"], "--without-pass": [*NAME, "Fuse"], "--ops": [*NAME, "allreduce,,x"],
     "--types": [*NAME, "float33"], "-d": [*NAME, "float8"], "--format": NAME,
     "--budget": ["", "0", "-1", "abc", "nan", "inf", "1e309", "5 parsecs", "1m1", "9" * 30, "0s", "1e-400s", CONTROL],
@@ -118,6 +119,7 @@ PLACES = {
 OWN: dict[tuple[str, str], list[str]] = {
     ("torch-setup", "-o"): ["a.xml", "/dev/full"],
     ("alltoallv", "--sizes"): [*FILE, "ragged.csv", "words.csv", "minus.csv", "cut.json"],
+    ("alltoallv", "--trace"): [*FILE, "m.csv"],  # It has --sizes already.
     ("allgatherv", "--sizes"): [
         *FILE,
         "words.csv",
@@ -201,7 +203,14 @@ NEEDS_TOPO |= {("optimize", "--group"), ("compile", "--group")}
 # Commands that depend on this machine, and may report its deficiencies before a wrong argument.
 UNCERTAIN = {"tune", "calibrate", "torch-setup", "topo here", "topo import"}
 
+_TRACE = ("alltoallv", "--topo", "ring:2", "--engine", "route", "--budget", "50ms", "--trace")
 MORE: list[tuple[str, ...]] = [
+    *((*_TRACE, file) for file in (*FILE, "ragged.csv", "words.csv", "minus.csv", "cut.json", "three.csv")),
+    *((*_TRACE, "m.csv", "--holdout", value) for value in ("-0.1", "0.95", "0.8", "nan", "x")),
+    *((*_TRACE, "m.csv", "--headroom", value) for value in ("0.9", "nan", "inf", "1e9")),
+    *((*_TRACE, "m.csv", "--files", value) for value in ("0", "-1", "65", "1.5")),
+    *((*_TRACE, "m.csv", *words) for words in (("--size", "1K"), ("--groups", "0-1"), ("--compare", "flow,route"))),
+    (*_TRACE, "m.csv", "--steps", "2"), (*_TRACE, "m.csv", "--out", "a.xml"),
     ("cache", "info", "--cache", "none"), ("cache", "clear", "--cache", "none"), ("cache",  "empty"),
     ("library", "update", "cluster.toml", "--without", "rank:0", "--out", "nosuch"),
     ("allreduce", "--topo", "ring:4", "-size", "1M"), ("allreduce", "--topo", "ring:4", "-group=0,1"),
@@ -284,6 +293,10 @@ def parameters() -> Iterator[tuple[str, click.Parameter]]:
                 if command_name in ("pattern", "alltoallv", "allgatherv", "broadcast") and param.opts[0] not in (
                     "--sizes",
                     "--root",
+                    "--trace",
+                    "--files",
+                    "--holdout",
+                    "--headroom",
                     "file",
                 ):
                     command_name = "allgather"

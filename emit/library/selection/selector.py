@@ -12,13 +12,17 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from emit.library.entry import IndexEntry
+from emit.library.selection.padded import PaddedChoice, PaddedFile
 from synth.model.numbers import as_flag, as_text, whole, whole_numbers, without_common_divisor
-from synth.model.registry import parse_name
+from synth.model.registry import find_kind, parse_name
 from synth.model.text import format_listed
 from topologies.errors import InputError
 
 _Key = tuple[str, bool, tuple[int, ...]]  # collective, in place, ranks
+_MOST_BLOCK = 1 << 40  # bytes of a block, so that sums of blocks and of cells fit 63 bits
 _KEPT = 1 << 14  # questions that are remembered, whatever their sizes
 
 
@@ -38,7 +42,8 @@ class LibraryCall(NamedTuple):
         any_order: True to take a file for these ranks in another order if there is none for this one. The communicator
             must then be made in the order of the entry's `communicator`.
         sizes: Sizes of the blocks, for a collective whose blocks have sizes of their own: one for each rank in their
-            order, or for alltoallv one for each pair of ranks, row by row. Only their proportions count.
+            order, or for alltoallv one for each pair of ranks, row by row. Only their proportions count, except for
+            `Selector.choose_padded`.
     """
 
     collective: str
@@ -177,6 +182,7 @@ class Selector:
                 self._shared[entry.collective, entry.inplace, group].append(entry)
                 self._orders[entry.collective, entry.inplace, tuple(sorted(group))][group] = None
         self._ranges = lru_cache(_KEPT, typed=True)(self._make_ranges)
+        self._padded = lru_cache(_KEPT, typed=True)(self._make_padded)
 
     def choose(self, call: LibraryCall, size_bytes: int) -> IndexEntry | None:
         """Return the entry that serves a call; None if the executor's own algorithm serves it.
@@ -205,6 +211,61 @@ class Selector:
         if len(fitting) == 1 and (call.root is not None or fitting[0].root is None):
             return fitting[0]
         return self._first_of_orders(fitting, call, size_bytes) if fitting else None
+
+    def choose_padded(self, call: LibraryCall) -> PaddedChoice | None:
+        """Return the fastest file whose blocks hold those of a call with a size for every pair of ranks; None for none.
+
+        A file serves the call at the least size at which each block of the call fits into the file's block; where the
+        proportions are the call's own, there is no padding. `synth alltoallv --trace` makes such files.
+
+        Args:
+            call: The call; `sizes` are the bytes of its blocks, row by row.
+
+        Raises:
+            InputError: If the call is impossible, its collective is unknown or has no size for every pair of ranks, or
+                files for different topologies or targets serve it; the message says what would tell them apart.
+        """
+        blocks = np.array(whole_numbers(call.sizes, "sizes"), dtype=object)
+        key = call._replace(
+            ranks=None if call.ranks is None else tuple(call.ranks), relays=tuple(call.relays), sizes=()
+        )
+        files = self._padded(*key)
+        if len(blocks) != call.nranks**2 or (blocks < 0).any() or (blocks > _MOST_BLOCK).any():
+            form = f"{call.nranks**2} numbers from 0 to {_MOST_BLOCK}, one for each pair of the {call.nranks} ranks"
+            raise InputError(f"sizes: are not right for {call.nranks} ranks; they must be {form}")
+        table = blocks.astype(np.int64).reshape(call.nranks, call.nranks)
+        choices = [choice for file in files if (choice := file.choice(table, call.element_bytes)) is not None]
+        for key_name in ("target", "topology", "group"):
+            values = list(dict.fromkeys(getattr(choice.entry, key_name) for choice in choices))
+            if len(values) > 1:
+                word = "ranks" if key_name == "group" else key_name
+                examples = " and ".join(v if isinstance(v, str) else format_listed(v) for v in values[:2])
+                raise InputError(
+                    f"{call.collective} of {call.nranks} ranks: there are files for {word} {examples}; give {word}"
+                )
+        return min(choices, key=lambda choice: (choice.time_us, choice.size_bytes, choice.entry.file), default=None)
+
+    def _make_padded(self, *fields: Any) -> list[PaddedFile]:
+        """Return the files for a call with these fields, those of `LibraryCall` without sizes, whatever their own are.
+
+        Raises:
+            InputError: As `choose_padded`.
+        """
+        call = LibraryCall(*fields).checked()
+        kind = find_kind(parse_name(call.collective))
+        if not kind.by_pair:
+            raise InputError(f"{call.collective}: has no size for every pair of ranks; choose_padded is for alltoallv")
+        required = {key: value for key in ("target", "topology") if (value := getattr(call, key)) is not None}
+        required["relays"] = call.relays
+        ranks = call.ranks
+        entries = self._of.get((kind.name, call.inplace, call.nranks), ())
+        return [
+            PaddedFile(entry)
+            for entry in entries
+            if entry.sizes
+            and ranks in (None, entry.group)
+            and all(getattr(entry, key) == value for key, value in required.items())
+        ]
 
     def _ranges_of(self, fields: Sequence[Any]) -> Ranges:
         """Return the entries for a call with these fields, by ranges of sizes; raise InputError for an impossible call.

@@ -103,6 +103,23 @@ def declare(*options: Option) -> Option:
     return declared
 
 
+@dataclass(frozen=True)
+class TraceOptions:
+    """What a command states about the calls of a trace.
+
+    Attributes:
+        file: File of the matrices.
+        files: Most capacities, each with files of its own.
+        holdout: Share of the calls, the last ones, that no file is chosen for.
+        headroom: Factor on the capacities up to which a call still fits, as buffers have so much room.
+    """
+
+    file: str
+    files: int = 4
+    holdout: float = 0.0
+    headroom: float = 1.25
+
+
 @dataclass(frozen=True, eq=False)
 class SearchCommand:
     """A call of a command that searches: its question, and what it does with the answer.
@@ -124,6 +141,7 @@ class SearchCommand:
         wide: Whether the table has all columns, however wide they are.
         details: Whether all figures of each algorithm follow the table.
         libraries: Which times of vendor libraries the answer is compared with: "fitted" or "source".
+        trace: The trace of calls for which files are sought; None for one matrix, or another collective.
     """
 
     question: QuestionArguments
@@ -142,6 +160,7 @@ class SearchCommand:
     wide: bool
     details: bool
     libraries: str
+    trace: TraceOptions | None = None
 
 
 def print_json(kind: str, document: Mapping[str, Any]) -> None:

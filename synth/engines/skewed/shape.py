@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from synth.bounds.resource_cover import cover
+from synth.bounds.borders import border_times
 from synth.model.collective import Floats, Ints
 from synth.model.problem import least_latency
 from topologies.arrays import components, pointers, positions, row_entries
@@ -143,8 +143,10 @@ def shape_of(topology: Topology, group: Sequence[int] | None = None, net: Networ
     k, n = net.nranks, int(node_of.max()) + 1
     node_ptr, node_rank = pointers(np.bincount(node_of)), np.argsort(node_of, kind="stable")
     between, has_ports = _links(topology, net, node_of)
-    outward, inward = _cuts(net, np.arange(k), k)
-    node_out, node_in = _cuts(net, node_of, n) if n > 1 else ((np.zeros(1), np.zeros(1)), (np.zeros(1), np.zeros(1)))
+    outward, inward = border_times(net, np.arange(k), k)
+    node_out, node_in = (
+        border_times(net, node_of, n) if n > 1 else ((np.zeros(1), np.zeros(1)), (np.zeros(1), np.zeros(1)))
+    )
     lanes = _OneNode(k) if n == 1 else _Lanes(topology, net, node_of, between)
     lane_ptr, lane_from, lane_to, lane_source, lane_goal, lane_end, lane_ticks, lane_flow = lanes.lanes
     part_ports, part_base, tick_us = lanes.parts
@@ -222,31 +224,6 @@ def _links(topology: Topology, net: Network, node_of: Ints) -> tuple[Ints, bool]
         raise InputError(f"{topology.name}: ranks {a} and {b} of a node are joined by their NICs only; {_RIGHT}")
     used = np.concatenate([net.uses(int(link)) for link in links]) if len(links) else links
     return between, bool(len(used) and np.bincount(used).max() > 1)
-
-
-def _cuts(net: Network, part: Ints, count: int) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
-    """Return ((µs a byte, least α) outward, the same inward) of the links that cross the border of each part.
-
-    Each float64, shape (count,). Every byte that crosses a border takes at least one resource of a cover of the
-    crossing links, so the time is at least the bytes over the sum of the cover's capacities.
-
-    Args:
-        net: The network.
-        part: Part of each position, shape (k,).
-        count: Number of parts.
-    """
-    ends = part[net.src], part[net.dst]
-    directions = []
-    for own in ends:
-        us, alpha = np.zeros(count), np.zeros(count)
-        crossing = ends[0] != ends[1]
-        for index in range(count):
-            links = np.flatnonzero(crossing & (own == index))
-            if len(links):
-                us[index] = 1e-3 / float(net.capacity_gbs[cover(net, links)].sum())
-                alpha[index] = float(net.alpha_us[links].min())
-        directions.append((us, alpha))
-    return directions[0], directions[1]
 
 
 def _filled(busy: Floats, width: Floats, amount: float) -> Floats:

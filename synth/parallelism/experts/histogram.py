@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from synth.parallelism.experts.traffic import MAX_COPIES
 from topologies.errors import InputError
 from topologies.text.fields import shown
 from topologies.text.files import origin_of, parse_json, read_bytes, read_text
+from topologies.text.npy import numpy_table
 
 MAX_FILE_BYTES = 128 << 20
 MAX_CELLS = 8_000_000  # Layers × ranks × experts; each of them takes work, also where the file has no ranks.
@@ -21,11 +20,6 @@ MAX_LAYERS = 1000
 MAX_EXPERTS = 4096
 LEAST_COPIES = 1e-9  # Of figures above 0, so that their quotients are numbers too.
 _MOST_LINES = 100_000  # Of a text file, with comments.
-_MAGIC = b"\x93NUMPY"
-_HEADER = re.compile(  # As NumPy writes it.
-    rb"\{'descr': '([<>|](?:f[248]|[iu][1248]))', 'fortran_order': (True|False), "
-    rb"'shape': \(((?:[0-9]{1,10}, ?){0,8}[0-9]{0,10})\), \}\s*"
-)
 _TOKENS_FORM = "whole numbers of shape (layers, tokens, experts of a token)"
 _RANGE = f"from 0 to {MAX_COPIES:g}, and at least {LEAST_COPIES:g} if it is not 0"
 _FORM = "numbers of shape (layers, experts) or (layers, ranks, experts)"
@@ -104,7 +98,7 @@ def _read_table(path: str | Path, what: str, form: str) -> tuple[np.ndarray[Any,
     """
     origin = origin_of(path)
     if str(path).endswith(".npy"):
-        return _numpy_table(read_bytes(path, f"{what} (.npy)", MAX_FILE_BYTES), origin, form), origin
+        return numpy_table(read_bytes(path, f"{what} (.npy)", MAX_FILE_BYTES), origin, form), origin
     text = read_text(path, f"{what} (JSON, text or .npy)", MAX_FILE_BYTES)
     is_json = text.lstrip().startswith(("[", "{"))
     return _json_table(text, origin, form) if is_json else _text_table(text, origin, form), origin
@@ -203,22 +197,3 @@ def _number(item: str, place: str) -> float:
         raise InputError(
             f"{place}: {shown(item.strip())} is no number; each line must be the numbers of a layer, without a header"
         ) from None
-
-
-def _numpy_table(data: bytes, origin: str, form: str) -> np.ndarray[Any, Any]:
-    """Return the array of a .npy file, without NumPy's reader, which evaluates the header and trusts its shape.
-
-    Raises:
-        InputError: The file is none of version 1 or 2, holds other values than numbers, or is too short or too long.
-    """
-    bytes_of_length = {b"\x01\x00": 2, b"\x02\x00": 4}.get(data[len(_MAGIC) : len(_MAGIC) + 2], 0)
-    start = len(_MAGIC) + 2 + bytes_of_length
-    end = start + int.from_bytes(data[start - bytes_of_length : start], "little")
-    header = _HEADER.fullmatch(data[start:end]) if bytes_of_length and data.startswith(_MAGIC) else None
-    if header is None:
-        raise InputError(f"{origin}: is no .npy file of numbers, of version 1 or 2; it must be {form}")
-    shape = [int(size) for size in header[3].split(b",") if size.strip()]
-    dtype, content = np.dtype(header[1].decode()), data[end:]
-    if math.prod(shape) * dtype.itemsize != len(content):
-        raise InputError(f"{origin}: states {math.prod(shape)} values in {len(content)} bytes; it must be {form}")
-    return np.frombuffer(content, dtype).reshape(shape, order="F" if header[2] == b"True" else "C")

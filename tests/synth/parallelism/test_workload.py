@@ -62,7 +62,8 @@ def test_a_base_is_used_with_other_values(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
 def test_examples_name_their_sources(path: Path) -> None:
-    assert "arXiv" in tomllib.loads(path.read_text())["source"]
+    source = tomllib.loads(path.read_text())["source"]
+    assert "arXiv" in source or "config.json on Hugging Face" in source
     axes = tuple(Axis(name, 4) for name in ("pp", "dp", "ep", "tp"))
     assert read_workload(str(path), axes).calls
 
@@ -134,3 +135,30 @@ def test_bad_files_are_refused_in_one_line(tmp_path: Path, text: str, line: str)
 def test_an_unknown_workload_is_refused_with_the_known_names() -> None:
     with pytest.raises(InputError, match=r"'dens' is not known; did you mean dense\?; it must be FILE.toml or dense"):
         read_workload("dens", AXES)
+
+
+# Published numbers of parameters in 10⁹, vocabulary, and parameters of dense networks that the files leave out.
+PUBLISHED = {
+    "mixtral-8x7b": (46.7, 32000, 0.0),
+    "deepseek-v2": (236.0, 102400, 3 * 5120 * 12288),
+    "deepseek-v3": (671.0, 129280, 3 * 3 * 7168 * 18432),
+    "qwen3-30b-a3b": (30.5, 151936, 0.0),
+    "qwen3-235b-a22b": (235.0, 151936, 0.0),
+    "llama-4-maverick": (400.0, 202048, 0.0),
+    "gpt-oss-120b": (116.8, 201088, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_examples_have_the_parameters_of_their_models(name: str) -> None:
+    """Check an example by its gradients, which are in 4 bytes a parameter, and by its calls of experts."""
+    axes = [Axis("dp", 2), Axis("ep", 4)]
+    calls = {call.name: call for call in read_workload(str(EXAMPLES / f"{name}.toml"), axes).calls}
+    shared = calls["gradients of what all replicas have"].size_bytes / 4
+    experts = calls["gradients of experts"].size_bytes * 4 / 4
+    billions, vocabulary, dense = PUBLISHED[name]
+    hidden = tomllib.loads((EXAMPLES / f"{name}.toml").read_text())["values"]["hidden"]
+    assert (shared + experts + dense + 2 * vocabulary * hidden) / 1e9 == pytest.approx(billions, rel=0.015)
+    dispatch, combine = calls["dispatch to experts"], calls["combine from experts"]
+    assert dispatch.collective == combine.collective == "alltoall"
+    assert dispatch.size_bytes <= combine.size_bytes

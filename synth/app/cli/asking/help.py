@@ -14,6 +14,8 @@ _USUAL = {
         "group": "Ranks that take part, in this order. Default: all.",
         "root": "Root. Default: the group's first rank.",
         "sizes": "Bytes of each block: a list, or a CSV or JSON file.",
+        "trace": "In place of --sizes: a file with a matrix for each call.",
+        "files": "Capacities that are chosen for a trace. Default: 4.",
         "relay": "Others that may forward, or all. Default: none.",
         "size": "Size of one message, as 64K or 1M. Default: all sizes.",
         "without": "Part that is broken, as link:0-1 or rank:17; repeat.",

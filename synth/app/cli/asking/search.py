@@ -19,6 +19,7 @@ from synth.app.cli import interrupts
 from synth.app.cli.asking.help import HelpfulCommand
 from synth.app.cli.options import (
     SearchCommand,
+    TraceOptions,
     cache_option,
     costs_option,
     declare,
@@ -37,6 +38,8 @@ from synth.model.numbers import parse_seconds
 from synth.model.registry import KINDS, CollectiveKind
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
+
+MOST_FILES = 64  # capacities of a trace; each of them is a search
 
 _question = declare(
     topo_option,
@@ -157,11 +160,76 @@ def _names(is_meant: Callable[[CollectiveKind], bool]) -> str:
     return ", ".join(kind.name for kind in KINDS.values() if is_meant(kind))
 
 
+def _trace_options() -> list[click.Option]:
+    """Return the options of a collective with a size for every pair of ranks, whose calls may change their sizes."""
+    usual = TraceOptions("")
+    return [
+        click.Option(
+            ["--trace"],
+            metavar="FILE",
+            help="Find few files for calls whose sizes change: read a matrix of bytes for each call from this text,"
+            " JSON or .npy file.",
+        ),
+        click.Option(
+            ["--files"],
+            type=click.IntRange(1, MOST_FILES),
+            metavar="N",
+            help=f"With --trace: choose at most N capacities, each with its own file. Default: {usual.files}.",
+        ),
+        click.Option(
+            ["--holdout"],
+            type=float,
+            metavar="X",
+            help="With --trace: choose them without this last share of the calls, and show how these fit."
+            f" Default: {usual.holdout:g}.",
+        ),
+        click.Option(
+            ["--headroom"],
+            type=float,
+            metavar="X",
+            help="With --trace: let buffers have room for X times the capacity, so that larger calls fit too."
+            f" Default: {usual.headroom:g}.",
+        ),
+    ]
+
+
+def _trace(name: str, options: dict[str, Any]) -> TraceOptions | None:
+    """Take the options of a trace out of a command's options and return them; None if there is no trace.
+
+    Args:
+        name: Name of the collective.
+        options: Value of each option by the name of its parameter; those of a trace are removed.
+
+    Raises:
+        InputError: The collective needs sizes or a trace and has none or both, an option is for a trace and there is
+            none, or a value is out of range.
+    """
+    stated = {option: options.pop(option) for option in ("files", "holdout", "headroom") if option in options}
+    stated = {option: value for option, value in stated.items() if value is not None}
+    if "trace" not in options:
+        return None
+    file = options.pop("trace")
+    if (file is None) == (options["sizes"] is None):
+        has = "neither is there" if file is None else "both are there"
+        raise InputError(f"--sizes, --trace: {has}; {name} needs the sizes of one call (--sizes) or of many (--trace)")
+    if file is None:
+        for option in stated:
+            raise InputError(f"--{option}: is for calls whose sizes change; name their file with --trace")
+        return None
+    trace = TraceOptions(file, **stated)
+    if not 0 <= trace.holdout <= 0.9:
+        raise InputError(f"--holdout: {trace.holdout:g} is out of range; it must be from 0 to 0.9, such as 0.2")
+    if not 1 <= trace.headroom <= 1e3:
+        raise InputError(f"--headroom: {trace.headroom:g} is out of range; it must be from 1 to 1000, such as 1.25")
+    return trace
+
+
 def collective_command(kind: CollectiveKind) -> click.Command:
     """Return the click command of a collective.
 
     It has `--root` if the collective is rooted, and `--sizes`, which is required, if its blocks have sizes of their
-    own; otherwise hidden ones that are refused with what would be right.
+    own; otherwise hidden ones that are refused with what would be right. With a size for every pair of ranks it has
+    `--trace` too, in place of `--sizes`.
     """
     example, own_options = f"synth {kind.name} --topo dgx-a100 --group 0,2,4,6", []
     if kind.rooted:
@@ -182,7 +250,10 @@ def collective_command(kind: CollectiveKind) -> click.Command:
             example = f"synth {kind.name} --topo dgx-a100 --group 0-3 --sizes 1M,0,3M,2M"
             second_example = f"synth {kind.name} --topo ring:4 --sizes 4K,4K,0,64K --budget 5s\n"
             text, metavar = "Set the bytes of each rank's block, as 1M,0,3M, or name a file of them.", "LIST|FILE"
-        own_options.append(click.Option(["--sizes"], required=True, metavar=metavar, help=text))
+        own_options.append(click.Option(["--sizes"], required=not kind.by_pair, metavar=metavar, help=text))
+        if kind.by_pair:
+            own_options += _trace_options()
+            second_example = f"synth {kind.name} --topo dgx1 --trace calls.npy --files 4 --holdout 0.2\n"
     else:
         sized = _names(lambda kind: bool(kind.even))
         own_options.append(
@@ -226,7 +297,7 @@ _NOT_OF_QUESTION = (
 def _answer(name: str, /, **options: Any) -> None:
     """Run a search in solver processes, write its files and print its report; handle Ctrl-C.
 
-    The options `--compare` and `--groups` choose another kind of answer.
+    The options `--trace`, `--compare` and `--groups` choose another kind of answer.
 
     Args:
         name: Name of the collective, or "pattern".
@@ -238,13 +309,16 @@ def _answer(name: str, /, **options: Any) -> None:
         SystemExit: With 130 if Ctrl-C came and there is an answer, or with the code of the report.
     """
     begun, budget_s = now(), parse_seconds(options.pop("budget"), "--budget")
+    trace = _trace(name, options)
     file, other_options = options.pop("file", None), {option: options.pop(option) for option in _NOT_OF_QUESTION}
     question = QuestionArguments(name, **options, budget=budget_s, begun=begun, are_options=True)
-    command = SearchCommand(question, file, begun, budget_s, **other_options)
+    command = SearchCommand(question, file, begun, budget_s, **other_options, trace=trace)
     try:
         with Workers(processes(question.engine) if command.groups is None else ()) as workers:
             # These modules load while the solvers' processes load.
-            if command.compare is not None:
+            if command.trace is not None:
+                from synth.app.cli.asking.trace import answer
+            elif command.compare is not None:
                 from synth.app.cli.asking.compare import compare as answer
             elif command.groups is not None:
                 from synth.app.cli.asking.concurrent import answer

@@ -1,0 +1,130 @@
+"""`synth alltoallv --trace`: the files hold every call, the figures are honest, and wrong options are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emit.library.checking.check import check_library
+from emit.library.index import load_index
+from emit.library.selection.selector import LibraryCall, Selector
+from synth.app.present.trace import trace_table
+from synth.model.collective import Ints
+from tests.synth.app.cli.calling import Call
+
+GROUP = (0, 1, 8, 9)
+ASKED = ("alltoallv", "--topo", "dgx-h100:2", "--group", "0,1,8,9", "--costs", "none", "--engine", "skewed")
+ASKED += ("--budget", "4s", "--cache", "none", "--trace", "calls.npy", "--files", "2")
+
+
+@pytest.fixture
+def trace(working_folder: Path) -> Ints:
+    """Return the written trace of two kinds of calls, whose blocks are known up to an eighth, and an idle call."""
+    draw = np.random.default_rng(0)
+    kinds = draw.integers(1, 20, (2, 4, 4)) ** 3 * 4096
+    calls = np.stack([kinds[call % 2] * draw.uniform(7 / 8, 1, (4, 4)) for call in range(21)]).astype(np.int64)
+    calls[:, np.arange(4), np.arange(4)] = 0
+    calls[7] = 0
+    np.save(working_folder / "calls.npy", calls)
+    return calls
+
+
+def held_by(library: Path, call: Ints) -> bool:
+    """Return whether a file of a library holds a call's blocks, by its goal and its range."""
+    choice = Selector(load_index(library)).choose_padded(
+        LibraryCall("alltoallv", 4, GROUP, False, element_bytes=1, sizes=call.ravel().tolist())
+    )
+    return choice is not None and bool((choice.blocks >= call).all())
+
+
+def checked(figures: dict[str, Any]) -> dict[str, Any]:
+    """Check that figures agree with each other and stay above their bounds, and return them."""
+    assert figures["gap"] == pytest.approx(figures["time_us"] / figures["bound_us"])
+    assert figures["worst_gap"] >= figures["gap"] * (1 - 1e-9) >= 1 - 2e-9
+    assert figures["gap"] >= figures["padding"] * (1 - 1e-9) >= 1 - 2e-9
+    assert figures["worst_us"] >= figures["time_us"] * (1 - 1e-9)
+    return figures
+
+
+def test_files_hold_every_call_and_lose_less_than_even_padding(synth: Call, trace: Ints, working_folder: Path) -> None:
+    document = json.loads(synth(*ASKED, "--json", "--out", "lib").out)
+    assert (document["calls"], document["held_out"], document["idle"], document["held"]) == (20, 0, 1, None)
+    chosen = {name: checked(figures) for name, figures in document["chosen"].items()}
+    assert {figures["served"] for figures in chosen.values()} == {20}
+    assert chosen["planned"]["gap"] < chosen["files"]["gap"] < 0.6 * chosen["even"]["gap"]
+    assert sum(file["served"] for file in document["files"]) == 20
+    for call in trace:
+        fits = [(np.array(file["sizes"]) >= call).all() for file in document["files"]]
+        assert any(fits)
+        assert held_by(working_folder / "lib", call)
+    entries = load_index(working_folder / "lib")
+    report = check_library(working_folder / "lib", entries)
+    assert not report.wrong
+    for entry in entries:
+        buffer_bytes = [
+            file["buffer_bytes"] for file in document["files"] if str(Path("lib") / entry.file) in file["paths"]
+        ]
+        assert entry.max_bytes == pytest.approx(1.25 * buffer_bytes[0], rel=1e-3)
+        assert entry.padding == 0
+
+
+def test_held_out_calls_are_the_last_and_fit_with_headroom(synth: Call, trace: Ints, working_folder: Path) -> None:
+    calls = np.concatenate([trace, trace[-4:] * 3 // 2, trace[-1:]])
+    calls[-1, 0, 1] *= 40
+    np.save(working_folder / "calls.npy", calls)
+    asked = (*ASKED, "--holdout", "0.2", "--target", "none", "--json")
+    document = json.loads(synth(*asked).out)
+    assert (document["calls"], document["held_out"]) == (25, 5)
+    assert document["chosen"]["files"]["served"] == 20
+    assert document["held"]["files"]["served"] == 0  # They need 1.5 times the capacity, which is more than 1.25 times.
+    assert document["held"]["files"]["gap"] is None
+    roomy = json.loads(synth(*asked, "--headroom", "2").out)
+    assert roomy["held"]["files"]["served"] == 4
+    assert checked(roomy["held"]["files"])["gap"] < roomy["held"]["even"]["gap"]
+    assert roomy["chosen"] == document["chosen"]
+    assert roomy["files"] == document["files"]
+
+
+def test_the_table(synth: Call, trace: Ints) -> None:
+    answer = synth(*ASKED, "--holdout", "0.1", "--out", "lib")
+    assert answer.code == 0
+    assert "18 calls to choose files for, 2 calls held out, 1 call without data" in answer.flat
+    for words in ("all files", "even padding", "planned for each call", "held out: all files", "lib/index.json"):
+        assert words in answer.flat
+    assert len(trace) == 21
+    assert max(map(len, answer.out.splitlines())) <= 80
+    document = json.loads(synth(*ASKED, "--target", "none", "--json").out)
+    again = json.loads(synth(*ASKED, "--target", "none", "--json").out)
+    assert document | {"seconds": 0} == again | {"seconds": 0}
+    table = trace_table(document | {"ended": "interrupted", "unsaved": "why"}, 16, None)
+    assert "interrupted: some capacities have no answer" in table
+    assert "not every capacity has all its files: why" in table
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("--sizes", "m.csv"), "--sizes, --trace: both are there"),
+        (("--size", "1M"), "--size: does not go with --trace"),
+        (("--compare", "flow"), "--compare: does not go with --trace"),
+        (("--groups", "0-1"), "--groups: does not go with --trace"),
+        (("--rounds", "3"), "--rounds: does not go with --trace"),
+        (("--holdout", "0.95"), "--holdout: 0.95 is out of range"),
+        (("--headroom", "0.5"), "--headroom: 0.5 is out of range"),
+    ],
+)
+def test_wrong_options(synth: Call, trace: Ints, words: tuple[str, ...], fault: str) -> None:
+    assert fault in synth(*ASKED, *words).refusal
+    assert len(trace) == 21
+
+
+def test_options_of_a_trace_need_one(synth: Call, working_folder: Path) -> None:
+    (working_folder / "m.csv").write_text("0,1\n1,0\n")
+    asked = ("alltoallv", "--topo", "ring:2")
+    assert "neither is there" in synth(*asked).refusal
+    assert "--files: is for calls whose sizes change" in synth(*asked, "--sizes", "m.csv", "--files", "3").refusal
+    assert "leaves no call" in synth(*asked, "--trace", "m.csv", "--holdout", "0.9").refusal
