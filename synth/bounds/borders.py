@@ -17,7 +17,7 @@ from synth.bounds.resource_cover import cover
 from synth.bounds.witnesses.cut import Cut
 from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem, least_latency
-from topologies.network import Network
+from topologies.network import Network, network
 
 
 def border_times(net: Network, part: Ints, count: int) -> tuple[tuple[Floats, Floats], tuple[Floats, Floats]]:
@@ -116,9 +116,10 @@ def borders_of(problem: Problem, examples: Iterable[Problem] = ()) -> Borders:
         examples: The problem with other sizes; the cuts that prove most for them become borders too.
 
     Raises:
+        InputError: Switches join too many pairs of ranks.
         TimeUp: The time of the work around is over.
     """
-    nets = [problem.under(name).network for name in problem.protocols] or [problem.network]
+    nets = [_with_all_paths(problem.under(name)) for name in problem.protocols] or [_with_all_paths(problem)]
     nranks, k = nets[0].nranks, problem.collective.nranks
     partitions: list[Ints] = [np.arange(nranks)]
     nodes = np.unique(problem.topology.nodes[nets[0].ranks], return_inverse=True)[1].reshape(-1)
@@ -136,6 +137,13 @@ def borders_of(problem: Problem, examples: Iterable[Problem] = ()) -> Borders:
         np.stack([least_latency(net.nranks, net.src, net.dst, net.alpha_us)[:k, :k] for net in nets]),
         np.array([net.start_us for net in nets]),
     )
+
+
+def _with_all_paths(problem: Problem) -> Network:
+    """Return the network of a problem with all its paths through switches as links, which borders count."""
+    if problem.network.switch_graph is None:
+        return problem.network
+    return network(problem.topology, problem.ranks, len(problem.group))
 
 
 def _columns(net: Network, partitions: Sequence[Ints], k: int) -> tuple[Floats, Floats]:

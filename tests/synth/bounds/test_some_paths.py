@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from synth.bounds.borders import borders_of
 from synth.bounds.check import WITNESSES, check, recompute
 from synth.bounds.prove import prove
 from synth.bounds.witness import Witness
@@ -123,3 +124,14 @@ def test_cuts_of_a_quotient_prove_what_they_prove_of_the_whole(fabric: str, name
             resources = np.unique(net.uses_idx[np.repeat(crossing, np.diff(net.uses_ptr))])
             cut = Cut(ranks=tuple(np.flatnonzero(inside).tolist()), resources=tuple(resources.tolist()))
             assert recompute(problem, cut)[1] == pytest.approx(recompute(whole, cut)[1])
+
+
+@pytest.mark.parametrize("fabric", ["bypassed", "planes", "costs"])
+def test_borders_count_all_paths(fabric: str) -> None:
+    k = FABRICS[fabric].nranks
+    sizes = np.random.default_rng(0).integers(1, 1000, (k, k)) * (1.0 - np.eye(k))
+    whole = make_problem(replace(FABRICS[fabric]), "alltoallv", sizes=sizes)
+    with few_paths():
+        part = make_problem(replace(FABRICS[fabric]), "alltoallv", sizes=sizes)
+        assert part.network.switch_graph is not None
+        assert borders_of(part).bound_us(sizes[None]) == pytest.approx(borders_of(whole).bound_us(sizes[None]))
