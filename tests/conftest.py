@@ -24,6 +24,9 @@ from synth.solvers import workers
 # Files that take a minute or more of one process: they begin first, so that no process is left with one at the end.
 LONG = ("tests/readme/", "tests/synth/app/cli/test_search.py", "tests/synth/search/test_frontiers.py")
 
+NEW_OBJECTS = (
+    50_000  # from one search for unreachable cycles to the next; the usual 700 take a tenth of all tests' time
+)
 gc.disable()  # While tests are collected, nearly all objects stay.
 START_SOLVER, CLOSE_POOL = workers._Child, workers.Workers.__exit__
 
@@ -34,8 +37,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage from now on, without a look at what modules and collected tests consist of."""
+    """Collect garbage from now on, seldom, and without a look at what modules and collected tests consist of."""
     gc.freeze()
+    gc.set_threshold(NEW_OBJECTS)
     gc.enable()
 
 

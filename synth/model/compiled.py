@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from types import FunctionType
@@ -61,6 +61,7 @@ def _compiled(loop: FunctionType) -> Any:
         numba.config.CACHE_DIR = str(folder)  # The next line reads it.
     dispatcher: Any = numba.njit(cache=folder is not None, nogil=True, error_model="numpy")(copy)
     dispatcher._cache = GuardedStore(dispatcher._cache)
+    dispatcher.get_call_template = _WithoutLiterals(dispatcher.get_call_template, numba.types.unliteral)
     dispatcher._compile_for_args = _CallInThread(dispatcher._compile_for_args, partial(_compilations, dispatcher))
     return dispatcher
 
@@ -183,6 +184,27 @@ def choose_runner(seconds: float) -> Runner:
         return Runner(interpreted=False)
     _interpreted_s += seconds
     return Runner(interpreted=True)
+
+
+@dataclass(frozen=True)
+class _WithoutLiterals:
+    """A compiled function's answer to a call in another compiled function, whose constants count as their types.
+
+    Numba would compile the function again for every number that a caller writes out or gives a variable at first, and
+    for True and False. LLVM sees the constants anyway where it inlines the function.
+
+    Attributes:
+        call_template: The function's own answer, for types of arguments in their order and by name.
+        unliteral: Returns the type of a constant's type, and each other type as it is.
+    """
+
+    call_template: Callable[..., Any]
+    unliteral: Callable[[Any], Any]
+
+    def __call__(self, types: Sequence[Any], named_types: Mapping[str, Any]) -> Any:
+        """Return what Numba needs to know of a call with these types."""
+        by_name = {name: self.unliteral(argument) for name, argument in named_types.items()}
+        return self.call_template(tuple(self.unliteral(argument) for argument in types), by_name)
 
 
 _LOOK_S = 0.1  # between two checks whether a loop is compiled or comes from disk

@@ -392,10 +392,8 @@ def prepare(folder: Path, synth: Callable[..., Answer]) -> None:
 
 def contents(folder: Path) -> dict[str, tuple[Any, ...]]:
     """Return type, size and time of change of every file below a folder."""
-    return {
-        str(path): ((status := os.lstat(path)).st_mode, status.st_size, status.st_mtime_ns)
-        for path in folder.rglob("*")
-    }
+    paths = [os.path.join(top, name) for top, folders, names in os.walk(folder) for name in (*folders, *names)]
+    return {path: ((status := os.lstat(path)).st_mode, status.st_size, status.st_mtime_ns) for path in paths}
 
 
 def fault(case: Case, answer: Answer) -> str:

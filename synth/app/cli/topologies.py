@@ -97,7 +97,7 @@ def _topo_show(topology: str, form: str, levels: bool, as_json: bool) -> None:
         raise InputError(f"--json: does not go with --format {form}; leave one of them out")
     machine = load_machine(topology)
     if as_json:
-        print_json("topology", _described(machine.topology))
+        print_json("topology", _described(machine.topology, _parts(machine.topology)))
     elif form != "toml":
         click.echo(graph_text(machine.topology, form).rstrip("\n"))
     else:
@@ -132,7 +132,8 @@ def _topo_check(name: str, as_json: bool) -> None:
     synth topo check my.toml
     """
     topology = load(name)
-    facts = _described(topology)
+    parts = _parts(topology)
+    facts = _described(topology, parts)
     code = 0 if facts["connected"] and topology.nranks > 1 else 1
     if as_json:
         print_json("topology", facts)
@@ -153,7 +154,7 @@ def _topo_check(name: str, as_json: bool) -> None:
         say_fitted(f"  out of a rank {facts['out_gbs']} GB/s, α {facts['alpha_us']} µs{assumed}")
     if facts["switch_ops"]:
         say_fitted(f"  {facts['switch_ops']}")
-    for line in _connection(_parts(topology), topology.nranks):
+    for line in _connection(parts, topology.nranks):
         say_fitted(f"  {line}")
     raise SystemExit(code)
 
@@ -306,8 +307,12 @@ def _connection(parts: Sequence[Sequence[int]], nranks: int) -> list[str]:
     return lines
 
 
-def _described(topology: Topology) -> dict[str, Any]:
+def _described(topology: Topology, parts: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Return the properties of a topology as a JSON object.
+
+    Args:
+        topology: The topology.
+        parts: Its groups of ranks that all reach each other, as `_parts` returns them.
 
     Returns:
         A dictionary. ranks, switches, links and limits are numbers; sms, compute_capability, gcn and platform are None
@@ -317,7 +322,6 @@ def _described(topology: Topology) -> dict[str, Any]:
         are the topology's own.
     """
     nranks = topology.nranks
-    parts = _parts(topology)
     leaving = np.bincount(topology.link_src, weights=topology.bandwidth_gbs, minlength=topology.nvertices)[:nranks]
     return {
         "topology": topology.name,

@@ -15,13 +15,11 @@ from synth.model.text import format_count
 from synth.search.budget import BudgetTooShort
 from topologies.errors import InputError
 
-# Questions that together run nearly every loop for large problems.
+# Questions that together run nearly every loop for large problems, and are little else than these loops.
 _QUESTIONS: tuple[dict[str, Any], ...] = (
     {"collective": "allreduce", "topo": "dgx1", "size": "1M", "engine": "lns"},
-    {"collective": "broadcast", "topo": "torus:4x4", "size": "1M", "engine": "lns"},
-    {"collective": "alltoall", "topo": "mesh:8x8x8", "size": "1G", "chunks": 1, "budget": 8},
-    {"collective": "allgather", "topo": "torus:4x4x4", "size": "64M", "engine": "flow"},
-    {"collective": "allgather", "topo": "dgx-h100:4", "size": "16M"},
+    {"collective": "broadcast", "topo": "torus:3x3", "size": "1M", "engine": "lns", "budget": 2},
+    {"collective": "alltoall", "topo": "mesh:6x6x6", "size": "1G", "chunks": 1, "budget": 8},
     {"collective": "allgather", "topo": "ring:6", "size": "1M", "engine": "steiner"},
 )
 _BUDGET_S = 5  # of a question that states none; compiling does not count

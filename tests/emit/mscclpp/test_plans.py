@@ -174,7 +174,7 @@ def test_right_random_programs_become_right_plans(seed: int) -> None:
     """Check that programs that pass their check become right plans, however they reuse their buffers."""
     rng = random.Random(seed)
     right_programs = 0
-    for _ in range(100):
+    for _ in range(50):
         program = _changed(PLAN_PROGRAMS[rng.choice(sorted(PLAN_PROGRAMS))], rng)
         if check(program, target=None, fifo_depth=1 << 20, split=False).ok:
             right_programs += 1
@@ -182,7 +182,7 @@ def test_right_random_programs_become_right_plans(seed: int) -> None:
             text = write_plan(program, nodes=[rng.randrange(2) for _ in program.gpus], inplace=rng.random() < 0.5)
             if program.collective not in ("broadcast", "reduce"):
                 assert ends_right(json.loads(text), seed)
-    assert right_programs >= 10
+    assert right_programs >= 5
 
 
 def _changed(program: Program, rng: random.Random) -> Program:

@@ -267,7 +267,7 @@ def test_semaphores_and_barriers() -> None:
     assert "unpaired" in kinds(plan(two, acquire))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_accepted_random_plans_end_right(seed: int) -> None:
     """Check that no randomly changed plan that passes the check ends wrong in a random run."""
     rng = random.Random(seed)

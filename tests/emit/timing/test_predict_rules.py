@@ -49,7 +49,7 @@ def _random_case(seed: int) -> tuple[random.Random, Predictor, float]:
     return rng, Predictor(program, topology, group, depth), rng.choice(SIZES)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=75, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_transfers_keep_the_rules(seed: int) -> None:
     _, predictor, size = _random_case(seed)

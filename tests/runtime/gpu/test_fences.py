@@ -70,7 +70,7 @@ def weak_kernel(sanitized: Path | str, tmp_path_factory: pytest.TempPathFactory)
     (folder / "interpreter.cu").write_text(HEAD + "".join(parts), encoding="utf-8")
     for name in ("elements.h", "pace.h"):
         (folder / name).write_text(SOURCE.with_name(name).read_text(encoding="utf-8"), encoding="utf-8")
-    return built(folder, "thread", kernel=folder)
+    return built(folder, "thread", kernel=folder, few=True)
 
 
 def cases() -> list[tuple[Program, Goal | None, int | None]]:
@@ -108,10 +108,14 @@ def test_every_fence_is_needed_and_missed(weak_kernel: Path, monkeypatch: pytest
     """Check that nothing is reported as long as all fences are there, and something for each that is not."""
     assert len(fences()) >= 10
     monkeypatch.setenv("SYNTH_WEAKENED", "-1")
-    assert not any(is_seen(weak_kernel, *case) for case in cases())
+    waiting = cases()
+    assert not any(is_seen(weak_kernel, *case) for case in waiting)
     unseen = []
     for number, line in enumerate(fences()):
         monkeypatch.setenv("SYNTH_WEAKENED", str(number))
-        if not any(is_seen(weak_kernel, *case) for case in cases()):
+        place = next((place for place, case in enumerate(waiting) if is_seen(weak_kernel, *case)), None)
+        if place is None:
             unseen.append(line)
+        else:  # What shows one fence often shows the next.
+            waiting.insert(0, waiting.pop(place))
     assert unseen == []

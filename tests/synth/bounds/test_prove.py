@@ -34,7 +34,7 @@ from topologies.errors import InputError
 from topologies.load import load
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_no_schedule_beats_the_bound(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     problem = random_problem(random.Random(seed), tmp_path_factory.getbasetemp())

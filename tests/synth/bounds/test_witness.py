@@ -36,7 +36,7 @@ def witnesses(seed: int, name: str | None = None) -> tuple[Problem, tuple[Witnes
     return problem, prove(problem).witnesses, rng
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_raised_numbers_are_refused(seed: int) -> None:
     problem, claims, _ = witnesses(seed)
@@ -58,7 +58,7 @@ def test_raised_numbers_are_refused(seed: int) -> None:
                 check(problem, more)
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_a_dropped_resource_is_refused(seed: int) -> None:
     problem, claims, rng = witnesses(seed)
@@ -111,7 +111,7 @@ def limit_or_none(problem: Problem, witness: Witness) -> tuple[float, float, flo
         return None
 
 
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_accepted_witnesses_are_true(seed: int) -> None:
     """Check that random sets, parts, pairs, prices and resources, with all that the check allows, are never beaten."""

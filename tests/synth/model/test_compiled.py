@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from synth.model import compiled
-from synth.model.compiled import choose_runner, is_little, patience
+from synth.model.compiled import Runner, _compiled, choose_runner, is_little, patience
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +38,20 @@ def test_where_loops_are_on_disk_they_are_loaded_soon(tmp_path: Path, monkeypatc
 def test_a_home_where_nothing_can_be_kept_is_like_a_fresh_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "loops_folder", lambda: None)
     assert choose_runner(1.0).interpreted
+
+
+def _scaled(number: int, factor: int, is_negative: bool) -> int:
+    return -number * factor if is_negative else number * factor
+
+
+def _combined(number: int) -> int:
+    total = 0
+    for _ in range(2):
+        total = _scaled(total + number, 2, False)
+    return total + _scaled(number, 3, True)
+
+
+def test_a_loop_is_compiled_once_whatever_constants_its_callers_write_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "folder_of", lambda *_: None)
+    assert Runner(interpreted=False)(_combined, 5) == _combined(5) == 15
+    assert len(_compiled(_scaled).signatures) == 1

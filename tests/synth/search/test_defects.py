@@ -56,7 +56,7 @@ def test_an_engine_that_fails_costs_its_answers_only(
 ) -> None:
     monkeypatch.setitem(ENGINES, "route", failing("route", "planted", _this_module))
     problem = make_problem(load("ring:5"), "alltoall")
-    result = search(problem, Options(1 << 16, budget_s=3), workers)
+    result = search(problem, Options(1 << 16, budget_s=1), workers)
     assert result.ranges
     assert result.bound.witnesses
     assert any(defect.line.startswith("engine route failed (") for defect in result.defects)

@@ -32,7 +32,7 @@ from runtime.gpu.encoding import (
 from runtime.gpu.pace import Pace
 from topologies.errors import InputError
 
-_FLAGS = ("-std=c++17", "-O1", "-g", "-fwrapv", "-fno-strict-aliasing", "-pthread")
+_FLAGS = ("-std=c++17", "-O1", "-fwrapv", "-fno-strict-aliasing", "-pthread")
 HERE = Path(__file__).parent
 _OWN = ("shim.cpp", "shim.h")
 _KERNEL = ("elements.h", "pace.h", "interpreter.cu")
@@ -50,14 +50,17 @@ def compiler() -> str | None:
     )
 
 
-def built(folder: Path, sanitizer: str = "", paced: bool = False, kernel: Path = SOURCE.parent) -> Path:
+def built(
+    folder: Path, sanitizer: str = "", paced: bool = False, kernel: Path = SOURCE.parent, few: bool = False
+) -> Path:
     """Compile the kernel for this machine's CPU, once for each folder, source and sanitizer.
 
     Args:
         folder: Where the result is stored.
         sanitizer: "", "thread", "address,undefined", …: a program for ShimExecutor; "shared": a library instead.
-        paced: The kernel can take a network's time, and always does.
+        paced: The kernel can take a network's time, and always does. It is compiled as for `few`.
         kernel: Folder of interpreter.cu and its headers.
+        few: Only float, half and bfloat16, and of the reductions sum and max, are compiled.
 
     Raises:
         InputError: There is no compiler, or it fails.
@@ -66,7 +69,7 @@ def built(folder: Path, sanitizer: str = "", paced: bool = False, kernel: Path =
     if compiler_path is None:
         raise InputError("no C++ compiler; it must be one named by CXX, or c++, g++ or clang++ in PATH")
     text = b"".join(path.read_bytes() for path in (*(HERE / p for p in _OWN), *(kernel / p for p in _KERNEL)))
-    flags = (*_FLAGS, "-DPACED") if paced else _FLAGS
+    flags = (*_FLAGS, *(["-DPACED"] if paced else []), *(["-DFEW"] if paced or few else []))
     mark = hashlib.sha256(" ".join((compiler_path, *flags, sanitizer)).encode() + text).hexdigest()[:16]
     output = folder / f"interpreter-{mark}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -105,11 +105,8 @@ def test_refused(synth: Call, working_folder: Path, arguments: tuple[str, ...], 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("allreduce", "--topo", "dgx-a10"),
         ("allreduc", "--topo", "dgx1"),
-        (*ALLREDUCE, "--group", "0,7"),
         (*PAIR, "--out", "/etc/passwd/below"),
-        (*PAIR, "--budget", "nan"),
     ],
 )
 def test_refused_by_a_real_process(process: Call, working_folder: Path, arguments: tuple[str, ...]) -> None:

@@ -91,7 +91,7 @@ def test_carried_values_make_the_result(right: Right) -> None:
 
 
 @given(RIGHT, st.integers(0, 10**6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_any_broken_program_can_be_shown(right: Right, seed: int) -> None:
     """Check deadlocks, sends without receives, and unwritten cells: the result is a view or one line."""
     program = changed(right, random.Random(seed))
