@@ -9,6 +9,7 @@ try:
     from runtime.torch import process_group  # It says how to install PyTorch, so it comes first.
     from runtime.torch.added import import_registering, register
     from runtime.torch.c10d.compression import CompressionState, all_reduce_compressed, compress_hook
+    from runtime.torch.c10d.fusion import FusionState, fuse_hook
     from runtime.torch.c10d.group import Group
 except ImportError:
     check_packages("emit", "runtime")
@@ -31,10 +32,12 @@ trace, write_trace = process_group.trace, process_group.write_trace
 
 __all__ = [
     "CompressionState",
+    "FusionState",
     "Group",
     "all_reduce_compressed",
     "compress_hook",
     "custom",
+    "fuse_hook",
     "known_sizes",
     "register",
     "statistics",

@@ -1,9 +1,10 @@
 """Measure what our back end adds to calls that Gloo serves: every operation of torch.distributed under `auto`.
 
-    python -m results.scripts.torch_overhead [--ranks 2 4] [--rounds 20]
+    python -m results.scripts.torch_overhead [--ranks 2 4] [--rounds 12]
 
 makes torch_overhead.md. One job has a group of Gloo's, one of ours and a second one of Gloo's as a control. Blocks of
-calls of the three alternate. No table says that ours is faster, so Gloo serves all that it can. Needs PyTorch.
+calls of the three alternate, and each is compared with a neighbouring block of Gloo's. No table says that ours is
+faster, so Gloo serves all that it can. Needs PyTorch.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,20 +52,32 @@ def operations(size: int, rank: int, ranks: int) -> dict[str, Callable[[Any], An
         first(own, rank ^ 1, group=group)
         second(own, rank ^ 1, group=group)
 
-    return {
-        "all_reduce": lambda group: dist.all_reduce(own, group=group),
-        "all_reduce, async": lambda group: dist.all_reduce(own, group=group, async_op=True).wait(),
-        "broadcast": lambda group: dist.broadcast(own, 0, group=group),
-        "reduce": lambda group: dist.reduce(own, 0, group=group),
-        "all_gather_into_tensor": lambda group: dist.all_gather_into_tensor(wide, own, group=group),
-        "reduce_scatter_tensor": lambda group: dist.reduce_scatter_tensor(part, own, group=group),
-        "all_to_all_single": lambda group: dist.all_to_all_single(other, own, group=group),
-        "all_gather": lambda group: dist.all_gather(parts, own, group=group),
-        "gather": lambda group: dist.gather(own, parts if at_root else None, 0, group=group),
-        "scatter": lambda group: dist.scatter(other, parts if at_root else None, 0, group=group),
-        "send, recv": to_and_fro,
-        "barrier": lambda group: dist.barrier(group=group),
+    def both_ways(group: Any) -> None:
+        for work in (dist.isend(own, rank ^ 1, group=group), dist.irecv(other, rank ^ 1, group=group)):
+            work.wait()
+
+    start: dict[str, Callable[..., Any]] = {
+        "all_reduce": partial(dist.all_reduce, own),
+        "broadcast": partial(dist.broadcast, own, 0),
+        "reduce": partial(dist.reduce, own, 0),
+        "all_gather_single": partial(dist.all_gather_single, wide, own),
+        "reduce_scatter_single": partial(dist.reduce_scatter_single, part, own),
+        "all_to_all_single": partial(dist.all_to_all_single, other, own),
+        "all_gather": partial(dist.all_gather, parts, own),
+        "gather": partial(dist.gather, own, parts if at_root else None, 0),
+        "scatter": partial(dist.scatter, other, parts if at_root else None, 0),
+        "barrier": dist.barrier,
     }
+    calls: dict[str, Callable[[Any], Any]] = {}
+    for name, begin in start.items():
+        calls[name] = lambda group, begin=begin: begin(group=group)
+        calls[f"{name}, async"] = lambda group, begin=begin: begin(group=group, async_op=True).wait()
+    return {**calls, "send, recv": to_and_fro, "isend, irecv": both_ways}
+
+
+def paired_ratio(times: list[float], times_of_gloo: list[float]) -> float:
+    """Return the median ratio of the times of blocks to those of Gloo's neighbouring blocks."""
+    return statistics.median(time / of_gloo for time, of_gloo in zip(times, times_of_gloo, strict=True))
 
 
 def work(rounds: int) -> None:
@@ -90,8 +104,11 @@ def work(rounds: int) -> None:
                         call(groups[group])
                     wall[group].append((time.perf_counter() - start_s) / CALLS * 1e6)
                     busy[group].append((time.process_time() - start_busy_s) / CALLS * 1e6)
-            times = {group: [statistics.median(wall[group]), statistics.median(busy[group])] for group in groups}
-            rows.append({"operation": name, "size": size, **times})
+            row: dict[str, Any] = {"operation": name, "size": size}
+            row["us"], row["busy_us"] = statistics.median(wall["gloo"]), statistics.median(busy["gloo"])
+            for group in ORDER[1:3]:
+                row[group] = paired_ratio(wall[group], wall["gloo"]), paired_ratio(busy[group], busy["gloo"])
+            rows.append(row)
     if dist.get_rank() == 0:
         print(json.dumps(rows))
     dist.destroy_process_group()
@@ -105,28 +122,32 @@ def section(ranks: int, rounds: int) -> str:
         ("operation", "size", "Gloo µs", "auto / Gloo", "Gloo again / Gloo", "CPU µs of Gloo", "auto", "again"),
         (
             (
-                row["operation"], format_size(row["size"]), f"{row['gloo'][0]:.0f}",
-                *(f"{row[key][0] / row['gloo'][0]:.2f}" for key in ("auto", "again")), f"{row['gloo'][1]:.0f}",
-                *(f"{row[key][1] / row['gloo'][1]:.2f}" for key in ("auto", "again")),
+                row["operation"], format_size(row["size"]), f"{row['us']:.0f}", f"{row['auto'][0]:.2f}",
+                f"{row['again'][0]:.2f}", f"{row['busy_us']:.0f}", f"{row['auto'][1]:.2f}", f"{row['again'][1]:.2f}",
             )
             for row in rows
         ),
     )  # fmt: skip
-    by_operation = {
-        name: statistics.median(row["auto"][0] / row["gloo"][0] for row in rows if row["operation"] == name)
-        for name in dict.fromkeys(row["operation"] for row in rows)
-    }
-    medians = ", ".join(f"{name} {value:.2f}" for name, value in by_operation.items())
-    control = [row["again"][0] / row["gloo"][0] for row in rows]
-    noise = f"the control's ratios of time go from {min(control):.2f} to {max(control):.2f}"
-    return f"## {ranks} ranks\n\n{table}\n\nMedians of auto / Gloo by operation: {medians}; {noise}."
+
+    def median(name: str, group: str, at: int) -> str:
+        """Return the median of an operation's ratios of time (0) or CPU time (1)."""
+        return f"{statistics.median(row[group][at] for row in rows if row['operation'] == name):.2f}"
+
+    by_operation = grid(
+        ("operation", "auto / Gloo", "Gloo again / Gloo", "CPU: auto", "again"),
+        (
+            (name, *(median(name, group, at) for at in (0, 1) for group in ("auto", "again")))
+            for name in dict.fromkeys(row["operation"] for row in rows)
+        ),
+    )
+    return f"## {ranks} ranks\n\nMedians over the sizes:\n\n{by_operation}\n\nAll:\n\n{table}"
 
 
 def main() -> None:
     """Measure, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--work", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if find_spec("torch") is None:
@@ -136,7 +157,8 @@ def main() -> None:
         return
     parts = [
         f"Calls that Gloo serves, PyTorch {version('torch')}, on this machine's loopback. Times are medians of"
-        f" {2 * options.rounds} blocks of {CALLS} calls of rank 0; CPU time is that of all threads of its process."
+        f" {2 * options.rounds} blocks of {CALLS} calls of rank 0, ratios medians of the ratios of neighbouring blocks;"
+        " CPU time is that of all threads of its process."
         f" Load before the run: {os.getloadavg()[0]:.1f} processes."
     ]
     parts += [section(ranks, options.rounds) for ranks in options.ranks]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-import zlib
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -35,7 +34,7 @@ from runtime.torch.programs.pieces import Sizes, map_pieces
 from runtime.torch.programs.planned import PLANNED, RankPlanner, run_planned
 from runtime.torch.programs.rank_program import RankProgram, rank_program
 from runtime.torch.programs.run import REDUCERS
-from runtime.torch.programs.transport import FIRST_TAG, MAX_CHANNELS, Transport, exchange
+from runtime.torch.programs.transport import MAX_CHANNELS, Transport, call_tag, exchange
 from runtime.torch.table import REDUCED_TYPES, TableCall, warn
 from runtime.torch.tasks import GroupTask, Record, TaskThread
 from topologies.errors import InputError
@@ -531,19 +530,41 @@ class Core:
 
         return self.watch.leave_calls(are_over, limit_s)
 
-    def barrier(self, terms: Terms) -> GroupTask:
+    def barrier(self, begin: Callable[[bool], Callable[[], bool]], backend: str, terms: Terms) -> GroupTask:
         """Start a barrier and return its task, which is over when all ranks have begun it after their earlier tasks.
 
-        It uses messages. Collectives of the wrapped back end start in the order of their callers, which is not the
-        order of the lane; the barrier does not wait until they are over.
+        Collectives of the wrapped back end start in the order of their callers, which is not the order of the lane; the
+        barrier does not wait until they are over.
+
+        Args:
+            begin: Tells the other ranks in the order of the callers whether this rank has unfinished tasks; returns a
+                function that waits until all have begun, and returns whether any has such tasks.
+            backend: Name of what serves that.
+            terms: Conditions of the call.
 
         Raises:
             RuntimeError: Ranks compare their calls, and these differ, or a rank is lost.
         """
         issued = self.issue(TableCall("barrier", 0, "", self.ranks), "barrier")
-        return self._start(
-            issued, counters.count("barrier", "messages", 0, ranks=len(self.ranks)), wait_for_all, [], "sum", terms
-        )
+        last_task = self.lane.last
+        with self.watch.guard(issued.waiting, new=True, closes=False):
+            end = begin(last_task is not None and not last_task.is_completed())
+
+        def work(transport: Transport) -> None:
+            """Wait until all ranks have come, and if one of them was busy, until all are here again."""
+            if end():
+                wait_for_all(transport)
+
+        return self._start(issued, counters.count("barrier", backend, 0, ranks=len(self.ranks)), work, [], "sum", terms)
+
+    def wait_for_tasks(self, number: int) -> None:
+        """Wait until all ranks have come here after their earlier tasks, in the barrier of a number.
+
+        Raises:
+            RuntimeError: A rank is lost.
+        """
+        issued = Issued(TableCall("barrier", 0, "", self.ranks), Waiting("barrier", number), "barrier")
+        self._start(issued, lambda _: None, wait_for_all, [], "sum", Terms(waits=True)).wait()
 
     def _start(
         self,
@@ -568,7 +589,7 @@ class Core:
             terms: Conditions of the call.
         """
         waiting = issued.waiting
-        tag = FIRST_TAG | (zlib.crc32(f"{waiting.number} {issued.text}".encode()) & 0x7FFF) << 15
+        tag = call_tag(waiting.number, issued.text)
         waited_s: dict[int, float] = defaultdict(float)
         text, limit, in_vain = waiting.text, terms.timeout, self.watch.is_left
         transport = Transport(self.messages, self.ranks, self.rank, tag, text, waited_s, limit, in_vain)

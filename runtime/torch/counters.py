@@ -40,13 +40,13 @@ class Tally:
         self.classes: dict[int, SizeClass] = defaultdict(SizeClass)
         self.sizes: deque[int] = deque()
         self.ended: deque[tuple[int, float, float]] = deque()  # Fields of `EndedCall`.
-        self._counters, self._last = counters, counters.last_ran
-        self._collective, self._backend = collective, backend
+        self._counters, self._collective, self._backend = counters, collective, backend
+        self._last_start = 0.0
         self._adding = threading.Lock()
 
     def start(self, size_bytes: int) -> None:
-        """Count a call of this many bytes that begins, and record its back end as the last one of its collective."""
-        self._last[self._collective] = self._backend
+        """Count a call of this many bytes that begins."""
+        self._last_start = time.monotonic()
         self.sizes.append(size_bytes)
 
     def end(self, size_bytes: int, seconds: float) -> None:
@@ -62,28 +62,34 @@ class Tally:
             ended = [EndedCall(*self.ended.popleft()) for _ in range(len(self.ended))]
             self.calls += len(sizes)
             self.size_bytes += sum(sizes)
+            self._last_start = max([self._last_start, *(call.start for call in ended)])
             for call in ended:
                 self.classes[call.size_bytes.bit_length()].add(call)
             if self._counters.traces:
                 self._counters.traced.extend(TracedCall(self._collective, self._backend, call) for call in ended)
         return self
 
+    @property
+    def last_start(self) -> float:
+        """Return the start of the last call, by `time.monotonic`, in seconds; add up the kept calls."""
+        return self.add_up()._last_start
+
 
 class Counters:
     """The counts of all groups of this process.
 
     Attributes:
-        last_ran: What served the last call of each collective.
         traces: Whether calls are kept one by one for a trace; set by `trace`.
         traced: The latest calls that are kept.
+        waits: Waits for messages that are not added up yet, each with the other rank and the seconds.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # By collective, back end, number of ranks and reason.
         self._tallies: dict[tuple[str, str, int, str], Tally] = {}
-        self._waited: Counter[int] = Counter()
-        self.last_ran: dict[str, str] = {}
+        self.waits: deque[tuple[int, float]] = deque()
+        self._waited: defaultdict[int, float] = defaultdict(float)
         self.traces = False
         self.traced: deque[TracedCall] = deque(maxlen=MOST_TRACED)
 
@@ -120,8 +126,17 @@ class Counters:
 
     def count_wait(self, rank: int, seconds: float) -> None:
         """Add seconds that this rank waited for a message of another rank."""
-        with self._lock:
-            self._waited[rank] += seconds  # type: ignore[assignment]
+        self.waits.append((rank, seconds))
+        if len(self.waits) > HELD:
+            with self._lock:
+                self._longest_waits()
+
+    def _longest_waits(self) -> list[tuple[int, float]]:
+        """Return the ranks with the seconds of all waits for them, the longest first; the caller holds the lock."""
+        for _ in range(len(self.waits)):
+            rank, seconds = self.waits.popleft()
+            self._waited[rank] += seconds
+        return sorted(self._waited.items(), key=lambda item: (-item[1], item[0]))
 
     def ran(self, collective: str, backend: str) -> int:
         """Return the number of a collective's calls that `backend` serves, whatever the reason, those under way too."""
@@ -131,7 +146,8 @@ class Counters:
     def last(self, collective: str) -> str:
         """Return what serves the last call of a collective that has begun; "nothing" if there was none."""
         with self._lock:
-            return self.last_ran.get(collective, "nothing")
+            starts = [(tally.last_start, key[1]) for key, tally in self._tallies.items() if key[0] == collective]
+            return max(starts, default=(0.0, "nothing"))[1]
 
     def trace(self, traces: bool) -> None:
         """Begin to keep calls one by one for a trace, without those so far, or keep no more; kept calls stay.
@@ -166,10 +182,7 @@ class Counters:
                             {"collective": collective, "backend": backend, "reason": reason, "calls": tally.calls}
                         )
                 rows += [of_size.row(*key) for _, of_size in sorted(classes.items())]
-            waits = [
-                {"rank": rank, "seconds": seconds}
-                for rank, seconds in sorted(self._waited.items(), key=lambda item: (-item[1], item[0]))
-            ]
+            waits = [{"rank": rank, "seconds": seconds} for rank, seconds in self._longest_waits()]
         about = {"format": LOG_FORMAT, "software": software_name(), "rank": job_rank()}
         return {**about, "calls": rows, "fallbacks": fallbacks, "waits": waits}
 
@@ -224,7 +237,7 @@ class Counters:
             lines = format_table(rows, (0, 1))
             for (collective, reason), count in sorted(fallbacks.items()):
                 lines.append(f"not ours: {collective}, {count} calls: {reason}")
-            longest_waits = sorted(self._waited.items(), key=lambda item: (-item[1], item[0]))[:4]
+            longest_waits = self._longest_waits()[:4]
             if longest_waits:
                 lines.append(
                     "waited for: " + ", ".join(f"rank {rank} {seconds:.3f} s" for rank, seconds in longest_waits)

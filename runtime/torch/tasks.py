@@ -208,6 +208,7 @@ class TaskThread:
         name: Name of the thread.
         callbacks: Ends the futures of the tasks.
         interrupted: Whether Ctrl-C ended a task, or a wait for a task.
+        last: The latest task; None before the first one.
     """
 
     def __init__(self, name: str) -> None:
@@ -215,21 +216,21 @@ class TaskThread:
         self.callbacks = _Callbacks(f"callbacks of a {name}")
         self.interrupted = False
         self._tasks: queue.SimpleQueue[GroupTask | None] = queue.SimpleQueue()
-        self._last: GroupTask | None = None
+        self.last: GroupTask | None = None
         self._thread: threading.Thread | None = None
         self._order = threading.Lock()
         add_lane(self)
 
     def put(self, task: GroupTask, wait: bool) -> None:
-        """Add a task; with `wait`, and if the task before it is over, run it at once on the caller's thread.
+        """Add a task; with `wait`, and if the task before it is over or adds it, run it at once on the caller's thread.
 
         It does not wait otherwise, and raises no error of the task, except an interrupt such as KeyboardInterrupt. The
         first task that does not run at once starts the thread.
         """
         task.thread = self
         with self._order:
-            last, self._last = self._last, task
-            runs_here = wait and (last is None or last.is_completed())
+            last, self.last = self.last, task
+            runs_here = wait and (last is None or last.is_completed() or self._thread is threading.current_thread())
             if not runs_here:
                 task.predecessor = last  # The last task may run on its caller's thread.
                 if self._thread is None:
@@ -246,7 +247,7 @@ class TaskThread:
         `limit_s` is in seconds; None waits without a limit.
         """
         with self._order:
-            last = self._last
+            last = self.last
         return last is None or last._over.wait(limit_s)
 
     def stop(self) -> None:

@@ -12,8 +12,10 @@ import torch
 import torch.distributed as dist
 
 from runtime.torch.added import ADDED
-from runtime.torch.c10d.operations import OPERATIONS, TorchOperation
+from runtime.torch.c10d.busy import BusyFlag
+from runtime.torch.c10d.operations import ALL_REDUCE_COALESCED, OPERATIONS, TorchOperation
 from runtime.torch.c10d.pass_through import PassThrough
+from runtime.torch.c10d.straight import Straight
 from runtime.torch.c10d.work import TaskWork, WrappedWork
 from runtime.torch.choice import CHOSEN, Choice
 from runtime.torch.core import Core, Issued, Terms, type_name, type_text
@@ -114,7 +116,9 @@ class Dispatcher:
         ranks: The members, as the whole job numbers them.
         core: Numbers, runs and watches the calls.
         added: The group's back ends that `runtime.torch.added` names, by their names.
+        straight: Makes calls that need a few messages only.
         pass_through: By operation, the object that hands calls on CPU tensors straight to Gloo.
+        coalesced: The same for many all-reduces in one call.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int], name: str = "") -> None:
@@ -149,9 +153,11 @@ class Dispatcher:
             row.name: row.factory(dist.PrefixStore(f"added {row.name}/", store), rank, size, timeout)
             for row in ADDED.values()
         }
+        self.straight = Straight(self.core, gloo, timeout)
         self.pass_through = {
             name: PassThrough(self.core, gloo, row, self._describe) for name, row in OPERATIONS.items()
         }
+        self.coalesced = PassThrough(self.core, gloo, ALL_REDUCE_COALESCED, self._describe)
 
     def terms(self, opts: Any) -> Terms:
         """Return how a call with torch's options, or None, is made; its caller waits at once if asyncOp is False.
@@ -207,7 +213,9 @@ class Dispatcher:
         """
         operation = OPERATIONS[name]
         opts = opts or operation.options()
-        work = self.pass_through[name].call(buffers.tensors, opts, buffers, arguments(_as_they_are))
+        like, values = buffers.tensors[0], arguments(_as_they_are)
+        times = buffers.size_bytes // max(1, like.numel() * like.element_size())
+        work = self.pass_through[name].call(buffers.tensors, times, buffers.outputs, opts, values)
         if work is not None:
             return work
         buffers.check_outputs(operation.kind.name)
@@ -395,6 +403,23 @@ class Dispatcher:
         return task
 
     # ---- barriers, messages and the end of the group
+
+    def barrier(self, opts: Any) -> Any:
+        """Start a barrier after this group's earlier tasks, with torch's options, and return torch's Work."""
+        gloo, terms, is_busy = self.wrapped["cpu"][1], self.terms(opts), BusyFlag()
+
+        def begin(has_tasks: bool) -> Callable[[], bool]:
+            """Start the exchange, and return what waits for its end."""
+            work = is_busy.exchange(gloo, has_tasks, terms.timeout)
+
+            def end() -> bool:
+                """Return True if any rank has unfinished tasks."""
+                work.wait()
+                return bool(is_busy)
+
+            return end
+
+        return self.core.barrier(begin, gloo.name(), terms)
 
     def monitored_barrier(self, timeout: Any, wait_all_ranks: bool) -> None:
         """Wait for the group's earlier tasks, then run Gloo's barrier that names the ranks that did not come.

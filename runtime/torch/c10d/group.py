@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 
 from runtime.torch.c10d.dispatch import Dispatcher, reduction_of
-from runtime.torch.c10d.operations import OPERATIONS
-from runtime.torch.c10d.packing import Coalesced, group_calls, pack
+from runtime.torch.c10d.operations import ALL_REDUCE_COALESCED, OPERATIONS
+from runtime.torch.c10d.packing import MOST_BYTES, Coalesced, fuse, group_calls, pack
 from runtime.torch.c10d.registered import EARLIER, Watched, plain, watched
 from runtime.torch.c10d.untraced import untraced_methods
-from runtime.torch.c10d.work import CombinedWork
+from runtime.torch.c10d.work import FINISHED, CombinedWork
 from runtime.torch.core import Terms, type_name
 from runtime.torch.programs.blocks import (
     Blocks,
@@ -34,6 +34,8 @@ from runtime.torch.table import REDUCED_TYPES
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
+Method: TypeAlias = Callable[..., Any]
+Build: TypeAlias = Callable[[Method], Method]  # Builds the function that replaces a method from the method.
 
 # By torch's function: the method that makes the packed call, and whether its input and output have a block per rank.
 _PACKED = {
@@ -75,48 +77,176 @@ class Group(Watched):
         super().__init__(store, rank, size)
         self._me, self._n, self._timeout = rank, size, timeout
         self._dispatch = Dispatcher(store, rank, size, timeout, ranks, name)
-        for operation in _IN_PLACE:
-            self._shorten(OPERATIONS[operation].method, self._dispatch.pass_through[operation].calls_or)
-        self._shorten_pairs()
+        self._shorten_calls()
         for device, (kind, wrapped) in self._dispatch.wrapped.items():
             self._register_backend(torch.device(device), kind, wrapped)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
 
-    def _shorten_pairs(self) -> None:
-        """Let calls of an output and an input go straight to Gloo where it surely serves them."""
-        n, dispatch = self._n, self._dispatch
+    def _shorten_calls(self) -> None:
+        """Let calls in the forms of torch's functions go straight to Gloo or to messages, where nothing else is due."""
+        straight = self._dispatch.straight
+        for operation in _IN_PLACE:
+            self._shorten(OPERATIONS[operation].method, self._in_place(operation))
+        self._shorten("all_gather_single", self._pair("all_gather_into_tensor", 1, self._n))
+        self._shorten("reduce_scatter_single", self._pair("reduce_scatter_tensor", self._n, 1))
+        self._shorten("all_to_all_single", self._exchange())
+        self._shorten("allgather", self._lists("all_gather", 0))
+        self._shorten("reduce_scatter", self._lists("reduce_scatter", 1))
+        self._shorten("gather", straight.gather)
+        self._shorten("scatter", straight.scatter)
+        self._shorten("barrier", straight.barrier)
+        self._shorten("allreduce_coalesced", self._all_reduces)
+        self._shorten("all_gather_single_coalesced", self._fused("all_gather_into_tensor", self._n, 1))
+        self._shorten("reduce_scatter_single_coalesced", self._fused("reduce_scatter_tensor", 1, self._n))
+        for message in ("send", "recv", "recv_anysource"):
+            self._shorten(message, straight.message(message))
 
-        def straight_of(operation: str, has_rows: Callable[[Tensor, Tensor, Sequence[Any]], bool]) -> Any:
-            """Return the function that makes such calls of an operation, or returns None; see `_shorten_pair`."""
-            hand_over = dispatch.pass_through[operation].call
+    def _in_place(self, operation: str) -> Build:
+        """Return what builds the function for calls of a list of one tensor with options."""
+        hand_over, options = self._dispatch.pass_through[operation].call, OPERATIONS[operation].options
 
-            def straight(output: Tensor, tensor: Tensor, between: Sequence[Any], opts: Any) -> Any:
-                """Make the call if the numbers of elements fit each other; return None if it must be looked at."""
-                if not has_rows(output, tensor, between):
-                    return None
-                whole = output if operation == "all_gather_into_tensor" else tensor
-                buffers = Buffers([tensor], [output], whole.numel() // n, n)
-                return hand_over(buffers.tensors, opts, buffers, (output, tensor, *between))
+        def build(full: Method) -> Method:
+            """Return the function, which leaves other calls to the full method."""
 
-            return straight
+            def call(tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+                """Make a call and return torch's Work."""
+                if type(opts) is options and type(tensors) is list and len(tensors) == 1 and not more and not named:
+                    work = hand_over(tensors, 1, tensors, opts, (tensors,))
+                    if work is not None:
+                        return work
+                return full(tensors, *(() if opts is None else (opts, *more)), **named)
 
-        def exchanges(output: Tensor, tensor: Tensor, sizes: Sequence[Any]) -> bool:
-            """Return True if the blocks of an all-to-all fit the tensors."""
-            if len(sizes) != 2 or not (output.dim() and tensor.dim()):
-                return False
-            has_sizes, (out_sizes, in_sizes) = any(sizes), sizes
-            fit = rows_fit(len(output), out_sizes, n) and rows_fit(len(tensor), in_sizes, n)
-            return fit and (has_sizes or output.numel() == tensor.numel())
+            return call
 
-        self._shorten_pair(
-            "all_gather_single",
-            straight_of("all_gather_into_tensor", lambda out, t, more: not more and out.numel() == n * t.numel()),
-        )
-        self._shorten_pair(
-            "reduce_scatter_single",
-            straight_of("reduce_scatter_tensor", lambda out, t, more: not more and t.numel() == n * out.numel()),
-        )
-        self._shorten_pair("all_to_all_single", straight_of("all_to_all_single", exchanges))
+        return build
+
+    def _pair(self, operation: str, out_blocks: int, in_blocks: int) -> Build:
+        """Return what builds the function for calls of an output and an input with options.
+
+        `out_blocks` outputs have as many elements as `in_blocks` inputs.
+        """
+        hand_over, options = self._dispatch.pass_through[operation].call, OPERATIONS[operation].options
+
+        def build(full: Method) -> Method:
+            """Return the function, which leaves other calls to the full method."""
+
+            def call(output: Any, tensor: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
+                """Make a call and return torch's Work."""
+                are_two = type(opts) is options and type(output) is type(tensor) is torch.Tensor
+                if are_two and not (more or named) and out_blocks * output.numel() == in_blocks * tensor.numel():
+                    work = hand_over((output, tensor), out_blocks, (output,), opts, (output, tensor))
+                    if work is not None:
+                        return work
+                given = [value for value in (tensor, opts) if value is not None]
+                return full(output, *given, *more, **named)
+
+            return call
+
+        return build
+
+    def _exchange(self) -> Build:
+        """Return what builds the function for all-to-alls of rows with options."""
+        n, options = self._n, OPERATIONS["all_to_all_single"].options
+        hand_over = self._dispatch.pass_through["all_to_all_single"].call
+
+        def build(full: Method) -> Method:
+            """Return the function, which leaves other calls to the full method."""
+
+            def call(output: Any, tensor: Any = None, *rest: Any, **named: Any) -> Any:
+                """Make a call and return torch's Work."""
+                if len(rest) == 3 and type(rest[2]) is options and not named and output.dim() and tensor.dim():
+                    out_sizes, in_sizes, opts = rest
+                    fit = rows_fit(len(output), out_sizes, n) and rows_fit(len(tensor), in_sizes, n)
+                    if fit and (out_sizes or in_sizes or output.numel() == tensor.numel()):
+                        arguments = output, tensor, out_sizes, in_sizes
+                        work = hand_over((tensor, output), 1, (output,), opts, arguments)
+                        if work is not None:
+                            return work
+                return full(output, *(() if tensor is None else (tensor,)), *rest, **named)
+
+            return call
+
+        return build
+
+    def _lists(self, operation: str, place: int) -> Build:
+        """Return what builds the function for calls of a list of one tensor and a list of a list of one for each rank.
+
+        `place` is that of the list of one tensor among the method's two last arguments, outputs and inputs, that is 0
+        if the outputs come first.
+        """
+        n, hand_over = self._n, self._dispatch.pass_through[operation].call
+        options, gathers = OPERATIONS[operation].options, place == 0
+
+        def build(full: Method) -> Method:
+            """Return the function, which leaves other calls to the full method."""
+
+            def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
+                """Make a call and return torch's Work."""
+                if type(opts) is options and not more and not named and len(outputs) == len(inputs) == 1:
+                    tensor, blocks = (inputs[0], outputs[0]) if gathers else (outputs[0], inputs[0])
+                    count = tensor.numel()
+                    if len(blocks) == n and all(block.numel() == count for block in blocks):
+                        written = blocks if gathers else outputs
+                        work = hand_over((tensor, *blocks), n, written, opts, (outputs, inputs))
+                        if work is not None:
+                            return work
+                given = [value for value in (inputs, opts) if value is not None]
+                return full(outputs, *given, *more, **named)
+
+            return call
+
+        return build
+
+    def _all_reduces(self, full: Method) -> Method:
+        """Return the function for many all-reduces in one call with options, from the full method.
+
+        The full method packs other calls, also if only those of other ranks are: Gloo packs in the same order.
+        """
+        hand_over, options = self._dispatch.coalesced.call, ALL_REDUCE_COALESCED.options
+
+        def call(tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+            """Make the calls and return torch's Work."""
+            if type(opts) is options and len(tensors) > 1 and not more and not named:
+                kind, places = tensors[0].dtype, {tensor.data_ptr() for tensor in tensors}
+                are_alike = all(tensor.dtype is kind and tensor.numel() for tensor in tensors)
+                if are_alike and len(places) == len(tensors) and sum(t.nbytes for t in tensors) <= MOST_BYTES:
+                    work = hand_over(tensors, 0, tensors, opts, (tensors,))
+                    if work is not None:
+                        return work
+            return full(tensors, *(() if opts is None else (opts, *more)), **named)
+
+        return call
+
+    def _fused(self, operation: str, out_blocks: int, in_blocks: int) -> Build:
+        """Return what builds the function for many calls in one, of lists of outputs and inputs with options.
+
+        An output has `out_blocks` blocks, an input `in_blocks`.
+        """
+        hand_over, options = self._dispatch.pass_through[operation].call, OPERATIONS[operation].options
+        follow = self._dispatch.follow
+
+        def build(full: Method) -> Method:
+            """Return the function, which leaves other calls to the full method."""
+
+            def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
+                """Make the calls and return torch's Work."""
+                if type(opts) is options and len(outputs) > 1 and not more and not named:
+                    fused = fuse(outputs, inputs, out_blocks, in_blocks)
+                    if fused is not None:
+                        tensor, output, unpack = fused
+                        work = hand_over((output, tensor), in_blocks, (output,), opts, (output, tensor))
+                        if work is FINISHED:
+                            with torch.inference_mode():  # It may write any tensor, and leaves nothing for autograd.
+                                unpack()
+                            return work
+                        if work is not None:
+                            return follow(work, unpack, outputs)
+                given = [value for value in (inputs, opts) if value is not None]
+                return full(outputs, *given, *more, **named)
+
+            return call
+
+        return build
 
     # ---- collectives
 
@@ -387,18 +517,19 @@ class Group(Watched):
             method: Method that makes one call.
             outputs: Outputs of all calls, which are the result of the Work.
             calls: The calls.
-            opts: torch's options of all calls, or None; only the time-out and the reduction are used. The calls are not
-                waited for one by one.
+            opts: torch's options of all calls, or None; the time-out, the reduction and whether the caller waits are
+                used. The calls are not waited for one by one.
 
         Raises:
             InputError: Elements of an output of a packed call share memory.
         """
-        row = OPERATIONS[name]
+        row, is_async = OPERATIONS[name], getattr(opts, "asyncOp", True)
         works = []
+        unpacks: list[Callable[[], None]] = []
         for packable in group_calls(calls):
             call_options = row.options()
             if opts is not None:
-                call_options.timeout = opts.timeout
+                call_options.timeout, call_options.asyncOp = opts.timeout, is_async
                 if row.kind.reduces:
                     call_options.reduceOp = opts.reduceOp
             if len(packable) == 1:
@@ -412,7 +543,17 @@ class Group(Watched):
             )
             arguments = [[tensor]] if output is tensor else [output, tensor]
             work = self._serve(packed, [*arguments, call_options])
-            works.append(self._dispatch.follow(work, unpack, [tensor for call in packable for tensor in call.outputs]))
+            if is_async:
+                work = self._dispatch.follow(work, unpack, [tensor for call in packable for tensor in call.outputs])
+            else:
+                unpacks.append(unpack)
+            works.append(work)
+        if not is_async:
+            for work in works:
+                work.wait()
+            with torch.inference_mode():  # As in tasks, it may write any tensor, and leaves nothing for autograd.
+                for unpack in unpacks:
+                    unpack()
         return CombinedWork(works, outputs)
 
     def _is_root(self, name: str, opts: Any) -> bool:
@@ -478,7 +619,7 @@ class Group(Watched):
     @watched
     def barrier(self, opts: Any = None) -> Any:
         """Start a barrier after this group's earlier tasks, and return torch's Work, which ends when all have come."""
-        return self._dispatch.core.barrier(self._dispatch.terms(opts or dist.BarrierOptions()))
+        return self._dispatch.barrier(opts or dist.BarrierOptions())
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Wait for the group's earlier tasks, then for all ranks.

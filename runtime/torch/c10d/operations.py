@@ -51,3 +51,5 @@ OPERATIONS = {
         TorchOperation("scatter", "scatter", c10d.ScatterOptions),
     )
 }
+# Gloo's method that makes many all-reduces as one.
+ALL_REDUCE_COALESCED = TorchOperation("all_reduce", "allreduce_coalesced", c10d.AllreduceCoalescedOptions)

@@ -8,26 +8,23 @@ functions: it sends nothing, changes no thread, and looks up, locks or creates n
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch.distributed import Work
 
 from runtime.torch.c10d.operations import TorchOperation
-from runtime.torch.c10d.untraced import untraced_methods
-from runtime.torch.c10d.work import WrappedWork
+from runtime.torch.c10d.work import FINISHED, PYTHON_CALLERS, DeferredWork, HandedOnWork, caller_place
 from runtime.torch.choice import CHOSEN, Method
 from runtime.torch.core import Core, requested_method, type_text
 from runtime.torch.counters import HELD, Tally, counters
-from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart, wait_in_turns
+from runtime.torch.failures.apart import wait_apart, wait_in_turns
 from runtime.torch.failures.causes import Waiting
-from runtime.torch.programs.blocks import Buffers, holds_values
 from runtime.torch.table import TableCall
 
 Tensor: TypeAlias = Any
@@ -42,7 +39,8 @@ class _PassedRange(NamedTuple):
         low: First size of the range in bytes.
         high: First size in bytes above the range.
         tally: Counts the calls; None if they do not go straight to Gloo.
-        averages: Whether a call may need an average that Gloo does not support.
+        averages: Whether a call may need an average that Gloo does not support, or its tensors may hold the
+            conjugates of their values, as only complex ones can; torch's functions make these real.
     """
 
     kind: Any
@@ -60,9 +58,7 @@ class PassThrough:
     """The calls of an operation that Gloo, a group's wrapped back end for CPU tensors, serves.
 
     Attributes:
-        call: Makes a call, given its tensors and options, and returns torch's Work; None if the call must be examined
-            more closely. A call that does not read and write its first tensor in place also gives its buffers, and the
-            arguments of the wrapped back end's method before its options.
+        call: Makes a call and returns torch's Work, or None if the call must be examined more closely; see `_build`.
     """
 
     def __init__(self, core: Core, wrapped: Any, operation: TorchOperation, describe: Describe) -> None:
@@ -77,82 +73,83 @@ class PassThrough:
         self._core, self._operation, self._describe, self._backend = core, operation, describe, wrapped.name()
         self._ranges: dict[_Key, list[tuple[int, str | None]]] = {}
         self._method = getattr(wrapped, operation.method)
-        self.call = self.calls_or(lambda *_: None)
+        self.call = self._build()
 
     # It is longer than other functions, because a call of a few bytes must call no further functions (see above).
-    def calls_or(self, fallback: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function like `call`, which returns `fallback(tensors, opts)` where `call` returns None."""
-        method = self._method
-        watch, collective, backend = self._core.watch, self._operation.kind.name, self._backend
-        average, finished, unlimited = dist.ReduceOp.AVG, _FinishedWork(), self._operation.unlimited
-        calls, other_calls, gone_ranks, ends = watch.calls, watch.awaited_texts, watch.departures, watch.ends
-        numbers, waiting_calls, recent_calls, last_ran = calls.numbers, calls.handed_on, calls.recent, counters.last_ran
-        find, describe, current_method, last_range = (
-            self._find,
-            self._text,
-            requested_method.get,
-            _PassedRange(None, 0, -1, None, False),
-        )
-        clock, thread = time.monotonic, threading.get_ident
-        plain, strided = torch.Tensor, torch.strided
+    def _build(self) -> Callable[..., Any]:
+        """Return the function that makes a call."""
+        method, operation = self._method, self._operation
+        watch, average, unlimited = self._core.watch, dist.ReduceOp.AVG, operation.unlimited
+        calls, ends, put_task = watch.calls, watch.ends, self._core.lane.put
+        numbers, open_calls, recent_calls = calls.numbers, calls.handed_on, calls.recent
+        find, describe, current_method = self._find, self._text, requested_method.get
+        last_range = tuple(_PassedRange(None, 0, -1, None, False))  # A plain tuple is taken apart faster.
+        clock, thread, frame_of = time.monotonic, threading.get_ident, sys._getframe
+        parts_from_bytes = watch.parts_from_bytes
         modes, profiled = torch._C._len_torch_dispatch_stack, torch._C._autograd._profiler_enabled
+        plain, strided = torch.Tensor, torch.strided
 
         def call(
-            tensors: Sequence[Tensor], opts: Any, buffers: Buffers | None = None, arguments: Sequence[Any] = ()
+            tensors: Sequence[Tensor], times: int, outputs: Sequence[Tensor], opts: Any, arguments: Sequence[Any]
         ) -> Any:
-            """Make one call on Gloo, count it and return torch's Work, or return `fallback(tensors, opts)` instead.
+            """Make one call on Gloo, count it and return torch's Work.
 
-            It calls `fallback` if the call must be watched, compared or examined. Unless the options are asynchronous,
-            the call is over when the function returns.
+            Unless the options are asynchronous, the call is over when the function returns. It returns None, and has
+            done nothing, if the call must be watched, compared or examined.
 
             Args:
-                tensors: Tensors of the call.
-                opts: torch's options, or None, for which `fallback` is called.
-                buffers: The call's buffers; None if the first tensor is read and written in place.
-                arguments: With buffers, the arguments of the wrapped back end's method before its options.
+                tensors: Tensors of the call, all of one type.
+                times: How many times as large as the first tensor the message is; 0 if it is as large as all outputs.
+                outputs: The tensors that are written.
+                opts: torch's options.
+                arguments: Arguments of the wrapped back end's method before its options.
 
             Raises:
                 RuntimeError: The call failed; the message names the call and the rank to blame.
             """
             nonlocal last_range
             # Modes and profilers must see the call, and a rank that is lost or calls something else must be reported.
-            if opts is None or modes() or profiled() or other_calls or gone_ranks or ends or watch.cause is not None:
-                return fallback(tensors, opts)
+            if watch.is_alert or ends or modes() or profiled():
+                return None
             for tensor in tensors:  # Their autograd history does not matter: Gloo ignores it.
-                if not (type(tensor) is plain and tensor.is_cpu and tensor.layout is strided and holds_values(tensor)):
-                    return fallback(tensors, opts)
-            size_bytes, kind, size_range = (
-                tensor.nbytes if buffers is None else buffers.size_bytes,
-                tensor.dtype,
-                last_range,
-            )
-            if current_method() is not None:
-                size_range = find(kind, size_bytes)
-            elif size_range[0] is not kind or not size_range[1] <= size_bytes < size_range[2]:
-                size_range = last_range = find(kind, size_bytes)
-            tally = size_range[3]
-            if tally is None or (size_range[4] and opts.reduceOp == average) or (unlimited and opts.asyncOp):
-                return fallback(tensors, opts)
-            if opts.asyncOp:
-                waiting = watch.issue(describe(size_bytes, kind, opts))
-                with watch.guard(waiting, new=True, closes=False):
-                    work = method(tensors, opts) if buffers is None else method(*arguments, opts)
-                tally.start(size_bytes)
-                wait = partial(wait_in_turns, work, watch.is_left)
-                outputs = tensors if buffers is None else buffers.outputs
-                return WrappedWork(work, partial(tally.end, size_bytes), watch, waiting, wait, outputs)
-
-            number = 0
+                if not (
+                    type(tensor) is plain
+                    and tensor.is_cpu
+                    and tensor.layout is strided
+                    and tensor.is_contiguous()
+                    and not tensor.is_neg()
+                ):
+                    return None
+            first = tensors[0]
+            size_bytes, kind, using = first.nbytes * times, first.dtype, current_method()
+            if not times:
+                size_bytes = sum(tensor.nbytes for tensor in outputs)
+            range_kind, low, high, tally, averages = last_range
+            if using is not None:
+                *_, tally, averages = find(kind, size_bytes)
+            elif kind is not range_kind or not low <= size_bytes < high:
+                *_, tally, averages = last_range = tuple(find(kind, size_bytes))
+            if tally is None or (averages and (kind.is_complex or opts.reduceOp == average)):
+                return None
+            is_async, number = opts.asyncOp, 0
             try:
-                work = method(tensors, opts) if buffers is None else method(*arguments, opts)
+                work = method(*arguments, opts)
                 # The rest happens while other threads work.
                 calls.last_number = number = next(numbers)
-                start = clock()
-                entry = waiting_calls[number] = number, start, thread(), describe, size_bytes, kind, opts
-                recent_calls.append(entry)
                 tally.sizes.append(size_bytes)
-                last_ran[collective] = backend
-                if size_bytes < PARTS_FROM_BYTES:
+                start = clock()
+                if is_async:
+                    entry = open_calls[number] = [number, start, None, describe, size_bytes, kind, opts, None, work]
+                    recent_calls.append(entry)
+                    handle = HandedOnWork()
+                    place = None if id(frame_of(2).f_code) in PYTHON_CALLERS else caller_place(2)
+                    handle.made = work, entry, watch, tally, outputs, place, using, unlimited
+                    if unlimited:
+                        entry[-1] = handle = DeferredWork(handle.wait, outputs, put_task)
+                    return handle
+                entry = open_calls[number] = [number, start, thread(), describe, size_bytes, kind, opts]
+                recent_calls.append(entry)
+                if size_bytes < parts_from_bytes:
                     work.wait()
                 elif unlimited:
                     wait_apart(work.wait, watch.is_left)
@@ -162,12 +159,13 @@ class PassThrough:
                 with watch.guard(Waiting(describe(size_bytes, kind, opts), calls.last_number)):
                     raise
             finally:
-                waiting_calls.pop(number, None)
+                if not is_async:
+                    open_calls.pop(number, None)
             ended = tally.ended
             ended.append((size_bytes, start, clock() - start))
             if len(ended) > HELD:
                 tally.add_up()
-            return finished
+            return FINISHED
 
         return call
 
@@ -193,31 +191,5 @@ class PassThrough:
         high = ranges[at][0] if at < len(ranges) else math.inf
         reason = "" if why in CHOSEN else why or ""
         tally = None if why is None else counters.tally(collective.name, self._backend, reason, len(core.ranks))
-        averages = collective.reduces and not (_FLOAT_AVERAGES and kind.is_floating_point)
+        averages = kind.is_complex or (collective.reduces and not (_FLOAT_AVERAGES and kind.is_floating_point))
         return _PassedRange(kind, low, high, tally, averages)
-
-
-@untraced_methods
-class _FinishedWork(Work):  # type: ignore[misc]
-    """The Work of a call for which its caller has waited already: it is over from the start."""
-
-    def wait(self, _: Any = None) -> bool:
-        """Return True at once."""
-        return True
-
-    def is_completed(self) -> bool:
-        """Return True."""
-        return True
-
-    def is_success(self) -> bool:
-        """Return True."""
-        return True
-
-    def synchronize(self) -> None:
-        """Return at once."""
-
-    def get_future(self) -> Any:
-        """Return a future that is already done, without tensors."""
-        future: Any = torch.futures.Future()
-        future.set_result([])
-        return future

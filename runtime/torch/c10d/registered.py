@@ -242,52 +242,19 @@ class Watched(dist.ProcessGroup):  # type: ignore[misc]
         self._registered = Registered(store, rank, size, self._serve)
         self._shortened: list[str] = []
 
-    def _shorten(self, name: str, calls_or: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Replace a method of this object by a faster function for calls of a list of one tensor with options.
+    def _shorten(self, name: str, build: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Replace a method of this object by a faster function, under the method's earlier name too.
 
-        All other calls go to the method, and so do all calls once a hook is registered.
+        Once a hook is registered, all calls go to the method again.
 
         Args:
             name: Name of the method.
-            calls_or: Builds the function from the method, which it calls if it cannot make the call itself.
+            build: Builds the function from the method, which it calls if it cannot make a call itself.
         """
-        full_method = self._full_method(name)
-        shortened = calls_or(full_method)
-
-        @untraced
-        def call(tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-            """Make a call of one tensor with options by the faster function, and any other call by the full method."""
-            if more or named or type(tensors) is not list or len(tensors) != 1 or not hasattr(opts, "asyncOp"):
-                return full_method(tensors, *(() if opts is None else (opts, *more)), **named)
-            return shortened(tensors, opts)
-
-        self._shortened.append(name)
-        setattr(self, name, call)
-
-    def _shorten_pair(self, name: str, straight: Callable[..., Any]) -> None:
-        """Replace a method of this object by a faster function for calls of an output, an input and options.
-
-        All other calls go to the method, and so do all calls once a hook is registered.
-
-        Args:
-            name: Name of the method; it is replaced under its earlier name too.
-            straight: Makes the call, given the output, the input, what stands between them and the options, and the
-                options; returns None if it cannot.
-        """
-        full_method = self._full_method(name)
-
-        @untraced
-        def call(output: Any, tensor: Any = None, *rest: Any, **named: Any) -> Any:
-            """Make a call of an output and an input with options by the faster function, else by the full method."""
-            if not named and rest and type(output) is type(tensor) is torch.Tensor and hasattr(rest[-1], "asyncOp"):
-                work = straight(output, tensor, rest[:-1], rest[-1])
-                if work is not None:
-                    return work
-            return full_method(output, *(() if tensor is None else (tensor,)), *rest, **named)
-
-        for own_name in (name, EARLIER[name]):
+        function = untraced(build(self._full_method(name)))
+        for own_name in (name, EARLIER.get(name, name)):
             self._shortened.append(own_name)
-            setattr(self, own_name, call)
+            setattr(self, own_name, function)
 
     def _full_method(self, name: str) -> Callable[..., Any]:
         """Return a function that calls the method of this name, and does not keep the object alive."""
@@ -305,7 +272,7 @@ class Watched(dist.ProcessGroup):  # type: ignore[misc]
         """Let all further calls go through the dispatcher, since a hook waits for them, and undo `_shorten`."""
         self._registered.hooked = True
         while self._shortened:
-            delattr(self, self._shortened.pop())
+            self.__dict__.pop(self._shortened.pop(), None)  # A method without an earlier name is listed twice.
 
     def _serve(self, name: str, arguments: Sequence[Any]) -> Any:
         """Call the method of this name on plain tensors, without another look for watchers, and return its result."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import threading
 import time
@@ -9,14 +10,19 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from datetime import timedelta
 from functools import cache, partial
-from types import FrameType
+from pathlib import Path
+from types import FrameType, FunctionType
 from typing import Any, TypeAlias
 
 import torch
 from torch.distributed import Work
+from torch.distributed import distributed_c10d as c10d
 
-from runtime.torch.c10d.untraced import PACKAGE, untraced_methods
-from runtime.torch.failures.apart import ABANDONED
+from runtime.torch.c10d.untraced import untraced_methods
+from runtime.torch.core import requested_method
+from runtime.torch.counters import HELD, Tally
+from runtime.torch.failures.apart import ABANDONED, wait_apart, wait_in_turns
+from runtime.torch.failures.calls import HandedOnCall
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.tasks import GroupTask, Record
@@ -42,12 +48,29 @@ def _script() -> Any:
     return unit
 
 
-def _caller() -> Place:
-    """Return the place of the Python code outside this package that called it; None if a C++ thread called it."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith(PACKAGE):
+_FOLDER = str(Path(__file__).parent.parent)  # That of PACKAGE.
+
+
+def caller_place(depth: int = 1) -> Place:
+    """Return the place of the Python code outside this package that called it; None if a C++ thread called it.
+
+    At least `depth` frames above belong to this package.
+    """
+    try:
+        frame: FrameType | None = sys._getframe(depth)
+    except ValueError:  # There are not so many.
+        return None
+    while frame is not None and frame.f_code.co_filename.startswith(_FOLDER):
         frame = frame.f_back
     return None if frame is None else (id(frame), id(frame.f_code), frame.f_lasti)
+
+
+# The ids of the code of torch's functions, whose callers are never C++.
+PYTHON_CALLERS = {
+    id(inspect.unwrap(value).__code__)
+    for value in vars(c10d).values()
+    if type(value) is FunctionType  # `isinstance` makes a deprecated object of the module warn.
+}
 
 
 class _Futures(Work):  # type: ignore[misc]
@@ -59,12 +82,12 @@ class _Futures(Work):  # type: ignore[misc]
 
     _origin: Place
 
-    def _for_caller(self, future: Any, outputs: Sequence[Any]) -> Any:
+    def _forcaller_place(self, future: Any, outputs: Sequence[Any]) -> Any:
         """Return the future, or for C++ a future of the written tensors that ends when it ends.
 
         Without outputs C++ gets the future itself, too.
         """
-        return _script().tensors_after(future, list(outputs)) if outputs and _caller() == self._origin else future
+        return _script().tensors_after(future, list(outputs)) if outputs and caller_place() == self._origin else future
 
 
 @untraced_methods
@@ -73,11 +96,11 @@ class TaskWork(GroupTask, _Futures):
 
     def __init__(self, function: Callable[[], None], outputs: Sequence[Any], record: Record) -> None:
         super().__init__(function, outputs, record)
-        self._origin = _caller()
+        self._origin = caller_place()
 
     def get_future(self) -> Any:
         """Return a future of the written tensors, for Python or C++."""
-        return self._for_caller(super().get_future(), self._outputs)
+        return self._forcaller_place(super().get_future(), self._outputs)
 
 
 @untraced_methods
@@ -106,14 +129,18 @@ class WrappedWork(_Futures):
         streams: bool = False,
     ) -> None:
         super().__init__()
-        self._origin, self._outputs, self._streams = _caller(), outputs, streams
+        self._origin, self._outputs, self._streams = caller_place(), outputs, streams
         self._inner, self._record, self._watch, self._waiting = inner, record, watch, waiting
         self._wait = wait or inner.wait
         self._leave: list[Callable[[], None]] = []  # Functions that end its futures.
         self._context = copy_context()  # It holds the method of `using`, so callbacks choose as their call did.
-        self._start = time.perf_counter()
+        self._start = time.monotonic()
         self._recorded = False
         watch.begin(self, waiting)
+
+    def be_of(self, origin: Place, start: float) -> None:
+        """Set the place of the call's caller, and its start by `time.monotonic`, of a call that was made before."""
+        self._origin, self._start = origin, start
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the call is over and return True; without a time-out, up to that of the wrapped back end.
@@ -141,7 +168,7 @@ class WrappedWork(_Futures):
             self._watch.end(self)
         if not self._recorded:
             self._recorded = True
-            self._record(time.perf_counter() - self._start)
+            self._record(time.monotonic() - self._start)
         return result
 
     def is_completed(self) -> bool:
@@ -168,7 +195,7 @@ class WrappedWork(_Futures):
         """
         inner = self._inner.get_future()
         if self._streams:  # Only futures derived from it know which streams wait for which.
-            return inner if _caller() == self._origin else inner.then(lambda ended: self._ended(ended.value))
+            return inner if caller_place() == self._origin else inner.then(lambda ended: self._ended(ended.value))
         context, end = self._context.copy(), torch.futures.Future()
         once = threading.Lock()
 
@@ -186,7 +213,7 @@ class WrappedWork(_Futures):
         future = end.then(lambda _: self._ended(value))
         self._leave.append(finish)
         inner.add_done_callback(lambda _: finish())
-        return self._for_caller(future, self._outputs)
+        return self._forcaller_place(future, self._outputs)
 
     def leave(self) -> None:
         """Set the results of its futures, since they are in vain and may never end by themselves.
@@ -207,6 +234,227 @@ class WrappedWork(_Futures):
     def synchronize(self) -> None:
         """Wait until the call is over, as `wait` does without a time-out."""
         self.wait()
+
+
+@untraced_methods
+class HandedOnWork(Work):  # type: ignore[misc]
+    """The Work of a call that was handed straight to Gloo, which costs no more than what every call needs.
+
+    A call that all ranks make is in `Calls.handed_on` until it is over. A single message is in `Calls.messages` while
+    a thread waits for it. It is built without arguments, by C++, and gets its attribute then.
+
+    Attributes:
+        made: Gloo's Work; the call, as a list in the form of `HandedOnCall`, which this object changes; the watch of
+            the group; the tally, which has counted the call's start; the tensors that the call writes; the place of its
+            caller; the method that `using` named; and whether Gloo's Work ends only when somebody waits for it, without
+            a time limit.
+    """
+
+    made: tuple[Any, list[Any], FailureWatch, Tally, Sequence[Any], Place, Any, bool]
+    _full: WrappedWork | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the call is over and return True; without a time-out, up to that of Gloo.
+
+        Raises:
+            RuntimeError: The call failed or took too long; the message names the rank to blame.
+        """
+        if timeout is not None or self._full is not None:
+            return self._as_full().wait(timeout)
+        inner, entry, watch, tally, _, _, _, unlimited = self.made
+        number, size_bytes = entry[0], entry[4]
+        entry[2] = thread = threading.get_ident()
+        entry[8] = None
+        if number is None:
+            watch.calls.messages[thread] = entry
+        try:
+            if size_bytes < watch.parts_from_bytes:
+                inner.wait()
+            elif number is None or unlimited:
+                wait_apart(inner.wait, partial(watch.is_left, entry[7] or ()))
+            else:
+                wait_in_turns(inner, watch.is_left)
+        except RuntimeError:
+            with watch.guard(HandedOnCall(*entry).waiting):
+                raise
+        finally:
+            if number is None:
+                watch.calls.messages.pop(thread, None)
+            else:
+                watch.calls.handed_on.pop(number, None)
+        ended, start = tally.ended, entry[1]
+        ended.append((size_bytes, start, time.monotonic() - start))
+        if len(ended) > HELD:
+            tally.add_up()
+        return True
+
+    def _as_full(self) -> WrappedWork:
+        """Return the Work that can do all that a Work can, built the first time; it takes over the call."""
+        if self._full is None:
+            inner, entry, watch, tally, outputs, origin, using, unlimited = self.made
+            wait = inner.wait
+            if entry[0] is None or unlimited:
+                if entry[4] >= watch.parts_from_bytes:
+                    wait = partial(wait_apart, inner.wait, partial(watch.is_left, entry[7] or ()))
+            else:
+                wait = partial(wait_in_turns, inner, watch.is_left)
+
+            def record(seconds: float) -> None:
+                """Count the call, which is over."""
+                tally.end(entry[4], seconds)
+                watch.calls.handed_on.pop(entry[0], None)
+
+            context = copy_context()
+            context.run(requested_method.set, using)
+            full = context.run(WrappedWork, inner, record, watch, HandedOnCall(*entry).waiting, wait, outputs)
+            full.be_of(origin, entry[1])
+            self._full = full
+        return self._full
+
+    def is_completed(self) -> bool:
+        """Return True if the call is over."""
+        return bool(self.made[0].is_completed())
+
+    def is_success(self) -> bool:
+        """Return True if the call is over without an error."""
+        return bool(self.made[0].is_success())
+
+    def exception(self) -> Any:
+        """Return the exception of Gloo's Work."""
+        return self.made[0].exception()
+
+    def result(self) -> Any:
+        """Return the result of Gloo's Work."""
+        return self.made[0].result()
+
+    def get_future(self) -> Any:
+        """Return a future of the call's value, as `WrappedWork.get_future` does."""
+        return self._as_full().get_future()
+
+    def source_rank(self) -> int:
+        """Return the place in the group of the rank that sent the message."""
+        return int(self.made[0].source_rank())
+
+    def _source_rank(self) -> int:
+        return int(self.made[0]._source_rank())
+
+    def synchronize(self) -> None:
+        """Wait until the call is over, as `wait` does without a time-out."""
+        self.wait()
+
+
+@untraced_methods
+class DeferredWork(_Futures):
+    """The Work of a call that has begun, but ends only when somebody waits for it: its caller, or else a task.
+
+    The task starts when somebody asks for a future or whether the call is over.
+    """
+
+    def __init__(
+        self, finish: Callable[[], object], outputs: Sequence[Any], put: Callable[[GroupTask, bool], None]
+    ) -> None:
+        """Build the Work of a call.
+
+        Args:
+            finish: Waits for the end of the call on any thread, and raises its error; it is called once.
+            outputs: The tensors that the call writes.
+            put: Gives a task to the group's thread, as `TaskThread.put` does.
+        """
+        super().__init__()
+        self._origin, self._context = caller_place(), copy_context()
+        self._finish, self._outputs, self._put = finish, outputs, put
+        self._once = threading.Lock()  # A thread that finishes the call holds it.
+        self._over = False
+        self._error: BaseException | None = None
+        self._tasks: list[GroupTask] = []  # The first one counts; threads may add more at the same time.
+
+    def _end(self) -> None:
+        """Finish the call, or wait until another thread has finished it; raise its error."""
+        with self._once:
+            if not self._over:
+                try:
+                    self._finish()
+                except BaseException as error:
+                    self._error = error
+                finally:
+                    self._over = True
+        if self._error is not None:
+            raise self._error
+
+    def _task(self) -> GroupTask:
+        """Return the task that finishes the call, started on the group's thread the first time."""
+        if not self._tasks:
+            task = self._context.run(GroupTask, self._end, self._outputs, lambda _: None)
+            self._tasks.append(task)
+            if self._tasks[0] is task:
+                self._put(task, False)
+        return self._tasks[0]
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the call is over and return True.
+
+        Raises:
+            RuntimeError: The call failed, or the time is up first; the message names the call.
+        """
+        if timeout is not None and timeout > timedelta(0):
+            return self._task().wait(timeout)
+        self._end()
+        return True
+
+    def is_completed(self) -> bool:
+        """Return True if the call is over; if not, it ends without a further wait from now on."""
+        if not self._over and not self._once.locked():
+            self._task()
+        return self._over
+
+    def is_success(self) -> bool:
+        """Return True if the call is over without an error."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """Return the error of the call, or None if it has not failed."""
+        return self._error
+
+    def result(self) -> list[Any]:
+        """Return the tensors that the call writes, without a wait for it."""
+        return list(self._outputs)
+
+    def get_future(self) -> Any:
+        """Return a future of the written tensors, for Python or C++."""
+        return self._forcaller_place(self._task().get_future(), self._outputs)
+
+    def synchronize(self) -> None:
+        """Wait until the call is over, and raise its error."""
+        self.wait()
+
+
+@untraced_methods
+class FinishedWork(Work):  # type: ignore[misc]
+    """The Work of a call for which its caller has waited already: it is over from the start."""
+
+    def wait(self, _: Any = None) -> bool:
+        """Return True at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Return True."""
+        return True
+
+    def is_success(self) -> bool:
+        """Return True."""
+        return True
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+    def get_future(self) -> Any:
+        """Return a future that is already done, without tensors."""
+        future: Any = torch.futures.Future()
+        future.set_result([])
+        return future
+
+
+FINISHED = FinishedWork()
 
 
 @untraced_methods

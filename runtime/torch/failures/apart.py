@@ -16,16 +16,24 @@ from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
 
+from runtime.torch.failures.address import all_on_this_host
 from runtime.torch.threads import helping
 
-PARTS_FROM_BYTES = (
-    32 << 10
-)  # A message from this size on may arrive in parts; the kernel takes shorter ones as a whole.
+# A message from this size on may arrive in parts; the kernel takes shorter ones as a whole.
+PARTS_FROM_BYTES = 32 << 10
+# The same for loopback, whose segments hold 64 KiB and whose buffers hold 20 segments or more from the start.
+_PARTS_ON_HOST_FROM_BYTES = 128 << 10
 _TICK_S = 0.1  # Seconds between two checks whether a wait is in vain.
+_TICK = timedelta(seconds=_TICK_S)
 ABANDONED = "given up amid a message"
 
 _idle: list[_Waiter] = []
 os.register_at_fork(after_in_child=_idle.clear)
+
+
+def parts_from_bytes() -> int:
+    """Return the size in bytes from which on a message between two processes of this job may arrive in parts."""
+    return _PARTS_ON_HOST_FROM_BYTES if all_on_this_host() else PARTS_FROM_BYTES
 
 
 def wait_apart(wait: Callable[[], Any], in_vain: Callable[[], bool]) -> Any:
@@ -69,7 +77,7 @@ def wait_in_turns(work: Any, in_vain: Callable[[], bool]) -> Any:
     while True:
         start = time.monotonic()
         try:
-            return work.wait(timedelta(seconds=_TICK_S))
+            return work.wait(_TICK)
         except RuntimeError:
             if work.is_completed():
                 return work.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
@@ -39,22 +39,26 @@ class HandedOnCall(NamedTuple):
     """A call that was handed straight to the wrapped back end, and its wait; its text is built only on request.
 
     Attributes:
-        number: Number of the call.
+        number: Number of the call; None for one that is not counted.
         since: As in `Wait`.
         thread: As in `Wait`.
         describe: Builds the text from the three attributes below.
         size_bytes: Size of the message in bytes.
         kind: torch's type of the elements.
-        opts: torch's options of the call.
+        opts: torch's options of the call, or what else the text depends on.
+        peers: As in `Waiting`.
+        work: The wrapped back end's Work of a call for which nobody waits yet; None if a thread waits for it.
     """
 
-    number: int
+    number: int | None
     since: float
-    thread: int
+    thread: int | None
     describe: Callable[[int, Any, Any], str]
     size_bytes: int
     kind: Any
     opts: Any
+    peers: Collection[int] | None = None
+    work: Any = None
 
     @property
     def text(self) -> str:
@@ -64,7 +68,12 @@ class HandedOnCall(NamedTuple):
     @property
     def waiting(self) -> Waiting:
         """Return the call in the form that other calls have."""
-        return Waiting(self.text, self.number)
+        return Waiting(self.text, self.number, self.peers)
+
+    @property
+    def wait(self) -> Wait:
+        """Return the wait in the form that other waits have."""
+        return Wait(self.waiting, self.since, self.thread)
 
 
 class Calls:
@@ -73,14 +82,16 @@ class Calls:
     Attributes:
         numbers: Iterator over the numbers of future calls.
         last_number: Number of the last call.
-        handed_on: By number, calls that were handed on and whose wait is not over.
-        recent: The last calls that were handed on. Both attributes hold plain tuples in the form of `HandedOnCall`,
-            since every call writes them.
+        handed_on: By number, calls that were handed on and are not over.
+        messages: By thread, single messages that were handed on and for which the thread waits.
+        recent: The last calls that were handed on. These three attributes hold plain tuples or lists in the form of
+            `HandedOnCall`, since every call writes them.
     """
 
     def __init__(self) -> None:
         self.numbers, self.last_number = count(1), 0
         self.handed_on: dict[int, Any] = {}
+        self.messages: dict[int, Any] = {}
         self.recent: deque[Any] = deque(maxlen=_MOST_RECENT)
         self._last: dict[int, Waiting] = {}  # By number modulo MOST_TEXTS.
         self._open: dict[int, Waiting] = {}
@@ -135,7 +146,8 @@ class Calls:
         """Return the waits that are not over, and forget those that have completed by themselves."""
         for key in [key for key in self._waits if getattr(key, "is_completed", bool)()]:
             self.end_wait(key, closes=True)
-        return [*self._waits.values(), *self._handed_on_waits()]
+        messages = [HandedOnCall(*entry).wait for entry in list(self.messages.values())]
+        return [*self._waits.values(), *messages, *self._handed_on_waits()]
 
     def held(self) -> tuple[dict[int | None, str], set[int], float]:
         """Return the texts of open calls by number, the threads that wait without a limit, and the first wait's start.
@@ -149,11 +161,18 @@ class Calls:
         return texts, threads, min((wait.since for wait in waits), default=math.inf)
 
     def _handed_on_waits(self) -> list[Wait]:
-        """Return the waits of calls that were handed on, as the same object for as long as a wait lasts."""
-        open_calls = [HandedOnCall(*entry) for entry in list(self.handed_on.values())]
-        known_waits = self._waits_of_handed_on
-        self._waits_of_handed_on = {
-            call.number: known_waits.get(call.number) or Wait(call.waiting, call.since, call.thread)
-            for call in open_calls
-        }
-        return list(self._waits_of_handed_on.values())
+        """Return the waits of calls that were handed on, as the same object for as long as a wait lasts.
+
+        Calls that are over, and for which nobody has waited, are forgotten.
+        """
+        waits = {}
+        for number, entry in list(self.handed_on.items()):
+            call = HandedOnCall(*entry)
+            if call.work is not None and call.work.is_completed():
+                if self.handed_on.get(number) is entry:  # Otherwise a thread has begun to wait for it meanwhile.
+                    self.handed_on.pop(number, None)
+                continue
+            waits[number] = self._waits_of_handed_on.get(number) or call.wait
+            waits[number].thread = call.thread
+        self._waits_of_handed_on = waits
+        return list(waits.values())

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from runtime.torch.failures.apart import wait_apart
+from runtime.torch.failures.apart import parts_from_bytes, wait_apart
 from runtime.torch.failures.calls import Calls, Wait
 from runtime.torch.failures.causes import FAILED, Cause, Gone, Waiting, find_cause
 from runtime.torch.failures.compare import different_calls
@@ -73,6 +73,8 @@ class FailureWatch(Members):
         calls: The calls that all ranks make.
         awaited_texts: By the number of a call, the place that told of its wait in it, and the text of that call.
         cause: Cause of the group's failure, or None.
+        is_alert: Whether a rank has left, told of its wait or failed lately, so that each call must be examined.
+        parts_from_bytes: Size in bytes from which on a message may arrive in parts.
     """
 
     def __init__(
@@ -101,11 +103,13 @@ class FailureWatch(Members):
         self._change = threading.Condition()
         self._asking = threading.Lock()
         self.calls = Calls()
+        self.parts_from_bytes = parts_from_bytes()
         self.awaited_texts: dict[int, tuple[int, str]] = {}
         self._heard: dict[int, int] = {}  # By place, the number of the last call whose wait it reported.
         self._gave_up: set[int] = set()  # Places that gave up.
         self._question = ""
         self.cause: Cause | None = None
+        self.is_alert = False
         self._has_told_cause = False
         self._woken, self._leaves_at = False, math.inf
 
@@ -188,6 +192,7 @@ class FailureWatch(Members):
             waiting = self.calls.issue(text)
             assert waiting.number is not None
             place, other_text = self.awaited_texts.pop(waiting.number, (self.me, text))
+            self.is_alert = bool(self.awaited_texts or self.departures or self.cause)
         if other_text != text:
             self._differ(waiting.number, place, other_text)
         return waiting
@@ -366,7 +371,7 @@ class FailureWatch(Members):
     def _give_up(self, cause: Cause) -> None:
         """Set the cause of the group's failure, if there is none yet, and wake all that wait for it."""
         with self._change:
-            self.cause = self.cause or cause
+            self.cause, self.is_alert = self.cause or cause, True
             self._change.notify_all()
 
     def _tell_cause(self) -> None:
@@ -458,6 +463,7 @@ class FailureWatch(Members):
         place = self.names.index(name)
         is_different = False
         with self._change:
+            self.is_alert |= "answer" not in message  # A call that reads it too early is found out by `look`.
             if "left" in message:
                 calls_made, first_open = message["counts"]
                 self.departures[place] = Gone(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,6 +17,11 @@ Tensor: TypeAlias = Any  # torch.Tensor; types are also checked without torch.
 Started = tuple[Any, Tensor, int]  # A message that has started: what waits for it, its values, and the peer.
 FIRST_TAG = 1 << 30  # Schedules use the tags from here on, callers those below.
 MAX_CHANNELS = 1 << 15
+
+
+def call_tag(number: int | None, text: str) -> int:
+    """Return the tag of the messages of a call of all ranks, from its number and its text; see `Transport.tag`."""
+    return FIRST_TAG | (zlib.crc32(f"{number} {text}".encode()) & 0x7FFF) << 15
 
 
 @dataclass
@@ -90,7 +96,7 @@ class Transport:
         try:
             return call([values], peer, self.tag + channel), values, peer
         except RuntimeError as error:
-            raise self._lost(peer, "reaches", error) from error
+            raise self.loss(peer, "reaches", error) from error
 
     def finish(self, message: Started, word: str = "waits for") -> Tensor:
         """Wait for a message that was started, and return its tensor; add the seconds to `wait_seconds`.
@@ -107,12 +113,12 @@ class Transport:
         try:
             work.wait() if self.timeout is None else work.wait(self.timeout)
         except RuntimeError as error:
-            raise self._lost(peer, word, error) from error
+            raise self.loss(peer, word, error) from error
         finally:
             self.wait_seconds[peer] = self.wait_seconds.get(peer, 0.0) + time.perf_counter() - start
         return values
 
-    def _lost(self, peer: int, word: str, error: RuntimeError) -> MessageLost:
+    def loss(self, peer: int, word: str, error: RuntimeError) -> MessageLost:
         """Return the error of a message that did not come, with the verb `word` between the names of both ranks."""
         ranks_text = f"rank {self.ranks[self.rank]} {word} rank {self.ranks[peer]}"
         return MessageLost(f"{self.call}: {ranks_text} in vain: {error_text(error)}", peer)

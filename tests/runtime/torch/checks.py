@@ -48,7 +48,8 @@ MORE: dict[str, Check] = {f"{name} auto": _within("auto", check) for name, check
 MORE["like gloo synth"] = _within("synth", like_gloo)  # Left to Gloo, the check would compare Gloo with itself.
 MORE |= {f"{name} synth": _within("synth", check) for name, check in TRAINING.items()}
 MORE |= {
-    f"{name} auto": _within("auto", TRAINING[name]) for name in ("ddp", "ddp compiled", "ddp built-in hooks", "fsdp2")
+    f"{name} auto": _within("auto", TRAINING[name])
+    for name in ("ddp", "ddp compiled", "ddp built-in hooks", "ddp fused", "fsdp2")
 }
 MORE["large synth"] = large
 MORE["absent"] = absent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from functools import partial
 from typing import Any
 
@@ -193,6 +194,55 @@ def negated() -> None:
     same(own, torch.cat([tensor[2 * me : 2 * me + 2] for tensor in every]))
 
 
+def coalesced_as_one_by_one() -> None:
+    """Check coalesced calls of many sizes, types and reductions, which one rank has in another layout."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    sizes = [1, 7, 30, 128, 1000]
+    for kind in (torch.float32, torch.bfloat16, torch.int64):
+        for op in ("sum", "max", "avg") if kind.is_floating_point else ("sum", "min"):
+            every = [[values(r, n * size, kind, salt=size) for size in sizes] for r in range(n)]
+            for with_gaps in (False, me == 1):
+                own = [tensor.clone() for tensor in every[me]]
+                if with_gaps:
+                    own[2] = torch.stack([own[2], own[2]], 1)[:, 0]
+                reduced, gathered = list(own), [torch.zeros(n * n * size, dtype=kind) for size in sizes]
+                scattered = [torch.zeros(size, dtype=kind) for size in sizes]
+                with dist._coalescing_manager():
+                    for out, tensor in zip(gathered, own, strict=True):
+                        dist.all_gather_into_tensor(out, tensor)
+                with dist._coalescing_manager(async_ops=op == "max") as manager:
+                    for out, tensor in zip(scattered, own, strict=True):
+                        dist.reduce_scatter_tensor(out, tensor, OPS[op])
+                manager.wait()
+                with dist._coalescing_manager(async_ops=op == "max") as manager:
+                    for tensor in reduced:
+                        dist.all_reduce(tensor, OPS[op])
+                manager.wait()
+                for k, _ in enumerate(sizes):
+                    total = folded([every[r][k] for r in range(n)], op)
+                    same(gathered[k], torch.cat([every[r][k] for r in range(n)]))
+                    same(scattered[k], total.chunk(n)[me])
+                    same(reduced[k], total)
+
+
+def barriers_of_all_kinds() -> None:
+    """Check that ranks may make a barrier with other options, and amid own tasks, which it waits for on all ranks."""
+    me = dist.get_rank()
+    for k in range(12):
+        tensor = torch.ones(50_000)
+        if k % 3 == 0:
+            with ours.using("synth"):
+                work = dist.all_reduce(tensor, async_op=True)
+        barrier = dist.barrier(async_op=True) if (k + me) % 2 else dist.barrier()
+        if barrier is not None:
+            while k % 4 == 0 and not barrier.is_completed():
+                time.sleep(1e-3)
+            barrier.wait()
+        if k % 3 == 0:
+            assert work.is_completed()
+            work.wait()
+
+
 def coalesced() -> None:
     me, n = dist.get_rank(), dist.get_world_size()
     tensors = [values(me, 10 + k) for k in range(3)]
@@ -350,5 +400,7 @@ COLLECTIVES = {
     "subgroups": subgroups,
     "negated": negated,
     "coalesced": coalesced,
+    "coalesced as one by one": coalesced_as_one_by_one,
+    "barriers of all kinds": barriers_of_all_kinds,
     "refusals": refusals,
 }

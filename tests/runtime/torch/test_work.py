@@ -17,10 +17,12 @@ if find_spec("torch") is None:
 
 import torch
 
-from runtime.torch.c10d.work import TaskWork, WrappedWork
-from runtime.torch.failures.causes import Waiting
+from runtime.torch.c10d.work import DeferredWork, HandedOnWork, TaskWork, WrappedWork
+from runtime.torch.counters import Counters
+from runtime.torch.failures.causes import Cause, Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.tasks import GroupTask, TaskThread
+from tests.hang import HANG_S
 
 
 def task(function: Callable[[], object]) -> GroupTask:
@@ -184,3 +186,103 @@ def test_cpp_gets_lists_of_tensors_and_sees_errors(thread: TaskThread) -> None:
         assert (
             future is not work.get_future() is work.get_future()
         )  # It is Python's future, whose callbacks run in the order of tasks.
+
+
+def test_a_deferred_call_ends_once_on_the_thread_that_waits(thread: TaskThread) -> None:
+    ended_on: list[int] = []
+    work = DeferredWork(lambda: ended_on.append(threading.get_ident()), [], thread.put)
+    assert ended_on == []
+    assert work.wait()
+    assert (work.is_completed(), work.is_success(), work.wait()) == (True, True, True)
+    assert ended_on == [threading.get_ident()]
+
+
+def test_a_deferred_call_ends_by_itself_once_somebody_asks(thread: TaskThread) -> None:
+    tensor = torch.zeros(2)
+    for ask in (lambda work: work.is_completed(), lambda work: work.get_future().wait()):
+        ended = threading.Event()
+        work = DeferredWork(ended.set, [tensor], thread.put)
+        ask(work)
+        assert ended.wait(HANG_S)
+        assert work.get_future().wait()[0] is tensor
+
+
+def test_a_deferred_call_keeps_its_error_for_all(thread: TaskThread) -> None:
+    def fails() -> None:
+        raise RuntimeError("lost: rank 3")
+
+    work = DeferredWork(fails, [], thread.put)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="lost: rank 3"):
+            work.wait()
+    with pytest.raises(RuntimeError, match="lost: rank 3"):
+        work.get_future().wait()
+    assert not work.is_success()
+
+
+def test_a_task_that_waits_for_one_that_it_adds_runs_it(thread: TaskThread) -> None:
+    order: list[str] = []
+
+    def outer() -> None:
+        inner = task(lambda: order.append("inner"))
+        thread.put(inner, True)
+        inner.wait()
+        order.append("outer")
+
+    outer_task = task(outer)
+    thread.put(outer_task, False)
+    outer_task.wait(timedelta(seconds=HANG_S))
+    assert order == ["inner", "outer"]
+
+
+class Handed:
+    """A work of Gloo's, which may fail."""
+
+    def __init__(self, error: str = "") -> None:
+        self.error = error
+
+    def wait(self, _: timedelta | None = None) -> bool:
+        if self.error:
+            raise RuntimeError(self.error)
+        return True
+
+
+def handed_on(inner: Handed, watch: FailureWatch) -> HandedOnWork:
+    """Return the work of call 1."""
+    work = HandedOnWork()
+    entry = [
+        1,
+        0.0,
+        None,
+        lambda size, kind, opts: f"{opts}, {size} bytes of {kind}",
+        4,
+        "int32",
+        "reduce",
+        None,
+        inner,
+    ]
+    watch.calls.handed_on[1] = entry
+    tally = Counters().tally("reduce", "gloo")
+    tally.start(4)
+    work.made = inner, entry, watch, tally, (), None, None, False
+    return work
+
+
+def test_a_call_that_was_handed_on_is_counted_and_closed_when_it_is_over() -> None:
+    for timeout in (None, timedelta(seconds=1)):
+        watch = FailureWatch(0, (0, 1))
+        work = handed_on(Handed(), watch)
+        assert watch.calls.is_open(1)
+        assert work.wait(timeout)
+        assert not watch.calls.is_open(1)
+        (sizes,) = work.made[3].add_up().classes.values()
+        assert sizes.calls == 1
+
+
+def test_the_error_of_a_call_that_was_handed_on_names_the_call() -> None:
+    watch = FailureWatch(0, (0, 1))
+    watch.cause = Cause("lost: rank 1")
+    work = handed_on(Handed("Connection closed by peer"), watch)
+    with pytest.raises(RuntimeError, match="reduce, 4 bytes of int32: Connection closed by peer"):
+        work.wait()
+    assert not watch.calls.is_open(1)

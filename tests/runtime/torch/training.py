@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from runtime.torch.c10d.fusion import FusionState, fuse_hook
+
 Trained = tuple[Any, Any]  # Model and optimizer.
 
 
@@ -47,6 +49,22 @@ def compiled(group: Any) -> Trained:
     inner.register_buffer("seen", torch.zeros(3))
     whole = torch.compile(DistributedDataParallel(inner, process_group=group), backend="aot_eager")
     return whole, torch.optim.Adam(whole.parameters(), lr=0.01)
+
+
+def fused() -> None:
+    """Check the hook that sends several buckets in one call, against the gradients of plain DDP."""
+    me = dist.get_rank()
+    gradients = []
+    for most_bytes in (None, 1, 10_000, 1 << 30):
+        model = DistributedDataParallel(_plain(), bucket_cap_mb=0.005)
+        if most_bytes is not None:
+            model.register_comm_hook(FusionState(most_bytes=most_bytes), fuse_hook)
+        for _ in range(2):  # DDP makes other buckets after the first step.
+            model.zero_grad()
+            model(torch.linspace(0, 1 + me, 80).view(4, 20)).square().sum().backward()
+        gradients.append(torch.cat([parameter.grad.view(-1) for parameter in model.parameters()]))
+    assert all(torch.allclose(gradient, gradients[0], rtol=1e-4) for gradient in gradients[1:])
+    assert gradients[0].abs().max() > 0
 
 
 def hooks() -> None:
@@ -143,6 +161,7 @@ TRAINING = {
     "ddp unused parameters": partial(_trains, parts_unused),
     "ddp compiled": partial(_trains, compiled),
     "ddp built-in hooks": hooks,
+    "ddp fused": fused,
     "zero": partial(_trains, optimizer_sharded),
     "fsdp2": partial(_trains, model_sharded),
     "fsdp1": partial(_trains, model_sharded_flat),

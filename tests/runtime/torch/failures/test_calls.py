@@ -61,6 +61,36 @@ def test_a_lasting_wait_is_one_object() -> None:
     assert [wait.waiting.number for wait in calls.waits()] == [second_number]
 
 
+class Started:
+    """A work of the wrapped back end."""
+
+    def __init__(self) -> None:
+        self.over = False
+
+    def is_completed(self) -> bool:
+        return self.over
+
+
+def test_a_call_that_nobody_waits_for_is_forgotten_when_it_is_over() -> None:
+    calls, works = Calls(), [Started(), Started()]
+    for work in works:
+        number = passed(calls)
+        calls.handed_on[number] = [*calls.handed_on[number][:2], None, *calls.handed_on[number][3:], None, work]
+    assert [wait.thread for wait in calls.waits()] == [None, None]
+    works[0].over = works[1].over = True
+    calls.handed_on[2][2], calls.handed_on[2][8] = 7, None  # A thread waits for it now.
+    assert [(wait.waiting.number, wait.thread) for wait in calls.waits()] == [(2, 7)]
+    assert (calls.is_open(1), calls.first_open()) == (False, 2)
+
+
+def test_a_wait_for_a_message_needs_only_its_peer_and_has_no_number() -> None:
+    calls = Calls()
+    calls.messages[7] = [None, 5.0, 7, describe, 4, "int32", "send", (1,), None]
+    (wait,) = calls.waits()
+    assert (wait.waiting.number, wait.waiting.peers, wait.thread) == (None, (1,), 7)
+    assert calls.first_open() == 1
+
+
 def test_texts_are_kept_only_of_the_latest_calls() -> None:
     calls = Calls()
     for at in range(3 * MOST_TEXTS):
