@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -92,8 +93,8 @@ class Group(Watched):
         self._shorten("all_to_all_single", self._exchange())
         self._shorten("allgather", self._lists("all_gather", 0))
         self._shorten("reduce_scatter", self._lists("reduce_scatter", 1))
-        self._shorten("gather", straight.gather)
-        self._shorten("scatter", straight.scatter)
+        self._shorten("gather", self._rooted("gather"))
+        self._shorten("scatter", self._rooted("scatter"))
         self._shorten("barrier", straight.barrier)
         self._shorten("allreduce_coalesced", self._all_reduces)
         self._shorten("all_gather_single_coalesced", self._fused("all_gather_into_tensor", self._n, 1))
@@ -192,6 +193,66 @@ class Group(Watched):
                             return work
                 given = [value for value in (inputs, opts) if value is not None]
                 return full(outputs, *given, *more, **named)
+
+            return call
+
+        return build
+
+    def _rooted(self, operation: str) -> Build:
+        """Return what builds the function for gathers or scatters with options, which are all-to-alls on Gloo."""
+        n, me, hand_over = self._n, self._me, self._dispatch.exchanged[operation].call
+        options, gathers, follow = OPERATIONS[operation].options, operation == "gather", self._dispatch.follow
+        nothing = [0] * n
+
+        def build(full: Method) -> Method:
+            """Return the function, which leaves other calls to the full method."""
+
+            def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
+                """Make a call and return torch's Work."""
+                given = [value for value in (inputs, opts) if value is not None]
+                (own, lists) = (inputs, outputs) if gathers else (outputs, inputs)
+                if type(opts) is not options or type(own) is not list or len(own) != 1 or more or named:
+                    return full(outputs, *given, *more, **named)
+                block, root = own[0], opts.rootRank
+                size = block.numel()
+                if root != me:
+                    if not 0 <= root < n or not block.is_contiguous():
+                        return full(outputs, *given)
+                    flat_block, empty, sizes = block.view(-1), block.new_empty(0), nothing.copy()
+                    sizes[root] = size
+                    arguments = (empty, flat_block, nothing, sizes) if gathers else (flat_block, empty, sizes, nothing)
+                    work = hand_over(own, n, () if gathers else own, opts, arguments)
+                    return full(outputs, *given) if work is None else work
+                blocks = lists[0] if len(lists) == 1 else []
+                tensors = [block, *blocks]
+                sizes, own_size = [tensor.numel() for tensor in blocks], nothing.copy()
+                own_size[me] = size
+                if (
+                    len(blocks) != n
+                    or sizes[me] != size
+                    or not all(t.dtype is block.dtype and t.is_cpu and t.is_contiguous() for t in tensors)
+                ):
+                    return full(outputs, *given)
+                if not gathers:
+                    with torch.no_grad():
+                        tensor = torch.cat([part.view(-1) for part in blocks])
+                    work = hand_over(tensors, n, own, opts, (block.view(-1), tensor, own_size, sizes))
+                    return full(outputs, *given) if work is None else work
+                received = block.new_empty(sum(sizes))
+                work = hand_over(tensors, n, (), opts, (received, block.view(-1), sizes, own_size))
+                if work is None:
+                    return full(outputs, *given)
+
+                def unpack() -> None:
+                    """Write the received blocks into the outputs."""
+                    targets = [part.data.view(-1) for part in blocks]  # Autograd does not see these writes.
+                    torch._foreach_copy_(targets, torch.split_with_sizes(received, sizes))
+
+                if work is not FINISHED:
+                    return follow(work, unpack, blocks)
+                with torch.inference_mode() if any(part.is_inference() for part in blocks) else nullcontext():
+                    unpack()
+                return work
 
             return call
 

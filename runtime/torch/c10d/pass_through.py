@@ -61,7 +61,14 @@ class PassThrough:
         call: Makes a call and returns torch's Work, or None if the call must be examined more closely; see `_build`.
     """
 
-    def __init__(self, core: Core, wrapped: Any, operation: TorchOperation, describe: Describe) -> None:
+    def __init__(
+        self,
+        core: Core,
+        wrapped: Any,
+        operation: TorchOperation,
+        describe: Describe,
+        method: Callable[..., Any] | None = None,
+    ) -> None:
         """Build the function that makes the calls of an operation.
 
         Args:
@@ -69,10 +76,11 @@ class PassThrough:
             wrapped: The wrapped back end.
             operation: The operation whose calls are made.
             describe: Gives the text of a call for errors, from the operation, its bytes, their type and its options.
+            method: Makes a call; None for the wrapped back end's method of the operation's name.
         """
         self._core, self._operation, self._describe, self._backend = core, operation, describe, wrapped.name()
         self._ranges: dict[_Key, list[tuple[int, str | None]]] = {}
-        self._method = getattr(wrapped, operation.method)
+        self._method = method or getattr(wrapped, operation.method)
         self.call = self._build()
 
     # It is longer than other functions, because a call of a few bytes must call no further functions (see above).
