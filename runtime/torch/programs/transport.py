@@ -96,7 +96,7 @@ class Transport:
         try:
             return call([values], peer, self.tag + channel), values, peer
         except RuntimeError as error:
-            raise self.loss(peer, "reaches", error) from error
+            raise self._lost(peer, "reaches", error) from error
 
     def finish(self, message: Started, word: str = "waits for") -> Tensor:
         """Wait for a message that was started, and return its tensor; add the seconds to `wait_seconds`.
@@ -113,12 +113,12 @@ class Transport:
         try:
             work.wait() if self.timeout is None else work.wait(self.timeout)
         except RuntimeError as error:
-            raise self.loss(peer, word, error) from error
+            raise self._lost(peer, word, error) from error
         finally:
             self.wait_seconds[peer] = self.wait_seconds.get(peer, 0.0) + time.perf_counter() - start
         return values
 
-    def loss(self, peer: int, word: str, error: RuntimeError) -> MessageLost:
+    def _lost(self, peer: int, word: str, error: RuntimeError) -> MessageLost:
         """Return the error of a message that did not come, with the verb `word` between the names of both ranks."""
         ranks_text = f"rank {self.ranks[self.rank]} {word} rank {self.ranks[peer]}"
         return MessageLost(f"{self.call}: {ranks_text} in vain: {error_text(error)}", peer)
