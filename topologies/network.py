@@ -237,7 +237,7 @@ def network(topology: Topology, ranks: Sequence[int], members: int | None = None
     return net
 
 
-_MOST_PATHS = 2 * MAX_LINKS  # Paths through switches, of which each takes half a KiB while the network is built.
+_MOST_LISTED = 2 * MAX_LINKS  # Paths through switches, of which each takes half a KiB while the network is built.
 # The networks that somebody holds, by topology and (ranks, members, paths); one takes half a second or more.
 _in_use: WeakKeyDictionary[Topology, WeakValueDictionary[tuple[bytes, int, Paths], Network]] = WeakKeyDictionary()
 
@@ -274,10 +274,10 @@ def _built(topology: Topology, group: Ints, members: int | None, paths: Paths) -
                 len(group), np.append(src[0], port_rank[port]), np.append(dst[0], column)
             )
             reach = fewer if is_partial else reach
-        if not is_partial and count > _MOST_PATHS:
+        if not is_partial and count > _MOST_LISTED:
             raise InputError(
                 f"topology {topology.name!r}: switches join {count} pairs of {len(group)} ranks; it must be at most"
-                f" {_MOST_PATHS}, among a group of fewer ranks"
+                f" {_MOST_LISTED}, among a group of fewer ranks"
             )
         port, column = np.nonzero(reach)
         switch = phys_dst[ports[port]] - n
