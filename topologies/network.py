@@ -233,7 +233,9 @@ def network(topology: Topology, ranks: Sequence[int], members: int | None = None
     networks = _in_use.setdefault(topology, WeakValueDictionary())
     net = networks.get(key)
     if net is None:
-        net = networks[key] = _built(topology, group, members, paths)
+        net = _built(topology, group, members, paths)
+        for same in [paths] if net.switch_graph is not None else Paths:
+            networks[*key[:2], same] = net
     return net
 
 
@@ -293,7 +295,8 @@ def _built(topology: Topology, group: Ints, members: int | None, paths: Paths) -
     all_src, all_dst, all_first = np.concatenate(src), np.concatenate(dst), np.concatenate(first)
     order = np.lexsort((all_first, all_dst, all_src))
     if is_partial:
-        order = order[_undominated(topology, all_src[order], all_dst[order], crossed[order])]
+        is_kept = _undominated(topology, all_src[order], all_dst[order], crossed[order])
+        order = order[is_kept | (all_first[order] < 0)]  # Only paths through switches are in the graph.
     return _assembled(topology, group, all_src[order], all_dst[order], crossed[order], group[:members], is_partial)
 
 

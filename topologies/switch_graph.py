@@ -61,6 +61,11 @@ class SwitchGraph:
     uses_ptr: Ints
     uses_idx: Ints
 
+    @property
+    def columns(self) -> tuple[Ints | Floats, ...]:
+        """Return all columns, by which graphs of as many ranks differ."""
+        return self.src, self.dst, self.alpha_us, self.uses_ptr, self.uses_idx
+
     def using(self, resources: Bools) -> Bools:
         """Return which edges use a flagged resource: bool (edges,); `resources` are flags (nresources,)."""
         return segment_sums(resources[self.uses_idx], self.uses_ptr) > 0

@@ -32,7 +32,7 @@ from emit.mscclpp.images import whole_plan
 from emit.mscclpp.memory import memory_of
 from emit.mscclpp.plan import IN_SWITCH, ExecutionPlan, PlanGpu
 from emit.mscclpp.structure import ensure_executable
-from emit.timing.links import MessageLinks, assign_links
+from emit.timing.links import MessageLinks, assign_links, program_network
 from emit.timing.timed import TimedProgram, TimedSteps
 from synth.engines.switch import SwitchTuning
 from synth.model.collective import Floats, Ints
@@ -40,8 +40,7 @@ from synth.model.deadline import checking_deadline
 from topologies.arrays import pointers
 from topologies.costs import ANY
 from topologies.errors import InputError
-from topologies.network import Network, network
-from topologies.switch_graph import Paths
+from topologies.network import Network
 from topologies.symmetry.translations import are_kept, quotient_network
 from topologies.topology import Topology
 
@@ -94,7 +93,7 @@ class PlanPredictor(TimedProgram):
         weight = np.ones(len(plan.gpus)) if weight is None else weight
         net, flag_us = self.network, self.network.alpha_us
         if self._costed.protocol and not plan.packets:
-            flag_us = network(replace(self._costed, protocol=ANY), self.group, paths=Paths.NODES).alpha_us
+            flag_us = program_network(replace(self._costed, protocol=ANY), self.group).alpha_us
         if plan.translations:  # A message does to the orbit of a resource what all its images do to the resource.
             net = quotient_network(net, plan.translations)
         self._take_steps(steps.timed(net, self._costed, weight, flag_us), FREE_SLOTS)

@@ -10,7 +10,8 @@ import numpy as np
 from synth.model.collective import Floats, Ints
 from topologies.costed import protocol_costs
 from topologies.errors import InputError
-from topologies.network import Network
+from topologies.network import Network, network
+from topologies.switch_graph import Paths
 from topologies.topology import Topology
 
 _ROUNDING = 1e-9
@@ -37,6 +38,24 @@ class MessageLinks(NamedTuple):
 def links_of(net: Network) -> MessageLinks:
     """Return the links of a network, without its hyperlinks; a link takes of its limits the rate that it moves."""
     return MessageLinks(net.alpha_us.copy(), net.bandwidth_gbs, np.ones(net.nlinks), net.gap_us, net.uses_and_links())
+
+
+def program_network(topology: Topology, group: Sequence[int]) -> Network:
+    """Return the network of a program's ranks, with all paths through switches as links unless these are too many.
+
+    A program may send along paths that no search uses.
+
+    Args:
+        topology: The topology under the program's protocol.
+        group: Topology rank of each rank of the program, as `place_ranks` returns them.
+
+    Raises:
+        InputError: Switches join too many pairs of ranks, and levels name no paths to do with.
+    """
+    try:
+        return network(topology, group)
+    except InputError:
+        return network(topology, group, paths=Paths.NODES)
 
 
 def place_ranks(n: int, topology: Topology, group: Sequence[int] | None) -> tuple[int, ...]:

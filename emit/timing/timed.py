@@ -13,14 +13,13 @@ from emit.check.order import report_stopped, run
 from emit.columns import Columns
 from emit.findings import Findings
 from emit.timing.clock import COMPILED_FROM, MOST_TURNS, ProgramClock
-from emit.timing.links import MessageLinks, block_rates, place_ranks
+from emit.timing.links import MessageLinks, block_rates, place_ranks, program_network
 from emit.timing.slices import Passes, passes
 from synth.model.collective import Floats, Ints
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.costed import with_protocol
 from topologies.errors import InputError
-from topologies.network import Network, network
-from topologies.switch_graph import Paths
+from topologies.network import Network
 from topologies.topology import Topology
 
 
@@ -64,7 +63,7 @@ class TimedProgram(ABC):
         self.topology = topology
         self._costed = with_protocol(topology, protocol)
         self.group = place_ranks(nranks, self._costed, group)
-        self.network: Network = network(self._costed, self.group, paths=Paths.NODES)
+        self.network: Network = program_network(self._costed, self.group)
 
     def _take_steps(self, steps: TimedSteps, slots: int, compiled_from: int = COMPILED_FROM) -> None:
         """Prepare steps for timing: set `columns` and what a run needs, and drop clocks of earlier steps.

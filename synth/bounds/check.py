@@ -34,7 +34,8 @@ def recompute(problem: Problem, claim: Witness) -> Limit:
 
     Raises:
         BadWitness: The witness proves nothing: its protocol is none of the problem's, its ranks or resources do not
-            exist or do not do what they must, or its kind says nothing about a quotient problem.
+            exist or do not do what they must, or its kind says nothing about a quotient problem or a network whose
+            links are only some paths.
     """
     if claim.protocol and claim.protocol not in problem.protocols:
         names = " or ".join(problem.protocols) or "none"

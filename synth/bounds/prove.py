@@ -284,8 +284,8 @@ def _witnesses(
 def _look(search: BoundSearch, cost: BoundCost) -> None:
     """Add the witnesses that the searches of one cost find to `search.witnesses`, with what they prove.
 
-    Kinds that say nothing about such a problem are left out. A search that fails by a defect adds nothing
-    further where defects are collected (`contained`).
+    Kinds that say nothing about a quotient problem, or about a network whose links are only some paths, are left out
+    for one. A search that fails by a defect adds nothing further where defects are collected (`contained`).
 
     Raises:
         TimeUp: The time of the work around is over.

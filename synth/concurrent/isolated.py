@@ -71,7 +71,8 @@ def problem_digest(problem: Problem, size_bytes: float) -> bytes:
     net, collective = problem.network, problem.collective
     digest = hashlib.sha256(repr((collective.name, collective.chunks, net.nranks, float(size_bytes))).encode())
     for column in (
-        net.src, net.dst, net.alpha_us, net.bandwidth_gbs, net.uses_ptr, net.uses_idx, net.capacity_gbs,
+        net.src, net.dst, net.alpha_us, net.bandwidth_gbs, net.gap_us, net.uses_ptr, net.uses_idx, net.capacity_gbs,
+        *(() if net.switch_graph is None else net.switch_graph.columns),
         collective.reduces, collective.fraction, collective.pre, collective.post,
     ):  # fmt: skip
         digest.update(str(column.shape).encode())

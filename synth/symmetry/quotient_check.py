@@ -58,8 +58,13 @@ def _check_networks(problem: Problem, net: Network) -> None:
     for name in (*columns, "uses_ptr", "uses_idx", "capacity_gbs"):
         if not np.array_equal(getattr(real, name), getattr(net, name)):
             raise _refused(f"its network is not that of {problem.topology.name} ({name} differs)")
-    if (real.switch_graph is None) != (net.switch_graph is None):
-        raise _refused("its network does not state whether its links are all paths through switches")
+    for stated in (net, problem.network):
+        if (real.switch_graph is None) != (stated.switch_graph is None):
+            raise _refused("its network does not state whether its links are all paths through switches")
+    if real.switch_graph is not None and net.switch_graph is not None:
+        for column, own in zip(real.switch_graph.columns, net.switch_graph.columns, strict=True):
+            if not np.array_equal(column, own):
+                raise _refused("its network has other paths through switches than its topology")
     for name in columns:
         if not np.array_equal(getattr(problem.network, name), getattr(net, name)):
             raise _refused(f"it has other links than the whole ({name} differs)")

@@ -160,9 +160,11 @@ class IsomorphicGroups:
         """Return how often to apply each translation to bring `source` onto `target`; None where none does.
 
         Both are problems on the finder's topology. The group's ranks must come onto each other in order, relays in any
-        order, and the collectives must be equal but for places in buffers. The result has one number for each of
-        `translations`, which may be negative.
+        order, and the collectives must be equal but for places in buffers. There is none where only some paths of a
+        network are links. The result has one number for each of `translations`, which may be negative.
         """
+        if source.network.switch_graph is not None or target.network.switch_graph is not None:
+            return None
         same = source.nranks == target.nranks and source.collective.equals(target.collective, places=False)
         if not (self.translations and same):
             return None

@@ -26,12 +26,12 @@ def few_paths() -> Iterator[None]:
 
 
 def bypassed() -> Topology:
-    """Return two nodes of two ranks: ranks at the same place share 10 GB/s, and others have 100 GB/s."""
+    """Return two nodes of two ranks: ranks at the same place share 10 GB/s, others have 100 GB/s and less latency."""
     links = "0>a 1>a 2>b 3>b 0>r 2>r 1>s 3>s 0>w 3>w 1>x 2>x"
     vertex = {str(rank): rank for rank in range(4)} | {name: 4 + i for i, name in enumerate("abrswx")}
     ends = np.array([[vertex[end] for end in link.split(">")] for link in links.split()])
     gbs = np.array([{"a": 300.0, "b": 300.0, "r": 10.0, "s": 10.0}.get(link[-1], 100.0) for link in links.split()])
-    alpha = np.full(len(ends), 0.5)
+    alpha = np.array([5.0 if link[-1] in "rs" else 0.1 for link in links.split()])
     both = np.concatenate([ends, ends[:, ::-1]])
     topology = Topology(
         "bypassed", 4, tuple("abrswx"), both[:, 0], both[:, 1], np.tile(alpha, 2), np.tile(gbs, 2)

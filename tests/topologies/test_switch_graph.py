@@ -97,6 +97,27 @@ def test_a_path_beside_the_links_is_seen() -> None:
     assert whole.nlinks == part.nlinks + 4
 
 
+def test_direct_links_stay_beside_better_paths() -> None:
+    """Check two nodes whose ranks have a switch and a slower link: the graph has no direct links, so they stay."""
+    topology = FABRICS["planes"]
+    slow = replace(
+        topology,
+        link_src=np.append(topology.link_src, [0, 1]),
+        link_dst=np.append(topology.link_dst, [1, 0]),
+        alpha_us=np.append(topology.alpha_us, [9.0, 9.0]),
+        bandwidth_gbs=np.append(topology.bandwidth_gbs, [1.0, 1.0]),
+        link_kind=np.append(topology.link_kind, topology.link_kind[:2]),
+    )
+    _, part = both_networks(slow)
+    assert {"0→1", "1→0"} <= set(part.resource_names)
+
+
+def test_small_networks_are_built_once() -> None:
+    topology = load("dgx-a100")
+    held = network(topology, range(8))
+    assert all(network(topology, range(8), paths=paths) is held for paths in Paths)
+
+
 @pytest.mark.parametrize("name", FABRICS)
 def test_ranks_of_a_larger_network(name: str) -> None:
     """Check that a smaller network has the paths among its ranks, in another order of these, and no others."""

@@ -38,9 +38,10 @@ class Cut(ResourceWitness):
         """Return (µs, µs per byte, inf): all that must leave a set of ranks shares the capacity of all links out of it.
 
         The µs are the least latency from a holder in the set to the start of any link out of it, plus the least over
-        any such link to a goal outside. It is (0, 0, inf) where nothing has to leave, or where no link leaves. With
-        `times` only late chunks count, and their latency. For quotient problems, and where links are only some of the
-        paths through switches, `times` are ignored, and the µs are the least α of the links and paths out.
+        any such link to a goal outside. It is (0, 0, inf) where nothing has to leave, where no link leaves, or where a
+        path through switches, which is no link, uses none of the resources. With `times` only late chunks count, and
+        their latency. For quotient problems, and where links are only some of the paths through switches, `times` are
+        ignored, and the µs are the least α of the links and paths out.
 
         Raises:
             BadWitness: A rank or resource does not exist, a link out of the set uses none of the resources, or there
@@ -53,6 +54,8 @@ class Cut(ResourceWitness):
         capacity = self.capacity(
             problem, net, np.minimum(segment_sums(crossed, net.pairs.ptr), 1), np.where(inside, 0, -1)
         )
+        if np.isinf(capacity) and net.switch_graph is not None:  # Other paths go past the resources.
+            return NOTHING
         alpha = net.carriers.alpha_us[row_of_entry(net.pairs.ptr)[crossed]]
         if problem.quotient is not None:  # Only the α of the crossing links counts.
             share = _whole_leaving(collective, inside)

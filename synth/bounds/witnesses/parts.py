@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from synth.bounds.witness import Limit, ResourceWitness, whole_network
+from synth.bounds.witness import NOTHING, Limit, ResourceWitness, whole_network
 from synth.model.problem import Problem
 from topologies.arrays import segment_sums
 
@@ -28,7 +28,8 @@ class Parts(ResourceWitness):
         """Return (µs, µs per byte, inf): a sum that all contributors want, in k parts, needs 2(k-1) sends between them.
 
         Take the first part that has all contributions: each other one has sent by then, and must still receive. The µs
-        are the least α of the links between parts.
+        are the least α of the links between parts. It is (0, 0, inf) where a path through switches that is no link uses
+        none of the resources.
 
         Raises:
             BadWitness: The parts are no partition of all ranks, a part has no member of the group, the collective is no
@@ -47,6 +48,8 @@ class Parts(ResourceWitness):
         # A hyperlink may serve as many parts as it has pairs between parts.
         times = segment_sums(part[net.pairs.src] != part[net.pairs.dst], net.pairs.ptr)
         capacity, nparts = self.capacity(problem, net, times, part), len(self.parts)
+        if np.isinf(capacity) and net.switch_graph is not None:  # Other paths go past the resources.
+            return NOTHING
         chunk_of_part = np.unique(collective.pre[:, 1] * nparts + part[collective.pre[:, 0]]) // nparts
         sends = 2 * (np.bincount(chunk_of_part, minlength=collective.nchunks) - 1)
         if not sends.any():

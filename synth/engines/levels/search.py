@@ -92,7 +92,8 @@ def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> 
     for size in request.sizes:
         search = _LevelsSearch(request, size, most_sends, tuning)
         for variant in variants:
-            yield from search.run(NAME, variant, variant.shapes())
+            if variant is levels or not search.is_over():
+                yield from search.run(NAME, variant, variant.shapes())
         # Programs send to many peers at once, so that all messages arrive late, and have few threadblocks for them.
         if request.most_sends and not problem.collective.kind.rooted and len(levels.members) > 2:
             for form in (DOUBLING, RING):
@@ -124,8 +125,6 @@ class _LevelsSearch:
             levels: The problem with its members by level.
             shapes: The shapes to compose, the most likely first.
         """
-        if self._is_over():
-            return
         counts = self._counts(levels)
         for shape in shapes:
             before_us, idle = np.inf, 0
@@ -139,14 +138,14 @@ class _LevelsSearch:
                     self.best_us = time_us
                     yield candidate
                 yield Progress(f"levels: {shape}, {time_us / self.request.bound.at(self.size)[0]:.3f} × the bound")
-                if self._is_over():
+                if self.is_over():
                     return
                 idle = idle + 1 if time_us > before_us * (1 - self.tuning.worth) else 0
                 before_us = min(before_us, time_us)
                 if idle > 1 or (idle and time_us > self.tuning.hopeless * self.best_us):
                     break
 
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
         """Return True if the best time is near the bound, or the deadline has passed."""
         return self.best_us <= self.enough_us or now() >= self.request.deadline
 

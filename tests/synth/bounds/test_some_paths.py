@@ -13,6 +13,7 @@ from synth.bounds.prove import prove
 from synth.bounds.witness import Witness
 from synth.bounds.witnesses.cut import Cut
 from synth.bounds.witnesses.parts import Parts
+from synth.concurrent.isolated import problem_digest
 from synth.model.problem import Problem, make_problem
 from synth.symmetry.quotient import quotient_problem
 from synth.symmetry.quotient_check import check_quotient
@@ -135,3 +136,22 @@ def test_borders_count_all_paths(fabric: str) -> None:
         part = make_problem(replace(FABRICS[fabric]), "alltoallv", sizes=sizes)
         assert part.network.switch_graph is not None
         assert borders_of(part).bound_us(sizes[None]) == pytest.approx(borders_of(whole).bound_us(sizes[None]))
+
+
+def test_problems_with_other_paths_have_other_digests() -> None:
+    """Check two groups with the same links, of which one has wide paths beside them."""
+    wide = bypassed()
+    with few_paths():
+        first = make_problem(wide, "alltoall")
+        cut_off = replace(
+            wide,
+            link_src=wide.link_src[keep := (wide.link_dst < 8) & (wide.link_src < 8)],
+            link_dst=wide.link_dst[keep],
+            alpha_us=wide.alpha_us[keep],
+            bandwidth_gbs=wide.bandwidth_gbs[keep],
+            link_kind=wide.link_kind[keep],
+        )
+        second = make_problem(cut_off, "alltoall")
+    digests = {problem_digest(problem, 1e6) for problem in (first, second)}
+    assert np.array_equal(first.network.src, second.network.src)
+    assert len(digests) == 2
