@@ -331,7 +331,10 @@ def check_types(table: Fields) -> None:
     if type(padding) not in (int, float) or not 0 <= padding < 1:
         table.fail("padding", f"is {shown(padding)}; it must be a number from 0 to below 1")
     if not _is_curve(table.values.get("curve")):
-        table.fail("curve", f"must be an array of at most {_MOST_POINTS} rows [bytes, time in µs, bound in µs]")
+        table.fail(
+            "curve",
+            f"must be an array of at most {_MOST_POINTS} rows [bytes, time in µs, bound in µs], of different bytes",
+        )
     worst = table.values.get("worst")
     if worst is not None and not (isinstance(worst, dict) and _is_point([worst.get(key) for key in _WORST])):
         table.fail("worst", f"must be an object of figures {', '.join(_WORST)}, or null")
@@ -368,13 +371,14 @@ def _check_models(table: Fields) -> None:
 def _is_curve(value: object) -> bool:
     """Return True if a value is null or a list of at most 10,000 rows [bytes, time, bound].
 
-    Bytes must be a whole number, and all three must be positive.
+    Bytes must be a whole number, different in each row, and all three must be positive.
     """
     rows = [] if value is None else value
     return (
         isinstance(rows, list)
         and len(rows) <= _MOST_POINTS
         and all(isinstance(row, list) and len(row) == 3 and _is_point(row) for row in rows)
+        and len({row[0] for row in rows}) == len(rows)
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from topologies.errors import InputError
 
+_MOST = 1 << 40  # Product of the sizes of a shape without zeros, which NumPy must be able to count.
 _MAGIC = b"\x93NUMPY"
 _HEADER = re.compile(  # As NumPy writes it.
     rb"\{'descr': '([<>|](?:f[248]|[iu][1248]))', 'fortran_order': (True|False), "
@@ -36,6 +37,6 @@ def numpy_table(data: bytes, origin: str, form: str) -> np.ndarray[Any, Any]:
         raise InputError(f"{origin}: is no .npy file of numbers, of version 1 or 2; it must be {form}")
     shape = [int(size) for size in header[3].split(b",") if size.strip()]
     dtype, content = np.dtype(header[1].decode()), data[end:]
-    if math.prod(shape) * dtype.itemsize != len(content):
+    if math.prod(shape) * dtype.itemsize != len(content) or math.prod(size or 1 for size in shape) > _MOST:
         raise InputError(f"{origin}: states {math.prod(shape)} values in {len(content)} bytes; it must be {form}")
     return np.frombuffer(content, dtype).reshape(shape, order="F" if header[2] == b"True" else "C")

@@ -9,6 +9,7 @@ import numpy as np
 
 from emit.library.entry import IndexEntry
 from synth.model.collective import Ints
+from topologies.errors import InputError
 
 
 class PaddedChoice(NamedTuple):
@@ -41,9 +42,13 @@ class PaddedFile:
         """Count the cells of the file's blocks.
 
         Raises:
-            InputError: The entry's goal is malformed.
+            InputError: The entry's goal is malformed, or it has not one size for each pair of ranks.
         """
         k, goal = entry.nranks, entry.goal()
+        if len(entry.sizes) != k * k:
+            raise InputError(
+                f"{entry.file}: sizes has {len(entry.sizes)} numbers; it must have {k * k}, one for each pair of ranks"
+            )
         self.entry, self.cells = entry, np.zeros((k, k), dtype=np.int64)
         if goal is not None:
             rank, _, _, set_of_cell = goal.required
@@ -81,7 +86,7 @@ class PaddedFile:
         if shown_bytes <= sizes[-1] or len(sizes) == 1:
             return float(np.interp(shown_bytes, sizes, times_us))
         slope = (times_us[-1] - times_us[-2]) / (sizes[-1] - sizes[-2])
-        return times_us[-1] + slope * (shown_bytes - sizes[-1])
+        return times_us[-1] + max(slope, 0.0) * (shown_bytes - sizes[-1])
 
 
 def _fullest(table: Ints) -> int:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import synth
 from emit.library.checking.check import check_library
-from emit.library.entry import INDEX
+from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import load_index
 from emit.library.selection.selector import LibraryCall, Selector
 from emit.msccl.read import read_msccl
@@ -179,3 +179,23 @@ def test_blocks_lie_side_by_side_and_arrive_in_the_order_in_which_they_left(libr
             assert [own for own, _ in sent] == list(range(len(sent)))
             assert [goal for _, goal in sent] == sorted(goal for _, goal in sent)
             assert [cell[1:] for cell in received] == sorted(cell[1:] for cell in received)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fault"),
+    [
+        ("sizes", [1, 1, 1], "sizes has 3 numbers; it must have 9, one for each pair of ranks"),
+        ("curve", [[8, 1.0, 1.0], [8, 2.0, 1.0]], "of different bytes"),
+    ],
+)
+def test_hostile_entries_are_refused_in_one_line(library: Path, field: str, value: object, fault: str) -> None:
+    row = json.loads((library / INDEX).read_text())["algorithms"][0]
+    with pytest.raises(InputError, match=fault):
+        Selector([IndexEntry.of(row | {field: value}, library)]).choose_padded(call_of(np.array(TALL) * 4096))
+
+
+def test_a_falling_curve_does_not_reach_below_its_last_point(library: Path) -> None:
+    row = json.loads((library / INDEX).read_text())["algorithms"][0]
+    entry = IndexEntry.of(row | {"curve": [[8, 9.0, 1.0], [16, 2.0, 1.0]]}, library)
+    choice = Selector([entry]).choose_padded(call_of(np.array(TALL) * 4096))
+    assert choice is None or choice.time_us == 2.0

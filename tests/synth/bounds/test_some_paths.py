@@ -17,6 +17,7 @@ from synth.concurrent.isolated import problem_digest
 from synth.model.problem import Problem, make_problem
 from synth.symmetry.quotient import quotient_problem
 from synth.symmetry.quotient_check import check_quotient
+from synth.symmetry.relabelling import IsomorphicGroups
 from tests.random_problems import TRANSLATABLE
 from tests.synth.bounds.cases import ROUND_OFF
 from tests.topologies.few_paths import bypassed, fabrics, few_paths, numbers_in
@@ -155,3 +156,13 @@ def test_problems_with_other_paths_have_other_digests() -> None:
     digests = {problem_digest(problem, 1e6) for problem in (first, second)}
     assert np.array_equal(first.network.src, second.network.src)
     assert len(digests) == 2
+
+
+def test_groups_of_such_networks_are_not_brought_onto_each_other() -> None:
+    topology = FABRICS["rails"]
+    whole = make_problem(topology, "allgather", [0, 2], range(8, 16))
+    assert IsomorphicGroups(topology).find_translation(whole, whole) is not None
+    with few_paths():
+        part = make_problem(replace(topology), "allgather", [0, 2], range(8, 16))
+        assert part.network.switch_graph is not None
+        assert IsomorphicGroups(part.topology).find_translation(part, part) is None

@@ -80,6 +80,11 @@ def test_forms_read_alike_without_what_ranks_send_to_themselves(
         ("t.npy", numpy_file(np.full((1, 2, 2), np.inf)), "it must be 0 to"),
         ("t.npy", numpy_file(np.full((1, 2, 2), 2**64 - 1, dtype=np.uint64)), "it must be 0 to"),
         ("t.npy", numpy_file(np.full((1, 2, 2), MAX_TRACE_SIZE + 1)), "it must be 0 to"),
+        (
+            "t.npy",
+            numpy_file(TRACE[:0]).replace(b"(0, 2, 2), }" + b" " * 18, b"(0, 9999999999, 9999999999), }"),
+            "states 0 values in",
+        ),
         ("t.npy", b"PK\x03\x04", "is no .npy file"),
     ],
 )
