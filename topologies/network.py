@@ -26,7 +26,7 @@ from topologies.costed import figures_of, protocol_costs
 from topologies.costs import Figures
 from topologies.errors import InputError
 from topologies.hyperlinks import Crossing, Hyperlinks, crossings, pairs_of
-from topologies.routing import follow, forwarding_tables
+from topologies.routing import Tables, follow, forwarding_tables
 from topologies.switch_graph import MOST_PATHS, Paths, SwitchGraph, listed_pairs
 from topologies.topology import MAX_LINKS, Topology
 
@@ -250,44 +250,19 @@ def _built(topology: Topology, group: Ints, members: int | None, paths: Paths) -
     Raises:
         InputError: Switches join too many pairs of ranks.
     """
-    local = index_among(topology.nranks, group)
-    n = topology.nranks
+    n, local = topology.nranks, index_among(topology.nranks, group)
     phys_src, phys_dst = topology.link_src, topology.link_dst
-
-    inside = phys_src < n
-    inside[inside] = local[phys_src[inside]] >= 0
-    direct = np.flatnonzero(inside & (phys_dst < n))
-    direct = direct[local[phys_dst[direct]] >= 0]
-    ports = np.flatnonzero(inside & (phys_dst >= n))
-
+    direct, through = _listed_paths(topology, group, paths)
     src, dst = [local[phys_src[direct]]], [local[phys_dst[direct]]]
     first, hops = [np.full(len(direct), -1, dtype=np.int64)], [[direct]]
-    is_partial = False
-    if len(ports):
-        tables = forwarding_tables(topology, group)
-        reach = tables.reach[phys_dst[ports] - n]
-        port_rank = local[phys_src[ports]]
-        reach[np.arange(len(ports)), port_rank] = False
-        count = int(reach.sum())
-        if count > MOST_PATHS and (listed := listed_pairs(topology, group, paths)) is not None:
-            fewer = reach & listed[port_rank]
-            port, column = np.nonzero(fewer)
-            is_partial = int(fewer.sum()) < count and strongly_connected(
-                len(group), np.append(src[0], port_rank[port]), np.append(dst[0], column)
-            )
-            reach = fewer if is_partial else reach
-        if not is_partial and count > _MOST_LISTED:
-            raise InputError(
-                f"topology {topology.name!r}: switches join {count} pairs of {len(group)} ranks; it must be at most"
-                f" {_MOST_LISTED}, among a group of fewer ranks"
-            )
-        port, column = np.nonzero(reach)
-        switch = phys_dst[ports[port]] - n
-        src.append(port_rank[port])
-        dst.append(column)
+    if through is not None:
+        switch = phys_dst[through.port] - n
+        src.append(local[phys_src[through.port]])
+        dst.append(through.column)
         first.append(switch)
         # Paths are spread by the rank's number in the topology, so that no route depends on the rest of the group.
-        hops.append([ports[port], *follow(tables, switch, column, group[column])])
+        hops.append([through.port, *follow(through.tables, switch, through.column, group[through.column])])
+    is_partial = through is not None and through.is_partial
     depth = max(len(h) for h in hops)
     crossed = np.concatenate(
         [np.stack(h + [np.full(len(h[0]), -1, dtype=np.int64)] * (depth - len(h)), axis=1) for h in hops]
@@ -298,6 +273,68 @@ def _built(topology: Topology, group: Ints, members: int | None, paths: Paths) -
         is_kept = _undominated(topology, all_src[order], all_dst[order], crossed[order])
         order = order[is_kept | (all_first[order] < 0)]  # Only paths through switches are in the graph.
     return _assembled(topology, group, all_src[order], all_dst[order], crossed[order], group[:members], is_partial)
+
+
+class _ThroughSwitches(NamedTuple):
+    """The paths through switches that are links.
+
+    Attributes:
+        tables: The switches' forwarding tables.
+        port: Physical link by which each path leaves its rank: int64 (paths,).
+        column: Local rank that each path reaches: int64 (paths,).
+        is_partial: Whether there are others beside them.
+    """
+
+    tables: Tables
+    port: Ints
+    column: Ints
+    is_partial: bool
+
+
+def _listed_paths(topology: Topology, group: Ints, paths: Paths) -> tuple[Ints, _ThroughSwitches | None]:
+    """Return the physical links among the checked ranks `group`, and their paths through switches; None without ports.
+
+    Raises:
+        InputError: Switches join too many pairs of ranks.
+    """
+    n, local = topology.nranks, index_among(topology.nranks, group)
+    src, dst = topology.link_src, topology.link_dst
+    inside = src < n
+    inside[inside] = local[src[inside]] >= 0
+    direct = np.flatnonzero(inside & (dst < n))
+    direct = direct[local[dst[direct]] >= 0]
+    ports = np.flatnonzero(inside & (dst >= n))
+    if not len(ports):
+        return direct, None
+    tables = forwarding_tables(topology, group)
+    reach, rank = tables.reach[dst[ports] - n], local[src[ports]]
+    reach[np.arange(len(ports)), rank] = False
+    count, is_partial = int(reach.sum()), False
+    if count > MOST_PATHS and (listed := listed_pairs(topology, group, paths)) is not None:
+        fewer = reach & listed[rank]
+        port, column = np.nonzero(fewer)
+        ends = np.append(local[src[direct]], rank[port]), np.append(local[dst[direct]], column)
+        is_partial = len(port) < count and strongly_connected(len(group), *ends)
+        reach = fewer if is_partial else reach
+    if not is_partial and count > _MOST_LISTED:
+        raise InputError(
+            f"topology {topology.name!r}: switches join {count} pairs of {len(group)} ranks; it must be at most"
+            f" {_MOST_LISTED}, among a group of fewer ranks"
+        )
+    port, column = np.nonzero(reach)
+    return direct, _ThroughSwitches(tables, ports[port], column, is_partial)
+
+
+def count_partial_paths(topology: Topology, ranks: Sequence[int], paths: Paths) -> int | None:
+    """Return how many paths through switches would be links; None where all of them would be.
+
+    It takes a byte for each port and rank, and a few for each pair of ranks.
+
+    Raises:
+        InputError: The ranks are no group, or switches join too many pairs of them.
+    """
+    through = _listed_paths(topology, _checked(topology, ranks), paths)[1]
+    return len(through.port) if through is not None and through.is_partial else None
 
 
 def _undominated(topology: Topology, src: Ints, dst: Ints, crossed: Ints) -> Bools:

@@ -24,6 +24,8 @@ from topologies.arrays import components, flags_of
 from topologies.costed import with_costs, with_protocol, without_costs
 from topologies.costs import ANY
 from topologies.errors import InputError, QuotientRefused
+from topologies.network import count_partial_paths
+from topologies.switch_graph import MOST_PATHS, Paths
 from topologies.symmetry.translations import Translations, representatives
 from topologies.text.fields import Fields, shown
 from topologies.text.reader import from_toml
@@ -202,8 +204,8 @@ def _check_weight(
             entries = max(1, k // math.prod(extent for _, extent in translations)) * k * max(1, _share(name, k, chunks))
     elif "sizes" in table.values:  # They are compared with those of the whole collective.
         entries = find_kind(find_kind(name).even).entries(k)
-    needed = entries * _ENTRY_BYTES + _estimate_network(topology, members)
     allowed = _SMALL_BYTES + _BYTES_A_BYTE * file.size
+    needed = entries * _ENTRY_BYTES + _estimate_network(topology, members, find_kind(name).paths, allowed)
     if needed > allowed:
         raise InputError(
             f"{file.origin}: states a problem of about {needed >> 20} MiB; it must be at most {allowed >> 20} MiB"
@@ -211,15 +213,22 @@ def _check_weight(
         )
 
 
-def _estimate_network(topology: Topology, members: tuple[int, ...]) -> int:
+def _estimate_network(topology: Topology, members: tuple[int, ...], listed: Paths, allowed: int) -> int:
     """Return about the bytes of memory of the network among the members: links, paths through switches, and tables.
 
     Members that are no ranks of the topology have no links, and only their tables count.
+
+    Args:
+        topology: The topology.
+        members: Ranks of a group and its relays.
+        listed: The paths that are links if there are many.
+        allowed: Bytes that may be taken to find out how many these are.
     """
     n, switches = topology.nranks, len(topology.switches)
     src, dst = topology.link_src, topology.link_dst
     is_member = flags_of(topology.nvertices, [rank for rank in members if rank < n])
-    paths = int(np.count_nonzero(is_member[src] & is_member[dst]))
+    direct = int(np.count_nonzero(is_member[src] & is_member[dst]))
+    paths = direct
     between = (src >= n) & (dst >= n)
     if switches:
         part = components(switches, src[between] - n, dst[between] - n)
@@ -232,6 +241,10 @@ def _estimate_network(topology: Topology, members: tuple[int, ...]) -> int:
     if topology.limits:
         limits = int(np.bincount(np.concatenate([limit.links for limit in topology.limits])).max(initial=0))
     rows = len(members) * (switches + int(np.count_nonzero(between)))
+    if paths > MOST_PATHS and rows * _ROW_BYTES + 4 * len(members) ** 2 + len(members) * len(src) <= allowed:
+        with suppress(InputError):  # The members are no group, or are joined in too many pairs.
+            partial = count_partial_paths(topology, members, listed)
+            paths = paths if partial is None else direct + partial
     return paths * (_PATH_BYTES + _CROSSED_BYTES * limits) + rows * _ROW_BYTES
 
 

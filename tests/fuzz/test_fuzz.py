@@ -11,9 +11,11 @@ from synth.model.sizes import read_sizes
 from synth.storage.problem import _PATH_BYTES, _estimate_network
 from tests.fuzz.nasty import MIB, NASTY
 from tests.fuzz.trying import FORMATS, Outcome, folder_for, hostile, no_files, place, tried
+from tests.topologies.few_paths import fabrics, few_paths
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network
+from topologies.switch_graph import Paths
 from topologies.text.fields import MOST_DOTS, parse_toml
 
 EACH = 100
@@ -112,7 +114,18 @@ def test_the_memory_estimate_is_an_upper_bound(spec: str) -> None:
     topology = load(spec)
     for members in (range(topology.nranks), range(0, topology.nranks, 2)):
         links = network(topology, tuple(members)).nlinks
-        assert _estimate_network(topology, tuple(members)) >= links * _PATH_BYTES
+        assert _estimate_network(topology, tuple(members), Paths.LEVELS, 1 << 30) >= links * _PATH_BYTES
+
+
+@pytest.mark.parametrize("paths", Paths)
+def test_the_memory_estimate_counts_the_paths_that_are_links(paths: Paths) -> None:
+    for topology in fabrics().values():
+        members = tuple(range(topology.nranks))
+        with few_paths():
+            links = network(topology, members, paths=paths).nlinks
+            estimate = _estimate_network(topology, members, paths, 1 << 30)
+            assert estimate >= links * _PATH_BYTES
+            assert (estimate < _estimate_network(topology, members, paths, 0)) == (paths is not Paths.ALL)
 
 
 def test_rows_beyond_the_largest_matrix_are_refused(tmp_path: Path) -> None:
