@@ -262,9 +262,17 @@ class BudgetTooShort(InputError):
     """
 
     def __init__(
-        self, topology: Topology, sends: int, budget_s: float, members: int = 0, stated_s: float | None = None
+        self,
+        topology: Topology,
+        sends: int,
+        budget_s: float,
+        members: int = 0,
+        stated_s: float | None = None,
+        ranks: int | None = None,
     ) -> None:
         """Compute the budget that is enough from the size of the network, the first answer and the budget.
+
+        It is at least twice the budget, as a search that needs more than it was estimated to need may need much more.
 
         Args:
             topology: The network.
@@ -272,10 +280,13 @@ class BudgetTooShort(InputError):
             budget_s: Seconds of the search.
             members: As in `least_seconds`.
             stated_s: Seconds of the whole command's budget; None for `budget_s`.
+            ranks: Ranks that take part or forward; None for all of the topology.
         """
         self.sends, stated_s = sends, stated_s or budget_s
-        least_s = _SPARE * max(least_seconds(topology, sends, members), budget_s) * max(1.0, stated_s / budget_s)
-        size, enough = f"{topology.nranks} ranks and {topology.nlinks} links", format_seconds(least_s)
+        needed_s = max(_SPARE * least_seconds(topology, sends, members), 2 * budget_s)
+        enough = format_seconds(needed_s * max(1.0, stated_s / budget_s))
+        some = f"{ranks} of " if ranks is not None and ranks < topology.nranks else ""
+        size = f"{some}{topology.nranks} ranks and {topology.nlinks} links"
         super().__init__(f"budget {format_seconds(stated_s)} is too short for {size}; try --budget {enough}")
 
 
@@ -286,4 +297,4 @@ def check_budget(topology: Topology, sends: int, budget_s: float, members: int =
         BudgetTooShort: The first answer would take longer than the budget and `GRACE_S`.
     """
     if least_seconds(topology, sends, members) > budget_s + GRACE_S:
-        raise BudgetTooShort(topology, sends, budget_s, members)
+        raise BudgetTooShort(topology, sends, budget_s, members, ranks=members or None)

@@ -175,7 +175,7 @@ class _ProtocolsSearch:
         except BudgetTooShort as error:  # The user knows the budget of all protocols.
             members = len(self._problem.ranks)
             seconds, stated_s = self.budget.seconds, self.budget.stated_s
-            raise BudgetTooShort(self._problem.topology, error.sends, seconds, members, stated_s) from None
+            raise BudgetTooShort(self._problem.topology, error.sends, seconds, members, stated_s, members) from None
 
     def _reserved_s(self) -> float:
         """Return the seconds that the programs of the fastest schedules so far need."""

@@ -301,7 +301,10 @@ class StagedSearch:
                 raise KeyboardInterrupt
             raise_first_defect()
             options = self._options
-            raise BudgetTooShort(state.problem.topology, self._sends, options.budget_s, stated_s=options.stated_s)
+            raise BudgetTooShort(
+                state.problem.topology, self._sends, options.budget_s, stated_s=options.stated_s,
+                ranks=len(state.problem.ranks),
+            )  # fmt: skip
         if stop_reason == "interrupted":
             state.pool.stop()
         if self._plan.programs is not ProgramScope.ALL:
