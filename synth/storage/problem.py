@@ -32,7 +32,7 @@ from topologies.text.reader import from_toml
 from topologies.text.writer import to_toml
 from topologies.topology import MAX_RANKS, Topology
 
-KEYS = ("topology", "protocol", "collective", "group", "relays", "fold")
+KEYS = ("topology", "protocol", "collective", "group", "relays", "fold", "links")
 MAX_CHUNKS = 1 << 40
 # Measured memory of a problem: of an entry (rank, chunk) of its collective, of a path from a port to a rank, of a limit
 # that a path crosses, and of a row of a switch's table.
@@ -74,6 +74,8 @@ def describe_problem(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArra
         "group": list(problem.group),
         "relays": list(problem.relays),
         "fold": state_fold(problem),
+        # Which paths of a large network are links is a rule that may change, and rows name links by their numbers.
+        **({"links": problem.network.nlinks} if problem.network.switch_graph is not None else {}),
     }
     return header, {f"collective/{name}": getattr(collective, name) for name in _OWN if in_columns}
 
@@ -162,6 +164,11 @@ def rebuild_problem(file: ColumnFile) -> Problem:
     for key, value in (("ranks", collective.nranks), ("nchunks", collective.nchunks), ("root", collective.root)):
         if table.integer(key, 0, MAX_CHUNKS) != value:
             table.fail(key, f"{inner[key]} does not fit this problem; it must be {value}")
+    nlinks = problem.network.nlinks
+    if "links" in top.values or problem.network.switch_graph is not None:
+        stated = top.integer("links", 0, MAX_CHUNKS, 0)
+        if stated != nlinks:
+            top.fail("links", f"{stated} links were listed when it was written; this version lists {nlinks}")
     return problem
 
 

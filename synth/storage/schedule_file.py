@@ -10,6 +10,7 @@ The file is a zip of columns (`synth.storage.columns`). `header.json` holds
                 one_shot, where true: an allreduce in which every rank has its own sum
     group, relays       ranks of the topology
     fold        null, or the translations of a quotient problem: (stride, extent) pairs (`synth.symmetry.quotient`)
+    links       number of links of the network; only where these are not all paths of a large one
     size_bytes  the message size that the times are for
     time_us     when the last chunk has arrived, as claimed
     sends       number of rows of the columns

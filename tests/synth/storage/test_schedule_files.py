@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from synth.baselines import baseline
 from synth.engines.route import quick_schedule
 from synth.model.collective import named, uneven
 from synth.model.pattern import read_pattern
@@ -24,6 +25,7 @@ from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
 from tests.random_problems import NAMED, ROOTED, random_problem
 from tests.synth.storage.stored_files import written
+from tests.topologies.few_paths import fabrics, few_paths
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.writer import to_toml
@@ -165,3 +167,17 @@ def test_no_file_of_several_is_replaced_before_all_are_on_the_disk(
     with pytest.raises(InputError, match=r"b: cannot be written \(No space"):
         replace_all([(path, b"new") for path in paths])
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("a", b"old")]
+
+
+def test_files_of_large_networks_state_how_many_paths_are_links(tmp_path: Path) -> None:
+    """Check that rows are not read as those of other links."""
+    with few_paths():
+        problem = make_problem(fabrics()["planes"], "allgather")
+        algorithm = next(iter(baseline(problem)))
+        path = save_schedule(tmp_path / "a.synth", algorithm, 1 << 20)
+        assert load_schedule(path).problem.network.nlinks == problem.network.nlinks
+    with pytest.raises(InputError, match=f"links: {problem.network.nlinks} links were listed when it was written"):
+        load_schedule(path)
+    path = save_schedule(tmp_path / "b.synth", next(iter(baseline(make_problem(fabrics()["planes"], "allgather")))), 1)
+    with few_paths(), pytest.raises(InputError, match="links: 0 links were listed"):
+        load_schedule(path)
