@@ -16,6 +16,7 @@ import torch.distributed as dist
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
+Finish: TypeAlias = Callable[[BaseException | None], None]  # Ends a future, with an error if there is one.
 
 
 class FusionState:
@@ -32,18 +33,28 @@ class FusionState:
         Raises:
             InputError: The limit is not a positive whole number.
         """
-        if not isinstance(most_bytes, int) or most_bytes < 1:
+        if type(most_bytes) is not int or most_bytes < 1:  # True is no number of bytes.
             raise InputError(f"fusion of up to {most_bytes!r} bytes: it must be a whole number, 1 or more")
         self.group, self.most_bytes = group, most_bytes
-        self._waiting: list[tuple[Tensor, Any]] = []  # Gradients, and the future that ends when they are summed.
+        self._waiting: list[tuple[Tensor, Finish]] = []  # Gradients, and the future that ends when they are summed.
 
-    def add(self, gradients: Tensor, is_last: bool) -> Any:
+    def add(self, gradients: Tensor, is_first: bool, is_last: bool) -> Any:
         """Add a bucket; send all that wait if it is the last one, or if they are large enough. Return its future.
+
+        Buckets that still wait when a first one comes are of a backward pass that failed; their futures fail, too.
 
         Args:
             gradients: This rank's part of the mean, which becomes the mean over all ranks.
-            is_last: Whether no bucket follows.
+            is_first: Whether a new backward pass begins with this bucket.
+            is_last: Whether no bucket follows in its backward pass.
+
+        Raises:
+            RuntimeError: The call for the waiting buckets cannot start.
         """
+        if is_first:
+            left, self._waiting = self._waiting, []
+            for _, finish_left in left:
+                finish_left(RuntimeError("a bucket of gradients was not sent: its backward pass ended before the last"))
         end: Any = torch.futures.Future()
         errors: list[BaseException] = []
 
@@ -64,25 +75,31 @@ class FusionState:
         return end.then(outcome)
 
     def _send(self) -> None:
-        """Start one call for all buckets that wait, and end their futures with it."""
+        """Start one call for all buckets that wait, and end their futures with it, or at once if it cannot start."""
         buckets, self._waiting = self._waiting, []
-        with dist._coalescing_manager(group=self.group, async_ops=True) as manager:
-            for gradients, _ in buckets:
-                dist.all_reduce(gradients, group=self.group)
-        work = manager.works[0]
-        finishes: list[Callable[[BaseException | None], None]] = [finish for _, finish in buckets]
 
-        def end_all(future: Any) -> None:
+        def end_all(error: BaseException | None) -> None:
             """End the futures of all buckets."""
-            error: BaseException | None = None
-            try:
-                future.value()
-            except RuntimeError as failure:
-                error = failure
-            for finish in finishes:
+            for _, finish in buckets:
                 finish(error)
 
-        work.get_future().add_done_callback(end_all)
+        def end_with(future: Any) -> None:
+            """End the futures of all buckets with the call, whatever its error: DDP would wait for them for good."""
+            try:
+                future.value()
+            except BaseException as error:
+                end_all(error)
+            else:
+                end_all(None)
+
+        try:
+            with dist._coalescing_manager(group=self.group, async_ops=True) as manager:
+                for gradients, _ in buckets:
+                    dist.all_reduce(gradients, group=self.group)
+            manager.works[0].get_future().add_done_callback(end_with)
+        except BaseException as error:
+            end_all(error)
+            raise
 
 
 def fuse_hook(state: FusionState, bucket: Any) -> Any:
@@ -99,7 +116,7 @@ def fuse_hook(state: FusionState, bucket: Any) -> Any:
         RuntimeError: A rank is lost or takes too long.
     """
     gradients = bucket.buffer().div_(dist.get_world_size(state.group))
-    return state.add(gradients, bucket.is_last())
+    return state.add(gradients, bucket.index() == 0, bucket.is_last())
 
 
 # torch examines a hook's annotations, which must be these very objects.

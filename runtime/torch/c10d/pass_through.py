@@ -150,7 +150,10 @@ class PassThrough:
                     entry = open_calls[number] = [number, start, None, describe, size_bytes, kind, opts, None, work]
                     recent_calls.append(entry)
                     handle = HandedOnWork()
-                    place = None if id(frame_of(2).f_code) in PYTHON_CALLERS else caller_place(2)
+                    try:
+                        place = None if id(frame_of(2).f_code) in PYTHON_CALLERS else caller_place(2)
+                    except ValueError:  # There are not so many frames: no Python code called the group.
+                        place = None
                     handle.made = work, entry, watch, tally, outputs, place, using, unlimited
                     if unlimited:
                         entry[-1] = handle = DeferredWork(handle.wait, outputs, put_task)

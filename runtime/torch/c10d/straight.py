@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from runtime.torch.c10d.busy import BusyFlag
-from runtime.torch.c10d.work import FINISHED, DeferredWork, HandedOnWork
+from runtime.torch.c10d.work import FINISHED, HandedOnWork
 from runtime.torch.core import Core
 from runtime.torch.counters import Tally, counters
 from runtime.torch.failures.causes import Waiting
@@ -128,47 +128,35 @@ class Straight:
     # ---- calls of all ranks
 
     def barrier(self, full: Method) -> Method:
-        """Return the function for barriers, from the full method; see `BusyFlag`."""
+        """Return the function for barriers, from the full method; see `BusyFlag`.
+
+        Asynchronous ones are tasks: if another rank is busy, this rank must wait for it before its own later tasks.
+        """
         options, watch, wrapped = dist.BarrierOptions, self._watch, self._wrapped
-        calls, put_task, backend = watch.calls, self._core.lane.put, wrapped.name()
+        calls, backend = watch.calls, wrapped.name()
         n = len(self._core.ranks)
 
         def call(opts: Any = None, *more: Any) -> Any:
             """Make a barrier and return torch's Work."""
-            if more or type(opts) is not options or self._must_be_examined(opts):
+            if more or type(opts) is not options or opts.asyncOp or self._must_be_examined(opts):
                 return full(*(() if opts is None else (opts, *more)))
-            is_busy, start = BusyFlag(), time.monotonic()
+            is_busy, number, start = BusyFlag(), 0, time.monotonic()
             try:
                 work = is_busy.exchange(wrapped, False)
                 calls.last_number = number = next(calls.numbers)
                 tally = self._tally("barrier", backend, n)
                 tally.sizes.append(0)
-                entry: list[Any] = [number, start, threading.get_ident(), _text_of, 0, None, "barrier", None, None]
-                calls.handed_on[number] = entry
+                entry = calls.handed_on[number] = [number, start, threading.get_ident(), _text_of, 0, None, "barrier"]
                 calls.recent.append(entry)
+                work.wait()
+                if is_busy:
+                    self._core.wait_for_tasks(number)
             except RuntimeError:
-                with watch.guard(Waiting("barrier", calls.last_number)):
+                with watch.guard(Waiting("barrier", number or calls.last_number)):
                     raise
-
-            def finish() -> None:
-                """Wait for the other ranks, for their tasks too if they have any, and count the barrier."""
-                entry[2] = threading.get_ident()
-                entry[8] = None
-                try:
-                    work.wait()
-                    if is_busy:
-                        self._core.wait_for_tasks(number)
-                except RuntimeError:
-                    with watch.guard(Waiting("barrier", number)):
-                        raise
-                finally:
-                    calls.handed_on.pop(number, None)
-                tally.end(0, time.monotonic() - start)
-
-            if opts.asyncOp:
-                entry[8] = deferred = DeferredWork(finish, (), put_task)
-                return deferred
-            finish()
+            finally:
+                calls.handed_on.pop(number, None)
+            tally.end(0, time.monotonic() - start)
             return FINISHED
 
         return call

@@ -82,7 +82,7 @@ class _Futures(Work):  # type: ignore[misc]
 
     _origin: Place
 
-    def _forcaller_place(self, future: Any, outputs: Sequence[Any]) -> Any:
+    def _future_for_caller(self, future: Any, outputs: Sequence[Any]) -> Any:
         """Return the future, or for C++ a future of the written tensors that ends when it ends.
 
         Without outputs C++ gets the future itself, too.
@@ -100,7 +100,7 @@ class TaskWork(GroupTask, _Futures):
 
     def get_future(self) -> Any:
         """Return a future of the written tensors, for Python or C++."""
-        return self._forcaller_place(super().get_future(), self._outputs)
+        return self._future_for_caller(super().get_future(), self._outputs)
 
 
 @untraced_methods
@@ -213,7 +213,7 @@ class WrappedWork(_Futures):
         future = end.then(lambda _: self._ended(value))
         self._leave.append(finish)
         inner.add_done_callback(lambda _: finish())
-        return self._forcaller_place(future, self._outputs)
+        return self._future_for_caller(future, self._outputs)
 
     def leave(self) -> None:
         """Set the results of its futures, since they are in vain and may never end by themselves.
@@ -252,6 +252,7 @@ class HandedOnWork(Work):  # type: ignore[misc]
 
     made: tuple[Any, list[Any], FailureWatch, Tally, Sequence[Any], Place, Any, bool]
     _full: WrappedWork | None = None
+    _is_counted = False  # Whether the tally has counted the call's end.
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the call is over and return True; without a time-out, up to that of Gloo.
@@ -282,10 +283,12 @@ class HandedOnWork(Work):  # type: ignore[misc]
                 watch.calls.messages.pop(thread, None)
             else:
                 watch.calls.handed_on.pop(number, None)
-        ended, start = tally.ended, entry[1]
-        ended.append((size_bytes, start, time.monotonic() - start))
-        if len(ended) > HELD:
-            tally.add_up()
+        if not self._is_counted:
+            self._is_counted = True
+            ended, start = tally.ended, entry[1]
+            ended.append((size_bytes, start, time.monotonic() - start))
+            if len(ended) > HELD:
+                tally.add_up()
         return True
 
     def _as_full(self) -> WrappedWork:
@@ -300,8 +303,10 @@ class HandedOnWork(Work):  # type: ignore[misc]
                 wait = partial(wait_in_turns, inner, watch.is_left)
 
             def record(seconds: float) -> None:
-                """Count the call, which is over."""
-                tally.end(entry[4], seconds)
+                """Count the call, which is over, unless a wait has counted it."""
+                if not self._is_counted:
+                    self._is_counted = True
+                    tally.end(entry[4], seconds)
                 watch.calls.handed_on.pop(entry[0], None)
 
             context = copy_context()
@@ -421,7 +426,7 @@ class DeferredWork(_Futures):
 
     def get_future(self) -> Any:
         """Return a future of the written tensors, for Python or C++."""
-        return self._forcaller_place(self._task().get_future(), self._outputs)
+        return self._future_for_caller(self._task().get_future(), self._outputs)
 
     def synchronize(self) -> None:
         """Wait until the call is over, and raise its error."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
+import sys
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +15,7 @@ import torch.distributed as dist
 import runtime.torch.process_group as ours
 from runtime.torch.choice import Method
 from runtime.torch.core import requested_method
+from runtime.torch.tasks import GroupTask
 from tests.runtime.torch.values import Check, same
 
 
@@ -111,6 +115,41 @@ def barriers() -> None:
         assert token.item() == n
 
 
+def barriers_while_a_rank_is_busy() -> None:
+    """Check that an asynchronous barrier comes before each rank's later calls, whether a rank was idle or not."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    group: Any = dist.group.WORLD
+    for waits in (True, False):
+        dist.barrier()
+        if me == 1:
+            group._dispatch.core.lane.put(GroupTask(partial(time.sleep, 0.1), [], lambda _: None), False)
+        barrier = dist.barrier(async_op=True)
+        tensor = torch.ones(8)
+        with ours.using("synth"):
+            later = dist.all_reduce(tensor, async_op=True)
+        if waits:
+            barrier.wait()
+        later.wait()
+        same(tensor, torch.full((8,), float(n)))
+
+
+def bare_thread() -> None:
+    """Check that a thread may make a call from no Python code at all."""
+    options, tensor = dist.AllreduceOptions(), torch.ones(4)
+    options.asyncOp = True
+    group: Any = dist.group.WORLD
+    faults: list[Any] = []
+    former, sys.unraisablehook = sys.unraisablehook, faults.append
+    try:
+        _thread.start_new_thread(group.allreduce, ([tensor], options))
+        while not faults and not (tensor == dist.get_world_size()).all():
+            time.sleep(1e-3)
+        dist.barrier()
+        assert not faults, faults
+    finally:
+        sys.unraisablehook = former
+
+
 def threads() -> None:
     """Check that each thread sets the back end of its own calls."""
     groups = [dist.new_group() for _ in range(2)]
@@ -142,5 +181,7 @@ SURROUNDINGS: dict[str, Check] = {
     "callbacks": callbacks,
     "contexts": contexts,
     "barriers": barriers,
+    "barriers while a rank is busy": barriers_while_a_rank_is_busy,
+    "bare thread": bare_thread,
     "threads": threads,
 }

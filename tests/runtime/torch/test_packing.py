@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,7 +111,62 @@ def test_buckets_wait_for_the_limit_or_the_last_one(monkeypatch: pytest.MonkeyPa
     state = FusionState(most_bytes=100)
     monkeypatch.setattr(FusionState, "_send", lambda self: (sent.append(len(self._waiting)), self._waiting.clear()))
     for number in range(5):
-        state.add(torch.zeros(10), is_last=number == 4)
+        state.add(torch.zeros(10), is_first=number == 0, is_last=number == 4)
     assert sent == [3, 2]
-    with pytest.raises(InputError, match="must be a whole number"):
-        FusionState(most_bytes=0)
+    for wrong in (0, True, 1.5):
+        with pytest.raises(InputError, match="must be a whole number"):
+            FusionState(most_bytes=wrong)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Stand in for torch's coalesced calls: keep what they sum, and end with an error or fail to start with one."""
+    made = SimpleNamespace(summed=[], error=None, start_error=None)
+
+    @contextmanager
+    def manager(**_: Any) -> Iterator[SimpleNamespace]:
+        """Make one call at the end of the block."""
+
+        def value() -> None:
+            """Raise the error of the call, if it has one."""
+            if made.error is not None:
+                raise made.error
+
+        future = SimpleNamespace(value=value, add_done_callback=lambda callback: callback(future))
+        yield SimpleNamespace(works=[SimpleNamespace(get_future=lambda: future)])
+        if made.start_error is not None:
+            raise made.start_error
+
+    monkeypatch.setattr("torch.distributed._coalescing_manager", manager)
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda tensor, **_: made.summed.append(tensor))
+    return made
+
+
+@pytest.mark.parametrize("error", [RuntimeError("lost"), InputError("wrong"), KeyboardInterrupt("Ctrl-C")])
+def test_the_futures_of_buckets_end_with_any_error_of_their_call(call: SimpleNamespace, error: BaseException) -> None:
+    state, call.error = FusionState(), error
+    ends = [state.add(torch.zeros(1), is_first=last == 0, is_last=last == 1) for last in range(2)]
+    for end in ends:
+        assert end.done()
+        with pytest.raises(RuntimeError, match=str(error)):
+            end.value()
+
+
+def test_the_futures_of_buckets_end_if_their_call_cannot_start(call: SimpleNamespace) -> None:
+    state, call.start_error = FusionState(), InputError("wrong")
+    first = state.add(torch.zeros(1), is_first=True, is_last=False)
+    with pytest.raises(InputError, match="wrong"):
+        state.add(torch.zeros(1), is_first=False, is_last=True)
+    assert first.done()
+    call.start_error = None
+    state.add(torch.ones(1), is_first=False, is_last=True)
+    assert len(call.summed) == 3  # The two that failed are not sent again.
+
+
+def test_buckets_of_a_failed_backward_pass_are_not_sent_in_the_next_one(call: SimpleNamespace) -> None:
+    state = FusionState()
+    left = state.add(torch.zeros(1), is_first=True, is_last=False)
+    new = state.add(torch.ones(1), is_first=True, is_last=True)
+    assert [tensor.item() for tensor in call.summed] == [1] == [new.value().item()]
+    with pytest.raises(RuntimeError, match="backward pass ended"):
+        left.wait()

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from importlib.util import find_spec
-from itertools import tee
+from itertools import permutations, tee
 from operator import methodcaller
 from typing import Any
 
@@ -246,6 +246,11 @@ class Handed:
             raise RuntimeError(self.error)
         return True
 
+    def get_future(self) -> Any:
+        future: Any = torch.futures.Future()
+        future.set_result([])
+        return future
+
 
 def handed_on(inner: Handed, watch: FailureWatch) -> HandedOnWork:
     """Return the work of call 1."""
@@ -275,6 +280,19 @@ def test_a_call_that_was_handed_on_is_counted_and_closed_when_it_is_over() -> No
         assert watch.calls.is_open(1)
         assert work.wait(timeout)
         assert not watch.calls.is_open(1)
+        (sizes,) = work.made[3].add_up().classes.values()
+        assert sizes.calls == 1
+
+
+def test_a_call_that_was_handed_on_is_counted_once_however_often_it_is_waited_for() -> None:
+    def wait_for_a_future(work: HandedOnWork) -> None:
+        work.get_future().wait()
+
+    limited = methodcaller("wait", timedelta(seconds=1))
+    for ways in permutations((methodcaller("wait"), limited, wait_for_a_future)):
+        work = handed_on(Handed(), FailureWatch(0, (0, 1)))
+        for wait in (*ways, *ways):
+            wait(work)
         (sizes,) = work.made[3].add_up().classes.values()
         assert sizes.calls == 1
 
