@@ -155,7 +155,7 @@ def compress_hook(state: CompressionState, bucket: Any) -> Any:
     """
     if not isinstance(state, CompressionState):
         name = f"the class {state.__name__}" if isinstance(state, type) else f"a {type(state).__name__}"
-        raise InputError(f'compress_hook with {name} as its state: it must be a CompressionState, as of "int8"')
+        raise InputError(f"compress_hook with {name} as its state: it must be one such as CompressionState('int8')")
     gradients = bucket.buffer()
     gradients.copy_(state.sum(gradients, bucket.index()).div_(dist.get_world_size(state.group)))
     future: Any = torch.futures.Future()

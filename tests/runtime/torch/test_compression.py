@@ -52,7 +52,7 @@ def test_what_is_no_tensor_or_no_state_is_refused_in_one_line() -> None:
     with pytest.raises(InputError, match=r"^compression of a list: it must be a tensor"):
         all_reduce_compressed([1.0, 2.0], "int8")
     for state, name in ((None, "a NoneType"), ("int8", "a str"), (CompressionState, "the class CompressionState")):
-        with pytest.raises(InputError, match=rf"^compress_hook with {name} as its state: it must be"):
+        with pytest.raises(InputError, match=rf"^compress_hook with {name} as its state: it must be one"):
             compress_hook(state, None)  # type: ignore[arg-type]
 
 
