@@ -20,7 +20,7 @@ from synth.app.clusters.answer_check import checked_answer
 from synth.app.clusters.cluster import Cluster, ClusterGroup
 from synth.app.clusters.local import WorkerPool
 from synth.app.clusters.plan import WORKS_S, BuildShare, make_plan
-from synth.app.clusters.task import unpacked
+from synth.app.clusters.task import Answer, unpacked
 from synth.app.figures import matplotlib_module
 from synth.model.text import format_short_size, format_time
 from synth.parallelism.formula import evaluate
@@ -250,7 +250,7 @@ class Sweep:
             with pool:
                 for key, same in numbers.items():
                     packed = cache.get(key)
-                    if packed is None or not self._taken(same, packed, checks=True):
+                    if packed is None or not self._taken(same, packed, checks=True) or self.times[same[0]].refused:
                         pool.submit(self._share(same[0]).task)
                     report(len(self.times), len(self.questions))
                 for done in pool.results():
@@ -258,7 +258,7 @@ class Sweep:
                     if done.answer is None or not self._taken(same, done.answer, checks=not pool.is_own):
                         for number in same:
                             self._take(number, refused=done.why or "the answer of a worker did not pass its check")
-                    else:
+                    elif self.times[same[0]].time_us is not None:  # Another run may find what is missing.
                         with suppress(OSError):  # A folder that cannot be written keeps nothing.
                             cache.put(done.task.key, done.answer)
                     report(len(self.times), len(self.questions))
@@ -287,7 +287,7 @@ class Sweep:
         row = next((row for row in (*answer.unfiled, *answer.rows) if "time_us" in row), None)
         for number in numbers:
             if row is None:
-                self._take(number, refused="there is no schedule")
+                self._take(number, refused=_why_without_schedule(answer))
             else:
                 figures = {name: row[name] for name in ("time_us", "bound_us", "engine", "proof")}
                 self._take(number, **figures)
@@ -312,6 +312,13 @@ def make_sweep(variants: Sequence[Variant], collectives: Sequence[str], sizes: S
     return Sweep(questions, list(_shares(questions, budget_s)))
 
 
+def _why_without_schedule(answer: Answer) -> str:
+    """Return in one line why an answer has no schedule: a part of synth that failed, or else what its rows state."""
+    if answer.defects:
+        return f"defect: {answer.defects[0]}; its answers are missing"
+    return next((str(row["refused"]) for row in answer.unfiled if row.get("refused")), "there is no schedule")
+
+
 def _shares(questions: Sequence[tuple[Variant, str, int]], budget_s: float) -> Iterator[BuildShare | str]:
     """Yield the share of a library build for each question, or why there is none; a question has `budget_s` seconds."""
     work_s = max((class_s for class_s in WORKS_S if class_s <= budget_s / _SECONDS_OF_WORK), default=WORKS_S[0])
@@ -325,7 +332,7 @@ def _shares(questions: Sequence[tuple[Variant, str, int]], budget_s: float) -> I
         except InputError as error:
             yield str(error).split(f"{collective}: ", 1)[-1].removeprefix("group: ")
         else:
-            share.task = replace(share.task, limit_s=limit_s)
+            share.task = replace(share.task, limit_s=limit_s, stated_s=budget_s)
             yield share
 
 

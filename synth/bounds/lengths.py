@@ -8,7 +8,7 @@ more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -119,6 +119,19 @@ def from_loads(problem: Problem, loads_us: Floats, rounds: int = 0) -> Lengths:
     """
     tuning = replace(DEFAULT, mirror_rounds=rounds)
     return from_prices(problem, _prices_from_loads(countable(problem), loads_us, tuning))
+
+
+def lengths_by_loads(problem: Problem, loads_us: Callable[[], Floats]) -> list[Lengths]:
+    """Return what `from_loads` proves, or nothing where lengths say nothing of the problem.
+
+    Args:
+        problem: As `from_loads` takes it.
+        loads_us: Returns the loads that `from_loads` takes; called only when they are needed.
+
+    Raises:
+        TimeUp: The time of the work around is over.
+    """
+    return [] if Lengths.says_nothing_of(problem) else [from_loads(problem, loads_us())]
 
 
 def _claim(prices: Floats, text: str = "") -> Lengths:

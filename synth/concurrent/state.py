@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from synth.bounds.lengths import from_loads
+from synth.bounds.lengths import lengths_by_loads
 from synth.bounds.prove import Bound, tighten
 from synth.concurrent.isolated import Isolated
 from synth.concurrent.plans import REORDERED, ConcurrentPlan, faster_parts
@@ -214,7 +214,7 @@ class GroupsState:
         loads = partial(resource_loads_us, best.problem, best.at_size)
         if best is not self._priced:
             self.say("bound: loads")
-            self.bound = self.bound.merged([from_loads(self.problem, loads())])
+            self.bound = self.bound.merged(lengths_by_loads(self.problem, loads))
             self._priced = best
         if not quick:
             for better in tighten(

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from synth.bounds.lengths import from_loads
+from synth.bounds.lengths import lengths_by_loads
 from synth.bounds.prove import OPTIMAL, Bound, tighten
 from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.registry import AUTO
@@ -247,7 +247,7 @@ class SearchState:
             algorithms = [offer.algorithm for offer in self.pool.offers or self.pool.refused]
             fastest = min(algorithms, key=lambda algorithm: (algorithm.time_us(size), len(algorithm.schedule)))
             loads = partial(resource_loads_us, fastest.problem, timed(fastest.problem, fastest.schedule, size))
-            self.raise_bound(self.result.bound.merged([from_loads(self.problem, loads())]))
+            self.raise_bound(self.result.bound.merged(lengths_by_loads(self.problem, loads)))
         elif self._load_us is not None:
             loads = partial(np.asarray, self._load_us)
         effort = replace(self.plan.effort, max_flow=not self.options.pinned)

@@ -7,7 +7,8 @@ rounded twice, however many ranks there are, and all ranks get the same bits.
 Let x be a rank's value and s the sum. With float16 and bfloat16 the error of an element is at most u · (Σ|x| + |s|), up
 to second order in u, with u = 2⁻¹¹ and 2⁻⁸; float16 also loses values below 6 · 10⁻⁸, and sums beyond 65504 become
 infinite. With int8 each block of 256 values has a scale, and x and s in this limit are the largest values of the
-block in size, with u = 1 / 254.
+block in size, with u = 1 / 254. A value that is infinite or no number makes its whole block of the sum no number on
+all ranks, which a GradScaler notices.
 
 Error feedback adds what a rank's rounding lost to its next values, at the senders and at the owners of shards (Tang,
 Yu, Lian, Zhang, Liu, "DoubleSqueeze", ICML 2019, section 3).
@@ -26,6 +27,7 @@ Tensor: TypeAlias = Any
 _SUM = -1  # In place of a shard's number: the sum of a rank's own shard.
 BLOCK = 256  # Values of int8 that share a scale.
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "int8": 1 / 254}  # By kind: u in the limit above.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # The old name is deprecated.
 _HALF_TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -33,7 +35,8 @@ def packed(values: Tensor, kind: str) -> Tensor:
     """Return values in fewer bits, as bytes.
 
     Args:
-        values: Values of float32 in one dimension; for int8 a multiple of BLOCK.
+        values: Values of float32 in one dimension; for int8 a multiple of BLOCK. A block of int8 with a value that is
+            not finite becomes no number.
         kind: A key of ROUNDING.
     """
     if kind in _HALF_TYPES:
@@ -84,6 +87,8 @@ class CompressionState:
         Raises:
             RuntimeError: A rank is lost or takes too long.
         """
+        if not len(values):
+            return values.clone()
         ranks = dist.get_world_size(self.group)
         shard = -(-len(values) // ranks)
         shard += -shard % (BLOCK if self.kind == "int8" else 1)
@@ -95,7 +100,7 @@ class CompressionState:
         total = torch.stack([unpacked(message, self.kind) for message in received]).sum(0)
         own = self._rounded(total, (key, _SUM))
         gathered = torch.empty_like(sent)
-        dist.all_gather_into_tensor(gathered.view(-1), own, group=self.group)
+        _all_gather(gathered.view(-1), own, group=self.group)
         return torch.cat([unpacked(message, self.kind) for message in gathered])[: len(values)].to(values.dtype)
 
     def _rounded(self, values: Tensor, key: tuple[Any, int]) -> Tensor:
@@ -118,14 +123,17 @@ def all_reduce_compressed(tensor: Tensor, kind: str, group: Any = None) -> None:
 
     Args:
         tensor: Tensor of a real floating-point type, of any shape, which is written.
-        kind: "float16", "bfloat16" or "int8"; the module's text states the limit of the error.
+        kind: "float16", "bfloat16" or "int8"; the module's text states the limit of the error, and what becomes of
+            values that are not finite.
         group: torch's group; None for the default one.
 
     Raises:
-        InputError: The kind is unknown, or the tensor is of another type.
+        InputError: The kind is unknown, or the tensor is none or of another type.
         RuntimeError: A rank is lost or takes too long.
     """
     state = CompressionState(kind, group, error_feedback=False)
+    if not isinstance(tensor, torch.Tensor):
+        raise InputError(f"compression of a {type(tensor).__name__}: it must be a tensor of a floating-point type")
     if not tensor.is_floating_point():
         raise InputError(f"compression of {tensor.dtype}: it must be a tensor of a floating-point type")
     tensor.copy_(state.sum(tensor.reshape(-1)).view(tensor.shape))
@@ -142,8 +150,12 @@ def compress_hook(state: CompressionState, bucket: Any) -> Any:
         bucket: torch's GradBucket.
 
     Raises:
+        InputError: The state is no CompressionState.
         RuntimeError: A rank is lost or takes too long.
     """
+    if not isinstance(state, CompressionState):
+        name = f"the class {state.__name__}" if isinstance(state, type) else f"a {type(state).__name__}"
+        raise InputError(f"compress_hook with {name} as its state: it must be one such as CompressionState('int8')")
     gradients = bucket.buffer()
     gradients.copy_(state.sum(gradients, bucket.index()).div_(dist.get_world_size(state.group)))
     future: Any = torch.futures.Future()

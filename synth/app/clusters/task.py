@@ -73,6 +73,7 @@ class Task:
         known: The packed answer of the same problem in another order of ranks; None for a search.
         order: Local rank of the known answer for each rank of this task.
         relays: Ranks of the topology that forward.
+        stated_s: Seconds of the budget that errors speak of; None for `limit_s`.
     """
 
     key: str
@@ -89,6 +90,7 @@ class Task:
     known: bytes | None = None
     order: tuple[int, ...] = ()
     relays: tuple[int, ...] = ()
+    stated_s: float | None = None
 
     def problem(self) -> Problem:
         """Return the problem, or its quotient where its schedules are too large to be written out.
@@ -218,7 +220,13 @@ def _searched_result(task: Task) -> SearchResult:
     """
     problem = task.problem()
     pinned = task.low if task.low == task.high else None
-    options = Options(pinned, budget_s=task.limit_s, seed=task.seed, rank_sends=rank_sends(task.work_s, problem))
+    options = Options(
+        pinned,
+        budget_s=task.limit_s,
+        stated_s=task.stated_s,
+        seed=task.seed,
+        rank_sends=rank_sends(task.work_s, problem),
+    )
     target = task.targets[0] if task.targets and problem.quotient is None else NONE
     executor = None
     for name in task.targets if target != NONE else ():

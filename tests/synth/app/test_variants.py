@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from synth.app.clusters.task import unpacked
+from synth.app.clusters.task import Task, solve, unpacked
 from synth.app.variants import Variant, VariantTime, make_sweep, make_variants, parse_parameter, unbeaten
 from synth.storage.cache import Cache
 from tests.synth.app.clusters.inline import Inline
@@ -79,6 +80,28 @@ def test_a_variant_without_an_answer_states_the_reason(tmp_path: Path) -> None:
     sweep.run(Cache(tmp_path / "cache"), Inline(), lambda *_: None)
     assert [result.time_us for result in sweep.results()] == [None]
     assert sweep.results()[0].refused.startswith("rank 1 cannot reach rank 0")
+
+
+def test_a_variant_without_a_schedule_names_the_failed_part_and_is_solved_again(tmp_path: Path) -> None:
+    def failing(task: Task) -> bytes:
+        empty = {"rows": [], "unfiled": [{"target": "none", "refused": "no file"}], "files": {}}
+        return replace(unpacked(solve(task)), **empty, defects=["the files failed"]).packed()
+
+    cache, reasons = Cache(tmp_path), []
+    for work in (failing, solve):
+        sweep = make_sweep(make_variants("ring:{n}", {"n": ["3"]}), ["allgather"], [1 << 20], 1.0)
+        sweep.run(cache, Inline(work), lambda *_: None)
+        reasons += [result.refused for result in sweep.results()]
+    assert reasons == ["defect: the files failed; its answers are missing", ""]
+
+
+def test_a_budget_that_is_too_short_is_named_as_the_user_states_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("synth.search.staged.StagedSearch._work", lambda _: None)
+    sweep = make_sweep(make_variants("ring:{n}", {"n": ["3"]}), ["allgather"], [1 << 20], 5.0)
+    sweep.run(Cache(tmp_path), Inline(), lambda *_: None)
+    assert sweep.results()[0].refused.startswith("budget 5s is too short for 3 ranks and 6 links; try --budget ")
 
 
 def test_an_interrupted_sweep_keeps_what_it_knows(tmp_path: Path) -> None:

@@ -14,7 +14,11 @@ from synth.bounds.witness import Witness
 from synth.bounds.witnesses.cut import Cut
 from synth.bounds.witnesses.parts import Parts
 from synth.concurrent.isolated import problem_digest
+from synth.engines.request import Options
 from synth.model.problem import Problem, make_problem
+from synth.search.plans import library_plan
+from synth.search.search import search
+from synth.solvers.workers import Workers
 from synth.symmetry.quotient import quotient_problem
 from synth.symmetry.quotient_check import check_quotient
 from synth.symmetry.relabelling import IsomorphicGroups
@@ -68,6 +72,18 @@ def test_what_is_proved_of_a_quotient_is_proved_of_the_whole(fabric: str, name: 
     number = numbers_in(whole.network, problem.quotient.whole)
     for witness in bound.witnesses:
         check(whole, witness.renumbered(number))
+
+
+@pytest.mark.parametrize("name", ["allreduce", "alltoall"])
+def test_a_search_claims_only_what_its_check_proves(name: str) -> None:
+    """Check a network with a large gap, where the search looks for more than the quick bounds."""
+    with few_paths(), Workers(()) as workers:
+        problem = quotient_problem(bypassed(), name)
+        assert problem is not None
+        plan = library_plan(1 << 20, 1 << 20, 0.2, problem.nranks)
+        bound = search(problem, Options(1 << 20, budget_s=20.0), workers, None, plan).bound
+        for witness in bound.witnesses:
+            check(problem, witness)
 
 
 def test_a_path_beside_the_links_is_counted() -> None:

@@ -94,6 +94,7 @@ def test_planes_and_spines_are_capacity() -> None:
     assert latency[0, 3] == latency[0, 7] == pytest.approx(2.0)  # Another rail, another segment.
     assert (topology.compute_capability, topology.sms, topology.alpha_assumed) == (90, 132, False)
     assert "18 switches are drawn as 9" in machine.remarks[1]
+    assert topology.summary.endswith("on 18 switches, drawn as 9")
 
 
 def test_leaves_of_all_rails() -> None:
@@ -144,6 +145,14 @@ def test_hosts_of_ns3() -> None:
     assert topology.summary == "4 hosts on 1 switch"
     middle = read("3 1 2\n0\n0 1 1Gbps 1us 0\n0 2 1Gbps 1us 0\n").topology  # Switches need not come last.
     assert (middle.nranks, middle.switches) == (2, ("switch0",))
+
+
+def test_nvswitches_of_several_servers_are_remarked() -> None:
+    def remarks_of(text: str) -> str:
+        return "\n".join(read(text).remarks)
+
+    assert "8 NVSwitches with GPUs of several servers" in remarks_of(rails(8).replace(" 8 8 ", " 4 8 ", 1))
+    assert "several servers" not in remarks_of(rails(8))
 
 
 @pytest.mark.parametrize(
@@ -201,6 +210,10 @@ def test_delays_have_the_units_of_ns3(delay: str, us: float | None) -> None:
         (STAR.replace("3 4 100Gbps 1us 0", "3 4 100Gbps 1us 2"), "must be an error rate"),
         (STAR.replace("3 4 100Gbps 1us 0", "3 4 100Gbps 1us"), "is no link"),
         (STAR.replace("5 1 4", "6 1 4"), "node 5 is not connected to node 0"),
+        ("6 1 4\n5\n", "has 0 links, and the first line counts 4"),
+        ("6 1 4", "ends after the first line, which counts 1 switch"),
+        ("6 1 4 2\n5\n", "'6 1 4 2' has 4 counts"),
+        (rails(8).replace(" 8 8 ", " 7 8 ", 1), ":1: 64 GPUs ("),
         ("4 0 2\n1 3 1Gbps 1us 0\n2 3 1Gbps 1us 0\n", "node 0 is not connected to node 1"),
     ],
 )

@@ -27,6 +27,7 @@ from topologies.text.counts import format_count
 from topologies.topology import MAX_ALPHA_US, MAX_GBS, MAX_LINKS, MAX_RANKS, MIN_GBS, Topology
 
 _HEAD = re.compile(r"\s*[0-9]+(?:[ \t]+[0-9]+){4}[ \t]+[A-Za-z][A-Za-z0-9_-]*[ \t]*(?:\n|$)")
+_HEAD_OF_NUMBERS = re.compile(r"\s*[0-9]+(?:[ \t]+[0-9]+){2,5}[ \t]*(?:\n|$)")
 _LINK = re.compile(r"^[ \t]*[0-9]+[ \t]+[0-9]+[ \t]+[0-9.]+[kKMG]?i?(?:bps|b/s|Bps|B/s)?[ \t]+[0-9.]+[a-z]+[ \t]", re.M)
 _INTEGER = re.compile(r"[0-9]{1,9}")
 _FIGURE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})([A-Za-z/]*)")
@@ -62,8 +63,8 @@ class _Counts:
 
 
 def is_ns3(text: str) -> bool:
-    """Return whether a text begins with SimAI's six counts, or has a line that is a link with its rate and delay."""
-    return _HEAD.match(text) is not None or _LINK.search(text) is not None
+    """Return whether a text begins with SimAI's six counts or a line of counts, or has a link with rate and delay."""
+    return any((_HEAD.match(text), _HEAD_OF_NUMBERS.match(text), _LINK.search(text)))
 
 
 def read_ns3(text: str, origin: str) -> Machine:
@@ -89,6 +90,12 @@ def read_ns3(text: str, origin: str) -> Machine:
         raise InputError(f"{origin}: is empty; it must be {_RIGHT}")
     counts = _counts(lines[0][1], f"{origin}:{lines[0][0]}")
     first_link = 2 if counts.switches else 1
+    if counts.switches and len(lines) < 2:
+        switches_stated = format_count(counts.switches, "switch", "switches")
+        raise InputError(
+            f"{origin}: ends after the first line, which counts {switches_stated}; it must have a line of their numbers"
+            " and one for each link"
+        )
     if len(lines) < first_link + counts.links:
         links = format_count(max(0, len(lines) - first_link), "link")
         raise InputError(f"{origin}: has {links}, and the first line counts {counts.links}; it must have as many")
@@ -115,6 +122,8 @@ def read_ns3(text: str, origin: str) -> Machine:
     remarks = ["links, rates and delays: read"]
     if not is_used.all():
         remarks.append(f"switches left out because they have no links: {int((~is_used).sum())}")
+    if per_server and (spanning := _spanning(ends, nodes, nvswitches)):
+        remarks.append(f"{format_count(spanning, 'NVSwitch', 'NVSwitches')} with GPUs of several servers, as counted")
     if has_errors:
         remarks.append("error rates of links are ignored")
     stated = Topology(
@@ -166,6 +175,12 @@ def _counts(line: str, place: str) -> _Counts:
         nodes, switch_count = format_count(counts.vertices, "node"), format_count(counts.switches, "switch", "switches")
         raise InputError(
             f"{place}: {nodes} and {switch_count} among them; it must be at most {MAX_RANKS} nodes, and fewer switches"
+        )
+    if counts.ranks_per_server and (counts.vertices - counts.switches) % counts.ranks_per_server:
+        gpus = format_count(counts.vertices - counts.switches, "GPU")
+        raise InputError(
+            f"{place}: {gpus} ({counts.vertices} nodes without {counts.switches} switches) in servers of"
+            f" {counts.ranks_per_server}; it must be a multiple"
         )
     if not 1 <= counts.links <= MAX_LINKS // 2:
         raise InputError(f"{place}: {format_count(counts.links, 'link')}; it must be 1 to {MAX_LINKS // 2}")
@@ -247,6 +262,14 @@ def _kinds(ends: Ints, nodes: Ints, nvswitches: int) -> Ints:
     at_nvswitch = ((ends >= len(nodes)) & (ends < nvswitches)).any(axis=1)
     servers = np.where(ends < len(nodes), nodes[np.minimum(ends, len(nodes) - 1)], [-1, -2])
     return np.where(at_nvswitch | (servers[:, 0] == servers[:, 1]), KINDS.index("nvlink"), KINDS.index("network"))
+
+
+def _spanning(ends: Ints, nodes: Ints, nvswitches: int) -> int:
+    """Return the number of NVSwitches with links to ranks of more than one server; the arguments are as in `_kinds`."""
+    low, high = np.minimum(ends[:, 0], ends[:, 1]), np.maximum(ends[:, 0], ends[:, 1])
+    chosen = (low < len(nodes)) & (len(nodes) <= high) & (high < nvswitches)
+    switches_of_servers = np.unique(np.stack([high[chosen], nodes[low[chosen]]]), axis=1)[0]
+    return int((np.unique(switches_of_servers, return_counts=True)[1] > 1).sum())
 
 
 def _vertex(word: str, count: int, place: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,7 +34,8 @@ def machine_of_switches(stated: Topology, names: Sequence[object], remarks: Sequ
     """Return the machine of a fabric whose links go both ways, with switches that stand for each other merged.
 
     Args:
-        stated: The fabric as the file states it; switches need not have links.
+        stated: The fabric as the file states it, whose summary ends with the number of switches; switches need not
+            have links.
         names: Name of each rank in the file.
         remarks: Sources of the figures, a line each, to which what merging changes is added.
         origin: Name of the file in errors.
@@ -45,6 +47,7 @@ def machine_of_switches(stated: Topology, names: Sequence[object], remarks: Sequ
     topology = merge_switches(stated)
     remarks = list(remarks)
     if len(topology.switches) < len(stated.switches):
+        topology = replace(topology, summary=f"{stated.summary}, drawn as {len(topology.switches)}")
         remarks.append(
             f"{len(stated.switches)} switches are drawn as {len(topology.switches)}: equal paths are one path of wider"
             " links"
