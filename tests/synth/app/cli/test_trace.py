@@ -127,4 +127,7 @@ def test_options_of_a_trace_need_one(synth: Call, working_folder: Path) -> None:
     asked = ("alltoallv", "--topo", "ring:2")
     assert "neither is there" in synth(*asked).refusal
     assert "--files: is for calls whose sizes change" in synth(*asked, "--sizes", "m.csv", "--files", "3").refusal
+    for name in ("allgatherv", "allgather"):
+        refusal = synth(name, "--topo", "ring:2", "--trace", "m.csv").refusal
+        assert f"--trace: {name} has none; leave it out (with a trace: alltoallv)" in refusal
     assert "leaves no call" in synth(*asked, "--trace", "m.csv", "--holdout", "0.9").refusal
