@@ -111,8 +111,8 @@ def read_trace(path: str | Path, nranks: int) -> Ints:
         raise InputError(f"{origin}: is empty; it must be {_MATRICES}")
     if len(stated) > MAX_CALLS or stated.size > MAX_TRACE_CELLS:
         raise InputError(
-            f"{origin}: has {len(stated)} matrices of {nranks} × {nranks} sizes; it must be 1 to {MAX_CALLS}, of at most"
-            f" {MAX_TRACE_CELLS} sizes in all"
+            f"{origin}: has {len(stated)} matrices of {nranks} × {nranks} sizes;"
+            f" it must be 1 to {MAX_CALLS}, of at most {MAX_TRACE_CELLS} sizes in all"
         )
     wrong = (stated < 0) | (stated > MAX_TRACE_SIZE)
     if wrong.any():
