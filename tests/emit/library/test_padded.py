@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from emit.library.checking.check import check_library
 from emit.library.entry import INDEX
 from emit.library.index import load_index
 from emit.library.library_file import states_goal
+from emit.library.lowered import exact_scale
 from emit.library.selection.selector import LibraryCall, Selector
 from emit.msccl.read import read_msccl
 from runtime.bench import Settings, measure
@@ -51,6 +53,14 @@ def test_figures_hold_where_ranks_receive_more_than_they_send(library: Path) -> 
     report = check_library(library, load_index(library))
     assert not report.wrong
     assert "time_us" not in report.unproved
+
+
+@given(cells=st.integers(1, 4096), sent=st.integers(1, 4096))
+def test_the_last_bits_of_a_scale_do_not_count(cells: int, sent: int) -> None:
+    scale = cells / sent
+    for other in (scale, math.nextafter(scale, 0), math.nextafter(scale, math.inf), scale * (1 + 1e-15)):
+        assert exact_scale(other) == scale
+    assert exact_scale(scale * (1 + 1e-6)) != scale
 
 
 @settings(max_examples=60, deadline=None)
