@@ -316,8 +316,13 @@ def _possible_cells(whole: Collective, ncells: int, chunks: object) -> Iterator[
     parts, remainder = divmod(ncells, len(whole.pre))
     if parts and not remainder:
         yield subdivided(whole, parts)
-    if type(chunks) is int and 0 < chunks <= _MOST_CHUNKS:  # The chunks differ in size.
-        yield from (common_chunk(cut).cells for cut in every_cut(whole, max(1, chunks // whole.chunks)))
+    if type(chunks) is not int or not 0 < chunks <= _MOST_CHUNKS:
+        return
+    for cut in every_cut(whole, max(1, chunks // whole.chunks)):  # The chunks differ in size.
+        cells = common_chunk(cut).cells
+        parts, remainder = divmod(ncells, len(cells.pre))
+        if parts and not remainder:  # The compiler cuts all cells once more where programs become faster.
+            yield subdivided(cells, parts)
 
 
 def _by_place(goal: Mapping[str, Any]) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:

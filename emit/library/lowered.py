@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from emit.compiler.fill import ONCE, Repetition
 from emit.formats import Draft
@@ -14,6 +15,9 @@ from synth.model.common_chunk import CommonChunk
 from synth.model.problem import Problem
 
 ELEMENT_BYTES = (4, 2, 1)  # element sizes of the types considered, the usual one first
+_ROUNDING = 1e-9  # relative rounding between two equal sizes
+_MOST_CELLS = 1 << 16  # of a buffer, as the divisor of a scale
+_LAST_BITS = 1e-14  # relative error of a sum of many fractions
 _UNABLE = 1e6  # factor on the time of a program that cannot serve a size, so that any that can is better
 
 
@@ -93,6 +97,18 @@ class Lowered:
         unit = self.divides * (ELEMENT_BYTES[0] if cell_bytes == 1 else 1)
         below = last // unit * unit
         return max(below, 1), below + unit
+
+
+def exact_scale(scale: float) -> float:
+    """Return a `Lowered.scale` without the rounding of the sums that it comes from.
+
+    It is a quotient of numbers of cells. Programs in which sends begin at the same time are timed by their order, which
+    a different last bit of the size changes, by a percent of the time; so all who compute a scale must find the same.
+    """
+    if abs(scale - 1) < _ROUNDING:
+        return 1.0
+    quotient = float(Fraction(scale).limit_denominator(_MOST_CELLS))
+    return quotient if abs(quotient - scale) < _LAST_BITS * scale else scale
 
 
 def has_text(execution: object) -> bool:

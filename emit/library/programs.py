@@ -20,7 +20,7 @@ from emit.formats import FORMATS, draft_program, write_draft, write_program
 from emit.goal import Goal, most_chunks
 from emit.images import whole_program
 from emit.library.by_size import by_size
-from emit.library.lowered import ELEMENT_BYTES, Lowered, LoweredBySize, blocks_of
+from emit.library.lowered import ELEMENT_BYTES, Lowered, LoweredBySize, blocks_of, exact_scale
 from emit.program import FIFO_DEPTH, Program
 from emit.targets import (
     LL_MOST_BYTES,
@@ -50,7 +50,6 @@ INTERRUPTED = "interrupted before it was lowered"
 _AT_ONCE = 300  # sends of an algorithm that is lowered after Ctrl-C: a few tenths of a second
 MOST_SENDS = 200_000  # of a schedule that may be lowered; executors take far fewer
 _MOST_WHOLE_SENDS = 4_000_000  # of all ranks, where a few are lowered and the file has the images of their programs
-_ROUNDING = 1e-9
 # Bytes of a message that a program's cells divide, unless its protocol is that for the smallest messages.
 _LEAST_OF_OTHERS = 1 << 16
 _LARGEST = 8  # ratio of the largest to the smallest message of the program for the largest messages
@@ -517,9 +516,16 @@ class Programs:
         else:
             largest, predictor = draft.largest_message, draft.predictor(self.problem.topology, ranks)
         scale = float(lowering.common.cells.fraction[0]) / instances / predictor.chunk_bytes(1.0)
-        exact_scale = 1.0 if abs(scale - 1) < _ROUNDING else scale
         return Lowered(
-            self.target, program, goal, predictor, common, exact_scale, largest, draft=draft, repetition=repetition
+            self.target,
+            program,
+            goal,
+            predictor,
+            common,
+            exact_scale(scale),
+            largest,
+            draft=draft,
+            repetition=repetition,
         )
 
     def _most_steps(self, begun: float, until: float) -> float:

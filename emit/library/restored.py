@@ -14,7 +14,7 @@ from emit.compiler.lower import named_chunks_per_loop
 from emit.formats import FORMATS
 from emit.library.entry import IndexEntry
 from emit.library.library_file import read_right, requirement_of
-from emit.library.lowered import Lowered
+from emit.library.lowered import Lowered, exact_scale
 from emit.library.programs import Programs
 from emit.program import Program
 from emit.targets import most_bytes
@@ -22,7 +22,6 @@ from synth.model.common_chunk import CommonChunk, common_chunk, cut_blocks
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
-_ROUNDING = 1e-9  # relative rounding between two equal sizes
 _MOST_CELLS = 1 << 16  # cells of a block that a file may have
 
 
@@ -45,15 +44,14 @@ def restored_program(entry: IndexEntry, algorithm: Algorithm, programs: Programs
         raise InputError(f"{entry.file}: is for the other form of calls, in or out of place")
     predictor = form.predictor(text, program, algorithm.problem.topology, algorithm.problem.ranks)
     common, parts = _cells(entry, program, algorithm)
-    scale = float(common.cells.fraction[0]) / parts / predictor.chunk_bytes(1.0)
-    exact_scale = 1.0 if abs(scale - 1) < _ROUNDING else scale
-    if entry.goal() is None and not common.padding and exact_scale != 1.0:
+    scale = exact_scale(float(common.cells.fraction[0]) / parts / predictor.chunk_bytes(1.0))
+    if entry.goal() is None and not common.padding and scale != 1.0:
         raise InputError(f"{entry.file}: is for messages {scale:.3g} times as large as the schedule's")
     if form.holds_program:
         largest = most_bytes(program, target.limits)
     else:  # The text is limited to the sizes that it serves.
         largest = form.writer.largest_message(form.writer.restate(text, entry.file, 1, None, target))
-    return Lowered(target, program, entry.goal(), predictor, common, exact_scale, largest, text)
+    return Lowered(target, program, entry.goal(), predictor, common, scale, largest, text)
 
 
 def _cells(entry: IndexEntry, program: Program, algorithm: Algorithm) -> tuple[CommonChunk, int]:

@@ -103,38 +103,38 @@ def read_trace(path: str | Path, nranks: int) -> Ints:
     origin = origin_of(path)
     if str(path).endswith(".npy"):
         table = numpy_table(read_bytes(path, "a trace of matrices (.npy)", MAX_TRACE_BYTES), origin, _MATRICES)
-        trace = _whole_trace(table, origin, nranks)
+        stated = _whole_table(table, origin, nranks)
     else:
         text = read_text(path, "a trace of matrices (text, JSON or .npy)", MAX_FILE_BYTES)
-        trace = np.array(_trace_rows(text, origin, nranks), dtype=np.int64).reshape(-1, nranks, nranks)
-    if not 1 <= len(trace) <= MAX_CALLS or trace.size > MAX_TRACE_CELLS:
+        stated = np.array(_trace_rows(text, origin, nranks), dtype=np.int64).reshape(-1, nranks, nranks)
+    if not len(stated):
+        raise InputError(f"{origin}: is empty; it must be {_MATRICES}")
+    if len(stated) > MAX_CALLS or stated.size > MAX_TRACE_CELLS:
         raise InputError(
-            f"{origin}: has {len(trace)} matrices of {nranks} × {nranks} sizes; it must be 1 to {MAX_CALLS}, of at most"
-            f" {MAX_TRACE_CELLS} sizes in all"
+            f"{origin}: has {len(stated)} matrices of {nranks} × {nranks} sizes;"
+            f" it must be 1 to {MAX_CALLS}, of at most {MAX_TRACE_CELLS} sizes in all"
         )
-    wrong = (trace < 0) | (trace > MAX_TRACE_SIZE)
+    wrong = (stated < 0) | (stated > MAX_TRACE_SIZE)
     if wrong.any():
         call, i, j = np.argwhere(wrong)[0].tolist()
-        raise InputError(
-            f"{origin}: call {call}, row {i}, column {j}: {trace[call, i, j]} bytes; it must be 0 to {MAX_TRACE_SIZE}"
-        )
+        value = f"{stated[call, i, j]:.15g}" if stated.dtype.kind == "f" else f"{stated[call, i, j]}"
+        raise InputError(f"{origin}: call {call}, row {i}, column {j}: {value} bytes; it must be 0 to {MAX_TRACE_SIZE}")
+    trace: Ints = stated.astype(np.int64)
     trace[:, np.arange(nranks), np.arange(nranks)] = 0
     if not trace.any():
         raise InputError(f"{origin}: no rank sends anything to another rank; some size must be above 0")
     return trace
 
 
-def _whole_trace(table: np.ndarray[Any, Any], origin: str, nranks: int) -> Ints:
-    """Return a table of numbers as a trace, int64; InputError where it has another shape or is not of whole numbers."""
+def _whole_table(table: np.ndarray[Any, Any], origin: str, nranks: int) -> np.ndarray[Any, Any]:
+    """Return a table of whole numbers, of floats as float64; InputError where it has another shape or other numbers."""
     if table.ndim != 3 or table.shape[1:] != (nranks, nranks):
         raise InputError(f"{origin}: has shape {table.shape}; it must be (calls, {nranks}, {nranks}), as the group has")
     is_whole = table == np.floor(table)
     if not is_whole.all():
         call, i, j = np.argwhere(~is_whole)[0].tolist()
         raise InputError(f"{origin}: call {call}, row {i}, column {j}: {table[call, i, j]:g} bytes is no whole number")
-    # Floats hold all sizes up to the largest, and one more stands for all that are larger.
-    trace: Ints = np.clip(table.astype(np.float64), -1, MAX_TRACE_SIZE + 1).astype(np.int64)
-    return trace
+    return table.astype(np.float64) if table.dtype.kind == "f" else table
 
 
 def _trace_rows(text: str, origin: str, nranks: int) -> list[list[int]]:

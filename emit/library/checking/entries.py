@@ -20,6 +20,7 @@ from emit.library.checking.report import LibraryReport
 from emit.library.checking.schedules import CheckedSchedule, any_protocol, form_of, with_stated_costs
 from emit.library.entry import IndexEntry, is_figure
 from emit.library.library_file import Requirement, network_digest, read_right, states_goal
+from emit.library.lowered import exact_scale
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, divisor
 from emit.timing.timed import TimedProgram
@@ -382,7 +383,7 @@ def _scale(subject: _Subject) -> float | None:
     """
     padding, problem = subject.entry.padding, subject.problem
     if padding == 0 and problem is not None and problem.collective.sizes:
-        return _fullest(problem)  # An alltoallv counts what ranks send, and some rank may receive more.
+        return exact_scale(_fullest(problem))  # An alltoallv counts what ranks send, and some rank may receive more.
     if subject.own_schedule is None:
         return 1.0 if padding == 0 else None
     scheduled = subject.own_schedule[0].problem
@@ -391,7 +392,7 @@ def _scale(subject: _Subject) -> float | None:
         raise InputError(f"padding: is {padding}; it must be {common.padding}, as in its schedule")
     if padding == 0 and problem is not None and problem.collective.kind.by_name:
         return 1.0
-    return _fullest(scheduled) / (1 - padding)
+    return exact_scale(_fullest(scheduled) / (1 - padding))
 
 
 def _fullest(problem: Problem) -> float:

@@ -157,6 +157,21 @@ def save(
     return saved
 
 
+def withdraw(saved: Saved) -> None:
+    """Remove the new files of a save and their entries from its library; what they replaced stays away.
+
+    Args:
+        saved: What was saved.
+
+    Raises:
+        InputError: If the folder cannot be written, or another process holds it too long.
+    """
+    if saved.folder is not None and saved.index is not None:
+        names = {path.relative_to(saved.folder).as_posix() for path in saved.paths}
+        with writing(saved.folder) as library:
+            library.commit(dropped=names)
+
+
 def _summarize(
     folder: Path,
     forms: Sequence[_CallForm],

@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,7 +116,9 @@ class Library:
             file.flush()
             os.fsync(file.fileno())
 
-    def commit(self, entries: Sequence[IndexEntry] = (), *, indexed: bool = False) -> list[Path]:
+    def commit(
+        self, entries: Sequence[IndexEntry] = (), *, indexed: bool = False, dropped: Collection[str] = ()
+    ) -> list[Path]:
         """Place the new files in the library, and replace all of the index's entries for the questions of `entries`.
 
         New files replace existing ones of the same names. Files that only replaced entries name are removed, and so are
@@ -126,6 +128,7 @@ class Library:
         Args:
             entries: New entries, and those old ones of the same questions and targets that are to stay.
             indexed: True to write an index even if it is empty.
+            dropped: Names of existing files whose entries are removed.
 
         Returns:
             The paths of the new files, the index last if it was written.
@@ -145,7 +148,7 @@ class Library:
         remaining = [
             entry.restated(proof_file=None) if entry.proof_file in obsolete else entry
             for entry in self.entries
-            if entry.question not in new_questions
+            if entry.question not in new_questions and entry.file not in dropped
         ]
         all_entries = (*remaining[:insert_at], *entries, *remaining[insert_at:])
         data = index_text(self._with_digests(entry) for entry in all_entries)

@@ -17,7 +17,7 @@ class PaddedChoice(NamedTuple):
 
     Attributes:
         entry: The file's entry.
-        size_bytes: Bytes of the fullest buffer of a rank with which the file runs.
+        size_bytes: Bytes of the fullest buffer of a rank, of all that it sends or receives, with which the file runs.
         blocks: Bytes of the file's block from position to position then, int64, shape (k, k). The blocks of a rank's
             send buffer lie one after another by receiver, those of its receive buffer by sender; the data of a call
             stand at the beginning of each block.
@@ -28,6 +28,10 @@ class PaddedChoice(NamedTuple):
     size_bytes: int
     blocks: Ints
     time_us: float
+
+    def __repr__(self) -> str:
+        """Return the file, size and time; the entry's goal and the blocks would fill pages."""
+        return f"PaddedChoice(file={self.entry.file!r}, size_bytes={self.size_bytes}, time_us={self.time_us:.6g})"
 
 
 class PaddedFile:

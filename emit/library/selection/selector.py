@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emit.library.entry import IndexEntry
 from emit.library.selection.padded import PaddedChoice, PaddedFile
@@ -42,8 +43,8 @@ class LibraryCall(NamedTuple):
         any_order: True to take a file for these ranks in another order if there is none for this one. The communicator
             must then be made in the order of the entry's `communicator`.
         sizes: Sizes of the blocks, for a collective whose blocks have sizes of their own: one for each rank in their
-            order, or for alltoallv one for each pair of ranks, row by row. Only their proportions count, except for
-            `Selector.choose_padded`.
+            order, or for alltoallv one for each pair of ranks, row by row or as an array or list of rows. Only their
+            proportions count, except for `Selector.choose_padded`.
     """
 
     collective: str
@@ -56,7 +57,7 @@ class LibraryCall(NamedTuple):
     relays: Sequence[int] = ()
     element_bytes: int = 1
     any_order: bool = False
-    sizes: Sequence[int] = ()
+    sizes: Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer[Any]] = ()
 
     def checked(self) -> LibraryCall:
         """Return a copy with plain values, ranks as tuples, and sizes without a common divisor.
@@ -79,7 +80,7 @@ class LibraryCall(NamedTuple):
             whole_numbers(self.relays, "relays"),
             whole(self.element_bytes, "element_bytes"),
             as_flag(self.any_order, "any_order"),
-            without_common_divisor(whole_numbers(self.sizes, "sizes")),
+            without_common_divisor(_row_by_row(self.sizes)),
         )
         if call.element_bytes < 1:
             raise InputError(f"element_bytes {call.element_bytes}: is not possible; it must be 1 or more")
@@ -201,7 +202,7 @@ class Selector:
                 apart.
         """
         try:
-            starts, served = self._ranges(*call)
+            starts, served = self._ranges(*call)  # type: ignore[arg-type]
         except TypeError:  # Lists cannot be hashed; what else cannot has not been checked yet.
             fields: list[Any] = [tuple(value) if type(value) is list else value for value in call]
             starts, served = self._ranges_of(fields)
@@ -219,21 +220,23 @@ class Selector:
         proportions are the call's own, there is no padding. `synth alltoallv --trace` makes such files.
 
         Args:
-            call: The call; `sizes` are the bytes of its blocks, row by row.
+            call: The call; `sizes` are the bytes of its blocks. What a rank sends to itself is ignored, as it takes no
+                link.
 
         Raises:
             InputError: If the call is impossible, its collective is unknown or has no size for every pair of ranks, or
                 files for different topologies or targets serve it; the message says what would tell them apart.
         """
-        blocks = np.array(whole_numbers(call.sizes, "sizes"), dtype=object)
+        blocks = np.array(_row_by_row(call.sizes), dtype=object)
         key = call._replace(
             ranks=None if call.ranks is None else tuple(call.ranks), relays=tuple(call.relays), sizes=()
         )
-        files = self._padded(*key)
+        files = self._padded(*key)  # type: ignore[arg-type]
         if len(blocks) != call.nranks**2 or (blocks < 0).any() or (blocks > _MOST_BLOCK).any():
             form = f"{call.nranks**2} numbers from 0 to {_MOST_BLOCK}, one for each pair of the {call.nranks} ranks"
             raise InputError(f"sizes: are not right for {call.nranks} ranks; they must be {form}")
         table = blocks.astype(np.int64).reshape(call.nranks, call.nranks)
+        np.fill_diagonal(table, 0)
         choices = [choice for file in files if (choice := file.choice(table, call.element_bytes)) is not None]
         for key_name in ("target", "topology", "group"):
             values = list(dict.fromkeys(getattr(choice.entry, key_name) for choice in choices))
@@ -339,6 +342,15 @@ class Selector:
         raise InputError(
             f"{description}: {fitting[0].file} and {fitting[1].file} both serve it; take entries of one index"
         )
+
+
+def _row_by_row(sizes: Any) -> tuple[int, ...]:
+    """Return sizes, one after another or in rows, as a tuple row by row; raise InputError if they are anything else."""
+    if isinstance(sizes, np.ndarray):
+        sizes = sizes.tolist()
+    if isinstance(sizes, list | tuple) and sizes and isinstance(sizes[0], list | tuple | np.ndarray):
+        return tuple(size for row in sizes for size in whole_numbers(row, "sizes"))
+    return whole_numbers(sizes, "sizes")
 
 
 def _size(size_bytes: Any) -> int:

@@ -54,6 +54,7 @@ def trace_table(document: dict[str, Any], nranks: int, width: int | None = LEAST
         " time / bound of a call; buffer: bytes that the fullest rank sends or receives at the"
         f" capacity; a call fits up to {document['headroom']:g} times it",
     ]
+    text += document["remarks"]
     paths = [path for file in document["files"] for path in file["paths"]]
     text += [f"  {path}" for path in dict.fromkeys(paths)]
     if document["unsaved"]:

@@ -15,7 +15,7 @@ from emit.formats import FORMATS, verify_program
 from emit.library.checking.check import check_library
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import load_index
-from emit.library.saving.save import Saved, save, stem
+from emit.library.saving.save import Saved, save, stem, withdraw
 from emit.library.selection.lookup import choose
 from emit.library.selection.selector import LibraryCall
 from emit.targets import TARGETS
@@ -338,3 +338,13 @@ def test_kept_files_of_unequal_blocks_are_timed_at_the_sizes_that_executors_see(
     kept_rows = [row for row in saved.rows if row["kept"]]
     assert kept_rows
     assert all(row["time_us"] >= row["bound_us"] * (1 - 1e-9) for row in kept_rows)
+
+
+def test_withdrawn_files_leave_the_rest_of_their_library(tmp_path: Path) -> None:
+    kept, unwanted = answer("msccl", "baseline"), answer("msccl", "baseline", group=(2, 1, 0))
+    save(kept, tmp_path, TargetSettings("msccl"))
+    before = files(tmp_path)
+    saved = save(unwanted, tmp_path, TargetSettings("msccl"), proof=True)
+    assert len(files(tmp_path)) > len(before)
+    withdraw(saved)
+    assert files(tmp_path) == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import synth
+from emit.compiler.lower import goal_columns
 from emit.library.checking.check import check_library
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import load_index
+from emit.library.library_file import states_goal
+from emit.library.lowered import exact_scale
 from emit.library.selection.selector import LibraryCall, Selector
 from emit.msccl.read import read_msccl
 from runtime.bench import Settings, measure
 from runtime.host.executor import HostExecutor
+from synth.model.common_chunk import common_chunk
+from synth.model.problem import make_problem
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
+from topologies.load import load
 
 TALL = [[0, 1, 1], [4, 0, 1], [4, 1, 0]]  # Rank 0 receives more than any rank sends.
 WIDE = [[0, 4, 4], [1, 0, 1], [1, 1, 0]]
@@ -46,6 +53,14 @@ def test_figures_hold_where_ranks_receive_more_than_they_send(library: Path) -> 
     report = check_library(library, load_index(library))
     assert not report.wrong
     assert "time_us" not in report.unproved
+
+
+@given(cells=st.integers(1, 4096), sent=st.integers(1, 4096))
+def test_the_last_bits_of_a_scale_do_not_count(cells: int, sent: int) -> None:
+    scale = cells / sent
+    for other in (scale, math.nextafter(scale, 0), math.nextafter(scale, math.inf), scale * (1 + 1e-15)):
+        assert exact_scale(other) == scale
+    assert exact_scale(scale * (1 + 1e-6)) != scale
 
 
 @settings(max_examples=60, deadline=None)
@@ -99,14 +114,48 @@ def test_the_fastest_is_taken_and_calls_beyond_all_files_fall_back(library: Path
     small, large = np.array(TALL) * 1024, np.array(TALL) * (1 << 20)
     assert selector.choose_padded(call_of(small)) is not None
     assert selector.choose_padded(call_of(large)) is None
-    own_block = small.copy()
-    own_block[1, 1] = 4  # No file has blocks of ranks to themselves.
-    assert selector.choose_padded(call_of(own_block)) is None
     assert selector.choose_padded(call_of(small, inplace=True)) is None
     assert selector.choose_padded(call_of(small, topology="ring:3")) is None
     assert selector.choose_padded(call_of(small, ranks=[0, 1, 2])) is not None
     assert selector.choose_padded(call_of(small, ranks=[1, 0, 2])) is None
     assert not any(tmp_path.iterdir())
+
+
+def test_what_a_rank_sends_to_itself_is_ignored_and_rows_are_as_good_as_a_flat_list(library: Path) -> None:
+    selector = Selector(load_index(library))
+    blocks = np.array(TALL) * 4096
+    expected = selector.choose_padded(call_of(blocks))
+    assert expected is not None
+    local = blocks + np.diag([1 << 30, 0, 5])
+    for sizes in (local, local.tolist(), list(local), local.ravel().tolist(), local.ravel()):
+        choice = selector.choose_padded(LibraryCall("alltoallv", 3, None, False, element_bytes=4, sizes=sizes))
+        assert choice is not None
+        assert (choice.entry, choice.size_bytes) == (expected.entry, expected.size_bytes)
+    for sizes in (blocks, blocks.tolist()):  # The same rows ask `choose` for the proportions.
+        entry = selector.choose(LibraryCall("alltoallv", 3, None, False, element_bytes=4, sizes=sizes), 8 << 20)
+        assert entry is not None
+        assert entry.sizes == tuple(np.array(TALL).ravel().tolist())
+
+
+def test_a_choice_is_shown_in_one_line(library: Path) -> None:
+    choice = Selector(load_index(library)).choose_padded(call_of(np.array(TALL) * 4096))
+    assert choice is not None
+    assert choice.entry.file in repr(choice)
+    assert len(repr(choice)) < 300
+
+
+@pytest.mark.parametrize("parts", [1, 3, 4])
+def test_a_goal_in_finer_cells_is_the_questions_and_one_of_other_proportions_is_not(library: Path, parts: int) -> None:
+    uneven = np.array([[0.0, 7, 3], [4, 0, 5], [2, 6, 0]])
+    problem, other = (make_problem(load("full:3"), "alltoallv", sizes=sizes) for sizes in (uneven, uneven.T))
+    goal = goal_columns(common_chunk(problem.collective).finer(parts).cells)
+    entry = load_index(library)[0]
+    stated = type(entry).of(entry.row | {"chunks": 1, "goal": {"nranks": 3, **goal}}, library)
+    assert states_goal(stated, problem)
+    assert not states_goal(stated, other)
+    goal["required"] = [column[1:] for column in goal["required"]]
+    less = type(entry).of(entry.row | {"chunks": 1, "goal": {"nranks": 3, **goal}}, library)
+    assert not states_goal(less, problem)
 
 
 def test_a_goal_with_smaller_blocks_gives_larger_messages(library: Path) -> None:

@@ -259,6 +259,9 @@ def collective_command(kind: CollectiveKind) -> click.Command:
         own_options.append(
             _refused("--sizes", f"{kind.name} has blocks of one size; leave it out (with sizes: {sized})")
         )
+    if not kind.by_pair:
+        traced = _names(lambda kind: kind.by_pair)
+        own_options.append(_refused("--trace", f"{kind.name} has none; leave it out (with a trace: {traced})"))
     text = f"{kind.summary}\n\n\b\n{example}\n{second_example}"
     return click.command(kind.name, cls=_QuestionCommand, help=text, params=own_options)(
         _question(partial(_answer, kind.name))

@@ -13,7 +13,8 @@ import click
 import numpy as np
 from numpy.typing import ArrayLike
 
-from emit.library.saving.save import Saved, folder_of_problem, save
+from emit.library.saving.save import Saved, folder_of_problem, save, withdraw
+from emit.targets import TARGETS
 from synth.app.arguments import QuestionArguments
 from synth.app.cli.asking.answer import (
     check_single,
@@ -39,6 +40,7 @@ from synth.model.deadline import TimeUp, limited, now
 from synth.model.defects import collected
 from synth.model.problem import Problem
 from synth.model.sizes import read_trace
+from synth.model.text import format_count, format_time
 from synth.parallelism.capacities import Capacity, choose_capacities, even_capacity, padded_us
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
@@ -66,6 +68,17 @@ class Answered:
     result: SearchResult
     saved: Saved | None
 
+    @property
+    def is_even(self) -> bool:
+        """Return whether all blocks that are used have one size."""
+        return int(self.capacity.cells.max()) == 1
+
+    @property
+    def target(self) -> str:
+        """Return the target of the files; "" without files."""
+        written = self.saved.new_files if self.saved is not None else []
+        return next((file.entry.target for file in written if file is not None), "")
+
     def call_us(self, cell_bytes: int) -> float:
         """Return the time in µs with cells of so many bytes; inf where no file takes messages of that size."""
         size, saved = Capacity(self.capacity.cells, cell_bytes).sent_bytes, self.saved
@@ -89,6 +102,7 @@ class Answer:
         files: The capacities with files.
         even: Equal blocks; None where a file has them, or after Ctrl-C.
         is_cut: Whether Ctrl-C left capacities without an answer.
+        unused: Number of the capacities that were left out, because no call takes their files.
     """
 
     options: TraceOptions
@@ -100,6 +114,7 @@ class Answer:
     files: Sequence[Answered]
     even: Answered | None
     is_cut: bool
+    unused: int = 0
 
 
 def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
@@ -142,7 +157,26 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         options, first.problem, borders, calls, held, idle, files, compared[0] if compared else None,
         is_cut=len(files) < len(capacities) or not (is_even_chosen or compared),
     )  # fmt: skip
-    return partial(_report, command, known)
+    return partial(_report, command, known if known.is_cut else _without_unused(known))
+
+
+def _without_unused(known: Answer) -> Answer:
+    """Return what is known without the capacities that no call takes, and remove their new files.
+
+    Capacities without files stay, since it is said why they have none.
+    """
+    owner = _served(known.files, known)[2]
+    unused = [
+        file
+        for number, file in enumerate(known.files)
+        if number not in owner and file.saved is not None and not file.saved.refused and not file.saved.left
+    ]
+    for file in unused:
+        assert file.saved is not None
+        withdraw(file.saved)
+    even = known.even or next((file for file in unused if file.is_even), None)
+    files = [file for file in known.files if file not in unused]
+    return dataclasses.replace(known, files=files, even=even, unused=len(unused))
 
 
 def _borders(command: SearchCommand, problem: Problem, stated: QuestionArguments, calls: Ints) -> Borders:
@@ -280,6 +314,7 @@ def _statement(known: Answer) -> dict[str, Any]:
           of its files, and the `_figures` of the calls that it serves, of those that files were chosen for.
         - chosen, held: `_figures` of the calls that files were chosen for, and of the held out (None without): with the
           files; with even blocks; with plans made for each call's own sizes, and sent straight. None where not known.
+        - remarks: `_remarks`.
         - unsaved: Why a capacity lacks files, or "".
         - ended: "interrupted" if Ctrl-C left capacities without an answer, or "".
     """
@@ -289,8 +324,8 @@ def _statement(known: Answer) -> dict[str, Any]:
     compared = {"files": (times_us, padded)}
     if known.even is not None:
         compared["even"] = _served([known.even], known)[:2]
-    planned = _planned_us(known.problem, calls)
-    compared |= {name: (times, bound_us) for name, times in zip(("planned", "straight"), planned, strict=False)}
+    planned, unplanned = _planned_us(known.problem, calls)
+    compared |= {name: (times, bound_us) for name, times in planned.items()}
     by_part = {}
     for part, rows in (("chosen", slice(0, split)), ("held", slice(split, len(calls)))):
         figures = {
@@ -321,6 +356,7 @@ def _statement(known: Answer) -> dict[str, Any]:
         "headroom": known.options.headroom,
         "files": files,
         **by_part,
+        "remarks": list(_remarks(known, by_part["chosen"] or {}, unplanned)),
         "unsaved": next((why for why in refused if why), ""),
         "ended": "interrupted" if known.is_cut else "",
     }
@@ -350,23 +386,51 @@ def _served(answers: Sequence[Answered], known: Answer) -> tuple[Floats, Floats,
     return times_us, padded, owner
 
 
-def _planned_us(problem: Problem, calls: Ints) -> Iterator[Floats]:
-    """Yield the times of each call in µs with a plan for its own sizes, then with each block sent whole and straight.
+def _remarks(known: Answer, chosen: dict[str, Any], unplanned: str) -> Iterator[str]:
+    """Yield what the figures do not say, a sentence each: what has no row and why, and how to use the files.
 
-    Nothing is yielded where the planner does not take the group.
+    Args:
+        known: All that is known.
+        chosen: Figures of the calls that files were chosen for (see `_statement`).
+        unplanned: Why the calls are not planned, or "".
     """
+    files, straight = chosen["files"], chosen["straight"]
+    if straight is not None and files["served"] and files["time_us"] > straight["time_us"]:
+        times = f"{format_time(straight['time_us'])} against {format_time(files['time_us'])}"
+        yield f"sending straight is faster for these calls: {times} on average"
+    even = next((number for number, file in enumerate(known.files, start=1) if file.is_even), None)
+    if known.even is None and even is not None:
+        yield f"even padding has no row of its own: the blocks of file {even} are equal"
+    if unplanned:
+        yield f"planned for each call and sent straight are not known here: {unplanned}"
+    if known.unused:
+        yield f"left out: {format_count(known.unused, 'file')} that no call would take"
+    for name in sorted({file.target for file in known.files} & TARGETS.keys()):
+        target = TARGETS[name]
+        if "=" in target.load and sum(file.target == name for file in known.files) > 1:
+            yield f"{target.reader} cannot tell these files apart, so a run loads the file of one row only"
+
+
+def _planned_us(problem: Problem, calls: Ints) -> tuple[dict[str, Floats], str]:
+    """Return the times of each call in µs, with a plan for its own sizes and with each block sent whole and straight.
+
+    Returns:
+        The times as `planned` and `straight`, and why there are none, or "".
+    """
+    if problem.relays:
+        return {}, "plans are for groups without relays"
     interpreted = choose_runner(len(calls) * problem.collective.nranks**2 * _PLANNED_S).interpreted
     planners = []
     try:
         for name in problem.protocols or [""]:
             topology = with_protocol(problem.topology, name) if name else problem.topology
             planners.append(Planner(shape_of(topology, problem.group), interpreted))
-    except InputError:
-        return
-    if problem.relays:
-        return
-    yield np.array([min(planner.plan(sizes).time_us for planner in planners) for sizes in calls])
-    yield np.array([min(planner.plan_straight(sizes).time_us for planner in planners) for sizes in calls])
+    except InputError as error:
+        return {}, str(error)
+    return {
+        "planned": np.array([min(planner.plan(sizes).time_us for planner in planners) for sizes in calls]),
+        "straight": np.array([min(planner.plan_straight(sizes).time_us for planner in planners) for sizes in calls]),
+    }, ""
 
 
 def _figures(times_us: Floats, bound_us: Floats, padded_bound_us: Floats) -> dict[str, Any]:

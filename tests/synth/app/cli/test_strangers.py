@@ -58,7 +58,7 @@ def files(working_folder: Path) -> Path:
         (("allreduce", "--topo", "full:4", "--engine", "tacos"), "(synth engines)"),
         (("engines", "--engine", "route"), "synth engines --help lists all"),
         (("--topo", "dgx1", "allreduce"), "must stand after the command that it belongs to"),
-        (("alltoallv", "--topo", "dgx1"), "--sizes is missing: add --sizes"),
+        (("alltoallv", "--topo", "dgx1"), "--sizes, --trace: neither is there"),
         (("cache", "info", "--cache", "gone"), "--cache gone: is not a folder"),
         ((*PLACE, "dense", "--target", "mscclpp"), "--target: chooses the files of --library"),
         ((*PLACE, "dense", "--library", "notes.txt"), "--library notes.txt: is a file"),

@@ -97,12 +97,36 @@ def test_the_table(synth: Call, trace: Ints) -> None:
         assert words in answer.flat
     assert len(trace) == 21
     assert max(map(len, answer.out.splitlines())) <= 80
+    assert "left out" not in answer.flat
     document = json.loads(synth(*ASKED, "--target", "none", "--json").out)
     again = json.loads(synth(*ASKED, "--target", "none", "--json").out)
     assert document | {"seconds": 0} == again | {"seconds": 0}
     table = trace_table(document | {"ended": "interrupted", "unsaved": "why"}, 16, None)
     assert "interrupted: some capacities have no answer" in table
     assert "not every capacity has all its files: why" in table
+
+
+def test_files_that_no_call_takes_are_left_out(synth: Call, working_folder: Path) -> None:
+    draw = np.random.default_rng(1)  # Blocks are so alike that one file is the fastest for nearly all calls.
+    calls = (draw.uniform(0.9, 1, (12, 4, 4)) * 2**24 * (1 - np.eye(4))).astype(np.int64)
+    np.save(working_folder / "calls.npy", calls)
+    document = json.loads(synth(*ASKED[:-1], "4", "--json", "--out", "lib").out)
+    assert all(file["served"] for file in document["files"])
+    assert len(load_index(working_folder / "lib")) == len(document["files"])
+    written = {path.name for path in (working_folder / "lib" / "mscclpp").iterdir()}
+    assert written == {Path(entry.file).name for entry in load_index(working_folder / "lib")}
+    assert any("sending straight is faster" in remark for remark in document["remarks"]) == (
+        document["chosen"]["straight"]["time_us"] < document["chosen"]["files"]["time_us"]
+    )
+
+
+def test_what_has_no_row_is_said(synth: Call, working_folder: Path) -> None:
+    calls = [[[0, 4, 1], [1, 0, 4], [4, 1, 0]], [[0, 1, 9], [9, 0, 1], [1, 9, 0]]]
+    np.save(working_folder / "calls.npy", np.array(calls) << 20)
+    asked = ("alltoallv", "--topo", "dgx1", "--group", "0,1,5", "--trace", "calls.npy", "--files", "2")
+    answer = synth(*asked, "--budget", "4s", "--out", "lib")
+    assert "planned for each call and sent straight are not known here: dgx1" in answer.flat
+    assert "cannot tell these files apart" in answer.flat
 
 
 @pytest.mark.parametrize(
@@ -127,4 +151,7 @@ def test_options_of_a_trace_need_one(synth: Call, working_folder: Path) -> None:
     asked = ("alltoallv", "--topo", "ring:2")
     assert "neither is there" in synth(*asked).refusal
     assert "--files: is for calls whose sizes change" in synth(*asked, "--sizes", "m.csv", "--files", "3").refusal
+    for name in ("allgatherv", "allgather"):
+        refusal = synth(name, "--topo", "ring:2", "--trace", "m.csv").refusal
+        assert f"--trace: {name} has none; leave it out (with a trace: alltoallv)" in refusal
     assert "leaves no call" in synth(*asked, "--trace", "m.csv", "--holdout", "0.9").refusal
