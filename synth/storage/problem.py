@@ -38,7 +38,7 @@ MAX_CHUNKS = 1 << 40
 # that a path crosses, and of a row of a switch's table.
 _ENTRY_BYTES, _PATH_BYTES, _CROSSED_BYTES, _ROW_BYTES = 160, 350, 160, 100
 # The memory that a file's problem may take: so many bytes, and so many more for each byte of the file.
-_SMALL_BYTES, _BYTES_A_BYTE = 800 << 20, 40
+_SMALL_BYTES, _BYTES_A_BYTE = 1100 << 20, 40
 _COLLECTIVE = ("name", "ranks", "chunks", "nchunks", "root", "columns", "one_shot", "sizes")
 _OWN = ("reduces", "fraction", "pre", "post", "in_index", "out_index")
 

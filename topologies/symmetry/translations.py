@@ -197,11 +197,11 @@ def find_translations(net: Network, look: Callable[[], None] = lambda: None) -> 
                 if sampled_groups == TUNING.sampled_groups:
                     return ()
                 continue
+            look()
+            if all(candidates.keeps(edge) for edge in chain) and _orbits(candidates.pairs, chain) is not None:
+                return chain
             if not all(candidates.holds(edge, look) for edge in chain):
                 break  # Without this translation the order of the chains changes.
-            look()
-            if _orbits(candidates.pairs, chain) is not None:
-                return chain
             refused.add(chain)
             if len(refused) - sampled_groups == TUNING.crowded_groups:
                 return ()
@@ -296,6 +296,7 @@ class _Candidates:
         open: Translations (stride, extent) that nothing has refused.
         checked: Translations that passed the full check.
         sampled: Translations at whose images of a few links `drops_one` has looked.
+        kept: Whether each translation that `keeps` has checked keeps the network.
     """
 
     def __init__(self, pairs: _TranslatedPairs) -> None:
@@ -309,6 +310,7 @@ class _Candidates:
         self.open = [edge for edge in single_translations(n) if self._looks_right(edge)]
         self.checked: set[tuple[int, int]] = set()
         self.sampled: set[tuple[int, int]] = set()
+        self.kept: dict[tuple[int, int], bool] = {}
 
     def _looks_right(self, edge: tuple[int, int]) -> bool:
         """Return whether a translation keeps the neighbours of a few ranks, one of which has the last digit."""
@@ -354,6 +356,12 @@ class _Candidates:
             self.open.remove(edge)
         return bool(refused)
 
+    def keeps(self, edge: tuple[int, int]) -> bool:
+        """Return whether a translation keeps the network, whatever it crowds; the result is kept."""
+        if edge not in self.kept:
+            self.kept[edge] = _keeps(self.pairs, edge)
+        return self.kept[edge]
+
     def holds(self, edge: tuple[int, int], look: Callable[[], None]) -> bool:
         """Return whether a translation keeps the network and crowds no resource by itself.
 
@@ -361,7 +369,7 @@ class _Candidates:
         """
         if edge not in self.checked:
             look()
-            if self.refuses_sample((edge,)) or not _keeps(self.pairs, edge) or _orbits(self.pairs, (edge,)) is None:
+            if self.refuses_sample((edge,)) or not self.keeps(edge) or _orbits(self.pairs, (edge,)) is None:
                 self.open.remove(edge)
                 return False
             self.checked.add(edge)
@@ -391,8 +399,12 @@ def _keeps(pairs: _TranslatedPairs, edge: tuple[int, int]) -> bool:
     return not (links < 0).any() and pairs.sets.are_kept_by(links)
 
 
+@lru_cache(maxsize=2)
 def _orbits(pairs: _TranslatedPairs, translations: Translations) -> Orbits | None:
-    """Return the classes of links and resources, or None where the translations keep no links or crowd a resource."""
+    """Return the classes of links and resources, or None where the translations keep no links or crowd a resource.
+
+    The results of the last two calls are kept.
+    """
     net = pairs.net
     back = [-digit for digit in digits(translations, net.src)]
     first = pairs.links_at(translate(translations, net.src, back), translate(translations, net.dst, back), pairs.place)
