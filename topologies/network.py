@@ -26,8 +26,9 @@ from topologies.costed import figures_of, protocol_costs
 from topologies.costs import Figures
 from topologies.errors import InputError
 from topologies.hyperlinks import Crossing, Hyperlinks, crossings, pairs_of
+from topologies.paths import Paths
 from topologies.routing import Tables, follow, forwarding_tables
-from topologies.switch_graph import MOST_PATHS, Paths, SwitchGraph, listed_pairs
+from topologies.switch_graph import MOST_PATHS, SwitchGraph, listed_pairs
 from topologies.topology import MAX_LINKS, Topology
 
 

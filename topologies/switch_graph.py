@@ -9,31 +9,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from enum import Enum
 
 import numpy as np
 
 from topologies.arrays import Bools, Floats, Ints, index_among, pointers, reachable, row_entries, segment_sums
 from topologies.errors import InputError
 from topologies.levels.hierarchy import find_levels
+from topologies.paths import Paths
 from topologies.topology import Topology
 
 MOST_PATHS = 1 << 18  # Paths through switches up to which each of them is a link.
-
-
-class Paths(Enum):
-    """The paths through switches that are links of a network with more than `MOST_PATHS` of them.
-
-    Attributes:
-        ALL: Each path.
-        NODES: Paths inside a node, and between ranks at the same place in any two nodes.
-        LEVELS: The same, or if these are more than `MOST_PATHS`, paths between ranks whose places differ in one level
-            only, such as in the rack, in the node of a rack, or in the GPU of a node.
-    """
-
-    ALL = "all"
-    NODES = "nodes"
-    LEVELS = "levels"
 
 
 @dataclass(frozen=True, eq=False)

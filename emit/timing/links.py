@@ -11,7 +11,7 @@ from synth.model.collective import Floats, Ints
 from topologies.costed import protocol_costs
 from topologies.errors import InputError
 from topologies.network import Network, network
-from topologies.switch_graph import Paths
+from topologies.paths import Paths
 from topologies.topology import Topology
 
 _ROUNDING = 1e-9

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from topologies.errors import InputError, did_you_mean
-from topologies.switch_graph import Paths
+from topologies.paths import Paths
 
 # The words for the ranks that hold a chunk before, or want it after.
 EVERY = "every"  # all ranks

@@ -248,7 +248,8 @@ def least_seconds(topology: Topology, sends: int = 0, members: int = 0) -> float
             pair of them, and each protocol of the costs has a network of its own.
     """
     protocols = 1 if topology.costs is None else len(protocols_of(topology))
-    most = MOST_PATHS if topology.nodes.any() else members**2
+    # Of more paths, up to MOST_PATHS are links; to find these and their symmetry takes about as long as three of each.
+    most = 3 * MOST_PATHS if topology.nodes.any() else members**2
     pairs = min(members**2, most) if topology.nvertices > topology.nranks else 0
     known_s = _BASE_S + _RANK_S * topology.nranks + _LINK_S * topology.nlinks + _SEND_S * sends
     return known_s + _PAIR_S * protocols * pairs

@@ -25,7 +25,8 @@ from topologies.costed import with_costs, with_protocol, without_costs
 from topologies.costs import ANY
 from topologies.errors import InputError, QuotientRefused
 from topologies.network import count_partial_paths
-from topologies.switch_graph import MOST_PATHS, Paths
+from topologies.paths import Paths
+from topologies.switch_graph import MOST_PATHS
 from topologies.symmetry.translations import Translations, representatives
 from topologies.text.fields import Fields, shown
 from topologies.text.reader import from_toml

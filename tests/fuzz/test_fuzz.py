@@ -15,7 +15,7 @@ from tests.topologies.few_paths import fabrics, few_paths
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network
-from topologies.switch_graph import Paths
+from topologies.paths import Paths
 from topologies.text.fields import MOST_DOTS, parse_toml
 
 EACH = 100

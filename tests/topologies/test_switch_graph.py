@@ -13,7 +13,7 @@ from tests.topologies.importers.test_importers import read
 from topologies.arrays import flags_of, strongly_connected
 from topologies.load import load
 from topologies.network import MOST_PATHS, Network, network, subnetwork
-from topologies.switch_graph import Paths
+from topologies.paths import Paths
 from topologies.topology import Topology
 
 FABRICS = fabrics()
