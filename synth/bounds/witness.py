@@ -131,19 +131,17 @@ class ResourceWitness(Witness):
         """Return a witness with the resources of another network and the same claims; see `Witness.renumbered`."""
         return replace(self, resources=tuple(int(resource_map[resource]) for resource in self.resources))
 
-    def capacity(self, problem: Problem, net: Network, times: Ints, part: Ints | None = None) -> float:
+    def capacity(self, problem: Problem, net: Network, times: Ints) -> float:
         """Return the GB/s of the witness's resources in sum, of which every counted send takes some.
 
         Each link that counts must use one of the resources. If a hyperlink counts more often than it uses them, all of
-        them count that much more; if it uses none, the result is inf. It is also inf where a path through switches that
-        is no link uses none of them.
+        them count that much more; if it uses none, the result is inf. Paths that are no links are looked at by
+        `is_bypassed`.
 
         Args:
             problem: The problem.
             net: The problem's network, or that of the whole problem.
             times: How often each link and hyperlink counts when it is used once; 0: not at all.
-            part: Part of each local rank, int64 (local ranks,): sends from one part to another count; -1: none from
-                here. It must be given for kinds that count all paths.
 
         Raises:
             BadWitness: A resource does not exist, or a link that counts uses none of them.
@@ -152,18 +150,27 @@ class ResourceWitness(Witness):
         if not len(chosen) or chosen[0] < 0 or chosen[-1] >= net.nresources:
             raise self.refusal("resources are missing or do not exist; they must be the network's")
         _, _, uses_ptr, uses_idx, *_ = net.carriers
-        flags, graph = flags_of(net.nresources, chosen), net.switch_graph
-        uses_chosen = segment_sums(flags[uses_idx], uses_ptr)
+        uses_chosen = segment_sums(flags_of(net.nresources, chosen)[uses_idx], uses_ptr)
         uncovered = (times > 0) & (uses_chosen == 0)
         if uncovered[: net.nlinks].any():
             name = problem.link_name(int(np.argmax(uncovered)))
             raise self.refusal(f"link {name} uses none of its resources; it must use one")
         if uncovered.any():
             return np.inf
-        if graph is not None and part is not None and graph.joins(part, graph.using(flags)):
-            return np.inf
         most = (times / np.maximum(uses_chosen, 1)).max(initial=1.0)
         return float(net.capacity_gbs[chosen].sum() * most)
+
+    def is_bypassed(self, net: Network, part: Ints) -> bool:
+        """Return whether a path that is no link leads to another part without any of the witness's resources.
+
+        A witness about the sends between parts then proves nothing, not even a latency.
+
+        Args:
+            net: The network whose resources they are.
+            part: Part of each local rank, int64 (local ranks,); -1 for ranks from which no sends count.
+        """
+        graph = net.switch_graph
+        return graph is not None and graph.joins(part, graph.using(flags_of(net.nresources, np.array(self.resources))))
 
     def crossing_alpha_us(self, net: Network, alpha_us: Floats) -> float:
         """Return the least latency in µs of what uses the witness's resources, paths through switches included.

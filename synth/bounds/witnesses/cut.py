@@ -51,10 +51,8 @@ class Cut(ResourceWitness):
         inside = self.flags(problem, self.ranks)
         _, src, dst = net.pairs
         crossed = inside[src] & ~inside[dst]
-        capacity = self.capacity(
-            problem, net, np.minimum(segment_sums(crossed, net.pairs.ptr), 1), np.where(inside, 0, -1)
-        )
-        if np.isinf(capacity) and net.switch_graph is not None:  # Other paths go past the resources.
+        capacity = self.capacity(problem, net, np.minimum(segment_sums(crossed, net.pairs.ptr), 1))
+        if self.is_bypassed(net, np.where(inside, 0, -1)):
             return NOTHING
         alpha = net.carriers.alpha_us[row_of_entry(net.pairs.ptr)[crossed]]
         if problem.quotient is not None:  # Only the α of the crossing links counts.

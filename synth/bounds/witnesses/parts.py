@@ -47,8 +47,8 @@ class Parts(ResourceWitness):
             raise self.refusal("a part has no member of the group; it must have one")
         # A hyperlink may serve as many parts as it has pairs between parts.
         times = segment_sums(part[net.pairs.src] != part[net.pairs.dst], net.pairs.ptr)
-        capacity, nparts = self.capacity(problem, net, times, part), len(self.parts)
-        if np.isinf(capacity) and net.switch_graph is not None:  # Other paths go past the resources.
+        capacity, nparts = self.capacity(problem, net, times), len(self.parts)
+        if self.is_bypassed(net, part):
             return NOTHING
         chunk_of_part = np.unique(collective.pre[:, 1] * nparts + part[collective.pre[:, 0]]) // nparts
         sends = 2 * (np.bincount(chunk_of_part, minlength=collective.nchunks) - 1)

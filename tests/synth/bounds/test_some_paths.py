@@ -127,12 +127,11 @@ def test_a_quotient_says_whether_it_has_all_paths() -> None:
 
 
 @pytest.mark.parametrize("name", TRANSLATABLE)
-@pytest.mark.parametrize("fabric", FABRICS)
+@pytest.mark.parametrize("fabric", [fabric for fabric in FABRICS if not FABRICS[fabric].limits])  # One breaks symmetry.
 def test_cuts_of_a_quotient_prove_what_they_prove_of_the_whole(fabric: str, name: str) -> None:
     """Check cuts around random ranks, of which every resource out of them is a cover."""
     problem = quotient_problem(FABRICS[fabric], name)
-    if problem is None:
-        pytest.skip("no translations")
+    assert problem is not None
     assert problem.quotient is not None
     whole, net, rng = make_problem(FABRICS[fabric], name), problem.quotient.whole, np.random.default_rng(0)
     for _ in range(8):
