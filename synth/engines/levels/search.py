@@ -88,12 +88,13 @@ def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> 
         return
     joined = members.reshape(-1, *members.shape[2:]) if members.ndim > 2 else members
     is_joined = joined.ndim < levels.members.ndim and levels.is_linked(joined.reshape(len(joined), -1)[:, 0])
-    variants = [levels, Levels(planned_problem, joined, tuning)] if is_joined else [levels]
+    as_one: Levels | None = None  # Made when a size needs it, since it sorts all links again.
     for size in request.sizes:
         search = _LevelsSearch(request, size, most_sends, tuning)
-        for variant in variants:
-            if variant is levels or not search.is_over():
-                yield from search.run(NAME, variant, variant.shapes())
+        yield from search.run(NAME, levels, levels.shapes())
+        if is_joined and not search.is_over():
+            as_one = as_one or Levels(planned_problem, joined, tuning)
+            yield from search.run(NAME, as_one, as_one.shapes())
         # Programs send to many peers at once, so that all messages arrive late, and have few threadblocks for them.
         if request.most_sends and not problem.collective.kind.rooted and len(levels.members) > 2:
             for form in (DOUBLING, RING):
