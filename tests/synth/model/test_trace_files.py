@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import json
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from synth.model.sizes import MAX_TRACE_SIZE, read_trace
+from tests.synth.number_files import numpy_file, numpy_header, written
 from topologies.errors import InputError
 
 TRACE = np.array([[[0, 8192], [3, 0]], [[0, 0], [0, 0]], [[0, 1], [0, 0]]])
-
-
-def numpy_file(table: np.ndarray) -> bytes:
-    stream = BytesIO()
-    np.save(stream, table)
-    return stream.getvalue()
-
-
-def written(folder: Path, name: str, content: bytes | str) -> Path:
-    path = folder / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
 
 
 @pytest.mark.parametrize(
@@ -82,11 +70,7 @@ def test_forms_read_alike_without_what_ranks_send_to_themselves(
         ("t.npy", numpy_file(np.full((1, 2, 2), -9, dtype=np.int8)), "column 0: -9 bytes; it must be 0 to"),
         ("t.npy", numpy_file(np.full((1, 2, 2), 2**64 - 1, dtype=np.uint64)), f"{2**64 - 1} bytes; it must be 0 to"),
         ("t.npy", numpy_file(np.full((1, 2, 2), MAX_TRACE_SIZE + 1)), "it must be 0 to"),
-        (
-            "t.npy",
-            numpy_file(TRACE[:0]).replace(b"(0, 2, 2), }" + b" " * 18, b"(0, 9999999999, 9999999999), }"),
-            "states 0 values in",
-        ),
+        ("t.npy", numpy_header("(0, 9999999999, 9999999999)"), "states 0 values in"),
         ("t.npy", b"PK\x03\x04", "is no .npy file"),
     ],
 )

@@ -4,34 +4,16 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from synth.parallelism.experts.histogram import read_histogram, read_tokens
+from tests.synth.number_files import numpy_file, numpy_header, written
 from topologies.errors import InputError
 
 TABLE = np.array([[3.0, 0.0, 5.5], [1.0, 2.0, 4.0]])
-
-
-def numpy_file(table: np.ndarray, version: tuple[int, int] = (1, 0)) -> bytes:
-    stream = BytesIO()
-    np.lib.format.write_array(stream, table, version=version)
-    return stream.getvalue()
-
-
-def numpy_header(shape: str, kind: str = "<f8", size: int = 0) -> bytes:
-    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
-    header += " " * (117 - len(header)) + "\n"
-    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + b"\0" * size
-
-
-def written(folder: Path, name: str, content: bytes | str) -> Path:
-    path = folder / name
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
 
 
 @pytest.mark.parametrize(
