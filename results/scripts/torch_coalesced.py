@@ -9,7 +9,6 @@ table says that ours is faster. Needs PyTorch.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -17,11 +16,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from results.measuring.measure import grid, page, write
+from results.measuring.torch_jobs import work_or_options
 from results.scripts.auto import run_job
 
 CALLS, ELEMENTS = 200, 1024
@@ -106,15 +105,8 @@ def section(ranks: int, rounds: int) -> str:
 
 def main() -> None:
     """Measure, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--work", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if find_spec("torch") is None:
-        raise SystemExit("PyTorch is not installed: pip install 'synth-collectives[torch]'")
-    if options.work:
-        work(options.work)
+    options = work_or_options(__doc__, 15, work)
+    if options is None:
         return
     parts = [
         f"{CALLS} calls of {4 * ELEMENTS // 1024} KiB a rank, PyTorch {version('torch')}, on this machine's loopback."

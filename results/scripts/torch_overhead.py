@@ -9,7 +9,6 @@ faster, so Gloo serves all that it can. Needs PyTorch.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -18,11 +17,11 @@ import time
 from collections.abc import Callable
 from functools import partial
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from results.measuring.measure import grid, page, write
+from results.measuring.torch_jobs import work_or_options
 from results.scripts.auto import run_job
 from synth.model.text import format_size
 
@@ -145,15 +144,8 @@ def section(ranks: int, rounds: int) -> str:
 
 def main() -> None:
     """Measure, and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--work", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if find_spec("torch") is None:
-        raise SystemExit("PyTorch is not installed: pip install 'synth-collectives[torch]'")
-    if options.work:
-        work(options.work)
+    options = work_or_options(__doc__, 12, work)
+    if options is None:
         return
     parts = [
         f"Calls that Gloo serves, PyTorch {version('torch')}, on this machine's loopback. Times are medians of"
