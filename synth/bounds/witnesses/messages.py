@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import floor
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -239,13 +238,12 @@ def _doors(net: Network, links: Bools) -> int:
         links: Flags of the links, shape (nlinks,).
     """
     chosen = np.flatnonzero(links)
-    users = np.zeros(net.nresources, dtype=np.int64)
-    for link in chosen.tolist():
-        users[net.uses(link)] += 1
-    slowest: dict[int, float] = {}
-    for link in chosen.tolist():
-        uses = net.uses(link)
-        resource = int(uses[np.argmax(users[uses])])
-        slowest[resource] = min(slowest.get(resource, np.inf), float(net.bandwidth_gbs[link]))
-    at_once = [floor(net.capacity_gbs[resource] / gbs * (1 + SAME)) for resource, gbs in slowest.items()]
-    return int(min(sum(at_once), len(chosen)))
+    uses = net.uses_idx[row_entries(net.uses_ptr, chosen)]
+    link_of_use = np.repeat(np.arange(len(chosen)), np.diff(net.uses_ptr)[chosen])
+    users = np.bincount(uses, minlength=net.nresources)
+    order = np.lexsort((-users[uses], link_of_use))  # the most used resource of each link comes first
+    resource = uses[order[np.searchsorted(link_of_use, np.arange(len(chosen)))]]
+    slowest = np.full(net.nresources, np.inf)
+    np.minimum.at(slowest, resource, net.bandwidth_gbs[chosen])
+    at_once = np.floor(net.capacity_gbs / slowest * (1 + SAME))
+    return int(min(at_once.sum(), len(chosen)))

@@ -128,14 +128,15 @@ class Levels:
     def shapes(self) -> list[LevelsShape]:
         """Return the shapes to compose, the most likely first.
 
-        These are a star with every number of exchanged levels for an all-reduce, three forms for a root and more than
-        two outermost parts, and else one star.
+        These are a star with every number of exchanged levels for an all-reduce, three forms for a root (two, where
+        there are two outermost parts), and else one star.
         """
         collective, depth = self.problem.collective, self.members.ndim
         if collective.name == "allreduce":
             return [LevelsShape(STAR, exchanged) for exchanged in range(depth + 1)]
-        if collective.kind.rooted and self.members.shape[0] > 2:
-            return [LevelsShape(form) for form in (SCATTER, CHAIN, STAR)]
+        if collective.kind.rooted:
+            forms = (SCATTER, CHAIN, STAR) if self.members.shape[0] > 2 else (SCATTER, STAR)
+            return [LevelsShape(form) for form in forms]
         return [LevelsShape(STAR)]
 
     def plan(self, shape: LevelsShape, count: int) -> tuple[Problem, Schedule] | None:
@@ -164,7 +165,7 @@ class Levels:
         """Return the chunks by their tree: the root, the rank whose place they take, and their rotation."""
         roots = self._roots(problem)
         parts = problem.collective.nchunks // self.problem.collective.nchunks
-        rotations = 1 if shape.outer == STAR else len(self.members) - 1
+        rotations = 1 if shape.outer == STAR else np.lcm.reduce([max(1, places - 1) for places in self.members.shape])
         if any(self._trees):
             rotations = np.lcm(rotations, self.tuning.variants)
         chunks_of: dict[tuple[int, int, int], list[int]] = {}

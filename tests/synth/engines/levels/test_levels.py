@@ -58,6 +58,13 @@ def test_levels_overlap_so_that_the_nics_of_a_cluster_never_wait(workers: Worker
     assert algorithm.problem.collective.chunks >= 8
 
 
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_with_two_nodes_too_all_ranks_help_a_root(workers: Workers, collective: str) -> None:
+    """Check that the NICs are what limits: a root that fed its node by itself would take 1.17 times as long."""
+    _, gap = _best(make_problem(load("dgx-a100:2"), collective), 1 << 30, workers, 10)
+    assert gap < 1.05
+
+
 @pytest.mark.parametrize("collective", ["allgather", "allreduce"])
 def test_two_levels_are_one_where_that_saves_a_latency(workers: Workers, collective: str) -> None:
     """Check 4 racks of 2 servers: tiny data cross the spines once, and do not go on by a rack's switch."""
