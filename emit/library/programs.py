@@ -55,9 +55,10 @@ _LEAST_OF_OTHERS = 1 << 16
 _LARGEST = 8  # ratio of the largest to the smallest message of the program for the largest messages
 _PROGRAM_SEND_S, _PLAN_SEND_S = 4e-5, 4e-4  # Seconds to lower a send in haste.
 _PROGRAM_WRITING, _PLAN_WRITING = 2.0, 2.0  # The time with the file over the time without it.
-_MEMBERS_OF_SEND = 8  # Members of sums and multicasts of switches that are checked in the time to lower one send.
+_MEMBERS_OF_SEND = 24  # Members of sums and multicasts of switches that are checked in the time to lower one send.
 _SEND_STEPS = 2  # A send is a step at both of its ends.
-_WRITTEN_SENDS = 100  # Sends of an image that are written in the time to lower one.
+# Sends of an image that are written in the time to lower one: as operations of a plan, and as steps of a program.
+_WRITTEN_SENDS, _WRITTEN_STEPS = 100, 3
 _AS_FAST_AS_OTHER = 1.05  # Times of the two forms of calls within this factor count as equal.
 _MOST_PLANS = 4  # Plans of an algorithm, with different instances, that are drafted to take the fastest.
 _WIDEST = 64  # cells of a chunk; an instruction holds 71
@@ -172,16 +173,18 @@ class Programs:
         """Return the number of sends whose lowering and writing takes as long as that of an algorithm.
 
         It is that of all sends of the schedule if the file is checked with all ranks. Else it is that of the
-        representatives of the algorithm's translations, and a small share of all sends for writing the images. Of sends
-        that a switch sums or multicasts, every few members count as one.
+        representatives of the algorithm's translations, and a share of all sends for writing the images, which is small
+        where the check needs only the representatives. Of sends that a switch sums or multicasts, every few members
+        count as one.
         """
         sends, net, link = len(algorithm.schedule), algorithm.problem.network, algorithm.schedule.link
         if not ordinary(net, link):
             return max(sends, int(np.diff(net.pairs.ptr)[link].sum()) // _MEMBERS_OF_SEND)
-        if algorithm.problem.quotient is not None or FORMATS[self.target.format].holds_program:
+        if algorithm.problem.quotient is not None:
             return sends
         order = math.prod(extent for _, extent in translations_of(algorithm))
-        return sends if order == 1 else sends // order + sends // _WRITTEN_SENDS
+        written = _WRITTEN_STEPS if FORMATS[self.target.format].holds_program else _WRITTEN_SENDS
+        return sends if order == 1 else sends // order + sends // written
 
     def least_bytes(self, problem: Problem) -> int:
         """Return the smallest chunk in bytes with which the protocol's FIFO slots keep all connections of a rank busy.

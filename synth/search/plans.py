@@ -113,6 +113,8 @@ class ProtocolPlan:
         most: Most sizes of a protocol.
         searching: Share of the budget for the protocols; all of it if no programs are made of the schedules.
         first: Share of the schedules' time that the first of several protocols gets; None for an equal share.
+        first_ranks: Most ranks of a problem for which the first protocol gets `first`. With more, exact search is out
+            of reach, and each protocol gets an equal share.
         exact: Share of the first protocol's time for exact search.
         engines: Engines that run for the protocols after the first.
         taken_over: Most sends of a schedule that the other protocols take over from the first.
@@ -126,6 +128,7 @@ class ProtocolPlan:
     most: int = 4
     searching: float = 0.7
     first: float | None = 0.75
+    first_ranks: int = 16
     exact: float = 0.8
     engines: tuple[str, ...] = (
         "route",

@@ -39,8 +39,9 @@ def search_protocols(
 ) -> None:
     """Search one protocol after another until the share of the budget for schedules is used.
 
-    The first one is searched even if that share is used. None begins when only the time for programs is left. Each gets
-    its share of the time left (`ProtocolPlan.share_of`). Later protocols without an answer are left out of `results`.
+    The first one is searched even if that share is used. Later ones end, or do not begin, when only the time for the
+    programs of what is found so far is left. Each gets its share of the time left (`ProtocolPlan.share_of`). Later
+    protocols without an answer are left out of `results`.
 
     Args:
         names: The protocols, the most promising first.
@@ -48,7 +49,7 @@ def search_protocols(
         search_protocol: Searches one protocol in so many seconds, or raises InputError if it has no answer.
         budget: The time of all protocols.
         plan: Shares of the budget.
-        reserved_s: Returns the seconds that an executor's programs need at the end of that share.
+        reserved_s: Returns the seconds that an executor's programs need at the end of the budget.
 
     Raises:
         InputError: The first protocol has no answer, and so no result is there.
@@ -56,8 +57,10 @@ def search_protocols(
     """
     until = budget.after(plan.searching)
     for place, name in enumerate(names):
-        if results and now() >= until - reserved_s():
-            return
+        if results:
+            until = min(until, budget.deadline - reserved_s())
+            if now() >= until:
+                return
         share_s = max(until - now(), _LEAST_S) * plan.share_of(place, len(names))
         try:
             results[name] = search_protocol(name, share_s)

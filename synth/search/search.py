@@ -132,6 +132,8 @@ class _ProtocolsSearch:
         protocols, size = self._plan.protocols, self._options.size
         if self._executor is None:
             protocols = replace(protocols, searching=1.0)
+        if self._problem.nranks > protocols.first_ranks:
+            protocols = replace(protocols, first=None)
         sizes = protocols.sizes_of(self.bounds, self.able, protocols.sizes if size is None else (size,))
         work = partial(
             search_protocols, list(sizes), self.results, partial(self._search_protocol, sizes), self.budget, protocols,
@@ -197,7 +199,8 @@ class _ProtocolsSearch:
         if self.pool is None:
             offers = [offer for result in results for offer in _offers(result)]
             offers += [offer for name in self.able for offer in self._take_over(name)]
-            self.pool = Pool(self._executor, self.lowering, lambda text: self._report(text, None), _unlike(offers))
+            offers = _unlike(offers, self._options.size)
+            self.pool = Pool(self._executor, self.lowering, lambda text: self._report(text, None), offers)
         if stop_reason == "interrupted":
             self.pool.stop()
         ranges = self.pool.files(self._options.size)
@@ -248,17 +251,19 @@ def _offers(result: SearchResult) -> list[Offer]:
     return list({offer.algorithm: offer for offer in (*result.ranges, *result.unused)}.values())
 
 
-def _unlike(offers: Sequence[Offer]) -> list[Offer]:
+def _unlike(offers: Sequence[Offer], size_bytes: int | None) -> list[Offer]:
     """Return the offers without those whose schedules are as large and as fast at all sizes as an earlier one.
 
-    Schedules are compared within one protocol and number of chunks, by their sends and by their times at the plan's
-    sizes, to nine digits. Engines often find the same schedule, and lowering it again takes time that other algorithms
-    need. An offer with a program comes before those without one.
+    Schedules are compared within one protocol and number of chunks, by their sends and by their times, to nine digits:
+    at the size of the question and the smallest size, or at the plan's sizes if the question has none. Engines often
+    find the same schedule, and lowering it again takes time that other algorithms need. An offer with a program comes
+    before those without one.
     """
+    sizes = (SMALLEST, *(ProtocolPlan.sizes if size_bytes is None else (size_bytes,)))
     first: dict[tuple[object, ...], Offer] = {}
     for offer in sorted(offers, key=lambda offer: offer.execution is None):
         algorithm = offer.algorithm
-        times_us = (f"{algorithm.time_us(size):.9g}" for size in (SMALLEST, *ProtocolPlan.sizes))
+        times_us = (f"{algorithm.time_us(size):.9g}" for size in sizes)
         protocol = algorithm.problem.topology.protocol
         chunks = algorithm.problem.collective.chunks
         first.setdefault((protocol, len(algorithm.schedule), chunks, *times_us), offer)

@@ -20,6 +20,7 @@ from synth.search.pool import WORTH_SAYING
 from synth.search.result import SearchResult
 
 _LONG = 1_000_000  # sends; timing so many at one size takes a second
+_LONG_PROGRAM = 5_000  # sends; timing a program of so many at all sizes of a curve takes a second
 # With more sends than this, the sizes of a curve are _SPREAD powers of two apart, to save time.
 _MANY = 20_000
 _SPREAD = 5
@@ -60,7 +61,7 @@ def row(result: SearchResult, served: Offer) -> dict[str, Any]:
         "min_bytes": served.low,
         "max_bytes": served.high,
         **compare(result, served.time_us(served.shown), served.shown, lambda: _regime(result, served)),
-        **over_sizes(result, served.taken_us, served.low, served.high, served.shown, len(algorithm.schedule)),
+        **over_sizes(result, served.taken_us, served.low, served.high, served.shown, _spacing(served)),
     }
     if served.library:  # A library's own model may count less than our bounds do.
         proof = result.bound.at(served.shown)[1].text
@@ -69,7 +70,9 @@ def row(result: SearchResult, served: Offer) -> dict[str, Any]:
     return figures
 
 
-def over_sizes(result: SearchResult, time_us: TimeAt, low: int, high: int | None, shown: int, sends: int) -> OverSizes:
+def over_sizes(
+    result: SearchResult, time_us: TimeAt, low: int, high: int | None, shown: int, spacing: int
+) -> OverSizes:
     """Return `worst` and `curve` of a row.
 
     Sizes for which `time_us` returns infinity (no file takes them) are left out.
@@ -80,8 +83,8 @@ def over_sizes(result: SearchResult, time_us: TimeAt, low: int, high: int | None
         low: Smallest size of the range in bytes.
         high: Largest size of the range in bytes; None where there is no end.
         shown: The size in bytes for which the row is shown.
-        sends: Number of sends. Above 20,000 only every fifth power of two is timed, and not the range's ends; above a
-            million only the shown size.
+        spacing: Which powers of two are timed: 1 for all, and the range's ends too; n for every n-th one; 0 for none,
+            so that only the shown size is.
 
     Returns:
         A dictionary with two keys:
@@ -89,14 +92,13 @@ def over_sizes(result: SearchResult, time_us: TimeAt, low: int, high: int | None
         - worst: The size with the largest gap (bytes, time_us, bound_us, gap), among the shown size, the range's ends
           and the sizes of `curve` in the range.
         - curve: Lists [bytes, time_us, bound_us] at powers of two over all sizes, outside the range too, ascending;
-          empty for very many sends.
+          empty without spacing.
     """
     sizes: set[int] = {shown}
-    powers = range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), 1 if sends <= _MANY else _SPREAD)
     last = LARGEST if high is None else high
-    if sends <= _LONG:
-        sizes |= {1 << e for e in powers}
-    if sends <= _MANY:
+    if spacing:
+        sizes |= {1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), spacing)}
+    if spacing == 1:
         sizes |= {size for size in (low, last) if SMALLEST <= size <= LARGEST}
     time_at_size = {size: time_us(size) for size in sorted(sizes)}
     figures_at_size = {size: (us, result.bound.at(size)[0]) for size, us in time_at_size.items() if us < np.inf}
@@ -105,10 +107,20 @@ def over_sizes(result: SearchResult, time_us: TimeAt, low: int, high: int | None
     worst_us, bound_us = figures_at_size[size]
     return {
         "worst": {"bytes": size, "time_us": worst_us, "bound_us": bound_us, "gap": max(1.0, worst_us / bound_us)},
-        "curve": [
-            [size, *figures] for size, figures in figures_at_size.items() if sends <= _LONG and size & size - 1 == 0
-        ],
+        "curve": [[size, *figures] for size, figures in figures_at_size.items() if spacing and size & size - 1 == 0],
     }
+
+
+def _spacing(served: Offer) -> int:
+    """Return the spacing of the sizes at which an offer is timed, as `over_sizes` takes it; the more sends, the fewer.
+
+    A long program that serves one size is timed at that size only.
+    """
+    sends = len(served.algorithm.schedule)
+    is_long_program = served.execution is not None and sends > _LONG_PROGRAM
+    if sends > _LONG or (is_long_program and served.low == served.high):
+        return 0
+    return 1 if sends <= _MANY else _SPREAD
 
 
 def compare(result: SearchResult, time_us: float, size: int, regime: Callable[[], str] = str) -> dict[str, Any]:
@@ -193,9 +205,10 @@ def with_source_times(document: dict[str, Any]) -> dict[str, Any]:
 def _regime(result: SearchResult, served: Offer) -> str:
     """Return whether an algorithm meets the bound as messages grow or as they shrink, as text; "" if neither is so.
 
-    The text is "bandwidth-optimal: " or else "latency-optimal: ". It is "" too for more than a million sends.
+    The text is "bandwidth-optimal: " or else "latency-optimal: ". It is "" too for so many sends that timing them at
+    further sizes takes too long.
     """
-    if len(served.algorithm.schedule) > _LONG:
+    if not _spacing(served):
         return ""
     huge, tiny = 1 << 60, 1e-6
     if served.time_us(huge) <= result.bound.at(huge)[0] * (1 + 1e-7):

@@ -10,6 +10,7 @@ from synth.engines.messages.nodes import LinkChoice, Nodes
 from synth.engines.messages.plans import MessagesForm, phases_of
 from synth.engines.messages.trees import rarest_first
 from synth.model.problem import Problem
+from topologies.arrays import row_entries
 
 
 def estimated_us(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str, size_bytes: float) -> float:
@@ -134,12 +135,11 @@ def _busy_between_us(nodes: Nodes, bytes_between: dict[tuple[int, int], float], 
         form: The form.
     """
     net = nodes.net
-    busy_us = [0.0] * net.nresources
     links_of = LinkChoice(nodes).choose(list(bytes_between), form.carriers)
-    gbs, gap_us = net.bandwidth_gbs.tolist(), net.gap_us.tolist()
-    for links, size_bytes in zip(links_of, bytes_between.values(), strict=True):
-        for link in links:
-            lasts_us = form.parts * gap_us[link] + size_bytes / len(links) * 1e-3 / gbs[link]
-            for resource in nodes.ends[link][2]:
-                busy_us[resource] += lasts_us
-    return max(busy_us) - float(net.gap_us[net.gap_us > 0].min())
+    counts = np.array([len(links) for links in links_of])
+    link = np.concatenate([np.array(links) for links in links_of])
+    bytes_of_link = np.repeat(np.array(list(bytes_between.values())) / counts, counts)
+    lasts_us = form.parts * net.gap_us[link] + bytes_of_link * 1e-3 / net.bandwidth_gbs[link]
+    uses = net.uses_idx[row_entries(net.uses_ptr, link)]
+    busy_us = np.bincount(uses, np.repeat(lasts_us, np.diff(net.uses_ptr)[link]))
+    return float(busy_us.max()) - float(net.gap_us[net.gap_us > 0].min())

@@ -32,6 +32,22 @@ class Hop(NamedTuple):
     turn: int
 
 
+class LinksBetween(NamedTuple):
+    """The links from one node to another.
+
+    Attributes:
+        link: The links, ascending in their ranks, int64, shape (links,).
+        source: Rank from which each goes, shape (links,).
+        goal: Rank to which each goes, plus the number of ranks, shape (links,).
+        uses: Resources of each, shape (links, most resources of a link); the number of resources where it has fewer.
+    """
+
+    link: Ints
+    source: Ints
+    goal: Ints
+    uses: Ints
+
+
 @dataclass(frozen=True)
 class Nodes:
     """The nodes of a network.
@@ -63,14 +79,16 @@ class Nodes:
         return links
 
     @cached_property
-    def ends(self) -> dict[int, tuple[int, int, list[int]]]:
-        """Return for each link of `between` its source, its goal + number of ranks, and its resources."""
+    def links_between(self) -> dict[tuple[int, int], LinksBetween]:
+        """Return the links of `between` as columns, by (node, other node)."""
         net = self.net
-        return {
-            link: (int(net.src[link]), net.nranks + int(net.dst[link]), net.uses(link).tolist())
-            for links in self.between.values()
-            for link in links
-        }
+        most = int(np.diff(net.uses_ptr).max())
+        columns = {}
+        for ends, links in self.between.items():
+            uses = [[*net.uses(link).tolist(), *[net.nresources] * most][:most] for link in links]
+            link = np.array(links, dtype=np.int64)
+            columns[ends] = LinksBetween(link, net.src[link], net.nranks + net.dst[link], np.array(uses))
+        return columns
 
     @cached_property
     def paths(self) -> list[dict[int, list[int]]]:
@@ -119,7 +137,8 @@ class LinkChoice:
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._load, self._at_rank = [0.0] * nodes.net.nresources, [0.0] * (2 * nodes.net.nranks)
+        # The last load stays 0: it pads the resources of links that use fewer than others.
+        self._load, self._at_rank = np.zeros(nodes.net.nresources + 1), np.zeros(2 * nodes.net.nranks)
 
     def choose(self, messages: Sequence[tuple[int, int]], count: int) -> list[list[int]]:
         """Return up to `count` links for each message from node to node, with link numbers ascending.
@@ -129,21 +148,19 @@ class LinkChoice:
         load, at_rank = self._load, self._at_rank
         chosen = []
         for ends in messages:
-            links = self._nodes.between[ends]
-            share, picked = 1.0 / min(count, len(links)), list[int]()
-            rows = [(link, *self._nodes.ends[link]) for link in links]
-            for _ in range(min(count, len(links))):
-                _, _, place = min(
-                    (max(load[r] for r in uses), at_rank[source] + at_rank[goal], place)
-                    for place, (_, source, goal, uses) in enumerate(rows)
-                )
-                link, source, goal, uses = rows.pop(place)
-                picked.append(link)
-                for resource in uses:
-                    load[resource] += share
-                at_rank[source] += share
-                at_rank[goal] += share
-            chosen.append(sorted(picked))
+            link, source, goal, uses = self._nodes.links_between[ends]
+            most = min(count, len(link))
+            picked = np.zeros(len(link), dtype=bool)
+            for _ in range(most):
+                load_of_link = np.where(picked, np.inf, load[uses].max(axis=1))
+                least = np.flatnonzero(load_of_link == load_of_link.min())
+                place = least[np.argmin(at_rank[source[least]] + at_rank[goal[least]])]
+                picked[place] = True
+                at_rank[source[place]] += 1.0 / most
+                at_rank[goal[place]] += 1.0 / most
+                load[uses[place]] += 1.0 / most
+                load[-1] = 0.0
+            chosen.append(sorted(link[picked].tolist()))
         return chosen
 
 

@@ -207,9 +207,9 @@ def test_a_schedule_that_several_engines_found_is_offered_once_to_be_lowered() -
     algorithm, other = by_sends()[:2]
     same = Algorithm(algorithm.problem, algorithm.schedule, "another engine")
     lowered = Offer(same, Slower(same, 1.0))
-    kept = _unlike([Offer(algorithm), Offer(other), Offer(same)])
+    kept = _unlike([Offer(algorithm), Offer(other), Offer(same)], None)
     assert [offer.algorithm for offer in kept] == [algorithm, other]
-    kept = _unlike([Offer(algorithm), Offer(other), lowered])
+    kept = _unlike([Offer(algorithm), Offer(other), lowered], LARGEST)
     assert [offer.algorithm for offer in kept] == [same, other]
 
 
@@ -245,7 +245,7 @@ def test_no_protocol_is_begun_in_the_time_for_programs(executor: Clocked) -> Non
         executor.clock[0] += SECONDS / 2
         return Ended()
 
-    for reserved_s, names in ((0.0, ["a", "b"]), (0.6 * SECONDS, ["a"])):
+    for reserved_s, names in ((0.0, ["a", "b"]), (0.4 * SECONDS, ["a", "b"]), (0.6 * SECONDS, ["a"])):
         results: dict[str, Ended] = {}
         search_protocols(["a", "b"], results, searched, Budget(SECONDS), plan, reserved_s=partial(float, reserved_s))
         assert list(results) == names
