@@ -16,7 +16,7 @@ import numpy as np
 
 from synth.model.collective import Bools, Ints
 
-STAR, SCATTER, CHAIN, RING, DOUBLING = "star", "scatter", "chain", "ring", "doubling"
+STAR, SCATTER, CHAIN, TREES, RING, DOUBLING = "star", "scatter", "chain", "trees", "ring", "doubling"
 
 
 class Hops(NamedTuple):
@@ -68,24 +68,52 @@ def hops(form: str, places: int, root: int, rotation: int) -> Hops:
     Args:
         form: STAR: the root sends to all places. SCATTER: the root sends to one place, which sends on to all others
             (van de Geijn's scatter and all-gather, where chunks take turns). CHAIN: each place sends to the next.
-            RING: the same without rotation, so that every place sends to the one after it, whatever the root. DOUBLING:
-            all places that are reached send as far ahead as their number (Bruck and others, 1997).
+            TREES: one of two binary trees, in which no place but one sends on both kinds of chunks, so that all send
+            equally much (Sanders, Speck and Träff, 2009, section 3). RING: a chain without rotation, so that every
+            place sends to the one after it, whatever the root. DOUBLING: all places that are reached send as far ahead
+            as their number (Bruck and others, 1997).
         places: Number of places.
         root: Place of the root.
-        rotation: Which of the other places comes first: 0 for the one after the root, and so on round.
+        rotation: Which of the other places comes first: 0 for the one after the root, and so on round. With TREES, even
+            and odd numbers are the two trees.
     """
-    rotation = 0 if form == RING else rotation
+    rotation = {RING: 0, TREES: rotation % 2}.get(form, rotation)
     places_after_root = (root + 1 + (rotation + np.arange(places - 1)) % max(1, places - 1)) % places
     is_later = np.arange(places - 1) > 0
     if form == DOUBLING:
         ahead = np.arange(1, places)
         depth = np.array([number.bit_length() - 1 for number in ahead.tolist()], dtype=np.int64)
         return Hops((root + ahead - (1 << depth)) % places, (root + ahead) % places, depth)
+    if form == TREES:
+        tail, depth = binary_tree(places - 1)
+        places_in_order = np.append(root, places_after_root)
+        order = np.argsort(depth, kind="stable")
+        return Hops(places_in_order[tail[order]], places_after_root[order], depth[order])
     if form in (CHAIN, RING):
         return Hops(np.append(root, places_after_root)[:-1], places_after_root, np.arange(places - 1))
     if form == SCATTER and places > 2:
         return Hops(np.where(is_later, places_after_root[0], root), places_after_root, is_later.astype(np.int64))
     return Hops(np.full(places - 1, root), places_after_root, np.zeros(places - 1, dtype=np.int64))
+
+
+def binary_tree(count: int) -> tuple[Ints, Ints]:
+    """Return the parent and the depth of each of the numbers 1 to `count` in a binary tree.
+
+    A parent lies between its children, the top's parent is 0, and odd numbers are leaves.
+
+    Returns:
+        The parents and the depths, which begin at 0 for the top; int64, shape (count,).
+    """
+    parent, depth = np.zeros((2, count), dtype=np.int64)
+    ranges = [(1, count, 0, 0)]
+    for low, high, above, level in ranges:  # It grows while it is read.
+        if low > high:
+            continue
+        # The number with the most factors of two in a range stands near its middle.
+        top = max(range(low, high + 1), key=lambda number: number & -number)
+        parent[top - 1], depth[top - 1] = above, level
+        ranges += [(low, top - 1, top, level + 1), (top + 1, high, top, level + 1)]
+    return parent, depth
 
 
 def spread(members: Ints, along: Along, place: Sequence[int], rotation: int, first: int = 0) -> Arcs:

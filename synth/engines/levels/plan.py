@@ -14,6 +14,7 @@ from synth.engines.levels.composition import (
     CHAIN,
     SCATTER,
     STAR,
+    TREES,
     Arcs,
     Hops,
     exchange,
@@ -128,14 +129,14 @@ class Levels:
     def shapes(self) -> list[LevelsShape]:
         """Return the shapes to compose, the most likely first.
 
-        These are a star with every number of exchanged levels for an all-reduce, three forms for a root (two, where
+        These are a star with every number of exchanged levels for an all-reduce, four forms for a root (two, where
         there are two outermost parts), and else one star.
         """
         collective, depth = self.problem.collective, self.members.ndim
         if collective.name == "allreduce":
             return [LevelsShape(STAR, exchanged) for exchanged in range(depth + 1)]
         if collective.kind.rooted:
-            forms = (SCATTER, CHAIN, STAR) if self.members.shape[0] > 2 else (SCATTER, STAR)
+            forms = (TREES, SCATTER, CHAIN, STAR) if self.members.shape[0] > 2 else (SCATTER, STAR)
             return [LevelsShape(form) for form in forms]
         return [LevelsShape(STAR)]
 

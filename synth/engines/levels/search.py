@@ -18,7 +18,7 @@ from synth.engines.flow.ordering import OrderedSends
 from synth.engines.flow.quotients import quotient_of
 from synth.engines.flow.tree_sends import Sends
 from synth.engines.flow.tuning import SEARCH as FLOW
-from synth.engines.levels.composition import DOUBLING, RING
+from synth.engines.levels.composition import CHAIN, DOUBLING, RING, TREES
 from synth.engines.levels.plan import Levels, LevelsShape
 from synth.engines.levels.tuning import TUNING, LevelsTuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
@@ -72,9 +72,10 @@ def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> 
     """Yield for each size better and better schedules and progress, of the quotient problem where there is one.
 
     Where ranks at the same place are linked to each other across the two outermost levels, these are also tried as one,
-    which saves a latency. For programs, schedules along rings and by doubling are searched apart where the collective
-    has no root and there are more than two outermost parts. Where no level has all its ranks linked, or ranks do not
-    reach each other, there is only progress that says so.
+    which saves a latency. For programs, schedules in which a rank sends to few others are searched apart where there
+    are more than two outermost parts: by doubling and along rings, or over two trees and along chains if there is a
+    root. Where no level has all its ranks linked, or ranks do not reach each other, there is only progress that says
+    so.
     """
     planned_problem = quotient_of(problem) or problem
     order = 1 if planned_problem.quotient is None else planned_problem.quotient.order
@@ -96,8 +97,8 @@ def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> 
             as_one = as_one or Levels(planned_problem, joined, tuning)
             yield from search.run(NAME, as_one, as_one.shapes())
         # Programs send to many peers at once, so that all messages arrive late, and have few threadblocks for them.
-        if request.most_sends and not problem.collective.kind.rooted and len(levels.members) > 2:
-            for form in (DOUBLING, RING):
+        if request.most_sends and len(levels.members) > 2:
+            for form in (TREES, CHAIN) if problem.collective.kind.rooted else (DOUBLING, RING):
                 search = _LevelsSearch(request, size, most_sends, tuning)
                 yield from search.run(f"{NAME}, {form}", levels, [LevelsShape(form)])
 

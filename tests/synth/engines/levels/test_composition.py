@@ -13,6 +13,7 @@ from synth.engines.levels.composition import (
     RING,
     SCATTER,
     STAR,
+    TREES,
     Arcs,
     Hops,
     exchange,
@@ -36,7 +37,7 @@ def _reached(arcs: Arcs, holds: set[int]) -> list[int]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("form", [STAR, SCATTER, CHAIN, RING, DOUBLING])
+@pytest.mark.parametrize("form", [STAR, SCATTER, CHAIN, TREES, RING, DOUBLING])
 def test_a_value_comes_to_each_rank_and_into_each_outer_part_once(shape: tuple[int, ...], form: str) -> None:
     members = np.random.default_rng(1).permutation(int(np.prod(shape))).reshape(shape)
 
@@ -57,6 +58,17 @@ def test_a_value_comes_to_each_rank_and_into_each_outer_part_once(shape: tuple[i
 
 def test_offsets_scatter_to_all_other_places() -> None:
     assert {int(hops(SCATTER, 5, 2, offset).head[0]) for offset in range(4)} == {0, 1, 3, 4}
+
+
+@pytest.mark.parametrize("places", range(2, 40))
+def test_over_two_trees_no_place_sends_more_than_it_gets(places: int) -> None:
+    """Check also that the trees are low."""
+    root = places // 3
+    trees = [hops(TREES, places, root, rotation) for rotation in (0, 1)]
+    sends = sum(np.bincount(tree.tail, minlength=places) for tree in trees)
+    assert sends[root] == 2
+    assert sends.max() == 2
+    assert all(tree.depth.max() <= np.log2(places) for tree in trees)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -125,6 +125,29 @@ def test_an_executor_also_gets_few_peers(workers: Workers, collective: str, form
         assert offsets == {"allgather": ahead, "reducescatter": back, "allreduce": ahead | back}[collective]
 
 
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+@pytest.mark.parametrize(("form", "most"), [("trees", 3), ("chain", 2)])
+def test_a_root_and_an_executor_also_get_few_peers(workers: Workers, collective: str, form: str, most: int) -> None:
+    """Check to how many other nodes a rank sends (from how many it gets sums), the root's node not counted."""
+    problem = make_problem(load("dgx-a100:12"), collective)
+    request = Request(
+        Options(size=1 << 24), (1 << 24,), np.inf, workers, BestTimes(), prove(problem, max_flow=False),
+        most_sends=100_000,
+    )  # fmt: skip
+    tuning = replace(TUNING, doublings=6, orders=1)
+    candidates = [
+        outcome for outcome in levels_search.solve(problem, request, tuning)
+        if isinstance(outcome, Candidate) and outcome.engine == f"levels, {form}"
+    ]  # fmt: skip
+    best = candidates[-1]
+    algorithm = Algorithm(best.problem, best.schedule, NAME)  # The constructor replays the schedule.
+    net, link = algorithm.problem.network, algorithm.schedule.link
+    near, far = (net.src, net.dst) if collective == "broadcast" else (net.dst, net.src)
+    between = (near[link] // 8 != far[link] // 8) & (near[link] // 8 != 0)
+    peers = np.unique(near[link[between]] * net.nranks + far[link[between]])
+    assert np.bincount(peers // net.nranks).max() <= most
+
+
 def test_a_grid_is_refused(workers: Workers) -> None:
     problem = make_problem(load("mesh:3x3"), "allgather")
     request = Request(Options(), (1 << 20,), np.inf, workers, BestTimes(), prove(problem, max_flow=False))
