@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from synth.bounds.windows.limit import Window
 from synth.bounds.witness import Limit, Witness, countable
+from synth.bounds.witnesses.afar import FromAfar, ToAfar
 from synth.bounds.witnesses.cut import Cut
 from synth.bounds.witnesses.ends import Arrivals, Departures
 from synth.bounds.witnesses.hops import Direct, Path
@@ -22,7 +23,20 @@ _W = TypeVar("_W", bound=Witness)
 # The class of every kind of witness, by the name that proof files state.
 WITNESSES: dict[str, type[Witness]] = {
     witness_class.kind: witness_class
-    for witness_class in (Path, Direct, MessageGaps, Knowledge, Cut, Parts, Arrivals, Departures, Lengths, Window)
+    for witness_class in (
+        Path,
+        Direct,
+        MessageGaps,
+        Knowledge,
+        FromAfar,
+        ToAfar,
+        Cut,
+        Parts,
+        Arrivals,
+        Departures,
+        Lengths,
+        Window,
+    )
 }
 
 

@@ -1,4 +1,4 @@
-"""Searches for arrivals and departures: sets of ranks at which much data must arrive, or from which much must leave."""
+"""Searches for arrivals and departures: where much data must arrive or leave, or come from afar or go there."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 from synth.bounds.cuts.cut_candidates import node_sets, worst
 from synth.bounds.resource_cover import cover, gbs_by_end
 from synth.bounds.search import BoundSearch, with_gbs
+from synth.bounds.witness import whole_network
+from synth.bounds.witnesses.afar import Afar, FromAfar, ToAfar, distances_at
 from synth.bounds.witnesses.ends import Arrivals, Departures, Ends
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.deadline import checking_deadline
@@ -17,6 +19,8 @@ from synth.model.requirements import sum_by
 from topologies.arrays import flags_of
 
 _E = TypeVar("_E", bound=Ends)
+_A = TypeVar("_A", bound=Afar)
+_MOST_DISTANCES = 8  # of a rank, the largest
 
 # Flags of ranks, and the one resource that all their links use, or None.
 _Sets = list[tuple[Bools, int | None]]
@@ -44,6 +48,41 @@ def find_departures(search: BoundSearch) -> Iterator[Departures]:
         TimeUp: The time of the work around is over.
     """
     return _find(search, Departures, search.traffic.leaves, search.problem.network.src)
+
+
+def find_from_afar(search: BoundSearch) -> Iterator[FromAfar]:
+    """Yield witnesses at `search.size_bytes` for data that come to the first rank of the group, its last, and the root.
+
+    Each rank has one for each of the largest distances of other ranks. In a quotient problem the first stands for all.
+    """
+    return _find_afar(search, FromAfar)
+
+
+def find_to_afar(search: BoundSearch) -> Iterator[ToAfar]:
+    """Yield witnesses as `find_from_afar` does, for data that leave these ranks."""
+    return _find_afar(search, ToAfar)
+
+
+def _find_afar(search: BoundSearch, witness_class: type[_A]) -> Iterator[_A]:
+    """Yield the witnesses of one class, without numbers."""
+    problem, net, arrivals = search.problem, whole_network(search.problem), witness_class.arrivals
+    last = 0 if problem.quotient is not None else problem.collective.nranks - 1
+    for rank in sorted({0, problem.collective.root, last}):
+        links = np.flatnonzero((net.dst if arrivals else net.src) == rank)
+        if not len(links):
+            continue
+        resources = cover(net, links)
+        away_us = distances_at(net, rank, arrivals)[: problem.collective.nranks]
+        distances = np.unique(np.round(away_us[np.isfinite(away_us) & (away_us > 0)], 9))
+        for since_us in distances[-_MOST_DISTANCES:].tolist():
+            text = f"data {'to' if arrivals else 'from'} {search.name_ranks([rank])} over {since_us:.4g} µs or more"
+            yield witness_class(
+                ranks=(rank,),
+                times=(since_us,),
+                at_bytes=search.size_bytes,
+                resources=tuple(resources.tolist()),
+                text=with_gbs(text, net, resources),
+            )
 
 
 def _find(search: BoundSearch, witness_class: type[_E], amount: Floats, end: Ints) -> Iterator[_E]:

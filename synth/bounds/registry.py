@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from synth.bounds.cuts.cut import find_cuts, find_worst_cuts
-from synth.bounds.ends import find_arrivals, find_departures
+from synth.bounds.ends import find_arrivals, find_departures, find_from_afar, find_to_afar
 from synth.bounds.hops import find_direct, find_path
 from synth.bounds.lengths import find_by_linear_program, find_by_loads, find_uniform
 from synth.bounds.messages import find_knowledge, find_messages, find_messages_with_data
@@ -19,6 +19,7 @@ from synth.bounds.search import BoundCost, BoundSearch
 from synth.bounds.windows.limit import Window
 from synth.bounds.windows.windows import refutations
 from synth.bounds.witness import Witness
+from synth.bounds.witnesses.afar import FromAfar, ToAfar
 from synth.bounds.witnesses.cut import Cut
 from synth.bounds.witnesses.ends import Arrivals, Departures
 from synth.bounds.witnesses.hops import Direct, Path
@@ -83,6 +84,8 @@ for _row in (
         },
     ),
     KindRow[Knowledge](Knowledge, {BoundCost.SIZE: find_knowledge, BoundCost.WINDOWS: find_knowledge}),
+    KindRow[FromAfar](FromAfar, {BoundCost.SIZE: find_from_afar, BoundCost.WINDOWS: find_from_afar}),
+    KindRow[ToAfar](ToAfar, {BoundCost.SIZE: find_to_afar, BoundCost.WINDOWS: find_to_afar}),
     KindRow[Cut](Cut, {BoundCost.QUICK: find_cuts, BoundCost.MAX_FLOW: find_worst_cuts}),
     KindRow[Parts](Parts, {BoundCost.QUICK: find_parts}),
     KindRow[Arrivals](Arrivals, {BoundCost.QUICK: find_arrivals}),

@@ -33,6 +33,10 @@ _WITNESSES = {  # sentences by kind of witness
     "messages": "With a gap after each message, rank {names} cannot get data from all nodes, or bring its own to them.",
     "knowledge": "A message between nodes has a gap, and brings no more than its sender has by then. So the nodes"
     " cannot all get what they lack any sooner ({text}).",
+    "from-afar": "Most links into rank {names} lead from ranks near it. What comes from far away is at these ranks only"
+    " after a while, and until then only the other links can carry it ({text}).",
+    "to-afar": "What rank {names} sends far away over ranks near it must leave a while before the end, and after that"
+    " only its other links can carry it ({text}).",
     "arrivals": "Everything that ranks {names} want and lack must come in over the links that lead into them.",
     "departures": "Everything that ranks {names} hold and others want must leave over the links that lead out of them.",
 }

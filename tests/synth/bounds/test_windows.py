@@ -46,7 +46,7 @@ def test_a_reached_time_is_not_refuted(spec: str, collective: str, workers: Work
 
 
 def test_windows_prove_more_than_cuts_in_the_middle(workers: Workers) -> None:
-    problem = make_problem(load("dgx1"), "broadcast")
+    problem = make_problem(load("dgx1"), "allreduce")
     before = prove(problem)
     after = refuted(problem, 65536.0, 3.0, workers, before)
     assert after.at(65536.0)[0] > 1.03 * before.at(65536.0)[0]
