@@ -61,9 +61,9 @@ def automorphisms(net: Network, fixed: Sequence[Sequence[int]], limit: int = 200
     """Return automorphisms of the network, the identity first.
 
     Each maps links onto links of equal α and bandwidth, the links of every resource onto those of a resource of equal
-    capacity, and each set of `fixed` onto itself. Generators come next: rotations, XOR masks and reversals, of all
-    ranks and by blocks; then those that a search found for further images of each set's first rank; then one
-    automorphism for each image of these ranks; then products of the generators.
+    capacity, and each set of `fixed` onto itself. Generators come next: rotations of all ranks and inside blocks; then
+    those that a search found for further images of each set's first rank; then one automorphism for each image of these
+    ranks; then products of the generators.
 
     Args:
         net: The network.
@@ -91,22 +91,22 @@ def automorphisms(net: Network, fixed: Sequence[Sequence[int]], limit: int = 200
     search = _AutomorphismSearch(net, classes, budget_s * TUNING.work_per_s)
     generators: list[Ints] = []
     try:
-        _natural(search, fixed, generators, limit)
+        _add_rotations(search, generators, limit)
         _orbit_search(search, generators, firsts, limit)
     except _SpentError:
         pass
     return _generated(generators, n, limit, firsts)
 
 
-def _natural(search: _AutomorphismSearch, fixed: Sequence[Sequence[int]], generators: list[Ints], limit: int) -> None:
-    """Add every natural candidate that is an automorphism, and that earlier ones do not generate, to `generators`.
+def _add_rotations(search: _AutomorphismSearch, generators: list[Ints], limit: int) -> None:
+    """Add every rotation that is an automorphism, and that earlier ones do not generate, to `generators`.
 
     Raises:
         _SpentError: The budget is spent; what was added stays.
     """
     n = len(search.classes)
     generated = {np.arange(n).tobytes()}
-    for p in chain(_candidates(n), _class_rotations(n, fixed)):
+    for p in _rotations(n):
         if p.tobytes() in generated or not search.accepts(p):
             continue
         generators.append(p)
@@ -115,46 +115,14 @@ def _natural(search: _AutomorphismSearch, fixed: Sequence[Sequence[int]], genera
             generated = {q.tobytes() for q in _generated(generators, n, limit)}
 
 
-def _candidates(n: int) -> Iterator[Ints]:
-    """Yield rotations, XOR masks, reversals and exchanges of equal digits: int64 (n,) each.
-
-    Those of the whole range come before those of blocks. XOR masks come only where n is a power of two. A permutation
-    may come twice.
-    """
+def _rotations(n: int) -> Iterator[Ints]:
+    """Yield the rotations of all ranks, then those inside blocks of equal size, by each divisor: int64 (n,) each."""
     i = np.arange(n, dtype=np.int64)
     divisors = [d for d in range(1, n + 1) if n % d == 0]
-    blocks = [(b, unit) for b in reversed(divisors) for unit in divisors if unit < b and b % unit == 0]
-    for block, unit in blocks:
-        yield i - i % block + (i + unit) % block
-    if n & (n - 1) == 0:
-        for bit in range(n.bit_length() - 1):
-            yield i ^ (1 << bit)
-        if n <= 64:
-            for m in range(3, n):
-                yield i ^ m
-    for block, unit in blocks:
-        digit = i % block // unit
-        yield i + (block // unit - 1 - 2 * digit) * unit
-        yield i + ((-digit) % (block // unit) - digit) * unit
-    for low in divisors:
-        for size in divisors:
-            if size > 1 and n % (low * size * size) == 0:
-                x, y = i // low % size, i // (low * size) % size
-                yield i + (y - x) * low + (x - y) * low * size
-
-
-def _class_rotations(n: int, fixed: Sequence[Sequence[int]]) -> Iterator[Ints]:
-    """Yield rotations of one set along its own order by each divisor of its length, with all other ranks in place.
-
-    A set that names a rank twice has none.
-    """
-    for members in fixed:
-        at = np.asarray(members, dtype=np.int64)
-        for unit in range(1, len(at)):
-            if len(at) % unit == 0 and len(np.unique(at)) == len(at):
-                p = np.arange(n, dtype=np.int64)
-                p[at] = np.roll(at, -unit)
-                yield p
+    for block in reversed(divisors):
+        for unit in divisors:
+            if unit < block and block % unit == 0:
+                yield i - i % block + (i + unit) % block
 
 
 def _orbit_search(search: _AutomorphismSearch, generators: list[Ints], firsts: Sequence[int], limit: int) -> None:
@@ -339,7 +307,7 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
     goal = _goal(perms, where)
     best = [identity]
     work = TUNING.subgroup_work
-    # Natural generators come first; then elements of high order, which need the fewest steps to a large group.
+    # Rotations come first; then elements of high order, which need the fewest steps to a large group.
     by_length = sorted(range(len(free)), key=lambda i: (-free[i][1], i))
     starts = list(dict.fromkeys([*range(min(8, len(free))), *by_length]))[: TUNING.subgroup_starts]
     for start in starts:
