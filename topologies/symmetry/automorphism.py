@@ -301,18 +301,13 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
     table = np.stack([np.asarray(p, dtype=np.int64) for p in perms])
     # An element that fixes a member cannot be in a free group, whatever its powers do.
     moving = (table[:, where] != where).all(axis=1)
-    candidates = [p for p, good in zip(table, moving, strict=True) if good]
-    orders = [_order(p, where) for p in candidates]
-    free = [(p, order) for p, order in zip(candidates, orders, strict=True) if order]
+    free = [p for p, is_moving in zip(table, moving, strict=True) if is_moving and _has_free_powers(p, where)]
     goal = _goal(perms, where)
     best = [identity]
     work = TUNING.subgroup_work
-    # Rotations come first; then elements of high order, which need the fewest steps to a large group.
-    by_length = sorted(range(len(free)), key=lambda i: (-free[i][1], i))
-    starts = list(dict.fromkeys([*range(min(8, len(free))), *by_length]))[: TUNING.subgroup_starts]
-    for start in starts:
+    for start in free[: TUNING.subgroup_starts]:
         group, generators = [identity], list[Ints]()
-        for p in [free[start][0], *(p for p, _ in free)]:
+        for p in [start, *free]:
             if len(group) >= goal or work < 0:
                 break
             # In a free group the image of one member identifies an element.
@@ -330,19 +325,17 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
     return best
 
 
-def _order(p: Ints, where: Ints) -> int:
-    """Return the order of p where all powers of p but the identity move every rank of `where`, else 0."""
+def _has_free_powers(p: Ints, where: Ints) -> bool:
+    """Return whether all powers of p but the identity move every rank of `where`."""
     first = int(where[0])
     at, length = int(p[first]), 1
     while at != first:
         at, length = int(p[at]), length + 1
     if (_power(p, length) != np.arange(len(p))).any():
-        return 0
+        return False
     # All cycles divide `length`; a member's cycle is shorter exactly where a power length / prime fixes the member.
-    for prime in (d for d in range(2, length + 1) if length % d == 0 and all(d % e for e in range(2, d))):
-        if (_power(p, length // prime)[where] == where).any():
-            return 0
-    return length
+    primes = (d for d in range(2, length + 1) if length % d == 0 and all(d % e for e in range(2, d)))
+    return not any((_power(p, length // prime)[where] == where).any() for prime in primes)
 
 
 def _power(p: Ints, exponent: int) -> Ints:
