@@ -12,7 +12,6 @@ from itertools import chain
 import numpy as np
 
 from topologies.arrays import Ints, flags_of, reachable
-from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.refinement import Colours, Structure, find_link_image, mark
 from topologies.symmetry.tuning import TUNING
@@ -68,25 +67,18 @@ def automorphisms(net: Network, fixed: Sequence[Sequence[int]], limit: int = 200
     Args:
         net: The network.
         fixed: Sets of local ranks.
-        limit: Most automorphisms, the identity included.
+        limit: Most automorphisms, the identity included; at least 1.
         budget_s: Rough time in seconds, counted as work, so that every machine gives the same list. When it is spent,
             the list is built from the generators found so far.
 
     Returns:
         Different int64 arrays (nranks,), each with the image of every rank. They need not be all automorphisms.
-
-    Raises:
-        InputError: A set holds a rank outside the network, or the limit is below 1.
     """
     n = net.nranks
-    if limit < 1:
-        raise InputError(f"limit: {limit} must be at least 1")
     classes = np.zeros(n, dtype=np.int64)
-    for i, members in enumerate(fixed):
-        at = np.asarray(members, dtype=np.int64)
-        if at.size and (at.min() < 0 or at.max() >= n):
-            raise InputError(f"fixed set {i}: holds a rank outside; it must be 0..{n - 1}")
-        classes = np.unique(classes * 2 + flags_of(n, at), return_inverse=True)[1].reshape(-1)
+    for members in fixed:
+        is_member = flags_of(n, np.asarray(members, dtype=np.int64))
+        classes = np.unique(classes * 2 + is_member, return_inverse=True)[1].reshape(-1)
     firsts = [int(members[0]) for members in fixed if len(members)] or [0]
     search = _AutomorphismSearch(net, classes, budget_s * TUNING.work_per_s)
     generators: list[Ints] = []
@@ -284,15 +276,10 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
     from several starts, so the group is proved largest only where it is transitive on an orbit.
 
     Args:
-        perms: Automorphisms, int64 (n,) each.
+        perms: Automorphisms, int64 (n,) each, the identity among them.
         members: Ranks that take part, which the automorphisms map onto each other. Without any, or where no larger
             group is found, the result is the identity alone.
-
-    Raises:
-        InputError: There are no permutations.
     """
-    if not perms:
-        raise InputError("permutations: there are none; it must be at least the identity")
     n = len(perms[0])
     identity = np.arange(n, dtype=np.int64)
     where = np.asarray(members, dtype=np.int64)
