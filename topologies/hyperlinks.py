@@ -64,19 +64,6 @@ class Hyperlinks:
     def __len__(self) -> int:
         return len(self.hub)
 
-    def find(self, rank: int, *, multicast: bool, paced: bool, group: int = -1) -> int:
-        """Return the number of the hyperlink whose hub is a local rank, or -1 for none.
-
-        Args:
-            rank: Local rank of the hub.
-            multicast: Whether it is a multicast, else a reduction.
-            paced: Whether it has the paced rate.
-            group: Number of the switch; -1 for the first switch with such a hyperlink.
-        """
-        matches = (self.hub == rank) & (self.multicast == multicast) & (self.paced == paced)
-        matches &= (self.group == group) | (group < 0)
-        return int(np.argmax(matches)) if matches.any() else -1
-
     def members(self, hyperlink: int) -> Ints:
         """Return the local ranks that take part in a hyperlink, its hub included, ascending."""
         pairs = slice(self.ptr[hyperlink], self.ptr[hyperlink + 1])

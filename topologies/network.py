@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import numpy as np
 
 from topologies.arrays import (
-    Bools,
     Floats,
     Ints,
     flags_of,
@@ -20,16 +19,14 @@ from topologies.arrays import (
     ranges,
     row_entries,
     row_of_entry,
-    strongly_connected,
 )
 from topologies.costed import figures_of, protocol_costs
 from topologies.costs import Figures
-from topologies.errors import InputError
 from topologies.hyperlinks import Crossing, Hyperlinks, crossings, pairs_of
 from topologies.paths import Paths
-from topologies.routing import Tables, follow, forwarding_tables
-from topologies.switch_graph import MOST_PATHS, SwitchGraph, listed_pairs
-from topologies.topology import MAX_LINKS, Topology
+from topologies.paths.listed import ListedPaths, list_paths
+from topologies.paths.switch_graph import SwitchGraph, switch_graph_of
+from topologies.topology import Topology
 
 
 class Carriers(NamedTuple):
@@ -229,133 +226,19 @@ def network(topology: Topology, ranks: Sequence[int], members: int | None = None
     Raises:
         InputError: There are no ranks, a rank is not in the topology or given twice, or switches join too many pairs.
     """
-    group = _checked(topology, ranks)
+    group = topology.group(ranks)
     key = group.tobytes(), len(group) if members is None else members, paths
     networks = _in_use.setdefault(topology, WeakValueDictionary())
     net = networks.get(key)
     if net is None:
-        net = _built(topology, group, members, paths)
+        net = _assembled(topology, group, list_paths(topology, group, paths), group[:members])
         for same in [paths] if net.switch_graph is not None else Paths:
             networks[*key[:2], same] = net
     return net
 
 
-_MOST_LISTED = 2 * MAX_LINKS  # Paths through switches, of which each takes half a KiB while the network is built.
 # The networks that somebody holds, by topology and (ranks, members, paths); one takes half a second or more.
 _in_use: WeakKeyDictionary[Topology, WeakValueDictionary[tuple[bytes, int, Paths], Network]] = WeakKeyDictionary()
-
-
-def _built(topology: Topology, group: Ints, members: int | None, paths: Paths) -> Network:
-    """Build the network that the checked ranks `group` have among themselves; the rest is as in `network`.
-
-    Raises:
-        InputError: Switches join too many pairs of ranks.
-    """
-    n, local = topology.nranks, index_among(topology.nranks, group)
-    phys_src, phys_dst = topology.link_src, topology.link_dst
-    direct, through = _listed_paths(topology, group, paths)
-    src, dst = [local[phys_src[direct]]], [local[phys_dst[direct]]]
-    first, hops = [np.full(len(direct), -1, dtype=np.int64)], [[direct]]
-    if through is not None:
-        switch = phys_dst[through.port] - n
-        src.append(local[phys_src[through.port]])
-        dst.append(through.column)
-        first.append(switch)
-        # Paths are spread by the rank's number in the topology, so that no route depends on the rest of the group.
-        hops.append([through.port, *follow(through.tables, switch, through.column, group[through.column])])
-    is_partial = through is not None and through.is_partial
-    depth = max(len(h) for h in hops)
-    crossed = np.concatenate(
-        [np.stack(h + [np.full(len(h[0]), -1, dtype=np.int64)] * (depth - len(h)), axis=1) for h in hops]
-    )
-    all_src, all_dst, all_first = np.concatenate(src), np.concatenate(dst), np.concatenate(first)
-    order = np.lexsort((all_first, all_dst, all_src))
-    if is_partial:
-        is_kept = _undominated(topology, all_src[order], all_dst[order], crossed[order])
-        order = order[is_kept | (all_first[order] < 0)]  # Only paths through switches are in the graph.
-    return _assembled(topology, group, all_src[order], all_dst[order], crossed[order], group[:members], is_partial)
-
-
-class _ThroughSwitches(NamedTuple):
-    """The paths through switches that are links.
-
-    Attributes:
-        tables: The switches' forwarding tables.
-        port: Physical link by which each path leaves its rank: int64 (paths,).
-        column: Local rank that each path reaches: int64 (paths,).
-        is_partial: Whether there are others beside them.
-    """
-
-    tables: Tables
-    port: Ints
-    column: Ints
-    is_partial: bool
-
-
-def _listed_paths(topology: Topology, group: Ints, paths: Paths) -> tuple[Ints, _ThroughSwitches | None]:
-    """Return the physical links among the checked ranks `group`, and their paths through switches; None without ports.
-
-    Raises:
-        InputError: Switches join too many pairs of ranks.
-    """
-    n, local = topology.nranks, index_among(topology.nranks, group)
-    src, dst = topology.link_src, topology.link_dst
-    inside = src < n
-    inside[inside] = local[src[inside]] >= 0
-    direct = np.flatnonzero(inside & (dst < n))
-    direct = direct[local[dst[direct]] >= 0]
-    ports = np.flatnonzero(inside & (dst >= n))
-    if not len(ports):
-        return direct, None
-    tables = forwarding_tables(topology, group)
-    reach, rank = tables.reach[dst[ports] - n], local[src[ports]]
-    reach[np.arange(len(ports)), rank] = False
-    count, is_partial = int(reach.sum()), False
-    if count > MOST_PATHS and (listed := listed_pairs(topology, group, paths)) is not None:
-        fewer = reach & listed[rank]
-        port, column = np.nonzero(fewer)
-        ends = np.append(local[src[direct]], rank[port]), np.append(local[dst[direct]], column)
-        is_partial = len(port) < count and strongly_connected(len(group), *ends)
-        reach = fewer if is_partial else reach
-    if not is_partial and count > _MOST_LISTED:
-        raise InputError(
-            f"topology {topology.name!r}: switches join {count} pairs of {len(group)} ranks; it must be at most"
-            f" {_MOST_LISTED}, among a group of fewer ranks"
-        )
-    port, column = np.nonzero(reach)
-    return direct, _ThroughSwitches(tables, ports[port], column, is_partial)
-
-
-def count_partial_paths(topology: Topology, ranks: Sequence[int], paths: Paths) -> int | None:
-    """Return how many paths through switches would be links; None where all of them would be.
-
-    It takes a byte for each port and rank, and a few for each pair of ranks.
-
-    Raises:
-        InputError: The ranks are no group, or switches join too many pairs of them.
-    """
-    through = _listed_paths(topology, _checked(topology, ranks), paths)[1]
-    return len(through.port) if through is not None and through.is_partial else None
-
-
-def _undominated(topology: Topology, src: Ints, dst: Ints, crossed: Ints) -> Bools:
-    """Return which paths are not worse than their pair's path of least α: later, and no wider: bool (paths,).
-
-    Ranks of a node need no paths over their NICs where a switch of the node joins them.
-
-    Args:
-        topology: The topology.
-        src: Local rank that each path leaves, sorted together with `dst`.
-        dst: Local rank that each path reaches.
-        crossed: Physical links on each path, -1 for none: int64 (paths, most hops).
-    """
-    used = crossed >= 0
-    alpha = np.where(used, topology.alpha_us[crossed], 0.0).sum(axis=1)
-    gbs = np.where(used, topology.bandwidth_gbs[crossed], np.inf).min(axis=1, initial=np.inf)
-    pair = np.cumsum(np.diff(src, prepend=-1).astype(bool) | np.diff(dst, prepend=-1).astype(bool)) - 1
-    order = np.lexsort((-gbs, alpha, pair))
-    best = order[np.searchsorted(pair[order], np.arange(pair[-1] + 1))][pair]
-    return np.asarray((alpha <= alpha[best] * (1 + 1e-9)) | (gbs > gbs[best]))
 
 
 def links_among(net: Network, chosen: Ints) -> tuple[Ints, Ints, Ints]:
@@ -412,43 +295,17 @@ def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
     return smaller, links
 
 
-def _checked(topology: Topology, ranks: Sequence[int]) -> Ints:
-    """Return the ranks as int64 (ranks,), in their order.
-
-    Raises:
-        InputError: There are no ranks, they are no flat sequence of whole numbers, or a rank is not in the topology or
-            given twice.
-    """
-    column = np.asarray(ranks)
-    last = topology.nranks - 1
-    if column.ndim != 1 or not column.size or column.dtype.kind not in "iu":
-        raise InputError(f"ranks: must be a sequence of at least one whole number from 0 to {last}")
-    numbers = column.astype(np.int64)
-    outside = (numbers < 0) | (numbers > last)
-    if outside.any():
-        bad = int(numbers[np.argmax(outside)])
-        raise InputError(f"ranks: {bad} is not in {topology.name}; it must be 0 to {last}")
-    values, counts = np.unique(numbers, return_counts=True)
-    if len(values) < len(numbers):
-        raise InputError(f"ranks: {int(values[np.argmax(counts)])} is given twice; each must be given once")
-    return numbers
-
-
-def _assembled(
-    topology: Topology, group: Ints, src: Ints, dst: Ints, crossed: Ints, members: Ints, is_partial: bool
-) -> Network:
-    """Build the network of links src→dst that cross the physical links in each row of `crossed` (-1: none).
+def _assembled(topology: Topology, group: Ints, paths: ListedPaths, members: Ints) -> Network:
+    """Build the network whose links are some paths.
 
     Args:
         topology: The topology.
         group: Rank of the topology for each local rank.
-        src: Local rank that each link leaves.
-        dst: Local rank that each link reaches.
-        crossed: Physical links on each link's path: int64 (links, most hops).
+        paths: The paths that are links.
         members: Ranks of the topology that take part in switches' operations, which are numbered after the links.
-        is_partial: Whether there are paths through switches beside these links.
     """
-    used, count, figures = crossed >= 0, len(src), figures_of(topology)
+    crossed = paths.crossed
+    used, count, figures = crossed >= 0, len(crossed), figures_of(topology)
     link_gbs, limit_gbs = topology.bandwidth_gbs, np.array([x.bandwidth_gbs for x in topology.limits])
     if figures is not None:
         factor = figures.efficiency[topology.link_kind]
@@ -465,11 +322,9 @@ def _assembled(
     if crossing.rank:
         link = np.append(link, np.repeat(count + np.arange(len(crossing.rank)), [len(x) for x in crossing.link]))
         resource = np.concatenate([resource, *crossing.link])
-    if topology.limits:
-        holder, limit = _limits_crossed(topology, link, resource)
-        np.minimum.at(rates, holder, limit_gbs[limit] / holds[holder])
-        link = np.concatenate([link, holder])
-        resource = np.concatenate([resource, topology.nlinks + limit])
+    holder, limit = topology.limits_crossed(link, resource)
+    np.minimum.at(rates, holder, limit_gbs[limit] / holds[holder])
+    link, resource = np.append(link, holder), np.append(resource, topology.nlinks + limit)
     if crossing.caps:
         link = np.append(link, np.repeat(count + np.arange(len(crossing.rank)), [len(x) for x in crossing.cap]))
         resource = np.append(resource, topology.nlinks + len(limit_gbs) + np.concatenate(crossing.cap).astype(np.int64))
@@ -481,8 +336,8 @@ def _assembled(
     return Network(
         nranks=len(group),
         ranks=group,
-        src=src,
-        dst=dst,
+        src=paths.src,
+        dst=paths.dst,
         alpha_us=alpha[:count],
         bandwidth_gbs=rates[:count],
         uses_ptr=ptr[: count + 1],
@@ -492,58 +347,8 @@ def _assembled(
         gap_us=gap,
         start_us=0.0 if (costs := protocol_costs(topology)) is None else float(costs.start_us),
         hyperlinks=_hyperlinks(crossing, (alpha, rates, rates * holds, ptr, uses), count) if crossing.rank else None,
-        switch_graph=_switch_graph(topology, group, used_resources) if is_partial else None,
+        switch_graph=switch_graph_of(topology, group, used_resources) if paths.is_partial else None,
     )
-
-
-def _switch_graph(topology: Topology, group: Ints, resources: Ints) -> SwitchGraph:
-    """Return the graph of all paths through switches among ranks.
-
-    Args:
-        topology: The topology.
-        group: Rank of the topology for each local rank.
-        resources: What each resource of the network is: a physical link, or nlinks + a limit, ascending.
-    """
-    vertices = np.concatenate([group, np.arange(topology.nranks, topology.nvertices)])
-    number = index_among(topology.nvertices, vertices)
-    src, dst = number[topology.link_src], number[topology.link_dst]
-    edges = np.flatnonzero((src >= 0) & (dst >= 0) & ((src >= len(group)) | (dst >= len(group))))
-    edge, resource = np.arange(len(edges)), edges
-    if topology.limits:
-        holder, limit = _limits_crossed(topology, edge, edges)
-        edge, resource = np.append(edge, holder), np.append(resource, topology.nlinks + limit)
-    count = topology.nlinks + len(topology.limits)
-    index = index_among(count, resources[resources < count])[resource]
-    edge, index = edge[index >= 0], index[index >= 0]
-    order = np.lexsort((index, edge))
-    return SwitchGraph(
-        nranks=len(group),
-        nvertices=len(vertices),
-        src=src[edges],
-        dst=dst[edges],
-        alpha_us=_least_latencies(topology)[edges],
-        uses_ptr=pointers(np.bincount(edge, minlength=len(edges))),
-        uses_idx=index[order],
-    )
-
-
-def _least_latencies(topology: Topology) -> Floats:
-    """Return a latency in µs for each physical link, of which no path has less than the sum: float64 (nlinks,).
-
-    Where costs are on, a path has the latency of its highest kind of link. It then stands at the path's first link, as
-    the least latency of any kind from that link's own on.
-    """
-    figures = figures_of(topology)
-    if figures is None:
-        return np.maximum(topology.alpha_us - 1e-9, 0.0)  # A path's latency is rounded to 1e-9 µs.
-    least = np.zeros(topology.nlinks)
-    higher = np.full(topology.nlinks, np.inf)
-    for kind in np.unique(topology.link_kind)[::-1].tolist():
-        us = figures.latency_us[kind]
-        higher = np.minimum(higher, topology.alpha_us if np.isnan(us) else us)
-        first = (topology.link_kind == kind) & (topology.link_src < topology.nranks)
-        least[first] = higher[first]
-    return least
 
 
 def _latencies(topology: Topology, crossed: Ints, figures: Figures | None) -> tuple[Floats, Floats]:
@@ -607,22 +412,3 @@ def _resource_names(topology: Topology, crossing: Crossing, resources: Ints) -> 
     names = [f"{vertices[a]}→{vertices[b]}" for a, b in zip(*ends, strict=True)]
     shared = [*(limit.name for limit in topology.limits), *(name for name, _ in crossing.caps)]
     return names + [shared[i] for i in (resources[len(physical) :] - topology.nlinks).tolist()]
-
-
-def _limits_crossed(topology: Topology, link: Ints, physical: Ints) -> tuple[Ints, Ints]:
-    """Return (link, limit) of every limit that a link crosses, each pair once, sorted: two int64 columns.
-
-    Args:
-        topology: The topology, with at least one limit.
-        link: Link of each use of a physical link: int64 (uses,).
-        physical: Physical link of each use: int64 (uses,).
-    """
-    count = len(topology.limits)
-    member = np.concatenate([x.links for x in topology.limits])
-    owner = np.repeat(np.arange(count), [len(x.links) for x in topology.limits])
-    by_link = np.argsort(member, kind="stable")
-    member, owner = member[by_link], owner[by_link]
-    low = np.searchsorted(member, physical, side="left")
-    many = np.searchsorted(member, physical, side="right") - low
-    pair = np.unique(np.repeat(link, many) * count + owner[ranges(low, many)])
-    return pair // count, pair % count

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from topologies.arrays import Floats, Ints, index_among
+from topologies.arrays import Floats, Ints, index_among, ranges
 from topologies.costs import ANY, KINDS, Costs, check_choice
 from topologies.errors import InputError
 from topologies.optional import optional_module
@@ -179,6 +179,46 @@ class Topology:
         if self.nranks <= vertex < self.nvertices:
             return self.switches[vertex - self.nranks]
         raise self._error(f"no vertex {vertex}; vertices are 0 to {self.nvertices - 1}")
+
+    def group(self, ranks: Sequence[int]) -> Ints:
+        """Return ranks of this topology as int64 (ranks,), in their order.
+
+        Raises:
+            InputError: There are no ranks, they are no flat sequence of whole numbers, or a rank is not in the topology
+                or given twice.
+        """
+        column = np.asarray(ranks)
+        last = self.nranks - 1
+        if column.ndim != 1 or not column.size or column.dtype.kind not in "iu":
+            raise InputError(f"ranks: must be a sequence of at least one whole number from 0 to {last}")
+        numbers = column.astype(np.int64)
+        outside = (numbers < 0) | (numbers > last)
+        if outside.any():
+            bad = int(numbers[np.argmax(outside)])
+            raise InputError(f"ranks: {bad} is not in {self.name}; it must be 0 to {last}")
+        values, counts = np.unique(numbers, return_counts=True)
+        if len(values) < len(numbers):
+            raise InputError(f"ranks: {int(values[np.argmax(counts)])} is given twice; each must be given once")
+        return numbers
+
+    def limits_crossed(self, user: Ints, link: Ints) -> tuple[Ints, Ints]:
+        """Return (user, limit) of every limit that holds a link of a user, each pair once, sorted: two int64 columns.
+
+        Args:
+            user: Number of the path that uses each link: int64 (uses,).
+            link: The links: int64 (uses,).
+        """
+        if not self.limits:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        count = len(self.limits)
+        member = np.concatenate([limit.links for limit in self.limits])
+        owner = np.repeat(np.arange(count), [len(limit.links) for limit in self.limits])
+        by_link = np.argsort(member, kind="stable")
+        member, owner = member[by_link], owner[by_link]
+        low = np.searchsorted(member, link, side="left")
+        many = np.searchsorted(member, link, side="right") - low
+        pair = np.unique(np.repeat(user, many) * count + owner[ranges(low, many)])
+        return pair // count, pair % count
 
     def to_networkx(self) -> DiGraph[Any]:
         """Return the topology as a networkx DiGraph whose nodes are ranks by number and switches by name.

@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "results" / "tables"
 os.environ.setdefault("SYNTH_CACHE", "none")  # A table states what a search finds, not what the cache kept.
-SOLVERS = ("z3-solver", "ortools", "highspy", "pulp")
+SOLVERS = ("z3-solver", "ortools", "highspy")
 
 
 @dataclass(frozen=True)

@@ -287,10 +287,14 @@ class Chooser:
 
     def _paths(self, method: Method, call: TableCall) -> frozenset[str]:
         """Return what `paths` returns, without its cache, from the sizes at which a row or an entry begins or ends."""
-        edges = [(row.min_bytes, row.max_bytes) for row in self.rows]
-        edges += [(entry.min_bytes, entry.max_bytes) for entry in self._entries(call)]
-        sizes = {1, *(low for low, _ in edges), *(high + 1 for _, high in edges if high is not None)}
+        sizes = {1, *self._first_sizes(call)}
         return frozenset(self.path(self._choose(method, call._replace(size_bytes=size))) for size in sizes)
+
+    def _first_sizes(self, call: TableCall) -> set[int]:
+        """Return the sizes in bytes at which a row of the table or an entry for such calls begins or has just ended."""
+        ranges = [(row.min_bytes, row.max_bytes) for row in self.rows]
+        ranges += [(entry.min_bytes, entry.max_bytes) for entry in self._entries(call)]
+        return {low for low, _ in ranges} | {high + 1 for _, high in ranges if high is not None}
 
     def path(self, choice: Choice) -> str:
         """Return "wrapped", "direct" or "program" for a choice, as in `paths`.
@@ -320,13 +324,8 @@ class Chooser:
         method = method or Method(self.backend)
         if method.backend == "synth":
             return [(0, None)]
-        first_sizes = {0}
-        served_sizes = [(row.min_bytes, row.max_bytes) for row in self.rows]
-        served_sizes += [(entry.min_bytes, entry.max_bytes) for entry in self._entries(call)]
-        for low, high in served_sizes:
-            first_sizes |= {low} if high is None else {low, high + 1}
         ranges: list[tuple[int, str | None]] = []
-        for size in sorted(first_sizes):
+        for size in sorted({0, *self._first_sizes(call)}):
             choice = self._choose(method, call._replace(size_bytes=size))
             reason = choice.reason if choice.program is None and not choice.added else None
             if not ranges or reason != ranges[-1][1]:

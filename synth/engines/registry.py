@@ -190,7 +190,7 @@ ENGINES: dict[str, EngineRow] = {
         EngineRow("ksync", "CP-SAT and Z3 in steps and rounds", _ksync, ("cpsat", "smt"), _EXACT, constructive=False),
         EngineRow("cpsat", "CP-SAT alone", _ksync, ("cpsat",), _EXACT, constructive=False, in_auto=False),
         EngineRow("smt", "Z3 alone", _ksync, ("smt",), _EXACT, constructive=False, in_auto=False),
-        EngineRow("milp", "time slots", _milp, ("milp",), _EXACT, constructive=False),
+        EngineRow("milp", "time slots", _milp, ("linear",), _EXACT, constructive=False),
     )
 }
 

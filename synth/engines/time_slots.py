@@ -130,7 +130,7 @@ def _in_slots(
     if model is None:
         return None
     until = now() + budget_s * 1.5 + 2
-    result = request.workers.answer(until, "milp", model.program, budget_s, request.options.seed)
+    result = request.workers.answer(until, "linear", model.program, budget_s, False, request.options.seed)
     if result is None:
         return None
     bound_us = ceiling_us  # An infeasible program proves that nothing beats the best schedule.

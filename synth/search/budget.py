@@ -16,7 +16,7 @@ from synth.model.numbers import format_seconds
 from synth.search.plans import Stage
 from topologies.costed import protocols_of
 from topologies.errors import InputError
-from topologies.switch_graph import MOST_PATHS
+from topologies.paths import MOST_PATHS
 from topologies.topology import Topology
 
 # After the end of the budget a search waits so long for its first answer, and half as long for a first program.

@@ -1,4 +1,4 @@
-"""Call CP-SAT, Z3, HiGHS and CBC behind one Result, in child processes that can be killed (`SOLVERS`: a row for each).
+"""Call CP-SAT, Z3 and HiGHS behind one Result, in child processes that can be killed (`SOLVERS`: a row for each).
 
 Each module of a solver loads its library when it is imported and has one function, `solve(question, budget_s, …)
 -> Result`. Only a child process (`synth.solvers.worker`) imports it: HiGHS and OR-tools cannot share a process.
@@ -27,7 +27,6 @@ SOLVERS = {
     "cpsat": Solver("synth.solvers.cpsat", "ortools"),  # BooleanModel
     "smt": Solver("synth.solvers.smt", "z3"),  # BooleanModel
     "linear": Solver("synth.solvers.linear", "highspy"),  # LinearProgram
-    "milp": Solver("synth.solvers.milp", "pulp"),  # LinearProgram with binary variables
 }
 
 

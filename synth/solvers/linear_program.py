@@ -1,4 +1,4 @@
-"""State the linear programs that HiGHS and CBC minimise."""
+"""State the linear programs that HiGHS minimises."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ MOST_BYTES = 1 << 30  # of an answer
 _HEAD = b"synth-cache-1 "
 _UNFINISHED = ".new-"  # beginning of the name of a file that is being written
 _KEY = re.compile(r"[0-9a-f]{16,64}")
-_PACKAGES = ("topologies", "synth", "emit")  # The sources of these packages determine the answers.
+_PACKAGES = ("topologies", "synth", "emit")  # The files of these packages with these suffixes determine the answers.
+_SUFFIXES = (".py", ".toml", ".txt")
 _LIBRARIES = ("numpy", "scipy", "highspy")
 
 
@@ -208,15 +209,15 @@ def open_cache(folder: str | None = None) -> Cache:
 def engines_version() -> str:
     """Return 16 hexadecimal digits for the sources and libraries that make answers; with others, answers may differ.
 
-    They depend on the source files of topologies, synth and emit, but not of the command line and the report, and on
-    the versions of NumPy, SciPy and HiGHS. They are computed once in a process.
+    They depend on the source files and data files of topologies, synth and emit, but not of the command line and the
+    report, and on the versions of NumPy, SciPy and HiGHS. They are computed once in a process.
     """
     digest = hashlib.sha256()
     root = Path(__file__).resolve().parents[2]
     for package in _PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
+        for path in sorted((root / package).rglob("*")):
             name_in_root = path.relative_to(root).as_posix()
-            if not name_in_root.startswith(("synth/app/cli/", "synth/app/report/")):
+            if path.suffix in _SUFFIXES and not name_in_root.startswith(("synth/app/cli/", "synth/app/report/")):
                 digest.update(name_in_root.encode() + b"\0" + path.read_bytes())
     for name in _LIBRARIES:
         with suppress(PackageNotFoundError):

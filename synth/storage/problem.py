@@ -24,9 +24,8 @@ from topologies.arrays import components, flags_of
 from topologies.costed import with_costs, with_protocol, without_costs
 from topologies.costs import ANY
 from topologies.errors import InputError, QuotientRefused
-from topologies.network import count_partial_paths
-from topologies.paths import Paths
-from topologies.switch_graph import MOST_PATHS
+from topologies.paths import MOST_PATHS, Paths
+from topologies.paths.listed import count_partial_paths
 from topologies.symmetry.translations import Translations, representatives
 from topologies.text.fields import Fields, shown
 from topologies.text.reader import from_toml

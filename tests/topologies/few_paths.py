@@ -21,7 +21,7 @@ from topologies.topology import Limit, Topology
 def few_paths() -> Iterator[None]:
     """Let networks of any size list only some of their paths through switches."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("topologies.network.MOST_PATHS", 1)
+        patch.setattr("topologies.paths.listed.MOST_PATHS", 1)
         patch.setattr("synth.storage.problem.MOST_PATHS", 1)
         yield
 

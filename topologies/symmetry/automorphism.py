@@ -12,7 +12,6 @@ from itertools import chain
 import numpy as np
 
 from topologies.arrays import Ints, flags_of, reachable
-from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.refinement import Colours, Structure, find_link_image, mark
 from topologies.symmetry.tuning import TUNING
@@ -61,52 +60,45 @@ def automorphisms(net: Network, fixed: Sequence[Sequence[int]], limit: int = 200
     """Return automorphisms of the network, the identity first.
 
     Each maps links onto links of equal α and bandwidth, the links of every resource onto those of a resource of equal
-    capacity, and each set of `fixed` onto itself. Generators come next: rotations, XOR masks and reversals, of all
-    ranks and by blocks; then those that a search found for further images of each set's first rank; then one
-    automorphism for each image of these ranks; then products of the generators.
+    capacity, and each set of `fixed` onto itself. Generators come next: rotations of all ranks and inside blocks; then
+    those that a search found for further images of each set's first rank; then one automorphism for each image of these
+    ranks; then products of the generators.
 
     Args:
         net: The network.
         fixed: Sets of local ranks.
-        limit: Most automorphisms, the identity included.
+        limit: Most automorphisms, the identity included; at least 1.
         budget_s: Rough time in seconds, counted as work, so that every machine gives the same list. When it is spent,
             the list is built from the generators found so far.
 
     Returns:
         Different int64 arrays (nranks,), each with the image of every rank. They need not be all automorphisms.
-
-    Raises:
-        InputError: A set holds a rank outside the network, or the limit is below 1.
     """
     n = net.nranks
-    if limit < 1:
-        raise InputError(f"limit: {limit} must be at least 1")
     classes = np.zeros(n, dtype=np.int64)
-    for i, members in enumerate(fixed):
-        at = np.asarray(members, dtype=np.int64)
-        if at.size and (at.min() < 0 or at.max() >= n):
-            raise InputError(f"fixed set {i}: holds a rank outside; it must be 0..{n - 1}")
-        classes = np.unique(classes * 2 + flags_of(n, at), return_inverse=True)[1].reshape(-1)
+    for members in fixed:
+        is_member = flags_of(n, np.asarray(members, dtype=np.int64))
+        classes = np.unique(classes * 2 + is_member, return_inverse=True)[1].reshape(-1)
     firsts = [int(members[0]) for members in fixed if len(members)] or [0]
     search = _AutomorphismSearch(net, classes, budget_s * TUNING.work_per_s)
     generators: list[Ints] = []
     try:
-        _natural(search, fixed, generators, limit)
+        _add_rotations(search, generators, limit)
         _orbit_search(search, generators, firsts, limit)
     except _SpentError:
         pass
     return _generated(generators, n, limit, firsts)
 
 
-def _natural(search: _AutomorphismSearch, fixed: Sequence[Sequence[int]], generators: list[Ints], limit: int) -> None:
-    """Add every natural candidate that is an automorphism, and that earlier ones do not generate, to `generators`.
+def _add_rotations(search: _AutomorphismSearch, generators: list[Ints], limit: int) -> None:
+    """Add every rotation that is an automorphism, and that earlier ones do not generate, to `generators`.
 
     Raises:
         _SpentError: The budget is spent; what was added stays.
     """
     n = len(search.classes)
     generated = {np.arange(n).tobytes()}
-    for p in chain(_candidates(n), _class_rotations(n, fixed)):
+    for p in _rotations(n):
         if p.tobytes() in generated or not search.accepts(p):
             continue
         generators.append(p)
@@ -115,46 +107,14 @@ def _natural(search: _AutomorphismSearch, fixed: Sequence[Sequence[int]], genera
             generated = {q.tobytes() for q in _generated(generators, n, limit)}
 
 
-def _candidates(n: int) -> Iterator[Ints]:
-    """Yield rotations, XOR masks, reversals and exchanges of equal digits: int64 (n,) each.
-
-    Those of the whole range come before those of blocks. XOR masks come only where n is a power of two. A permutation
-    may come twice.
-    """
+def _rotations(n: int) -> Iterator[Ints]:
+    """Yield the rotations of all ranks, then those inside blocks of equal size, by each divisor: int64 (n,) each."""
     i = np.arange(n, dtype=np.int64)
     divisors = [d for d in range(1, n + 1) if n % d == 0]
-    blocks = [(b, unit) for b in reversed(divisors) for unit in divisors if unit < b and b % unit == 0]
-    for block, unit in blocks:
-        yield i - i % block + (i + unit) % block
-    if n & (n - 1) == 0:
-        for bit in range(n.bit_length() - 1):
-            yield i ^ (1 << bit)
-        if n <= 64:
-            for m in range(3, n):
-                yield i ^ m
-    for block, unit in blocks:
-        digit = i % block // unit
-        yield i + (block // unit - 1 - 2 * digit) * unit
-        yield i + ((-digit) % (block // unit) - digit) * unit
-    for low in divisors:
-        for size in divisors:
-            if size > 1 and n % (low * size * size) == 0:
-                x, y = i // low % size, i // (low * size) % size
-                yield i + (y - x) * low + (x - y) * low * size
-
-
-def _class_rotations(n: int, fixed: Sequence[Sequence[int]]) -> Iterator[Ints]:
-    """Yield rotations of one set along its own order by each divisor of its length, with all other ranks in place.
-
-    A set that names a rank twice has none.
-    """
-    for members in fixed:
-        at = np.asarray(members, dtype=np.int64)
-        for unit in range(1, len(at)):
-            if len(at) % unit == 0 and len(np.unique(at)) == len(at):
-                p = np.arange(n, dtype=np.int64)
-                p[at] = np.roll(at, -unit)
-                yield p
+    for block in reversed(divisors):
+        for unit in divisors:
+            if unit < block and block % unit == 0:
+                yield i - i % block + (i + unit) % block
 
 
 def _orbit_search(search: _AutomorphismSearch, generators: list[Ints], firsts: Sequence[int], limit: int) -> None:
@@ -316,15 +276,10 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
     from several starts, so the group is proved largest only where it is transitive on an orbit.
 
     Args:
-        perms: Automorphisms, int64 (n,) each.
+        perms: Automorphisms, int64 (n,) each, the identity among them.
         members: Ranks that take part, which the automorphisms map onto each other. Without any, or where no larger
             group is found, the result is the identity alone.
-
-    Raises:
-        InputError: There are no permutations.
     """
-    if not perms:
-        raise InputError("permutations: there are none; it must be at least the identity")
     n = len(perms[0])
     identity = np.arange(n, dtype=np.int64)
     where = np.asarray(members, dtype=np.int64)
@@ -333,18 +288,13 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
     table = np.stack([np.asarray(p, dtype=np.int64) for p in perms])
     # An element that fixes a member cannot be in a free group, whatever its powers do.
     moving = (table[:, where] != where).all(axis=1)
-    candidates = [p for p, good in zip(table, moving, strict=True) if good]
-    orders = [_order(p, where) for p in candidates]
-    free = [(p, order) for p, order in zip(candidates, orders, strict=True) if order]
+    free = [p for p, is_moving in zip(table, moving, strict=True) if is_moving and _has_free_powers(p, where)]
     goal = _goal(perms, where)
     best = [identity]
     work = TUNING.subgroup_work
-    # Natural generators come first; then elements of high order, which need the fewest steps to a large group.
-    by_length = sorted(range(len(free)), key=lambda i: (-free[i][1], i))
-    starts = list(dict.fromkeys([*range(min(8, len(free))), *by_length]))[: TUNING.subgroup_starts]
-    for start in starts:
+    for start in free[: TUNING.subgroup_starts]:
         group, generators = [identity], list[Ints]()
-        for p in [free[start][0], *(p for p, _ in free)]:
+        for p in [start, *free]:
             if len(group) >= goal or work < 0:
                 break
             # In a free group the image of one member identifies an element.
@@ -362,19 +312,17 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
     return best
 
 
-def _order(p: Ints, where: Ints) -> int:
-    """Return the order of p where all powers of p but the identity move every rank of `where`, else 0."""
+def _has_free_powers(p: Ints, where: Ints) -> bool:
+    """Return whether all powers of p but the identity move every rank of `where`."""
     first = int(where[0])
     at, length = int(p[first]), 1
     while at != first:
         at, length = int(p[at]), length + 1
     if (_power(p, length) != np.arange(len(p))).any():
-        return 0
+        return False
     # All cycles divide `length`; a member's cycle is shorter exactly where a power length / prime fixes the member.
-    for prime in (d for d in range(2, length + 1) if length % d == 0 and all(d % e for e in range(2, d))):
-        if (_power(p, length // prime)[where] == where).any():
-            return 0
-    return length
+    primes = (d for d in range(2, length + 1) if length % d == 0 and all(d % e for e in range(2, d)))
+    return not any((_power(p, length // prime)[where] == where).any() for prime in primes)
 
 
 def _power(p: Ints, exponent: int) -> Ints:

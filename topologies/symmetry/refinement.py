@@ -5,7 +5,6 @@ Refinement gives ranks, links and resources different colours where the elements
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 from topologies.arrays import Hashes, Ints, grouped, hashed, segment_sums
 from topologies.errors import InputError
 from topologies.network import Network
-from topologies.symmetry.tuning import TUNING
 
 _OUT, _IN, _USE = np.uint64(0xA5A5A5A51), np.uint64(0x5A5A5A5A3), np.uint64(0x77777777F)
 
@@ -160,8 +158,8 @@ def link_image(net: Network, p: Ints) -> Ints:
         p: Image of each rank: int (nranks,).
 
     Raises:
-        InputError: p is no permutation of the ranks or no automorphism of the network, or it needs more than some
-            hundred tries between equal links of one pair.
+        InputError: p is no permutation of the ranks, or `find_link_image` finds it to be no automorphism of the
+            network.
     """
     p = np.asarray(p)
     n = net.nranks
@@ -176,7 +174,8 @@ def link_image(net: Network, p: Ints) -> Ints:
 def find_link_image(structure: Structure, p: Ints) -> Ints | None:
     """Return the image of each link under the permutation p of ranks: int64 (nlinks,); None if p is no automorphism.
 
-    It is also None after `TUNING.ambiguous_tries` tries between equal links of one pair.
+    Equal links of one pair that their resources do not distinguish keep their order. Where another order of them would
+    be needed, the result is None too.
     """
     net = structure.net
     n = net.nranks
@@ -192,32 +191,10 @@ def find_link_image(structure: Structure, p: Ints) -> Ints | None:
     # Only the resources that they share with other links distinguish equal links of one pair.
     colours = structure.refine(p.astype(np.uint64))
     image_colours = structure.refine(np.arange(n, dtype=np.uint64), rounds=colours.rounds)
-    tries = iter(range(TUNING.ambiguous_tries))
-    return _matched(structure, colours, image_colours, tries)
-
-
-def _matched(structure: Structure, colours: Colours, image_colours: Colours, tries: Iterator[int]) -> Ints | None:
-    """Return an image of links that maps the first colours to the second, or None if there is none or no try is left.
-
-    It tries the links of equal colour one after the other; each call takes an item of `tries`.
-    """
     a, b = np.argsort(colours.links, kind="stable"), np.argsort(image_colours.links, kind="stable")
-    if next(tries, None) is None or (colours.links[a] != image_colours.links[b]).any():
+    if (colours.links[a] != image_colours.links[b]).any():
         return None
-    image = _confirmed(structure, a, b)
-    same = np.flatnonzero(np.diff(colours.links[a]) == 0)
-    if image is not None or not len(same):
-        return image
-    first = int(a[same[0]])
-    marked = structure.refine(colours.ranks, mark(colours.links, first), colours.resources)
-    for choice in np.flatnonzero(image_colours.links == colours.links[first]).tolist():
-        marked_image = structure.refine(
-            image_colours.ranks, mark(image_colours.links, choice), image_colours.resources, marked.rounds
-        )
-        image = _matched(structure, marked, marked_image, tries)
-        if image is not None:
-            return image
-    return None
+    return _confirmed(structure, a, b)
 
 
 def _confirmed(structure: Structure, a: Ints, b: Ints) -> Ints | None:

@@ -48,11 +48,11 @@ def shown(value: object) -> str:
 
 
 class Fields:
-    """A table of a TOML document, with the document's text and name, so that errors can name a place.
+    """A table of a TOML or JSON document, with the document's text and name, so that errors can name a place.
 
     Attributes:
-        values: The table as tomllib read it.
-        text: The whole document.
+        values: The table as tomllib or json read it.
+        text: The whole document; "" for JSON, where errors name no line.
         origin: Name of the document in errors.
         table: Name of the table, such as "nic" or "links"; "" for the top table.
         index: Number of this table among several [[links]], from 0; None for a single table.

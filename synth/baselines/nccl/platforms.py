@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import re
 from functools import cache
-
-from synth.baselines.nccl.aws_regions import REGIONS
+from pathlib import Path
 
 # µs by patterns of names of EC2's machines; the first pattern that fits counts.
 _NET_LATENCY_US = (
@@ -28,7 +27,7 @@ _TUNED = {
     "p6-b300.48xlarge": "p6-b300",
 }
 _TUNED_NODES = 3  # fewest nodes for which the tuner decides
-_MOST_BYTES, _MOST_RANKS = 100 << 30, 1 << 20  # values of ∞ in REGIONS
+_MOST_BYTES, _MOST_RANKS = 100 << 30, 1 << 20  # values of ∞ in aws_regions.txt
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _LEAST = 1e-6  # bytes instead of 0, which has no logarithm
 _ON_EDGE = 1e-9  # difference of logarithms
@@ -72,9 +71,12 @@ def _regions() -> dict[tuple[str, int, str], list[Region]]:
     The machine has the tuner's name, such as "p5en": a value of `_TUNED`. The text is parsed once; the result must not
     be changed.
     """
+    text = Path(__file__).with_name("aws_regions.txt").read_text(encoding="utf-8")
     regions_of: dict[tuple[str, int, str], list[Region]] = {}
     current_regions: list[Region] = []
-    for line in re.sub(r"\n +", " ", REGIONS).strip().splitlines():
+    for line in text.splitlines():
+        if line.startswith("#"):
+            continue
         head, region, corners = line.partition(":")
         words = head.split()
         if region:

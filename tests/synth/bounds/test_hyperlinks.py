@@ -17,7 +17,7 @@ from synth.solvers.workers import Workers
 from synth.timing.simulate import predict_us, resource_loads_us, time_us, timed
 from synth.verify.replay import replay
 from tests.synth.bounds.test_windows import refuted
-from tests.synth.timing.test_hyperlinks import by_switch, node
+from tests.synth.timing.test_hyperlinks import by_switch, hyperlink, node
 from topologies.costed import with_costs
 from topologies.costs import Costs, Protocol, SwitchCosts
 from topologies.errors import BadWitness, ScheduleError, ScheduleRefused
@@ -173,9 +173,7 @@ def test_port_time_wasted_by_switch_operations_is_unavailable(efficiency: float)
     assert resource_loads_us(cut, schedule) == pytest.approx(9 / 8 / efficiency / 450e3 * size, rel=1e-9)
     assert prove(problem).at(size)[0] <= time_us(cut, schedule)
     # Beside a reduction at the full rate, which crosses all ports up, a link has to wait for its port.
-    h, net = cut.network.hyperlinks, cut.network
-    assert h is not None
-    hyperlink_and_link = np.array([net.nlinks + h.find(0, multicast=False, paced=False), 0])
+    hyperlink_and_link = np.array([hyperlink(cut.network, 0, multicast=False), 0])
     rows = untimed(np.zeros(2, dtype=np.int64), hyperlink_and_link, np.zeros(2, dtype=np.int64), np.array([True, True]))
     late = timed(cut, rows, size)
     assert late.start_us[1] >= late.end_us[0]

@@ -83,3 +83,16 @@ def test_other_sources_are_another_version(monkeypatch: pytest.MonkeyPatch) -> N
     module.engines_version.cache_clear()
     assert module.engines_version() != version
     module.engines_version.cache_clear()
+
+
+def test_other_figures_of_the_package_are_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = tmp_path / "synth" / "figures.toml"
+    figures.parent.mkdir()
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "synth" / "storage" / "cache.py"))
+    versions = set()
+    for share in ("share = 0.5", "share = 0.6", "share = 0.5"):
+        figures.write_text(share)
+        module.engines_version.cache_clear()
+        versions.add(module.engines_version())
+    module.engines_version.cache_clear()
+    assert len(versions) == 2

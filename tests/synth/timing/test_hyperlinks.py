@@ -18,7 +18,7 @@ from synth.verify.replay import replay
 from topologies.errors import ScheduleRefused
 from topologies.faults.apply import apply_faults
 from topologies.load import load
-from topologies.network import network
+from topologies.network import Network, network
 from topologies.text.reader import from_toml
 from topologies.text.writer import to_toml
 from topologies.topology import Limit, SwitchOps, Topology
@@ -31,12 +31,18 @@ def node(multicast: float = 1.0, reduce: float = 1.0, spec: str = "dgx-h100") ->
     return replace(topology, switch_ops=tuple(SwitchOps(name, multicast, reduce) for name in topology.switches))
 
 
+def hyperlink(net: Network, rank: int, multicast: bool, paced: bool = False) -> int:
+    """Return the number among all carriers of the only hyperlink of this kind whose hub is a local rank."""
+    h = net.hyperlinks
+    assert h is not None
+    (number,) = np.flatnonzero((h.hub == rank) & (h.multicast == multicast) & (h.paced == paced))
+    return int(net.nlinks + number)
+
+
 def by_switch(problem: Problem, paced: bool = True) -> Schedule:
     """Return an all-reduce in which each rank reads its share of the sum from the switch and multicasts it."""
     n, net = len(problem.group), problem.network
-    assert net.hyperlinks is not None
-    find = net.hyperlinks.find
-    links = [net.nlinks + find(r, multicast=kind, paced=paced) for kind in (False, True) for r in range(n)]
+    links = [hyperlink(net, rank, multicast, paced) for multicast in (False, True) for rank in range(n)]
     chunk = np.tile(np.arange(n), 2)
     return untimed(chunk, np.array(links), np.repeat([0, 1], n), np.repeat([True, False], n))
 
@@ -46,7 +52,7 @@ def test_a_multicast_uses_its_own_port_up_and_all_ports_down() -> None:
     h = net.hyperlinks
     assert h is not None
     assert len(h) == 12
-    up, down = (h.find(1, multicast=kind, paced=False) for kind in (True, False))
+    up, down = (hyperlink(net, 1, multicast) - net.nlinks for multicast in (True, False))
     names = [[net.resource_names[i] for i in h.uses_idx[h.uses_ptr[x] : h.uses_ptr[x + 1]]] for x in (up, down)]
     assert names[0] == ["3→nvswitch", "nvswitch→1", "nvswitch→3", "nvswitch→5"]
     assert names[1] == ["1→nvswitch", "3→nvswitch", "5→nvswitch", "nvswitch→3"]

@@ -14,7 +14,7 @@ from tests.topologies.importers.simulators import (
     FILES,
     NETGRAPH,
     OLDER_ASTRA,
-    OLDER_NETGRAPH,
+    PAIRED_NETGRAPH,
     STAR,
     TACCL,
     TACCL_MATRICES,
@@ -335,14 +335,14 @@ def test_topologies_of_te_ccl() -> None:
     [
         (TACCL.replace("1MB", "32KB"), "costs for 32KB"),
         (TACCL.replace("box_1MB", ""), "name: ''"),
-        (TACCL.replace(": 4,", ": 4000,"), "gpus_per_node: 4000: must be 1 to 1024"),
-        (TACCL.replace(": 4,", ": true,"), "must be a whole number"),
+        (TACCL.replace(": 4,", ": 4000,"), "gpus_per_node: 4000 is out of range; it must be 1 to 1024"),
+        (TACCL.replace(": 4,", ": true,"), "is no whole number"),
         (TACCL.replace(": 2,", ": 3,"), "nics_per_node: 3 for 4 GPUs"),
-        (TACCL.replace("[8]", "[0]"), "β: 0: must be"),
+        (TACCL.replace("[8]", "[0]"), "β: 0 is out of range; it must be"),
         (TACCL.replace("[8]", "[8, 9]"), "for NDv2's 8 GPUs"),
         (TACCL.replace("[8]", "[1e999]"), "β: inf"),
         (TACCL.replace("[8]", "[NaN]"), "not JSON"),
-        (TACCL.replace('"remote_beta": 100', '"remote": 0'), "remote_beta: is missing"),
+        (TACCL.replace('"remote_beta": 100', '"remote": 0'), "remote_beta: missing"),
         (TACCL_MATRICES.replace("[2, 0, 0]", "[2, 0]"), "links: row 1 must be a list of 3 numbers"),
         (TACCL_MATRICES.replace("[2, 0, 0]", "[2.5, 0, 0]"), "links: row 1 holds 2.5"),
         (TACCL_MATRICES.replace("[2, 0, 0]", "[2, 1, 0]"), "links: row 1 links 1 to itself"),
@@ -352,7 +352,7 @@ def test_topologies_of_te_ccl() -> None:
         (taccl_pairs(), "node 2 is not connected to node 0; all must be"),
         (TE_CCL.replace("NDv2", "NDv3"), "did you mean NDv2"),
         (TE_CCL.replace('"NDv2"', "[]"), "is no topology of TE-CCL"),
-        (TE_CCL.replace('"chassis": 2', '"chassis": 1000000000'), "chassis 1000000000: must be a whole number"),
+        (TE_CCL.replace('"chassis": 2', '"chassis": 1000000000'), "chassis: 1000000000 is out of range"),
         (TE_CCL.replace("NDv2", "AMD"), "2 chassis of AMD are not read"),
         ('{"TopologyParams": {"alpha": [-1, 0]}}', "alpha"),
         ('{"TopologyParams": 7}', "TopologyParams: is no object"),
@@ -376,13 +376,13 @@ def test_scenarios_of_netgraph() -> None:
     assert between(topology, "rack1/tor", "spine/spine-1.x2") == 2 * 2 * 25
     assert pairs(topology)[0, 5] == 12.5
     assert topology.alpha_assumed
-    older = read(OLDER_NETGRAPH)
-    assert pairs(older.topology) == {
+    paired = read(PAIRED_NETGRAPH)
+    assert pairs(paired.topology) == {
         (a, b): gbs
         for pair, gbs in {(0, 2): 10, (0, 4): 10, (1, 3): 10, (1, 5): 10, (0, 1): 1}.items()
         for a, b in (pair, pair[::-1])
     }
-    assert "each node is a rank" in older.remarks[1]
+    assert "each node is a rank" in paired.remarks[1]
 
 
 def test_links_to_disabled_nodes_are_left_out() -> None:
@@ -415,7 +415,7 @@ def test_switches_of_netgraph_are_named() -> None:
     many = read(NETGRAPH.replace("spine: {count: 2}", "spine: {count: 9}\n    lonely: {}"))
     assert any(remark.endswith("spine/spine-3, and 6 more") for remark in many.remarks)
     assert "nodes left out because they have no links: 1" in many.remarks
-    assert not any("without the role" in remark for remark in read(OLDER_NETGRAPH).remarks)
+    assert not any("without the role" in remark for remark in read(PAIRED_NETGRAPH).remarks)
 
 
 def test_references_of_netgraph_are_followed() -> None:
@@ -429,6 +429,7 @@ def test_references_of_netgraph_are_followed() -> None:
     ("text", "message"),
     [
         (NETGRAPH + "  link_rules: []\n", "'link_rules' is not read"),
+        (NETGRAPH.replace("  links:", "  adjacency:"), "'adjacency' is not read; it must have only name"),
         (NETGRAPH.replace("^spine/", "(spine|core)"), "'(spine|core)' is not read"),
         (NETGRAPH.replace("path: ^spine/", "path: a, match: {}"), "'match' is not read"),
         (NETGRAPH.replace("cost: 1}", "expand: {}}"), "'expand' is not read"),
@@ -443,7 +444,7 @@ def test_references_of_netgraph_are_followed() -> None:
         (NETGRAPH.replace("srv-{n}", "srv-{n:9999999}"), "must be a name with {n}"),
         (NETGRAPH.replace("srv-{n}", "srv"), "stands twice"),
         (NETGRAPH.replace('"rack[1-2]/tor"', 'rack1/tor'), "is not connected to node"),
-        (OLDER_NETGRAPH.replace("node_count: 4", "node_count: 3"), "one number must divide the other"),
+        (PAIRED_NETGRAPH.replace("count: 4", "count: 3"), "one number must divide the other"),
         (NETGRAPH.replace("^spine/", "core/"), "network: link 1: target: 'core/' matches no node"),
         (NETGRAPH.replace("target: /tor", "target: /top"), "blueprint rack: link 1: target: '/top' matches no node"),
         ("network:\n  nodes: {a: {}}\n", "has no nodes or no links"),

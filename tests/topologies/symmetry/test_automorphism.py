@@ -166,12 +166,6 @@ def test_work_budget_and_limit() -> None:
     assert len(automorphisms(net, [], limit=5)) == 5
     assert len(automorphisms(net, [], budget_s=0.0)) == 1
     assert automorphisms(network(load("star:8"), [3]), [])[0].tolist() == [0]
-    with pytest.raises(ValueError, match="limit"):
-        automorphisms(net, [], limit=0)
-    with pytest.raises(ValueError, match="outside"):
-        automorphisms(net, [[8]])
-    with pytest.raises(ValueError, match="permutations"):
-        free_subgroup([], [0])
 
 
 def test_list_reaches_every_image() -> None:

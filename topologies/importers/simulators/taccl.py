@@ -22,7 +22,7 @@ from topologies.errors import InputError
 from topologies.importers.simulators.switched import check_connected
 from topologies.machines import machine_file
 from topologies.text.counts import format_count
-from topologies.text.fields import shown
+from topologies.text.fields import Fields, shown
 from topologies.text.files import parse_json
 from topologies.text.reader import read_machine
 from topologies.topology import MAX_ALPHA_US, MAX_GBS, MIN_GBS, Topology
@@ -68,13 +68,14 @@ def read_taccl(text: str, origin: str) -> Machine:
             f"{origin}: name: {shown(name)}: costs for {size[1]}, which TACCL scales by a factor that the file does not"
             " state; it must be the file for 1MB"
         )
-    nranks = int(_number(document, "gpus_per_node", (1, _MOST_GPUS), origin, whole=True))
-    alpha_us = _number(document, "alpha", (0, MAX_ALPHA_US), origin)
+    fields = Fields(document, "", origin)
+    nranks = fields.integer("gpus_per_node", 1, _MOST_GPUS)
+    alpha_us = fields.number("alpha", 0, MAX_ALPHA_US, "µs")
     if "links" in document:
         topology = _of_matrices(document, nranks, alpha_us, origin)
     else:
         topology = _of_list(document, nranks, alpha_us, origin)
-    nics = _nics(document, nranks, origin)
+    nics = _nics(fields, nranks)
     if nics is None:
         check_connected(topology, range(nranks), origin)
     topology = replace(
@@ -117,9 +118,7 @@ def _of_list(document: Mapping[str, Any], nranks: int, alpha_us: float, origin: 
     betas = document.get("node_betas_list")
     if not isinstance(betas, list) or len(betas) not in (1, 2) or (len(betas) == 2 and nranks != 8):
         raise InputError(f"{origin}: node_betas_list: must be a list of one β, or of two for NDv2's 8 GPUs")
-    gbs = [
-        _MB_PER_GB / _number({"β": beta}, "β", (_MB_PER_GB / MAX_GBS, _MB_PER_GB / MIN_GBS), origin) for beta in betas
-    ]
+    gbs = [_gbs(Fields({"β": beta}, "", origin), "β") for beta in betas]
     if len(gbs) == 1:
         ranks, switch = np.arange(nranks), np.full(nranks, nranks)
         ends = (np.append(ranks, switch), np.append(switch, ranks))
@@ -136,20 +135,23 @@ def _topology(nranks: int, switches: tuple[str, ...], src: Ints, dst: Ints, alph
     return Topology("node", nranks, switches, src, dst, alpha_us, gbs, link_kind=kind_numbers("nvlink", len(src)))
 
 
-def _nics(document: Mapping[str, Any], nranks: int, origin: str) -> Nics | None:
+def _gbs(fields: Fields, key: str) -> float:
+    """Return the bandwidth in GB/s of the β of `key`, or raise InputError where there is none in its range."""
+    return _MB_PER_GB / fields.number(key, _MB_PER_GB / MAX_GBS, _MB_PER_GB / MIN_GBS, "µs a MB")
+
+
+def _nics(fields: Fields, nranks: int) -> Nics | None:
     """Return the NICs of the node; None where the file states none (or TACCL's -1).
 
     Raises:
         InputError: A figure is wrong, or the GPUs do not share the NICs equally.
     """
-    if document.get("nics_per_node", -1) == -1:
+    if fields.values.get("nics_per_node", -1) == -1:
         return None
-    count = int(_number(document, "nics_per_node", (1, nranks), origin, whole=True))
+    count = fields.integer("nics_per_node", 1, nranks)
     if nranks % count:
-        raise InputError(f"{origin}: nics_per_node: {count} for {nranks} GPUs; it must divide their number")
-    limits = (_MB_PER_GB / MAX_GBS, _MB_PER_GB / MIN_GBS)
-    gbs = _MB_PER_GB / _number(document, "remote_beta", limits, origin)
-    alpha_us = _number(document, "remote_alpha", (0, MAX_ALPHA_US), origin)
+        fields.fail("nics_per_node", f"{count} for {nranks} GPUs; it must divide their number")
+    gbs, alpha_us = _gbs(fields, "remote_beta"), fields.number("remote_alpha", 0, MAX_ALPHA_US, "µs")
     served = tuple(np.split(np.arange(nranks), count))
     return Nics(served, served, gbs, alpha_us, assumed=False, fabrics=1)
 
@@ -178,22 +180,3 @@ def _matrix(document: Mapping[str, Any], key: str, size: int, most: float, origi
             if not is_number or not 0 <= value <= min(most, 1e300):
                 raise InputError(f"{origin}: {key}: row {i} holds {shown(value)}; it must be a number, 0 or more")
     return np.array(rows, dtype=np.float64)
-
-
-def _number(
-    document: Mapping[str, Any], key: str, limits: tuple[float, float], origin: str, whole: bool = False
-) -> float:
-    """Return the number of `key` within limits, a whole one where `whole`.
-
-    Raises:
-        InputError: It is missing or no such number.
-    """
-    if key not in document:
-        raise InputError(f"{origin}: {key}: is missing; it must be there, as in {_RIGHT}")
-    value = document[key]
-    low, high = limits
-    if type(value) is not int and (whole or type(value) is not float):
-        raise InputError(f"{origin}: {key}: {shown(value)}: must be a {'whole ' if whole else ''}number")
-    if not low <= value <= high:
-        raise InputError(f"{origin}: {key}: {shown(value)}: must be {low:g} to {high:g}")
-    return value

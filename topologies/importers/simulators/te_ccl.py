@@ -9,14 +9,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from topologies.clusters import Machine, join
 from topologies.errors import InputError, right_name
 from topologies.machines import machine_file
-from topologies.text.fields import shown
+from topologies.text.fields import Fields, shown
 from topologies.text.files import parse_json
 from topologies.text.reader import read_machine
 from topologies.topology import MAX_ALPHA_US, Topology
@@ -50,18 +49,19 @@ def read_te_ccl(text: str, origin: str) -> Machine:
         InputError: The text names no topology of TE-CCL, or a figure is wrong; the message is one line.
     """
     document = parse_json(text, origin, _RIGHT)
-    parameters = document.get("TopologyParams") if isinstance(document, Mapping) else None
-    if not isinstance(parameters, Mapping):
+    table = document.get("TopologyParams") if isinstance(document, Mapping) else None
+    if not isinstance(table, Mapping):
         raise InputError(f"{origin}: TopologyParams: is no object; it must be {_RIGHT}")
-    name = parameters.get("name", "DGX1")
+    parameters = Fields(table, "", origin, "TopologyParams")
+    name = table.get("name", "DGX1")
     names = [*_MACHINES, "Mesh"]
     if name not in names:
         hint = right_name(name, names) if isinstance(name, str) else f"it must be one of {', '.join(names)}"
-        raise InputError(f"{origin}: TopologyParams: name {shown(name)} is no topology of TE-CCL; {hint}")
-    chassis = _whole(parameters, "chassis", 1, _MOST_CHASSIS, origin)
-    alpha_us = _alpha_us(parameters, origin)
+        parameters.fail("name", f"{shown(name)} is no topology of TE-CCL; {hint}")
+    chassis = parameters.integer("chassis", 1, _MOST_CHASSIS, 1)
+    alpha_us = _alpha_us(parameters)
     if name == "Mesh":
-        topology = _mesh(_whole(parameters, "side_length", 4, _LONGEST_SIDE, origin), alpha_us)
+        topology = _mesh(parameters.integer("side_length", 1, _LONGEST_SIDE, 4), alpha_us)
     else:
         topology = _of_machine(name, chassis, alpha_us, origin)
     topology = replace(
@@ -110,29 +110,15 @@ def _mesh(side: int, alpha_us: float) -> Topology:
     return Topology("Mesh", count, (), src, dst, *figures, summary=f"{side}x{side} mesh")
 
 
-def _alpha_us(parameters: Mapping[str, Any], origin: str) -> float:
+def _alpha_us(parameters: Fields) -> float:
     """Return the α of links in µs, the first of the file's two, which are in seconds; 0 where it states none.
 
     Raises:
         InputError: `alpha` is no list that begins with a number.
     """
-    values = parameters.get("alpha", [0, 0])
+    values = parameters.values.get("alpha", [0, 0])
     value = values[0] if isinstance(values, list) and values else None
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= MAX_ALPHA_US / 1e6:
-        raise InputError(
-            f"{origin}: TopologyParams: alpha {shown(values)}: must be a list of two latencies in seconds, from 0 to"
-            f" {MAX_ALPHA_US / 1e6:g}"
-        )
+        right = f"a list of two latencies in seconds, from 0 to {MAX_ALPHA_US / 1e6:g}"
+        parameters.fail("alpha", f"{shown(values)}; it must be {right}")
     return float(f"{value * 1e6:.12g}")
-
-
-def _whole(parameters: Mapping[str, Any], key: str, default: int, most: int, origin: str) -> int:
-    """Return the whole number of `key` from 1 to `most`, the default where it is missing.
-
-    Raises:
-        InputError: It is no such number.
-    """
-    value = parameters.get(key, default)
-    if type(value) is not int or not 1 <= value <= most:
-        raise InputError(f"{origin}: TopologyParams: {key} {shown(value)}: must be a whole number from 1 to {most}")
-    return value

@@ -54,7 +54,7 @@ def test_contents(wheel: Path) -> None:
         for package in ("synth", "topologies", "emit", "runtime")
         for path in (ROOT / package).rglob("*")
         if path.name == "py.typed"
-        or path.suffix in (".py", ".toml", ".cu", ".cpp", ".h", ".html", ".css", ".js", ".json")
+        or path.suffix in (".py", ".toml", ".txt", ".cu", ".cpp", ".h", ".html", ".css", ".js", ".json")
     }
     packed = {name for name in names if ".dist-info/" not in name}
     assert packed == expected

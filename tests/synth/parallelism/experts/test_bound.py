@@ -141,7 +141,7 @@ def test_whole_experts_prove_a_placement_optimal(workers: Workers) -> None:
         (parts,) = parts_of(routing, 0, 2, NODES)
         program, _, _ = _program(parts, rank_load)
         whole = replace(program, binary=(program.high == 1.0) & (program.cost == 0.0))
-        reply = workers.answer(now() + 60, "milp", whole, 60.0, 0)
+        reply = workers.answer(now() + 60, "linear", whole, 60.0)
         assert reply is not None
         assert reply.dual_bound is not None
         unit = float((parts.out_us * parts.copies.sum(axis=1)).max())

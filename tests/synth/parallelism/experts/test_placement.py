@@ -7,6 +7,7 @@ import pytest
 
 from synth.parallelism.experts.check import check_placement
 from synth.parallelism.experts.placement import PlacedExperts, PlacedLayer, fewest_slots, most_slots, place_experts
+from synth.parallelism.experts.search import _packed
 from synth.parallelism.experts.traffic import ExpertRouting, routing_of_tokens, traffic_of_layer
 from tests.synth.parallelism.experts.routings import (
     THREE_BY_ONE,
@@ -171,3 +172,10 @@ def test_nothing_crosses_where_each_node_holds_every_expert() -> None:
     routing = routing_of_tokens(small_shape(None, "dgx-h100:2"), tokens, 16, 7168.0, 7168.0)
     placed = place_experts(routing, 2)
     assert placed.layers[0].traffic.between_nodes == 0
+
+
+def test_a_rank_makes_room_for_a_second_replica_elsewhere() -> None:
+    """Check light replicas that come last, when only the rank of the heaviest expert has free slots."""
+    placed = _packed(np.array([10.0, 1.0, 1.0, 1.0, 0.1]), np.array([1, 1, 1, 1, 2]), 2, 3)
+    assert sorted(placed.reshape(-1).tolist()) == [0, 1, 2, 3, 4, 4]
+    assert all(len(set(row)) == 3 for row in placed.tolist())

@@ -12,8 +12,8 @@ from tests.topologies.importers.simulators import rails
 from tests.topologies.importers.test_importers import read
 from topologies.arrays import flags_of, strongly_connected
 from topologies.load import load
-from topologies.network import MOST_PATHS, Network, network, subnetwork
-from topologies.paths import Paths
+from topologies.network import Network, network, subnetwork
+from topologies.paths import MOST_PATHS, Paths
 from topologies.topology import Topology
 
 FABRICS = fabrics()

@@ -1,24 +1,14 @@
-"""Large networks through switches: the pairs of ranks that have links, and the graph of all paths beside them.
-
-Where switches join hundreds of ranks with each other, a link for each pair takes more time and memory than all searches
-for schedules, which use few of them. A search asks for a network with links within the parts of each level, such as
-nodes, and between the ranks at the same place in its parts. Bounds count the other paths too: they are in the graph.
-"""
+"""The graph of all paths through switches, for networks in which only some of these paths are links."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from topologies.arrays import Bools, Floats, Ints, index_among, pointers, reachable, row_entries, segment_sums
-from topologies.errors import InputError
-from topologies.levels.hierarchy import find_levels
-from topologies.paths import Paths
+from topologies.costed import figures_of
 from topologies.topology import Topology
-
-MOST_PATHS = 1 << 18  # Paths through switches up to which each of them is a link.
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,31 +113,50 @@ class SwitchGraph:
         )
 
 
-def listed_pairs(topology: Topology, group: Ints, paths: Paths) -> Bools | None:
-    """Return which pairs of ranks have links through switches in a large network; None where these are all pairs.
+def switch_graph_of(topology: Topology, group: Ints, resources: Ints) -> SwitchGraph:
+    """Return the graph of all paths through switches among ranks.
 
     Args:
         topology: The topology.
-        group: Rank of the topology for each local rank: int64 (nranks,).
-        paths: The paths that are links.
-
-    Returns:
-        Flags [from, to]: bool (nranks, nranks).
+        group: Rank of the topology for each local rank.
+        resources: What each resource of the network is: a physical link, or nlinks + a limit, ascending.
     """
-    if paths is Paths.ALL:
-        return None
-    try:
-        hierarchy = find_levels(topology)
-    except InputError:
-        return None
-    names = [level.name for level in hierarchy.levels]
-    inner = names.index("node") + 1 if "node" in names else 1
-    sizes = (math.prod(hierarchy.sizes[:inner]), *hierarchy.sizes[inner:])
-    if paths is Paths.LEVELS and len(group) * sum(sizes) > MOST_PATHS:
-        sizes = hierarchy.sizes
-    if len(sizes) < 2:
-        return None
-    differing = np.zeros((len(group), len(group)), dtype=np.int8)
-    for place in np.unravel_index(hierarchy.position[group], sizes):
-        differing += place[:, None] != place[None, :]
-    return np.asarray(differing <= 1)
+    vertices = np.concatenate([group, np.arange(topology.nranks, topology.nvertices)])
+    number = index_among(topology.nvertices, vertices)
+    src, dst = number[topology.link_src], number[topology.link_dst]
+    edges = np.flatnonzero((src >= 0) & (dst >= 0) & ((src >= len(group)) | (dst >= len(group))))
+    edge, resource = np.arange(len(edges)), edges
+    holder, limit = topology.limits_crossed(edge, edges)
+    edge, resource = np.append(edge, holder), np.append(resource, topology.nlinks + limit)
+    count = topology.nlinks + len(topology.limits)
+    index = index_among(count, resources[resources < count])[resource]
+    edge, index = edge[index >= 0], index[index >= 0]
+    order = np.lexsort((index, edge))
+    return SwitchGraph(
+        nranks=len(group),
+        nvertices=len(vertices),
+        src=src[edges],
+        dst=dst[edges],
+        alpha_us=_least_latencies(topology)[edges],
+        uses_ptr=pointers(np.bincount(edge, minlength=len(edges))),
+        uses_idx=index[order],
+    )
+
+
+def _least_latencies(topology: Topology) -> Floats:
+    """Return a latency in µs for each physical link, of which no path has less than the sum: float64 (nlinks,).
+
+    Where costs are on, a path has the latency of its highest kind of link. It then stands at the path's first link, as
+    the least latency of any kind from that link's own on.
+    """
+    figures = figures_of(topology)
+    if figures is None:
+        return np.maximum(topology.alpha_us - 1e-9, 0.0)  # A path's latency is rounded to 1e-9 µs.
+    least = np.zeros(topology.nlinks)
+    higher = np.full(topology.nlinks, np.inf)
+    for kind in np.unique(topology.link_kind)[::-1].tolist():
+        us = figures.latency_us[kind]
+        higher = np.minimum(higher, topology.alpha_us if np.isnan(us) else us)
+        first = (topology.link_kind == kind) & (topology.link_src < topology.nranks)
+        least[first] = higher[first]
+    return least
