@@ -41,7 +41,7 @@ def test_the_report_and_the_files(synth: Call, working_folder: Path) -> None:
     for message in ("all groups", "alone, in sum", "direct", "gap", "largest slowdown", "× as long"):
         assert message in answer.flat
     (schedule,) = (working_folder / "out" / "schedules").glob("*.synth")
-    assert str(schedule.relative_to(working_folder)) in answer.out
+    assert schedule.name in answer.out
     stored = load_schedule(schedule)
     replay(stored.problem, stored.schedule)
     assert stored.problem.group == tuple(range(8))
