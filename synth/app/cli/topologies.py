@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from synth.app.cli.options import declare, json_option, print_json
 from synth.app.cli.programs import check_ending, check_not_source, write_text
 from synth.app.cli.values import StrictGroup
-from synth.app.present.layout import say_fitted, terminal_width, wrapped
+from synth.app.present.layout import say_fitted, terminal_width, warn, wrapped
 from synth.model.text import format_count
 from topologies.clusters import Machine
 from topologies.compare import compare
@@ -277,7 +277,10 @@ def _write_imported(machine: Machine, out: str | None, reference: str | None) ->
         say_fitted(*(f"  {remark}" for remark in machine.remarks))
     if reference is not None:
         for line in differs or [f"like {reference}"]:
-            click.echo(line, err=out is None)
+            if out is None:
+                warn(line)
+            else:
+                say_fitted(line)
 
 
 def _connection(parts: Sequence[Sequence[int]], nranks: int) -> list[str]:

@@ -88,6 +88,10 @@ def parse_groups(
                 _refuse_mesh(axes, earlier, len(living), option)
         lists.append(axes)
         return _along(axes, living)
+    if part.replace("_", "").isalpha():
+        raise InputError(
+            f"{option}: {shown(part)} is not known; it must be all, ranks as in 0,2,4-7, or axes as in tp=8"
+        )
     ranks = parse_ranks(part, option, topology.nranks)
     if len(ranks) < 2:
         raise InputError(f"{option}: group {part} has one rank; it must be at least 2")

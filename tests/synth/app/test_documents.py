@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 import synth
 from synth.app.documents import SCHEMAS, json_schema
+from topologies.errors import InputError
 
 
 def test_schemas_are_schemas_and_state_their_format() -> None:
@@ -18,8 +19,8 @@ def test_schemas_are_schemas_and_state_their_format() -> None:
     Draft202012Validator.check_schema(json_schema(kinds[0]))  # It holds the definitions of all kinds.
     for kind in kinds:
         assert json_schema(kind)["$defs"][kind]["properties"]["format"] == {"const": f"synth-{kind}-1"}
-    with pytest.raises(KeyError):
-        json_schema("nothing")
+    with pytest.raises(InputError, match=r"kind: 'serch' is not known; did you mean search"):
+        json_schema("serch")
 
 
 def test_a_document_that_breaks_its_schema_is_refused() -> None:

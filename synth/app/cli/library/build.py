@@ -83,8 +83,8 @@ def _warn_of_budget(plan: BuildPlan, answer_cache: Cache) -> None:
     if left_s > _MUCH_LONGER * budget_s:
         open_count = sum(task.key not in known_keys for task in plan.searches)
         problems, cores = format_count(open_count, "problem"), format_count(plan.cores, "core")
-        least = f"{problems} need about {_minutes(left_s)} on {cores}, and take it"
-        warn(f"budget {format_seconds(budget_s)}: is too short: {least}; name fewer groups, collectives or sizes")
+        needed = f"the build takes about {_minutes(left_s)} all the same, for {problems} on {cores}"
+        warn(f"budget {format_seconds(budget_s)}: is too short: {needed}; name fewer groups, collectives or sizes")
 
 
 def pool_of(on: str | None, jobs: int | None) -> WorkerPool:
