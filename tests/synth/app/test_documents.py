@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 import synth
 from synth.app.documents import SCHEMAS, json_schema
+from synth.engines.request import StepClaim
 from topologies.errors import InputError
 
 
@@ -39,3 +40,11 @@ def test_a_document_that_breaks_its_schema_is_refused() -> None:
     del document["group"]
     with pytest.raises(ValidationError):
         validator.validate(document)
+
+
+def test_a_claim_without_a_schedule_is_a_document() -> None:
+    answer = synth.synthesize("allgather", "ring:3", engine="route")
+    answer.result.claims.append(StepClaim(1, 1.0, "cut", None, False, None, None))
+    document = answer.to_dict()
+    assert document["k_synchronous"][-1]["rounds"] is None
+    Draft202012Validator(synth.json_schema("search")).validate(document)

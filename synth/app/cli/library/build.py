@@ -194,7 +194,7 @@ def _progress(plan: BuildPlan, quiet: bool) -> Iterator[Callable[[State], None]]
         yield say_state
         return
     total = len(plan.shares)
-    with bar(_heading(plan), total, "… left") as draw:
+    with bar("building", total, "… left") as draw:
         yield lambda state: draw(
             state.done, total, f"{_minutes(state.left_s)} left" + f"  worst gap {state.worst:.3f}" * bool(state.done)
         )
@@ -239,7 +239,8 @@ def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
             },
         )
         return
-    parts = [f"{_heading(plan)} → {out} ({format_count(files, 'file')})", f"worst gap {state.worst:.3f}"]
+    say_fitted(f"{_heading(plan)} → {out} ({format_count(files, 'file')})")
+    parts = [f"  worst gap {state.worst:.3f}"]
     known_counts = [(state.kept, "in the library already"), (state.cached, "from the cache")]
     parts += [f"{count} {source}" for count, source in known_counts if count]
     if built.interrupted:
