@@ -202,6 +202,13 @@ def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str]
         say_fitted(title)
         for _ in block:
             click.echo(next(numbered))
+    compared = [f"vs {name}" for name in libraries if f"vs {name}" not in left_out]
+    if compared:
+        click.echo()
+        say_fitted(
+            f"{', '.join(compared)}: the library's time by its own choice / ours; in brackets the interval of four of"
+            " five measured times"
+        )
     _say_left_out(left_out)
 
 

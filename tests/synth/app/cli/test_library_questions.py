@@ -34,7 +34,7 @@ def test_show(synth: Call, working_folder: Path) -> None:
     lib = library(working_folder / "lib", "ring")
     shown = synth("library", "show", lib, "--wide")
     assert (shown.code, shown.err) == (0, "")
-    topology, _, head, title, row, _, end = shown.out.splitlines()
+    topology, _, head, title, row, *_, end = shown.out.splitlines()
     assert topology == "full:4"
     assert [word in head for word in ("size", "algorithm", "predicted", "bound", "gap", "vs NCCL")] == [True] * 6
     assert title == "allreduce, ranks 0-3 and 1 more group, in place:"
