@@ -224,7 +224,10 @@ def check_folder(folder: Path, option: str, inner: Iterable[str] = ()) -> None:
             os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
             tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
-        raise InputError(f"{option} {path}: cannot be written ({error.strerror or error})") from None
+        reason = error.strerror or error
+        raise InputError(
+            f"{option} {path}: cannot be written ({reason}); it must be a folder you may write to"
+        ) from None
     finally:
         with suppress(OSError):  # Another process may have written to a folder, or removed it.
             for parent in missing:
