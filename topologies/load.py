@@ -94,7 +94,13 @@ def load_machine(spec: str | Path) -> Machine:
     if kind in machines():
         return Machine(_read_cluster(spec, kind, spec[len(kind) :].removeprefix(":")))  # It refuses the count.
     if os.path.isfile(spec):  # Unlike a Path, it is False for names that no file can have.
+        if Path(spec).suffix:
+            return _read_file(Path(spec))
         raise InputError(f"topology {spec[:80]!r}: is a file; it must be given with its folder, as ./{spec[:80]}")
+    if os.path.isdir(spec):
+        raise InputError(f"topology {spec[:80]!r}: is a folder; it must be a file or a name of synth topo list")
+    if Path(spec).suffix:
+        raise InputError(f"topology {spec[:40]!r}: no such file, and no network; synth topo list shows all networks")
     hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES]) or f"a file must end in {' or '.join(_suffixes())};"
     raise InputError(f"topology {spec[:40]!r}: not known; {hint} synth topo list shows all networks")
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from synth.model.text import software_name
+from topologies.errors import InputError, right_name
+from topologies.text.fields import shown
 
 SCHEMAS = Path(__file__).parent / "schemas.json"
 
@@ -29,9 +31,9 @@ def json_schema(kind: str) -> dict[str, Any]:
         kind: What stands between "synth-" and "-1" in the document's `format`, such as "search".
 
     Raises:
-        KeyError: There is no such kind.
+        InputError: There is no such kind.
     """
     schemas: dict[str, Any] = json.loads(SCHEMAS.read_text(encoding="utf-8"))
     if kind not in schemas["$defs"]:
-        raise KeyError(kind)
+        raise InputError(f"kind: {shown(kind)} is not known; {right_name(kind, list(schemas['$defs']))}")
     return {**schemas, "$ref": f"#/$defs/{kind}"}

@@ -36,22 +36,28 @@ class GroupExecutor(Protocol):
 
 
 def choose_executable(
-    ranked: Sequence[ConcurrentPlan], executor: GroupExecutor, most: int, until: float, say: Callable[[str], None]
+    contenders: Sequence[ConcurrentPlan],
+    best: ConcurrentPlan,
+    executor: GroupExecutor,
+    most: int,
+    until: float,
+    say: Callable[[str], None],
 ) -> ConcurrentPlan:
-    """Return the plan whose programs are fastest; the first plan if there are no programs of any in time.
+    """Return the plan whose programs are fastest; the best plan if there are no programs of any in time.
 
     Once there are programs, it ends at a plan whose schedule is no faster than they are.
 
     Args:
-        ranked: One or more plans, in the order in which they are lowered; a plan may occur again.
+        contenders: One or more plans, in the order in which they are lowered; a plan may occur again.
+        best: The best plan by the times of schedules.
         executor: The lowering of plans.
         most: Most plans that become programs; those that the executor cannot hold do not count.
         until: Reading of `now` at which the budget ends; half of the time left is for the files of the chosen plan.
         say: Receives a line before a step that takes long.
     """
-    chosen, least_us, lowered = ranked[0], np.inf, 0
+    chosen, least_us, lowered = best, np.inf, 0
     until = now() + (until - now()) / 2
-    for plan in dict.fromkeys(ranked):
+    for plan in dict.fromkeys(contenders):
         over = lowered >= most or plan.makespan_us >= least_us
         if now() >= until or (np.isfinite(least_us) and over):
             break

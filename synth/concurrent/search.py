@@ -391,8 +391,7 @@ class ConcurrentSearch:
         Without the plan of isolated schedules begun at once, make it first.
 
         Args:
-            hurried: True after a second Ctrl-C: no plan is made fairer or lowered. With an executor the result is then
-                the plan of isolated schedules begun at once (unless the objective is "fair"), else the best plan.
+            hurried: True after a second Ctrl-C: no plan is made fairer or lowered.
 
         Raises:
             DefectError: There is no plan, because a part failed.
@@ -408,11 +407,11 @@ class ConcurrentSearch:
         if self._executor is None:
             return settled
         ranked, fair = state.ranked(objective), objective == "fair"
-        # With isolated schedules, isomorphic groups are lowered only once.
-        first = [] if fair else [plan for plan in ranked if plan.method == AT_ONCE][:1]
+        # With isolated schedules, isomorphic groups are lowered only once, so that these programs are there first.
+        first = [] if fair else [plan for plan in ranked if plan.method in (AT_ONCE, WITHIN)][:1]
         until = -np.inf if hurried else state.budget.deadline
         most = 1 if fair else state.plan.lowered
-        return choose_executable([*first, settled, *ranked], self._executor, most, until, state.say)
+        return choose_executable([*first, settled, *ranked], settled, self._executor, most, until, state.say)
 
     def _take_isolated(self) -> None:
         """Take the plans that merge isolated schedules, at once and, for two or more groups, one after another."""

@@ -8,7 +8,9 @@ and loading a loop from disk some hundredths. A small problem is answered before
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -215,9 +217,13 @@ def _report_once() -> None:
     """Report on standard error that time goes into compiling, and where code is kept; later calls do nothing."""
     folder = loops_folder()
     place = "not kept, as no folder for them can be written" if folder is None else f"kept in {folder}"
-    # The notice replaces a line of progress, which is shorter.
-    start = "\r" if sys.stderr.isatty() else ""
-    print(f"{start}compiling loops for large problems (not part of the budget); {place}", file=sys.stderr, flush=True)
+    notice = f"compiling loops for large problems (not part of the budget), for up to a minute or two; {place}"
+    if sys.stderr.isatty():
+        # The first line replaces a line of progress.
+        columns = shutil.get_terminal_size().columns
+        first, *others = textwrap.wrap(notice, columns, subsequent_indent="  ", break_on_hyphens=False)
+        notice = "\n".join([f"\r{first.ljust(columns)}", *others])
+    print(notice, file=sys.stderr, flush=True)
 
 
 class _CallInThread:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Bools, Collective, Floats, Ints, in_chunks, named, subdivided
+from synth.model.text import format_spans
 from topologies.arrays import reachable, strongly_connected
 from topologies.costed import protocols_of
 from topologies.costs import ANY
@@ -337,8 +338,7 @@ def make_problem(
             )
     if isinstance(collective, str):
         if root is not None and root not in members:
-            first = ",".join(map(str, members[:16]))
-            raise InputError(f"root: rank {root} is not in the group {first}{'…' if len(members) > 16 else ''}")
+            raise InputError(f"root: rank {root} is not in the group; it must be one of {format_spans(members)}")
         collective = named(collective, len(members), chunks, 0 if root is None else members.index(root), sizes)
     if collective.nranks != len(members):
         raise InputError(f"group: has {len(members)} ranks, but {collective.name} is stated for {collective.nranks}")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from topologies.errors import InputError, did_you_mean
+from topologies.errors import InputError, right_name
 from topologies.paths import Paths
 
 # The words for the ranks that hold a chunk before, or want it after.
@@ -217,5 +217,4 @@ def parse_name(text: str) -> str:
     for row in KINDS.values():
         if plain == row.name or plain in row.spellings:
             return row.name
-    right = did_you_mean(plain, list(KINDS)) or f"it must be one of {', '.join(KINDS)}"
-    raise InputError(f"collective: {text[:60]!r} is not known; {right}")
+    raise InputError(f"collective: {text[:60]!r} is not known; {right_name(plain, list(KINDS), 'synth --help')}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from synth.model.collective import Bools, Floats, Ints
+from synth.model.text import format_count, format_size, format_time
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,14 @@ class Schedule:
 
     def __len__(self) -> int:
         return len(self.chunk)
+
+    def __repr__(self) -> str:
+        """Return the numbers of sends and steps in one line, with the message size and when the last send ends."""
+        sends, steps = format_count(len(self), "send"), format_count(self.nsteps, "step")
+        if not len(self) or not 0 < self.size_bytes < np.inf:
+            return f"<Schedule of {sends} in {steps}, without times>"
+        end_us = float(self.end_us.max())
+        return f"<Schedule of {sends} in {steps}: {format_size(round(self.size_bytes))} in {format_time(end_us)}>"
 
     @property
     def nsteps(self) -> int:

@@ -99,8 +99,10 @@ _OF_A_MACHINE = (
     "a schedule of ",
     "in place:",
     "out of place:",
+    "out of place, ",
     "--wide",
     "no file (",
+    "no file for ",
     "a file serves ",
 )
 _ALWAYS = ("predicted", "bound", "gap", "vs NCCL", "proof")

@@ -14,6 +14,7 @@ import click
 import pytest
 
 from synth.app.cli import cli
+from synth.bounds.check import WITNESSES
 from tests.readme.blocks import (
     DOCUMENTS,
     EXAMPLE,
@@ -194,6 +195,13 @@ def test_all_commands_options_and_fields_are_named(example: Path, synth: Call) -
     titles = next(line for line in all_columns.splitlines() if line.startswith("message size"))
     for title in re.split(r" {2,}", titles.strip()):
         assert f"| {title} |" in text, title
+
+
+def test_every_word_for_a_proof_is_explained() -> None:
+    text = (README.parent / "docs" / "pages" / "guides" / "reading.md").read_text(encoding="utf-8")
+    explained = text.partition("## What proves a bound")[2]
+    for name in WITNESSES:
+        assert f"*{name}*" in explained, name
 
 
 def test_families_are_named() -> None:

@@ -122,3 +122,15 @@ def test_a_format_is_one_row(tmp_path: Path) -> None:
         load(path)
     with pytest.raises(InputError, match=r"a file must end in \.toy or .*\.toml"):
         load("zzzzzz")
+
+
+def test_names_in_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that a file's suffix makes a name a file, and that folders and absent files are named as such."""
+    networkx = pytest.importorskip("networkx")
+    monkeypatch.chdir(tmp_path)
+    networkx.write_gml(networkx.cycle_graph(5), "cycle.gml")
+    (tmp_path / "folder").mkdir()
+    assert load("cycle.gml").nranks == 5
+    for spec, message in (("folder", "is a folder; it must be a file"), ("absent.md", "no such file, and no network")):
+        with pytest.raises(InputError, match=message):
+            load(spec)

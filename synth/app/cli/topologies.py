@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from synth.app.cli.options import declare, json_option, print_json
 from synth.app.cli.programs import check_ending, check_not_source, write_text
 from synth.app.cli.values import StrictGroup
-from synth.app.present.layout import say_fitted, terminal_width, wrapped
+from synth.app.present.layout import say_fitted, terminal_width, warn, wrapped
 from synth.model.text import format_count
 from topologies.clusters import Machine
 from topologies.compare import compare
+from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.families import FAMILIES
 from topologies.graphs import FORMS, graph_text
@@ -149,6 +150,8 @@ def _topo_check(name: str, as_json: bool) -> None:
     say_fitted(
         f"  {sms}" + (f", compute capability {capability / 10:.1f}" if capability else "") + "".join(architecture)
     )
+    for remark in _not_compared(topology):
+        say_fitted(f"  {remark}")
     assumed = " assumed" if facts["alpha_assumed"] else ""
     if topology.nlinks:
         say_fitted(f"  out of a rank {facts['out_gbs']} GB/s, α {facts['alpha_us']} µs{assumed}")
@@ -274,10 +277,24 @@ def _write_imported(machine: Machine, out: str | None, reference: str | None) ->
     else:
         write_text(out, text)
         say_fitted(f"{machine.topology.name}: {machine.topology.summary} → {out}")
-        say_fitted(*(f"  {remark}" for remark in machine.remarks))
+        say_fitted(*(f"  {remark}" for remark in (*machine.remarks, *_not_compared(machine.topology))))
     if reference is not None:
         for line in differs or [f"like {reference}"]:
-            click.echo(line, err=out is None)
+            if out is None:
+                warn(line)
+            else:
+                say_fitted(line)
+
+
+def _not_compared(topology: Topology) -> list[str]:
+    """Return why answers on a topology of GPUs are not compared with NCCL, and what its file lacks; [] if they are.
+
+    GPUs are devices with NVLinks; those of AMD, whose file states `gcn`, are compared with RCCL.
+    """
+    has_nvlinks = bool((topology.link_kind == KINDS.index("nvlink")).any())
+    if not has_nvlinks or topology.compute_capability or topology.gcn:
+        return []
+    return ["not compared with NCCL: compute capability unknown (set compute_capability =, such as 90 for H100)"]
 
 
 def _connection(parts: Sequence[Sequence[int]], nranks: int) -> list[str]:

@@ -42,7 +42,7 @@ from synth.model.registry import KINDS, parse_name
 from synth.model.sizes import parse_size
 from synth.search.settings import AUTO, NONE
 from topologies.costed import costs_omit_switch_ops
-from topologies.errors import InputError, did_you_mean
+from topologies.errors import InputError, right_name
 from topologies.faults.apply import apply_faults
 from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks
 from topologies.load import STATED_COSTS, apply_costs, load
@@ -280,8 +280,7 @@ def _named(
     for text in texts:
         name = _stated(top, key, partial(read, text))
         if name not in known_names:
-            near = did_you_mean(name, known_names) or f"it must be one of {', '.join(known_names)}, or all"
-            top.fail(key, f"{shown(text)} is not known; {near}")
+            top.fail(key, f"{shown(text)} is not known; {right_name(name, [*known_names, ALL])}")
         names.append(name)
     return tuple(dict.fromkeys(names))
 

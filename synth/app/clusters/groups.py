@@ -88,6 +88,10 @@ def parse_groups(
                 _refuse_mesh(axes, earlier, len(living), option)
         lists.append(axes)
         return _along(axes, living)
+    if part.replace("_", "").isalpha():
+        raise InputError(
+            f"{option}: {shown(part)} is not known; it must be all, ranks as in 0,2,4-7, or axes as in tp=8"
+        )
     ranks = parse_ranks(part, option, topology.nranks)
     if len(ranks) < 2:
         raise InputError(f"{option}: group {part} has one rank; it must be at least 2")
@@ -108,10 +112,10 @@ def _refuse_mesh(axes: Axes, earlier: Axes, living: int, option: str) -> NoRetur
     advice = "one mesh for all lists, the fastest axis first, as in tp=8;tp=8,dp=*:dp"
     if merged == mesh and living % math.prod(mesh.values()) == 0:
         listed = ",".join(f"{name}={extent}" for name, extent in mesh.items())
-        advice = f"'{listed}:{'+'.join(axes.along)}' for those of one mesh with {shown(earlier.text)}"
+        advice = f"'{listed}:{'+'.join(axes.along)}' for one mesh"
     raise InputError(
-        f"{option}: {shown(axes.text)} is not of the mesh of {shown(earlier.text)}, so that its groups would be"
-        f" {_example(axes, living)}…; it must be {advice}, or ranks, as in 0-3;4-7"
+        f"{option}: {shown(axes.text)} is not of the mesh of {shown(earlier.text)} (its first group: "
+        f"{_example(axes, living)} …); it must be {advice}, or ranks, as in 0-3;4-7"
     )
 
 

@@ -22,7 +22,7 @@ from synth.model.problem import make_problem
 from synth.model.registry import AHEAD, KINDS, NEXT, ROOT
 from synth.storage.cache import engines_version
 from synth.symmetry.canonical import canonical_order, network_form
-from topologies.costed import protocols_of
+from topologies.costed import protocols_of, with_protocols
 from topologies.costs import ANY
 from topologies.errors import InputError, NotModelled
 from topologies.network import Network, network
@@ -299,6 +299,7 @@ class _Planner:
         form_of: Digest of each group's network.
         order_of: Canonical order of ranks, by the form of the network and the root's place.
         refused: Why ranks cannot reach each other, by the form of the network; "" if they can.
+        topology_of: The topology with the costs of targets, by the names of these.
     """
 
     def __init__(self, cluster: Cluster, topology: Topology, in_switches: Mapping[ClusterGroup, bool | None]) -> None:
@@ -307,6 +308,7 @@ class _Planner:
         self.form_of: dict[tuple[int, ...], bytes] = {}
         self.order_of: dict[tuple[bytes, int | None], tuple[int, ...]] = {}
         self.refused: dict[bytes, str] = {}
+        self.topology_of: dict[tuple[str, ...], Topology] = {}
         for group in self.in_switches:
             relays = cluster.relays_of(group)
             form = self.form_of[group] = _form(self.topology, group, relays)
@@ -407,9 +409,21 @@ class _Planner:
         """
         c = self.cluster
         return Task(
-            "", self.topology, question.collective, ranks, question.root, c.low, c.high, targets, c.seed,
+            "", self._with_costs_of(targets), question.collective, ranks, question.root, c.low, c.high, targets, c.seed,
             0.0, 0.0, None, order, c.relays_of(ranks),
         )  # fmt: skip
+
+    def _with_costs_of(self, targets: tuple[str, ...]) -> Topology:
+        """Return the topology with the costs of the protocols that at least one of the targets has.
+
+        What no target has is no part of an answer's costs, so that its bound does not count it either. Without targets,
+        or where they have none of the protocols, all count.
+        """
+        if targets not in self.topology_of:
+            names = protocols_of(self.topology)
+            own_names = {name for target in targets for name in TARGETS[target].own_protocols(names)}
+            self.topology_of[targets] = with_protocols(self.topology, own_names) if own_names else self.topology
+        return self.topology_of[targets]
 
     def _order(self, group: tuple[int, ...], place: int | None) -> tuple[int, ...]:
         """Return the canonical order of a group's ranks, as indices in the group; equal networks share one order.

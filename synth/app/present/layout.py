@@ -7,6 +7,8 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
 
 import click
 
@@ -73,6 +75,25 @@ def wrapped(texts: Sequence[str], width: int | None, indent: str = "  ") -> list
         return list(texts)
     wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return [line for text in texts for line in wrapper.wrap(text) or [""]]
+
+
+def path_lines(paths: Sequence[Path], width: int | None) -> list[str]:
+    """Return paths as lines, one file on a line, each indented by two spaces.
+
+    Neighbours in one folder stand by their names under the folder's if a path of them would not fit.
+
+    Args:
+        paths: The paths.
+        width: Most characters of a line; None for whole paths.
+    """
+    lines = []
+    for folder, group in groupby(paths, lambda path: path.parent):
+        whole = [f"  {path}" for path in group]
+        if width is None or max(map(len, whole)) <= width:
+            lines += whole
+        else:
+            lines += [f"  {folder}/", *(f"    {line.rpartition('/')[2]}" for line in whole)]
+    return lines
 
 
 def say(texts: Sequence[str], width: int | None) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from synth.app.present.layout import LEAST_WIDTH, Column, fitted, wrapped
+from synth.app.present.layout import LEAST_WIDTH, Column, fitted, path_lines, wrapped
 from synth.app.present.table import heading
 from synth.model.text import format_count, format_short_size, format_time
 
@@ -55,8 +56,8 @@ def trace_table(document: dict[str, Any], nranks: int, width: int | None = LEAST
         f" capacity; a call fits up to {document['headroom']:g} times it",
     ]
     text += document["remarks"]
-    paths = [path for file in document["files"] for path in file["paths"]]
-    text += [f"  {path}" for path in dict.fromkeys(paths)]
+    paths = dict.fromkeys(Path(path) for file in document["files"] for path in file["paths"])
+    text += path_lines(list(paths), width)
     if document["unsaved"]:
         text.append(f"not every capacity has all its files: {document['unsaved']}")
     if no_room:

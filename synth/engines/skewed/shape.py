@@ -25,10 +25,7 @@ _MOST_TICKS = 16  # With NICs of more different rates, sums of ticks could need 
 _MOST_BALANCED = 64  # Nodes up to which the shares of fabrics are balanced, which takes milliseconds a pair.
 _SWEEPS = 8  # Times that each pair of nodes chooses its shares again.
 _LEAST_SHARE = 1e-6  # A fabric with less of a pair's bytes gets none of them.
-_RIGHT = (
-    "the group must be nodes whose ranks all have links to each other, joined by NICs that each serve one send, such as"
-    " dgx-h100:4"
-)
+_RIGHT = "the group must be nodes whose ranks all have links, with NICs that serve one send each, as dgx-h100:4"
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,7 @@ from synth.concurrent.result import ConcurrentResult, statement
 from synth.concurrent.search import plan
 from synth.concurrent.union import (
     Member,
+    UnionProblem,
     check_within_groups,
     isolated_problems,
     merge_schedules,
@@ -34,7 +35,7 @@ from synth.concurrent.union import (
 from synth.engines.request import Options
 from synth.model.collective import Collective, named, uneven
 from synth.model.defects import DefectError
-from synth.model.problem import make_problem
+from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule
 from synth.search.plans import AT_ONCE, DIRECT, IN_TURN, JOINT, WITHIN
 from synth.solvers.workers import Workers
@@ -298,6 +299,26 @@ def test_an_interrupted_plan_has_an_answer() -> None:
         assert result.stop_reason == "interrupted"
         assert AT_ONCE in result.best_by_method
         assert result.gap >= 1 - 1e-9
+
+
+class _NoPrograms:
+    """An executor that can hold no plan, as if the budget ended before any was lowered."""
+
+    def isolated(self, _problem: Problem) -> None:
+        return None
+
+    def rank_sends(self, _union: UnionProblem) -> None:
+        return None
+
+    def time_us(self, _union: UnionProblem, _algorithm: Algorithm) -> float:
+        raise InputError("no program was ready in time")
+
+
+def test_without_programs_the_chosen_plan_is_the_fastest_of_those_printed() -> None:
+    members = [Member(tuple(range(first, first + 4)), named("alltoall", 4, 1), 1 << 24) for first in (0, 4, 8, 12)]
+    result = quick("mesh:4x4", members, budget=2.0, executor=_NoPrograms())
+    assert result.makespan_us == min(makespan_us for makespan_us, _ in result.best_by_method.values())
+    assert result.makespan_us < result.best_by_method[AT_ONCE][0]
 
 
 def test_statement_and_table() -> None:

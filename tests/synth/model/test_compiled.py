@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,20 @@ def test_where_loops_are_on_disk_they_are_loaded_soon(tmp_path: Path, monkeypatc
 def test_a_home_where_nothing_can_be_kept_is_like_a_fresh_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "loops_folder", lambda: None)
     assert choose_runner(1.0).interpreted
+
+
+def test_the_notice_of_compiling_fits_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(compiled, "loops_folder", lambda: Path("/home") / "a-long-name" / ".cache" / "loops")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setenv("COLUMNS", "80")
+    compiled._report_once.__wrapped__()
+    lines = terminal.getvalue().removeprefix("\r").splitlines()
+    assert " ".join(" ".join(lines).split()).endswith("kept in /home/a-long-name/.cache/loops")
+    assert max(map(len, lines)) <= 80
 
 
 def _scaled(number: int, factor: int, is_negative: bool) -> int:

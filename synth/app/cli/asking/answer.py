@@ -27,7 +27,7 @@ from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.cli.progress import seldom_logger
 from synth.app.cli.streams import clear_line
-from synth.app.present.layout import say, terminal_width, warn
+from synth.app.present.layout import path_lines, say, terminal_width, warn
 from synth.app.present.table import format_next_minute, heading, table
 from synth.app.question import make_question
 from synth.app.synthesis import find_answer
@@ -133,7 +133,7 @@ def _write_first(
     line = f"first file after {time.monotonic() - command.begun:.1f} s:{quality} in {place}"
     if sys.stderr.isatty():
         clear_line()
-        print(line, file=sys.stderr, flush=True)
+        warn(line)
         return entries, progress
     return entries, lambda text, best: progress(f"{text} · {line}", best)
 
@@ -224,7 +224,10 @@ def check_folder(folder: Path, option: str, inner: Iterable[str] = ()) -> None:
             os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
             tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
-        raise InputError(f"{option} {path}: cannot be written ({error.strerror or error})") from None
+        reason = error.strerror or error
+        raise InputError(
+            f"{option} {path}: cannot be written ({reason}); it must be a folder you may write to"
+        ) from None
     finally:
         with suppress(OSError):  # Another process may have written to a folder, or removed it.
             for parent in missing:
@@ -352,7 +355,7 @@ def _report(
             say([heading(document, nranks), "", _why_nothing(result, question.options)], width)
         cached = [] if cached_answer is None else [f"from the cache; the search took {result.seconds:.1f} s"]
         outlook = [format_next_minute(document["next_minute"])] if result.ranges else []
-        say(["", *_closing(result, written, command.begun, cached), *outlook], width)
+        say(["", *_closing(result, written, command.begun, width, cached), *outlook], width)
     if result.stop_reason == "interrupted":
         raise SystemExit(130)
     if not result.ranges:
@@ -414,20 +417,23 @@ def _late_in_other_form(written: Saved) -> list[str]:
     return [f"{form}, the algorithm that serves {size} in the other form has no file: {reason}{advice}"]
 
 
-def _closing(result: SearchResult, written: Saved, begun: float, remarks: Sequence[str] = ()) -> list[str]:
+def _closing(
+    result: SearchResult, written: Saved, begun: float, width: int | None, remarks: Sequence[str] = ()
+) -> list[str]:
     """Return the last lines of a report: the number of algorithms and the seconds, then paths of files and remarks.
 
     Args:
         result: The search result.
         written: The answer as it was written.
         begun: Time of the command's start, as `time.monotonic` counts.
+        width: Most characters of a line of paths; None for any number.
         remarks: Texts for the first line, after the number of algorithms.
     """
     own = sum(row["sends"] is not None for row in written.rows)  # The other rows are left to vendor libraries.
     has_answer = bool(result.ranges)
     parts = [f"{format_count(own, 'algorithm')}, replayed and right" if own else "no file"] if has_answer else []
     lines = ["   ".join([*parts, *remarks, *ending(result.stop_reason, begun, has_answer)])]
-    lines += [f"  {path}" for path in written.paths]
+    lines += path_lines(written.paths, width)
     lines += _late_in_other_form(written)
     if written.padding:
         lines.append(f"blocks are padded to whole chunks, {written.padding:.2%} of the fullest buffer")

@@ -35,7 +35,7 @@ from synth.app.cli.asking.answer import (
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.clusters.groups import Axes, parse_groups
-from synth.app.present.layout import say, terminal_width, warn
+from synth.app.present.layout import path_lines, say, terminal_width, warn
 from synth.app.present.table import concurrent_table
 from synth.app.question import block_sizes, healthy_topology, listed_ranks, target_settings
 from synth.concurrent.plans import ConcurrentPlan
@@ -289,7 +289,7 @@ def _report(result: ConcurrentResult, programs: GroupPrograms, command: SearchCo
         labels = [member.label for member in result.problem.members]
         width = None if command.wide else terminal_width()
         click.echo(concurrent_table(document, labels, result.problem.topology.nranks, width))
-        say(["", *_closing(result, saved, command.begun)], width)
+        say(["", *_closing(result, saved, command.begun, width)], width)
     if result.stop_reason == "interrupted":
         raise SystemExit(130)
     target = programs.settings.name
@@ -298,7 +298,7 @@ def _report(result: ConcurrentResult, programs: GroupPrograms, command: SearchCo
         raise SystemExit(3)
 
 
-def _closing(result: ConcurrentResult, saved: SavedGroups, begun: float) -> list[str]:
+def _closing(result: ConcurrentResult, saved: SavedGroups, begun: float, width: int | None) -> list[str]:
     """Return the last lines of the report: the seconds, then the files, then the programs' time or why there are none.
 
     Of over 8 files the first 7 and the last are listed.
@@ -307,11 +307,13 @@ def _closing(result: ConcurrentResult, saved: SavedGroups, begun: float) -> list
         result: The plan of the groups.
         saved: What was written.
         begun: Time of the command's start, as `time.monotonic` counts.
+        width: Most characters of a line of paths; None for any number.
     """
     paths = [*saved.files, *([] if saved.index is None else [saved.index]), *saved.schedules]
-    listed = [f"  {path}" for path in paths]
-    if len(listed) > _FILES:
-        listed = [*listed[: _FILES - 1], f"  … {len(listed) - _FILES} more …", listed[-1]]
+    listed = path_lines(paths, width)
+    if len(paths) > _FILES:
+        others = f"  … {len(paths) - _FILES} more …"
+        listed = [*path_lines(paths[: _FILES - 1], width), others, *path_lines(paths[-1:], width)]
     lines = ["   ".join(["replayed and right", *ending(result.stop_reason, begun)]), *listed]
     if saved.time_us is not None:
         ratio = saved.time_us / result.makespan_us

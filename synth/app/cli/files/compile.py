@@ -218,6 +218,8 @@ def compile_(
     """
     from emit.library.saving.add import Addition, add  # It imports the schedules' and bounds' rooms.
 
+    if (ending := Path(file).suffix) not in ("", ".py"):  # Its text would be executed.
+        raise InputError(f"{file}: is no Python script; its name must end in .py, not in {ending}")
     options, scripts = CompileOptions(**shared_options), load_scripts(file, settings)
     for is_wrong, message in (
         (library is not None and options.out is not None, "-o, --library: name two places; give one of them"),

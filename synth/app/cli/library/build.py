@@ -83,8 +83,8 @@ def _warn_of_budget(plan: BuildPlan, answer_cache: Cache) -> None:
     if left_s > _MUCH_LONGER * budget_s:
         open_count = sum(task.key not in known_keys for task in plan.searches)
         problems, cores = format_count(open_count, "problem"), format_count(plan.cores, "core")
-        least = f"{problems} need about {_minutes(left_s)} on {cores}, and take it"
-        warn(f"budget {format_seconds(budget_s)}: is too short: {least}; name fewer groups, collectives or sizes")
+        needed = f"the build takes about {_minutes(left_s)} all the same, for {problems} on {cores}"
+        warn(f"budget {format_seconds(budget_s)}: is too short: {needed}; name fewer groups, collectives or sizes")
 
 
 def pool_of(on: str | None, jobs: int | None) -> WorkerPool:
@@ -194,7 +194,7 @@ def _progress(plan: BuildPlan, quiet: bool) -> Iterator[Callable[[State], None]]
         yield say_state
         return
     total = len(plan.shares)
-    with bar(_heading(plan), total, "… left") as draw:
+    with bar("building", total, "… left") as draw:
         yield lambda state: draw(
             state.done, total, f"{_minutes(state.left_s)} left" + f"  worst gap {state.worst:.3f}" * bool(state.done)
         )
@@ -239,7 +239,8 @@ def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
             },
         )
         return
-    parts = [f"{_heading(plan)} → {out} ({format_count(files, 'file')})", f"worst gap {state.worst:.3f}"]
+    say_fitted(f"{_heading(plan)} → {out} ({format_count(files, 'file')})")
+    parts = [f"  worst gap {state.worst:.3f}"]
     known_counts = [(state.kept, "in the library already"), (state.cached, "from the cache")]
     parts += [f"{count} {source}" for count, source in known_counts if count]
     if built.interrupted:

@@ -74,7 +74,7 @@ def check(folder: str, topo: str | None, as_json: bool) -> None:
         parts = [(report.files, "file"), (report.schedules, "schedule"), (report.proofs, "proof")]
         counted = ", ".join(format_count(*part) for part in parts)
         for property_name, names in sorted(report.unproved.items()):
-            say_fitted(f"not proved: {property_name} ({format_count(len(names), 'file')}, {min(names)})")
+            say_fitted(f"not proved: {property_name} ({format_count(len(names), 'file')}; --json names them)")
         open_files = len(report.unproved_files)
         outcome = f"nothing wrong, {format_count(open_files, 'file')} not proved" if open_files else "all right"
         verdict = f"{len(report.wrong)} wrong" if report.wrong else outcome

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import click
@@ -114,19 +113,11 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
         raise InputError(f"{options or folder}: {folder} holds no such file; synth library show {folder} lists all")
     index_rows = [*(entry.row for entry in entries_left), *unfiled]
     libraries = [name for name in LIBRARIES if any(vs_library(row, name) is not None for row in index_rows)]
-    head: tuple[str, ...] = ("collective", "group", "place", "size", "algorithm", "target", "predicted", "bound", "gap")
-    head += tuple(f"vs {name}" for name in libraries)
-    by_question = attrgetter("collective", "topology", "nranks", "group", "target", "inplace", "min_bytes")
-    entries_left.sort(key=by_question)
+    entries_left.sort(key=_by_question)
     names = {entry.topology for entry in entries_left}
     if len(names) == 1:
         say_fitted(*names)
-    rows = [
-        _row(entry, _matching_group(entry, ranks), len(names) > 1) + _vs(entry.row, libraries) for entry in entries_left
-    ]
-    rows += [_unfiled_row(row) + _vs(row, libraries) for row in unfiled]
-    importance = 0, 0, 0, 0, 5, 4, 0, 3, 0, *(6 if i else 2 for i in range(len(libraries)))
-    _say_table(head, importance, rows, 6, wide)
+    _say_blocks(_blocks(entries_left, unfiled, ranks, libraries), libraries, wide)
     groups = len({(e.topology, group_ranks) for e in entries_left for group_ranks in (e.group, *e.isomorphic_groups)})
     click.echo(f"\n{format_count(len({e.file for e in entries_left}), 'file')} for {format_count(groups, 'group')}")
     if unfiled:
@@ -134,37 +125,123 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
         click.echo(f"{format_count(len(names), 'schedule')} without a file, which no executor can run")
 
 
-def _say_table(
+def _by_question(entry: IndexEntry) -> tuple[Any, ...]:
+    """Return a key that sorts entries by their questions, calls in place first, and then by message sizes."""
+    return (
+        entry.collective, entry.topology, entry.nranks, entry.group, entry.target, not entry.inplace, entry.min_bytes,
+    )  # fmt: skip
+
+
+_Cells = tuple[str, ...]  # size, algorithm, target, predicted, bound and gap, then a cell for each library
+
+
+def _blocks(
+    entries: Sequence[IndexEntry],
+    unfiled: Sequence[dict[str, Any]],
+    ranks: Sequence[int] | None,
+    libraries: Sequence[str],
+) -> dict[str, list[_Cells]]:
+    """Return the rows of a library by the title of their block: a collective and a group.
+
+    Calls in place and calls out of place share a block if all their cells are equal; otherwise the titles name the
+    form. Schedules without a file have blocks of their own.
+
+    Args:
+        entries: The entries, sorted.
+        unfiled: Ranges of sizes that have a schedule but no file, as `unfiled_schedules` returns them.
+        ranks: Ranks of the group that is asked for, ascending; None for all groups.
+        libraries: Names of the libraries that rows are compared with.
+    """
+    names_topology = len({entry.topology for entry in entries}) > 1
+    rows_of: dict[tuple[str, bool], list[_Cells]] = {}
+    for entry in entries:
+        title = _title(entry, _matching_group(entry, ranks), names_topology)
+        rows_of.setdefault((title, entry.inplace), []).append(_cells(entry) + _vs(entry.row, libraries))
+    blocks: dict[str, list[_Cells]] = {}
+    for (title, inplace), rows in rows_of.items():
+        form = "" if rows == rows_of.get((title, not inplace)) else ", in place" if inplace else ", out of place"
+        blocks[f"{title}{form}:"] = rows
+    for row in unfiled:
+        first, further = row["groups"][0], len(row["groups"]) - 1
+        root = None if row["root"] is None else first[row["root"]]
+        title = f"{_question(row['collective'], first, root, further)}, without a file:"
+        blocks.setdefault(title, []).append(_unfiled_cells(row) + _vs(row, libraries))
+    return blocks
+
+
+def _question(collective: str, group: Sequence[int], root: int | None, further: int) -> str:
+    """Return a question as text, such as `allreduce, ranks 0-7 and 3 more groups`.
+
+    Args:
+        collective: Name of the collective.
+        group: Ranks of the group.
+        root: Rank of the root; None without one.
+        further: Number of other groups that the same files serve.
+    """
+    of_root = "" if root is None else f", root {root}"
+    others = f" and {further} more {'group' if further == 1 else 'groups'}" if further else ""
+    return f"{collective}, ranks {format_spans(group)}{of_root}{others}"
+
+
+def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str], wide: bool) -> None:
+    """Print the rows of a library, block by block, with the columns that fit the terminal; name those that do not.
+
+    Args:
+        blocks: Rows by the title of their block; at least one.
+        libraries: Names of the libraries that rows are compared with.
+        wide: Whether to print all columns, however wide they are.
+    """
+    rows = [row for block in blocks.values() for row in block]
+    targets = {row[2] for row in rows}
+    head = ("  size", "algorithm", "target", "predicted", "bound", "gap", *(f"vs {name}" for name in libraries))
+    importance = 0, 5, int(len(targets) == 1) * 4, 0, 1, 0, *(6 if i else 2 for i in range(len(libraries)))
+    lines, left_out = _fitted_cells(head, importance, [(f"  {row[0]}", *row[1:]) for row in rows], 3, wide)
+    click.echo(f"\n{lines[0]}")
+    numbered = iter(lines[1:])
+    for title, block in blocks.items():
+        say_fitted(title)
+        for _ in block:
+            click.echo(next(numbered))
+    compared = [f"vs {name}" for name in libraries if f"vs {name}" not in left_out]
+    if compared:
+        click.echo()
+        say_fitted(
+            f"{', '.join(compared)}: the library's time by its own choice / ours; in brackets the interval of four of"
+            " five measured times"
+        )
+    _say_left_out(left_out)
+
+
+def _fitted_cells(
     head: Sequence[str], importance: Sequence[int], rows: Sequence[Sequence[str]], nleft: int, wide: bool
-) -> None:
-    """Print the columns of a table that fit the terminal, and name those that do not.
+) -> tuple[list[str], list[str]]:
+    """Return the lines of a table that fit the terminal, titles first, and the titles of the columns that do not.
 
     Args:
         head: Titles of the columns.
         importance: Importance of each column (see `Column`).
         rows: Cells of each row; at least one row.
         nleft: Number of columns, from the first, that are flush left.
-        wide: Whether to print all columns, however wide they are.
+        wide: Whether to take all columns, however wide they are.
     """
     cells = zip(*rows, strict=True)
     columns = [Column(*column, left=i < nleft) for i, column in enumerate(zip(head, cells, importance, strict=True))]
-    lines, left_out = fitted(columns, None if wide else terminal_width())
-    hint = ["", f"--wide also shows {', '.join(left_out)}"] if left_out else []
-    say([*lines, *wrapped(hint, terminal_width())], None)
+    return fitted(columns, None if wide else terminal_width())
 
 
-def _unfiled_row(row: dict[str, Any]) -> tuple[str, ...]:
-    """Return the nine cells of a range of sizes that has a schedule but no file, as `_row` has them.
+def _say_left_out(titles: Sequence[str]) -> None:
+    """Print how to see the columns that did not fit the terminal; nothing if there are none."""
+    if titles:
+        say(["", *wrapped([f"--wide also shows {', '.join(titles)}"], terminal_width())], None)
+
+
+def _unfiled_cells(row: dict[str, Any]) -> _Cells:
+    """Return the first cells of a range of sizes that has a schedule but no file, as `_cells` has them.
 
     Args:
         row: The range, as `unfiled_schedules` returns it.
     """
-    first, further = row["groups"][0], len(row["groups"]) - 1
-    root = "" if row["root"] is None else f" root {first[row['root']]}"
     return (
-        row["collective"],
-        f"{format_spans(first)}{root}{f' +{further}' if further else ''}",
-        "–",
         format_served(row["min_bytes"], row["max_bytes"]),
         f"{row['engine']} {row['steps']}/{row['rounds']}/{row['chunks']}",
         "–" if row["target"] == NONE else f"{row['target']}: no file",
@@ -187,27 +264,27 @@ def _matching_group(entry: IndexEntry, ranks: Sequence[int] | None) -> Sequence[
     return next((group for group in others if sorted(group) == ranks), None)
 
 
-def _row(entry: IndexEntry, group: Sequence[int] | None, names_topology: bool) -> tuple[str, ...]:
-    """Return the nine cells of an entry: collective, group, place, size, algorithm, target, predicted, bound and gap.
-
-    What is unknown is "–".
+def _title(entry: IndexEntry, group: Sequence[int] | None, names_topology: bool) -> str:
+    """Return the question that an entry answers, as `_question` states it.
 
     Args:
         entry: The entry.
-        group: The group, of those that it serves, that the line is for; None for the first and the number of others.
-        names_topology: Whether the group's cell begins with the topology.
+        group: The group, of those that it serves, that is asked for; None for the first and the number of others.
+        names_topology: Whether the text ends with the topology.
     """
+    further = 0 if group is not None else len(entry.isomorphic_groups)
+    question = _question(entry.collective, group or entry.communicator, entry.root, further)
+    return question + f", on {entry.topology}" * names_topology
+
+
+def _cells(entry: IndexEntry) -> _Cells:
+    """Return the first cells of an entry: size, algorithm, target, predicted, bound and gap; unknown ones are "–"."""
     time_us, bound_us, gap = entry.time_us, entry.bound_us, entry.gap
-    further = f" +{len(entry.isomorphic_groups)}" if group is None and entry.isomorphic_groups else ""
-    root = "" if entry.root is None else f" root {entry.root}"
     at = f" @ {format_short_size(entry.shown_bytes)}" if entry.shown_bytes is not None else ""
     shape = "/".join(
         "–" if entry.row.get(key) is None else str(entry.row[key]) for key in ("steps", "rounds", "chunks")
     )
     return (
-        entry.collective,
-        f"{entry.topology} " * names_topology + f"{format_spans(group or entry.communicator)}{root}{further}",
-        "in" if entry.inplace else "out",
         format_served(entry.min_bytes, entry.max_bytes),
         f"{entry.row.get('engine') or '–'} {shape} {entry.protocol}",
         entry.target,
@@ -336,7 +413,9 @@ def diff(
     lines = [_line(row) for row in rows if shows_all or not _is_same(row)]
     if lines:
         head = "collective", "group", "target", "place", "size", "A", "B", "B / A"
-        _say_table(head, (0, 0, 2, 0, 0, 0, 0, 0), lines, 4, wide)
+        rows_shown, left_out = _fitted_cells(head, (0, 0, 2, 0, 0, 0, 0, 0), lines, 4, wide)
+        say(rows_shown, None)
+        _say_left_out(left_out)
         click.echo()
     say_fitted(_summary(rows))
 

@@ -195,6 +195,13 @@ FAULTS = {
 }
 
 
+def test_a_file_that_is_no_script_is_not_executed(synth: Call, working_folder: Path) -> None:
+    (working_folder / "links.toml").write_text("open('executed', 'w')\n")
+    refusal = synth("compile", "links.toml", "-o", "out.xml").refusal
+    assert refusal == "synth: links.toml: is no Python script; its name must end in .py, not in .toml"
+    assert not (working_folder / "executed").exists()
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_bad_scripts_are_one_line(synth: Call, working_folder: Path, fault: str) -> None:
     text, message = FAULTS[fault]

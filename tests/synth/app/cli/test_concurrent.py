@@ -41,7 +41,7 @@ def test_the_report_and_the_files(synth: Call, working_folder: Path) -> None:
     for message in ("all groups", "alone, in sum", "direct", "gap", "largest slowdown", "× as long"):
         assert message in answer.flat
     (schedule,) = (working_folder / "out" / "schedules").glob("*.synth")
-    assert str(schedule.relative_to(working_folder)) in answer.out
+    assert schedule.name in answer.out
     stored = load_schedule(schedule)
     replay(stored.problem, stored.schedule)
     assert stored.problem.group == tuple(range(8))
@@ -227,7 +227,7 @@ WRONG = [
     ("tp=2:dp", "'dp' in 'tp=2:dp' is no axis of it; it must be one of tp"),
     ("tp=2:", "'' in"),
     # The user means every second rank, not blocks of four.
-    ("tp=2;dp=4:dp", r"'dp=4:dp' is not of the mesh of 'tp=2', .* 0 1 2 3…; it must be 'tp=2,dp=4:dp'"),
+    ("tp=2;dp=4:dp", r"'dp=4:dp' is not of the mesh of 'tp=2' .* 0 1 2 3 …\); it must be 'tp=2,dp=4:dp'"),
     ("tp=2;allreduce:dp=2", r"it must be 'tp=2,dp=2:dp'"),
     ("tp=2;dp=*:dp", r"as in tp=8;tp=8,dp=\*:dp"),
     ("tp=2,dp=4;dp=4,tp=2:dp", r"it must be 'tp=2,dp=4:dp'"),

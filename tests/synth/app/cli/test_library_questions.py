@@ -34,19 +34,32 @@ def test_show(synth: Call, working_folder: Path) -> None:
     lib = library(working_folder / "lib", "ring")
     shown = synth("library", "show", lib, "--wide")
     assert (shown.code, shown.err) == (0, "")
-    narrow = synth("library", "show", lib).out.splitlines()
-    assert max(map(len, narrow)) <= 80
-    assert "--wide also shows algorithm" in narrow[-3]
-    topology, head, row, _, end = shown.out.splitlines()
+    topology, _, head, title, row, *_, end = shown.out.splitlines()
     assert topology == "full:4"
-    assert [word in head for word in ("collective", "group", "size", "predicted", "bound", "gap", "vs NCCL")] == [
-        True
-    ] * 7
-    assert [word in row for word in ("allreduce", "0-3 +1", "all sizes", "1.000", "1.50 ×")] == [True] * 5
+    assert [word in head for word in ("size", "algorithm", "predicted", "bound", "gap", "vs NCCL")] == [True] * 6
+    assert title == "allreduce, ranks 0-3 and 1 more group, in place:"
+    assert [word in row for word in ("all sizes", "1.000", "1.50 ×")] == [True] * 3
     assert end == "1 file for 2 groups"
-    assert synth("library", "show", lib, "--group", "3,0-2", "--collective", "all_reduce", "--wide").out == shown.out
+    one_group = synth("library", "show", lib, "--group", "3,0-2", "--collective", "all_reduce", "--wide")
+    assert one_group.out == shown.out
     report = json.loads(synth("library", "show", lib, "--json").out)
     assert report["entries"] == json.loads((lib / "index.json").read_bytes())["algorithms"]
+
+
+def test_a_narrow_terminal_shows_bounds_and_nccl_once_for_both_forms(synth: Call, working_folder: Path) -> None:
+    lib = library(working_folder / "lib", "ring")
+    (row,) = json.loads((lib / "index.json").read_bytes())["algorithms"]
+    for slower_by, titles in (
+        (1.0, ["allreduce, ranks 0-3 and 1 more group:"]),
+        (2.0, [f"allreduce, ranks 0-3 and 1 more group, {form}:" for form in ("in place", "out of place")]),
+    ):
+        other = row | {"file": "msccl/b.xml", "inplace": False, "time_us": row["time_us"] * slower_by, "gap": slower_by}
+        (lib / "index.json").write_bytes(index_text([row, other]))
+        lines = synth("library", "show", lib).out.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert {"predicted", "bound", "gap", "NCCL"} <= set(lines[2].split())
+        assert [line for line in lines if line.endswith(":")] == titles
+        assert "--wide also shows algorithm" in lines
 
 
 def test_pick(synth: Call, working_folder: Path) -> None:

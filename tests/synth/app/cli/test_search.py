@@ -489,3 +489,15 @@ def test_libraries_can_be_compared_by_their_sources(synth: Call, working_folder:
     assert (after["vs_low"], after["vs_high"]) == (None, None)
     texts = [(working_folder / name / "index.json").read_text() for name in ("fitted", "source")]
     assert texts[0] == texts[1]
+
+
+def test_a_machine_of_gpus_says_why_it_is_not_compared_with_nccl(synth: Call, working_folder: Path) -> None:
+    """Check NVLinks without a compute capability, with one, and links of another kind."""
+    links = '[[links]]\npairs = "0>1"\nboth = true\ngbs = 50\nalpha_us = 0.7\nkind = "KIND"\n'
+    for kind, field, is_missing in (
+        ("nvlink", "", True), ("nvlink", "compute_capability = 80\n", False), ("other", "", False)
+    ):  # fmt: skip
+        (working_folder / "own.toml").write_text(f'name = "own"\nranks = 2\n{field}{links.replace("KIND", kind)}')
+        answer = synth("topo", "check", "own.toml")
+        assert answer.code == 0
+        assert ("not compared with NCCL: compute capability unknown (set" in answer.flat) == is_missing

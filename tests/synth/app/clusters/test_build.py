@@ -83,6 +83,19 @@ def test_costs_and_relays_are_of_the_question(tmp_path: Path) -> None:
     assert {bool(entry.row.get("costs")) for entry in load_index(tmp_path / "costly")} == {True}
 
 
+@pytest.mark.parametrize(
+    ("target", "protocols"), [("mscclpp", ["LL", "Simple"]), ("executor-nccl", ["LL", "LL128", "Simple"])]
+)
+def test_bounds_count_the_protocols_of_the_target_only(tmp_path: Path, target: str, protocols: list[str]) -> None:
+    text = (
+        RING.replace("1536K", "4M").replace("ring:4", "dgx-a100").replace('"0,1,2", "0,1,3", "0,1", "1,2,3"', '"0,1"')
+    )
+    build(planned(tmp_path, text.replace("executor-nccl", target)), tmp_path / "lib", Cache(None), Inline())
+    entries = load_index(tmp_path / "lib")
+    assert {tuple(entry.row["costs"]["protocols"]) for entry in entries} == {tuple(protocols)}
+    assert not check_library(tmp_path / "lib", entries).wrong
+
+
 def test_groups_with_relays_share_the_search_and_not_the_files(tmp_path: Path) -> None:
     text = RING.replace('["allgather"]', '["broadcast"]').replace('"0,1,2", "0,1,3", "0,1", "1,2,3"', '"0,1", "2,3"')
     plan = planned(tmp_path, text.replace("executor-nccl", "mscclpp").replace("1536K", "1K") + 'relays = "all"')

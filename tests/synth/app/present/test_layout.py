@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from io import StringIO
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import synth
-from synth.app.present.layout import Column, fitted, warn, wrapped
+from synth.app.present.layout import Column, fitted, path_lines, warn, wrapped
 from synth.app.present.table import table
 from synth.search.statement import statement
 
@@ -92,3 +93,20 @@ def test_a_warning_is_broken_on_terminals_only(
     lines = sys.stderr.getvalue().splitlines()  # type: ignore[attr-defined]
     assert (" ".join(map(str.strip, lines)), max(map(len, lines)) <= widest) == (" ".join(["word"] * 40), True)
     assert (len(lines) == 1) is (stream is StringIO)
+
+
+@given(
+    st.lists(st.builds(Path, st.text("ab/", min_size=1, max_size=30), st.text("cd", min_size=1, max_size=30))),
+    st.integers(20, 80),
+)
+def test_every_path_stands_once_and_names_that_fit_are_not_wider(paths: list[Path], width: int) -> None:
+    lines, folder, listed = path_lines(paths, width), "", []
+    for line in lines:
+        if line.endswith("/"):
+            folder = line.strip()
+        else:
+            listed.append(Path(folder if line.startswith("    ") else "", line.strip()))
+            assert len(line) <= max(width, 4 + len(line.strip()))
+            assert line.startswith("    ") or len(line) <= width
+    assert listed == paths
+    assert path_lines(paths, None) == [f"  {path}" for path in paths]
