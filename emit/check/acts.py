@@ -201,18 +201,18 @@ class ActExecution:
     def _advance(self, block: int, do: Callable[[Sequence[int], Act], None]) -> list[int]:
         """Run a threadblock until it ends or must wait; return the threadblocks that may proceed because of that."""
         released: list[int] = []
-        acts = self.acts[block]
-        while self.at[block] < len(acts):
-            act = acts[self.at[block]]
+        acts, at, own = self.acts[block], self.at, [block]
+        while at[block] < len(acts):
+            act = acts[at[block]]
             if act.kind == "nop":
-                do([block], act)
-                self.at[block] += 1
+                do(own, act)
+                at[block] += 1
                 continue
             need = self._need(act)
             if need is not None:
                 self._waiting.setdefault(need, []).append(block)
                 break
-            blocks = [block]
+            blocks = own
             if act.kind == "barrier":
                 arrived = self.arrived[act.ids[0]]
                 arrived.append(block)
@@ -223,9 +223,10 @@ class ActExecution:
                 arrived.clear()
             do(blocks, act)
             for event in self._events(act):
-                released += self._waiting.pop(event, ())
+                if event in self._waiting:
+                    released += self._waiting.pop(event)
             for member in blocks:
-                self.at[member] += 1
+                at[member] += 1
         return released
 
     def _need(self, act: Act) -> Need | None:
@@ -233,10 +234,11 @@ class ActExecution:
 
         Barriers are not considered.
         """
-        if act.kind in _GIVES:
-            event = _GIVES[act.kind]
-            for number in act.ids:
-                if self.counts[event, number] < act.ids.count(number):
+        event = _GIVES.get(act.kind)
+        if event is not None:
+            ids = act.ids
+            for number in ids:
+                if self.counts[event, number] < (1 if len(ids) == 1 else ids.count(number)):
                     return event, number
         elif act.flagged:
             for move in act.moves:
@@ -250,9 +252,10 @@ class ActExecution:
 
         An act that writes plain data over packets also takes their flags away.
         """
-        if act.kind in _GIVES:
+        consumed = _GIVES.get(act.kind)
+        if consumed is not None:
             for number in act.ids:
-                self.counts[_GIVES[act.kind], number] -= 1
+                self.counts[consumed, number] -= 1
             return []
         events: list[Need] = []
         if act.kind == "release":
@@ -324,18 +327,32 @@ class ActExecution:
         return f"a packet in {cell_name(number)}"
 
 
-def execution_order(plan_acts: Acts) -> list[tuple[int, Act]]:
-    """Return (threadblock, act) of everything that a plan does in one launch, in one possible order.
+def execute_acts(plan_acts: Acts, do: Callable[[int, Act], None]) -> None:
+    """Call `do(threadblock, act)` for everything that a plan does in one launch, in one possible order.
 
     Acts that meet at a barrier are adjacent.
+
+    Raises:
+        InputError: The plan stops before its end; `do` was called for everything that it did until then.
+    """
+
+    def do_each(blocks: Sequence[int], act: Act) -> None:
+        """Call `do` for each threadblock of an act."""
+        for block in blocks:
+            do(block, act)
+
+    if ActExecution(plan_acts).launch(plan_acts.acts, do_each):
+        raise InputError("stops before its end; synth verify says where")
+
+
+def execution_order(plan_acts: Acts) -> list[tuple[int, Act]]:
+    """Return (threadblock, act) of everything that a plan does in one launch, in the order of `execute_acts`.
 
     Raises:
         InputError: The plan stops before its end.
     """
     order: list[tuple[int, Act]] = []
-    execution = ActExecution(plan_acts)
-    if execution.launch(plan_acts.acts, lambda blocks, act: order.extend((block, act) for block in blocks)):
-        raise InputError("stops before its end; synth verify says where")
+    execute_acts(plan_acts, lambda block, act: order.append((block, act)))
     return order
 
 

@@ -33,9 +33,10 @@ class VectorClocks:
 
     def row(self, actor: int) -> Row:
         """Return the actor's row itself, not a copy, int32, shape (width,); a new actor gets a row of zeros."""
-        if actor not in self.rows:
-            self.rows[actor] = np.zeros(self.width, dtype=np.int32)
-        return self.rows[actor]
+        row = self.rows.get(actor)
+        if row is None:
+            row = self.rows[actor] = np.zeros(self.width, dtype=np.int32)
+        return row
 
     def learn(self, actor: int, known_row: Row) -> None:
         """Add the row `known_row` to the actor's row: each entry becomes the greater one, in place."""
@@ -174,7 +175,9 @@ class ThreadClocks:
         self.nops[actor] += 1
         self.tick[actor] += 1
         at = actor * self.group.order
-        self.seen.row(actor)[at] = self.shown.row(actor)[at] = self.tick[actor] + 1
+        self.seen.row(actor)[at] = self.tick[actor] + 1
+        if not self.merged:
+            self.shown.row(actor)[at] = self.tick[actor] + 1
 
     def message(self, actor: int, relaxed: bool = False) -> Message:
         """Return the message of a signal that one thread of the actor sends: the knowledge at the actor's last nop.
@@ -219,6 +222,8 @@ class ThreadClocks:
             other: Entry of the other image in the rows of the same rank.
         """
         order = self.group.order
+        if order == 1:
+            return int(clocks.row(entry)[other])
         actor, element = divmod(entry, order)
         other_actor, other_element = divmod(other, order)
         back = self.group.composed(self.group.inverse(element))

@@ -81,6 +81,11 @@ class Assembled:
         return max((channel for rank_blocks in self.blocks for channel, _, _ in rank_blocks), default=0) + 1
 
     @property
+    def nsteps(self) -> int:
+        """Return the number of steps of all ranks, nops included."""
+        return int(self.lengths.sum())
+
+    @property
     def longest_threadblock(self) -> int:
         """Return the number of steps of the longest threadblock, nops included; 0 if there are no threadblocks."""
         return int(self.lengths.max(initial=0))

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from emit.compiler.instances import side_by_side
-from emit.compiler.ir import instructions_of
+from emit.compiler.ir import Instructions
 from emit.compiler.lower import Lowering
 from emit.goal import Goal
 from emit.program import Program
@@ -175,8 +174,7 @@ def _side_by_side(instance: Program, goal: Goal | None, instances: int, limits: 
     Raises:
         InputError: The limits do not allow that.
     """
-    ir = replace(instructions_of(instance, goal, False), instances=instances, interleaved=None)
-    return side_by_side(instance, ir, limits)
+    return side_by_side(instance, Instructions(instance, goal, instances=instances), limits)
 
 
 def _doublings(

@@ -13,10 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from emit.check.limits import check_limits
 from emit.check.order import run
-from emit.columns import columns_of
-from emit.compiler.assembly import BlockLayout, assemble, describe_size
+from emit.compiler.assembly import Assembled, BlockLayout, assemble, describe_size
 from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions, instructions_of
 from emit.compiler.prepared import Prepared
 from emit.findings import Findings
@@ -76,22 +74,25 @@ def side_by_side(instance: Program, ir: Instructions, limits: Limits) -> Program
         raise InputError(f"{instance.name}: {ir.instances} instances of {describe_size(instance)}: {few}")
     repeated = repeat(instructions_of(instance, ir.goal, manual), ir.instances, ir.interleaved)
     prepared = Prepared(repeated)
-    fits: list[Program] = []
+    best: Assembled | None = None
     fault = ""
     for layout in _LAYOUTS if _is_paired(instance) else _LAYOUTS[::-1]:
         try:
-            program = assemble(prepared, limits, layout).program()
+            assembled = assemble(prepared, limits, layout)
         except InputError as error:
             fault = fault or str(error)
             continue
+        if best is not None and assembled.nsteps >= best.nsteps:
+            continue
         findings = Findings()
-        check_limits(program, limits, findings)
-        c = columns_of(program, findings)
-        if not findings.reported and run(c, FIFO_DEPTH[program.protocol]).complete:
-            fits.append(program)
+        assembled.check_limits(limits, findings)
+        if not findings.reported and run(assembled.columns(), FIFO_DEPTH[instance.protocol]).complete:
+            best = assembled
+            if best.nsteps == len(prepared):  # No layout has fewer steps than instructions.
+                break
         fault = fault or (findings.reported[0].message if findings.reported else "every order of them deadlocks")
-    if fits:
-        return min(fits, key=lambda program: program.nsteps)
+    if best is not None:
+        return best.program()
     raise InputError(f"{instance.name}: {ir.instances} instances of {describe_size(instance)}: {fault}")
 
 
@@ -202,6 +203,8 @@ def _channel_offsets(arrival_offsets: list[list[int]]) -> list[int]:
     Args:
         arrival_offsets: For each part, the channel offset on which each of its chunks arrived (−1: it did not arrive).
     """
+    if all(offset == NONE for offsets in arrival_offsets for offset in offsets):
+        return list(range(len(arrival_offsets)))
     votes = sorted(
         (-number, k, offset)
         for k, offsets in enumerate(arrival_offsets)

@@ -128,7 +128,7 @@ def _by_all_clocks(
     overlap = everywhere and any(count > 1 and s != NONE for count, s in zip(ir.count, ir.source, strict=True))
     begun: Clock = np.zeros((len(ir), width) if overlap else (0, 0), dtype=np.int32)
     latest: dict[tuple[int, int], int] = {}
-    index = [0] * len(ir)
+    index, passed_in_all = [0] * len(ir), [0] * len(ir)
     waits: list[list[int]] = [[] for _ in range(len(ir))]
     waited_by: list[list[int]] = [[] for _ in range(len(ir))]
     for n, rank in checking_deadline(enumerate(ir.rank), every=256):
@@ -141,9 +141,12 @@ def _by_all_clocks(
         source = ir.source[n] if everywhere else NONE
         if source != NONE:
             np.maximum(row, (clock if ir.count[n] == 1 else begun)[source], out=row)
-        earlier = [o for o in after[n] if block_of[o] != block]
+        earlier = [o for o in after[n] if block_of[o] != block] if after[n] else []
         if len(earlier) > 1:
-            earlier.sort(key=lambda o: (-int(clock[o].sum()), o))
+            for predecessor in earlier:
+                if not passed_in_all[predecessor]:
+                    passed_in_all[predecessor] = int(clock[predecessor].sum())
+            earlier.sort(key=lambda o: (-passed_in_all[o], o))
         if few_nops and len(earlier) > 1:
             entry = {o: (base + block_of[o], index[o]) for o in earlier}
             waiting = [x for o in earlier for x in waited_by[o] if block_of[x] != block]

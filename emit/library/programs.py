@@ -8,6 +8,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
@@ -610,7 +611,8 @@ class Programs:
 
 def _is_faster(lowered: Lowered, other: Lowered, sizes: Sequence[int]) -> bool:
     """Return whether the mean of a program's times over another one's, at message sizes in bytes, is below 1."""
-    return sum(lowered.time_us(size) / other.time_us(size) for size in sizes) < len(sizes)
+    ratios = accumulate(lowered.time_us(size) / other.time_us(size) for size in sizes)
+    return all(total < len(sizes) for total in ratios)  # No further size is timed once the total is too large.
 
 
 def executor_for(problem: Problem, settings: TargetSettings, size: int | None = None) -> Programs | None:

@@ -15,6 +15,12 @@ from emit.mscclpp.structure import executed_parts, packet_parts
 from synth.model.deadline import checking_deadline
 from topologies.errors import InputError
 
+# Kind of the act of each operation that moves no data; a flush has none.
+_KINDS = {
+    **{name: name for name in ("nop", "barrier", "signal", "wait")},
+    **{"rlxsignal": "signal", "rlxwait": "wait", "sem_acquire": "acquire", "sem_release": "release"},
+}
+
 
 def acts_of(memory: Memory) -> Acts:
     """Return the acts of a plan, which must have passed `check_structure`, as its first launch does them.
@@ -34,20 +40,20 @@ def acts_of(memory: Memory) -> Acts:
         for tb, block in checking_deadline(enumerate(gpu.blocks)):
             acts: list[Act] = []
             for at, op, low, max_cells in _unrolled(memory, block.ops):
-                channels = block.channels.get(op.channel_type, ())
-                ids = tuple(
-                    end_of[rank, op.channel_type, channels[x]] for x in op.channels if op.channel_type != "switch"
-                )
-                if op.name == "nop":
-                    acts.append(Act("nop", at, op.name))
-                elif op.name == "barrier":
+                ids: tuple[int, ...] = ()
+                if op.channels and op.channel_type != "switch":
+                    channels = block.channels.get(op.channel_type, ())
+                    ids = tuple([end_of[rank, op.channel_type, channels[x]] for x in op.channels])
+                kind = _KINDS.get(op.name)
+                if kind == "barrier":
                     number = barrier_of.setdefault((rank, op.barrier, op.blocks), len(barrier_of))
-                    acts.append(Act("barrier", at, op.name, (number,)))
-                elif op.name in ("sem_acquire", "sem_release"):
-                    acts.append(Act(op.name[4:], at, op.name, tuple(first_semaphore + x for x in op.semaphores)))
-                elif op.name in ("signal", "wait", "rlxsignal", "rlxwait"):
-                    kind = op.name.removeprefix("rlx")
-                    acts.append(Act(kind, at, op.name, ids, relaxed=op.name.startswith("rlx")))
+                    acts.append(Act(kind, at, op.name, (number,)))
+                elif kind in ("acquire", "release"):
+                    acts.append(Act(kind, at, op.name, tuple([first_semaphore + x for x in op.semaphores])))
+                elif kind in ("signal", "wait"):
+                    acts.append(Act(kind, at, op.name, ids, op.name.startswith("rlx")))
+                elif kind is not None:
+                    acts.append(Act(kind, at, op.name))
                 elif op.src:
                     moves = _moves_of(memory, rank, tb, op, low, max_cells)
                     ports = ids if op.channel_type == "port" else ()
@@ -133,16 +139,16 @@ def _moves_of(memory: Memory, rank: int, tb: int, op: Op, low: int, most: int | 
     if most is not None:
         count = max(0, min(count - low, most))
     sides: list[list[list[ActRun]]] = [[], []]
+    plan, channel_type = memory.plan, op.channel_type
     for parts, packets, runs in zip(executed_parts(op), packet_parts(op), sides, strict=True):
         for part, packet in zip(parts, packets, strict=True):
             at = shift * (2 if packet else 1)
-            owners = buffer_of(memory.plan, rank, tb, part, op.channel_type)
             # The executor applies halves neither to plain data of other ranks nor to data that port channels move.
-            turns = memory.plan.double and (packet or (part.side == "L" and op.channel_type != "port"))
+            turns = plan.double and (packet or (part.side == "L" and channel_type != "port"))
             runs.append(
                 [
                     ActRun(memory.cell(owner, kind, part.first, packet) + at, owner, packet, turns and kind == "s")
-                    for owner, kind in owners
+                    for owner, kind in buffer_of(plan, rank, tb, part, channel_type)
                 ]
             )
     sources, targets = sides

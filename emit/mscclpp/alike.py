@@ -19,7 +19,7 @@ from synth.model.collective import Bools, Ints
 from synth.model.deadline import checking_deadline
 
 _BUFFERS = ("i", "o", "s")
-_MOST_PASSES = 32  # over all moves; a plan that needs more is made to need very many
+_MOST_PASSES = 64  # over all moves; a plan that needs more is made to need very many
 
 
 def first_of_alike(memory: Memory, goal: Goal, launches: Sequence[Sequence[Sequence[Act]]]) -> Bools | None:
@@ -32,7 +32,7 @@ def first_of_alike(memory: Memory, goal: Goal, launches: Sequence[Sequence[Seque
     Args:
         memory: Memory of the plan.
         goal: What cells hold at first and must hold at the end.
-        launches: For each kind of launch, the acts of each threadblock.
+        launches: For each kind of launch whose cells differ, the acts of each threadblock.
     """
     if memory.units > 1 or memory.images is not None:
         return None
@@ -46,9 +46,8 @@ def first_of_alike(memory: Memory, goal: Goal, launches: Sequence[Sequence[Seque
     begins[memory.first] = True
     _begin_by_goal(begins, memory, goal)
     runs_of_move = [(move.length, (*move.sources, *move.targets)) for move in moves if move.length]
-    for length, runs in runs_of_move:
-        for run in runs:
-            begins[[run.cell, run.cell + _width(run) * length]] = True
+    begins[[run.cell for _, runs in runs_of_move for run in runs]] = True
+    begins[[run.cell + _width(run) * length for length, runs in runs_of_move for run in runs]] = True
     before = -1
     for _ in range(_MOST_PASSES):
         if before == (before := int(begins.sum())):
@@ -74,6 +73,8 @@ def _width(run: ActRun) -> int:
 
 def _has_packets_as_data(moves: Sequence[Move], ncells: int) -> bool:
     """Return True if cells of packets are also moved as plain data, or as parts of packets that begin elsewhere."""
+    if not any(run.packet for move in moves for run in (*move.sources, *move.targets)):
+        return False
     kinds = np.zeros((3, ncells), dtype=bool)  # first cells of packets, second ones, and plain data
     for move in moves:
         for run in (*move.sources, *move.targets):

@@ -97,10 +97,10 @@ def check_plan(text_or_plan: str | ExecutionPlan, goal: Goal | None = None, root
         plan = whole_plan(plan)
     rooted = goal is None and (collective_of(plan) in ROOTED or has_pairs(plan)) and root is None
     first = _checked(plan, goal, root or 0)
-    most = len(plan.gpus) - has_pairs(plan)  # A rank sends its input to one of the others.
-    roots = range(1, min(most, 1 + CAPACITY.root_steps // (1 + plan.nops)))
     if not rooted or all(f.kind not in ("wrong result", "read before write") for f in first.findings):
         return first
+    most = len(plan.gpus) - has_pairs(plan)  # A rank sends its input to one of the others.
+    roots = range(1, min(most, 1 + CAPACITY.root_steps // (1 + plan.nops)))
     further_reports = (_checked(plan, None, further_root) for further_root in roots)
     return next((report for report in further_reports if report.ok), first)
 

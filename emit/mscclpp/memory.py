@@ -275,17 +275,21 @@ def input_block(plan: ExecutionPlan) -> int:
 
 def width(plan: ExecutionPlan, op: Op) -> int:
     """Return the number of cells that one iteration of the pipeline `op` moves."""
-    return op.unit_bytes // math.gcd(*_unit_bytes(plan)) * _groups(plan)
+    sizes, groups = _cuts(plan)
+    return op.unit_bytes // math.gcd(*sizes) * groups
 
 
-def _unit_bytes(plan: ExecutionPlan) -> list[int]:
-    """Return the bytes of an iteration of every pipeline, in the order of the plan."""
-    return [op.unit_bytes for *_, op in plan.ops() if op.name == "pipeline"]
+def _cuts(plan: ExecutionPlan) -> tuple[list[int], int]:
+    """Return the bytes of an iteration of every pipeline, and the least common multiple of threadblock groups' sizes.
 
-
-def _groups(plan: ExecutionPlan) -> int:
-    """Return the least common multiple of the sizes of all threadblock groups."""
-    return math.lcm(*{op.group[1] for *_, op in plan.ops()})
+    The bytes are in the order of the plan.
+    """
+    sizes, groups = [], {1}
+    for *_, op in plan.ops():
+        groups.add(op.group[1])
+        if op.name == "pipeline":
+            sizes.append(op.unit_bytes)
+    return sizes, math.lcm(*groups)
 
 
 def _units(plan: ExecutionPlan) -> int:
@@ -294,8 +298,7 @@ def _units(plan: ExecutionPlan) -> int:
     Raises:
         InputError: They are more than CAPACITY.plan_cells.
     """
-    units = _groups(plan)
-    sizes = _unit_bytes(plan)
+    sizes, units = _cuts(plan)
     if sizes:
         units *= 2 * max(sizes) // math.gcd(*sizes)
     if units > CAPACITY.plan_cells:

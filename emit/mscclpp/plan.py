@@ -224,7 +224,8 @@ class ExecutionPlan:
         for rank, gpu in enumerate(self.gpus):
             for tb, block in enumerate(gpu.blocks):
                 for at, op in checking_deadline(enumerate(block.ops), every=256):
-                    for inner in (op, *op.ops):
+                    yield rank, tb, at, op, op
+                    for inner in op.ops:
                         yield rank, tb, at, op, inner
 
 

@@ -44,6 +44,7 @@ _INDEX_HINT = "; this is a library's index, which synth library check LIB checks
 MAX_BYTES = 24 << 20  # The worst text of that size takes three quarters of a GiB when it is parsed.
 MAX_RANKS = 4096
 MAX_NUMBER = 1 << 31
+_OP_CHANNEL_TYPES = (*CHANNEL_TYPES, "none")
 _SIDE = {"type": "L", "buffer_id": "R", "switch_channel_id": "W"}
 
 
@@ -429,26 +430,15 @@ class _PlanReader:
         Of a nop, nothing but its name is read. A pipeline must not stand in a pipeline.
         """
         op = self.object(value, where)
-        name = self.get(op, "name", where, self.word)
-        if name not in SHAPES:
-            raise self.fail(f"{where}.name", f"{_shown(name)}; {right_name(name, list(SHAPES))}")
+        name = op.get("name")
         if name == "nop":
             return NOP
-
-        def numbers(field: str) -> list[int]:
-            """Return the ids in the list `field`; an empty list if it is missing."""
-            ids = op.get(field, [])
-            if isinstance(ids, list) and all(type(x) is int and 0 <= x <= MAX_NUMBER for x in ids):
-                return ids
-            return self.each(op, field, where, self.integer)
-
-        def parts(field: str) -> list[PlanPart]:
-            """Return the spans in the list `field`; an empty list if it is missing."""
-            return self.each(op, field, where, self.part) if field in op else []
-
+        if not isinstance(name, str) or name not in SHAPES:
+            name = self.get(op, "name", where, self.word)
+            raise self.fail(f"{where}.name", f"{_shown(name)}; {right_name(name, list(SHAPES))}")
         optional: dict[str, Any] = {}
         if "channel_type" in op:
-            optional["channel_type"] = self.get(op, "channel_type", where, self.word, (*CHANNEL_TYPES, "none"))
+            optional["channel_type"] = self.get(op, "channel_type", where, self.word, _OP_CHANNEL_TYPES)
         if "tbg_info" in op:
             info, at = self.get(op, "tbg_info", where, self.object), f"{where}.tbg_info"
             size = self.get(info, "tbg_size", at, self.integer, 1, 1024)
@@ -467,12 +457,25 @@ class _PlanReader:
             optional["redop"] = self.get(op, "reduce_op", where, self.word)
         return Op(
             name,
-            parts("src_buff"),
-            parts("dst_buff"),
-            channels=numbers("channel_ids"),
-            semaphores=numbers("semaphore_ids"),
+            self.parts(op, "src_buff", where) if "src_buff" in op else [],
+            self.parts(op, "dst_buff", where) if "dst_buff" in op else [],
+            channels=self.ids(op, "channel_ids", where) if "channel_ids" in op else [],
+            semaphores=self.ids(op, "semaphore_ids", where) if "semaphore_ids" in op else [],
             **optional,
         )
+
+    def parts(self, op: dict[str, Any], field: str, where: str) -> list[PlanPart]:
+        """Return the spans in the list `field` of the operation at `where`; raise InputError if one is none."""
+        values = op[field]
+        parts = [_plain_part(value) for value in values] if isinstance(values, list) else [None]
+        return self.each(op, field, where, self.part) if None in parts else parts  # type: ignore[return-value]
+
+    def ids(self, op: dict[str, Any], field: str, where: str) -> list[int]:
+        """Return the ids in the list `field` of the operation at `where`; raise InputError if it is no list of ids."""
+        ids = op[field]
+        if isinstance(ids, list) and set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) <= MAX_NUMBER:
+            return ids
+        return self.each(op, field, where, self.integer)
 
     def part(self, value: Any, where: str) -> PlanPart:
         """Return a span, which must name exactly one of a buffer type, a remote buffer and a switch channel.
@@ -481,10 +484,6 @@ class _PlanReader:
             InputError: The executor would not take the span.
         """
         part = self.object(value, where)
-        if len(part) == 3 and type(part.get("index")) is type(part.get("size")) is int:  # the most common form
-            index, size, kind = part["index"], part["size"], part.get("type")
-            if 0 <= index <= MAX_NUMBER and 1 <= size <= MAX_NUMBER and kind in BUFFERS:
-                return PlanPart("L", kind, index, size)
         sides = [key for key in _SIDE if key in part]
         if len(sides) != 1:
             raise self.fail(where, f"has {' and '.join(sides) or 'none'}; it must have one of {', '.join(_SIDE)}")
@@ -492,6 +491,18 @@ class _PlanReader:
         at = self.get(part, key, where, *((self.word, BUFFERS) if key == "type" else (self.integer,)))
         index = self.get(part, "index", where, self.integer)
         return PlanPart(_SIDE[key], at, index, self.get(part, "size", where, self.integer, 1))
+
+
+def _plain_part(value: Any) -> PlanPart | None:
+    """Return a span from its JSON if that has the usual form, in which nothing is wrong; else None."""
+    if type(value) is not dict or len(value) != 3:
+        return None
+    index, size, kind, number = value.get("index"), value.get("size"), value.get("type"), value.get("buffer_id")
+    if type(index) is not int or type(size) is not int or not (0 <= index <= MAX_NUMBER and 1 <= size <= MAX_NUMBER):
+        return None
+    if type(kind) is str and kind in BUFFERS:
+        return PlanPart("L", kind, index, size)
+    return PlanPart("R", number, index, size) if type(number) is int and 0 <= number <= MAX_NUMBER else None
 
 
 def _shown(value: Any) -> str:

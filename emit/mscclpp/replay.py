@@ -73,8 +73,9 @@ class Replay:
         self.findings, self.calls = findings, calls
         self.group = ActorGroup(None if memory.images is None else memory.images.images)
         self.launch, self.execution = 0, ActExecution(plan_acts)
-        self.halves = [plan_acts.acts, in_upper_half(plan_acts, memory) if memory.plan.double else plan_acts.acts]
+        self.halves = [plan_acts.acts, *([in_upper_half(plan_acts, memory)] if memory.plan.double else ())]
         self.begins = first_of_alike(memory, contents.goal, self.halves)
+        self._begins = b"" if self.begins is None else self.begins.tobytes()  # Short slices of bytes are faster.
         self.initial = self._initial_cells()
         self.cells = dict(self.initial)
         self.begun = [0] * len(memory.plan.gpus)
@@ -123,7 +124,7 @@ class Replay:
         if self.launch:
             self._end_launch()
         self.launch += 1
-        return self.execution.launch(self.halves[(self.launch - 1) % 2], self._run_act)
+        return self.execution.launch(self.halves[(self.launch - 1) % len(self.halves)], self._run_act)
 
     def _end_launch(self) -> None:
         """Join the threadblocks of each rank at the end of a launch; the next launch knows what they know.
@@ -152,22 +153,25 @@ class Replay:
 
         `blocks` holds the act's threadblock; for a barrier, all threadblocks that meet there.
         """
-        clocks, block = self.clocks, blocks[0]
-        if act.kind == "barrier":
-            clocks.join(blocks)
-        elif act.kind == "nop":
+        clocks, block, kind = self.clocks, blocks[0], act.kind
+        if kind == "nop":
             clocks.nop(block)
-        elif act.kind == "data":
+        elif kind == "data":
             self._data(block, act)
-        for thread, number in enumerate(act.ids):
-            if act.kind == "wait":
+        elif kind == "barrier":
+            clocks.join(blocks)
+        elif kind == "wait":
+            for thread, number in enumerate(act.ids):
                 clocks.hear(block, self.signals[number].popleft())
                 self._in_order("wait", number, block, act, thread)
-            elif act.kind == "signal":
+        elif kind == "signal":
+            for thread, number in enumerate(act.ids):
                 self._signal(block, number, act, thread)
-            elif act.kind == "acquire":
+        elif kind == "acquire":
+            for number in act.ids:
                 self._acquire(block, number)
-            elif act.kind == "release":
+        elif kind == "release":
+            for number in act.ids:
                 self.released[number].append(clocks.message(block))
 
     def _signal(self, block: int, end: int, act: Act, thread: int = 0) -> None:
@@ -293,16 +297,13 @@ class Replay:
         for run in (*move.sources, *move.targets):
             if run.rank != clocks.rank[actor] and not clocks.started(actor, run.rank, self.begun):
                 self._too_early(block, act, run)
-        packets = {
-            run.rank: clocks.seen_from(message, run.rank)
-            for message in ([clocks.packet(actor)] if any(run.packet for run in move.targets) else ())
-            for run in move.targets
-            if run.packet
-        }
+        packet_ranks = [run.rank for run in move.targets if run.packet]
+        message = clocks.packet(actor) if packet_ranks else None
+        packets = {} if message is None else {rank: clocks.seen_from(message, rank) for rank in packet_ranks}
         cells, add, image, group = self.cells, self.contents.add, self.contents.image, self.group
         # A packet that is written over itself, once it has been read, changes nothing for others who read it.
         is_copy = act.flagged and len(move.sources) == 1
-        put_back = next((run for run in move.targets if is_copy and run.packet and run in move.sources), None)
+        put_back = next((run for run in move.targets if run.packet and run in move.sources), None) if is_copy else None
         for j in self._elements(move):
             access = (actor, clocks.tick[actor], block, act.op, clocks.nops[actor], act.packets, j)
             total = NOTHING
@@ -335,10 +336,8 @@ class Replay:
         """Return the elements of a move that are looked at: all, or with `begins` the first of equal elements."""
         if self.begins is None or not move.length:
             return range(move.length)
-        elements: list[int] = np.flatnonzero(
-            self.begins[first_cells_of((*move.sources, *move.targets)[0], move.length)]
-        ).tolist()
-        return elements
+        first_run = move.sources[0] if move.sources else move.targets[0]
+        return [j for j, begins in enumerate(self._begins[first_cells_of(first_run, move.length)]) if begins]
 
     def _check_read(self, cell: int, access: Access, run: ActRun, act: Act) -> None:
         """Check that a read of a cell is ordered after its last write, add a race if not, and record the read.
@@ -371,6 +370,8 @@ class Replay:
 
     def _at_owner(self, access: Access, run: ActRun) -> Access:
         """Return an access whose actor is the entry by which the representative of the run's rank knows that actor."""
+        if self.group.images is None:
+            return access
         element = self.group.inverse(self.group.element(run.rank))
         return (self.clocks.entry(access[0], element), *access[1:])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from emit.findings import Findings
 from emit.goal import Goal
@@ -38,8 +39,12 @@ from synth.model.deadline import checking_deadline
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 
-_MEMORY_ONLY = frozenset({"get", "rre", "rres", "res", "respkt", "recspkt"})
-_PORT_ONLY = frozenset({"pws", "pwsf", "flush"})
+# Types of channels that an operation may use, if it may not use both memory and port channels.
+_TYPES_OF = {
+    **dict.fromkeys(("get", "rre", "rres", "res", "respkt", "recspkt"), ("memory",)),
+    **dict.fromkeys(("pws", "pwsf", "flush"), ("port",)),
+}
+_MOST_OF_LISTS = (MAX_OP_CHANNELS, MAX_OP_BUFFERS, MAX_OP_BUFFERS, MAX_OP_SEMAPHORES)
 _SIDES = {"L": "its own buffers", "R": "remote buffers", "W": "switch channels"}
 
 
@@ -223,14 +228,12 @@ def _op_faults(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> Iterator[Fa
     They are exceeded limits, ids that do not exist, and wrong channels, shapes or reductions. After a wrong type of
     channels, nothing more is looked for.
     """
-    for ids, most, word in (
-        (op.channels, MAX_OP_CHANNELS, "channels"),
-        (op.src, MAX_OP_BUFFERS, "sources"),
-        (op.dst, MAX_OP_BUFFERS, "destinations"),
-        (op.semaphores, MAX_OP_SEMAPHORES, "semaphores"),
-    ):
-        if len(ids) > most:
-            yield _over(f"with {len(ids)} {word}", most)
+    lists = (op.channels, op.src, op.dst, op.semaphores)
+    if max(map(len, lists)) > min(_MOST_OF_LISTS):
+        words = ("channels", "sources", "destinations", "semaphores")
+        for ids, most, word in zip(lists, _MOST_OF_LISTS, words, strict=True):
+            if len(ids) > most:
+                yield _over(f"with {len(ids)} {word}", most)
     if op.barrier >= MAX_BARRIERS:
         yield "limit", f"{op.barrier}; the executor has barriers 0..{MAX_BARRIERS - 1}"
     for number in op.semaphores:
@@ -238,10 +241,11 @@ def _op_faults(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> Iterator[Fa
             yield "dangling id", f"of semaphore {number}; rank {rank} has {len(gpu.semaphores)}"
     if op.name in ("sem_acquire", "sem_release") and not op.semaphores:
         yield "inconsistent", "of no semaphore; it must have semaphore_ids"
-    kinds = ("port",) if op.name in _PORT_ONLY else ("memory",) if op.name in _MEMORY_ONLY else ("memory", "port")
-    kind = op.channel_type
-    on_channels = op.name in ON_CHANNELS or (kind == "port" and any(p.side == "R" for p in op.dst))
-    if (on_channels or any(p.side == "R" for p in (*op.src, *op.dst))) and kind not in kinds:
+    kinds, kind = _TYPES_OF.get(op.name, ("memory", "port")), op.channel_type
+    parts = (*op.src, *op.dst)
+    is_remote = "R" in [part.side for part in parts]
+    on_channels = op.name in ON_CHANNELS or (is_remote and kind == "port" and any(p.side == "R" for p in op.dst))
+    if (on_channels or is_remote) and kind not in kinds:
         yield "inconsistent", f"on channels of type {kind!a}; it must be {' or '.join(kinds)}"
         return
     channels, buffers = len(block.channels.get(kind, ())), len(block.buffers.get(kind, ()))
@@ -252,7 +256,7 @@ def _op_faults(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> Iterator[Fa
             if number >= channels:
                 yield "dangling id", f"on {kind} channel {number} of its tb; the tb has {channels}"
     yield from _shape_faults(op)
-    for part in (*op.src, *op.dst):
+    for part in parts:
         if part.side == "R" and int(part.at) >= buffers:
             yield "dangling id", f"on remote buffer {part.at} of its tb; the tb has {buffers} by {kind}"
         if part.side == "W" and int(part.at) >= len(block.channels.get("switch", ())):
@@ -261,20 +265,25 @@ def _op_faults(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> Iterator[Fa
         yield "inconsistent", f"with reduce_op {op.redop[:20]!a}, which the executor does not read: it sums"
 
 
+@lru_cache(maxsize=256)
+def _takes(shape: str, sides: str) -> bool:
+    """Return True if an operation with a shape as in SHAPES takes spans of these sides, a letter for each."""
+    return re.fullmatch(shape, sides) is not None
+
+
 def _shape_faults(op: Op) -> Iterator[Fault]:
     """Yield the faults, as (kind, message), of an operation whose spans the executor does not take.
 
     They are of other kinds than SHAPES names, which ends the search, or of unequal sizes or numbers.
     """
     for word, parts, shape in zip(("reads", "writes"), (op.src, op.dst), SHAPES[op.name], strict=True):
-        sides_used = "".join(part.side for part in parts)
-        if not re.fullmatch(shape, sides_used):
+        sides_used = "".join([part.side for part in parts])
+        if not _takes(shape, sides_used):
             sides = ", ".join(_SIDES[side] for side in dict.fromkeys(shape.replace("+", "")))
             yield "inconsistent", f"{word} {sides_used or 'nothing'}; it must be {shape or 'nothing'} ({sides})"
             return
-    if len({part.size for part in (*op.src, *op.dst)}) > 1 and op.name not in _PAIRS:
+    if op.name not in _PAIRS and len({part.size for part in (*op.src, *op.dst)}) > 1:
         yield "inconsistent", f"of sizes {sorted({p.size for p in (*op.src, *op.dst)})}; it must be one size"
-    channels = f"of {len(op.dst)} destinations on {len(op.channels)} channels; it must be as many"
     differs = op.channel_type == "port" and len(op.channels) != len(op.dst)
     if op.name in _PAIRS:
         if len(op.src) != len(op.dst):
@@ -282,11 +291,16 @@ def _shape_faults(op: Op) -> Iterator[Fault]:
         elif any(a.size != b.size for a, b in zip(op.src, op.dst, strict=True)):
             yield "inconsistent", "whose sources and destinations differ in size; it must be equal"
         if differs:
-            yield "inconsistent", channels
+            yield _unlike_channels(op)
     if op.channel_type == "memory" and op.name in ("put", "ppkt") and len({p.at for p in op.src}) > 1:
         yield "inconsistent", "from several buffers; the executor takes all sources from the first one's"
     if op.name == "rppkt" and differs:
-        yield "inconsistent", channels
+        yield _unlike_channels(op)
+
+
+def _unlike_channels(op: Op) -> Fault:
+    """Return the fault (kind, message) of an operation whose destinations are not as many as its channels."""
+    return "inconsistent", f"of {len(op.dst)} destinations on {len(op.channels)} channels; it must be as many"
 
 
 _PAIRS = frozenset({"put", "ppkt", "pws", "pwsf", "get"})
@@ -294,6 +308,8 @@ _PAIRS = frozenset({"put", "ppkt", "pws", "pwsf", "get"})
 
 def packet_parts(op: Op) -> tuple[list[bool], list[bool]]:
     """Return for each source, and then for each destination, of an operation whether it holds packets."""
+    if op.name not in PACKETS:
+        return [False] * len(op.src), [False] * len(op.dst)
     reads_all = op.name in ("upkt", "rppkt", "gstorepkt") or (op.name == "ppkt" and op.channel_type == "port")
     reads_rest = op.name in ("repkt", "recpkt", "respkt", "recspkt")
     writes_all = op.name in ("cpkt", "rppkt", "ppkt", "gstorepkt")

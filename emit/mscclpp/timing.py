@@ -25,7 +25,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from emit.check.acts import Act, ActRun, Acts, Move, execution_order
+from emit.check.acts import Act, ActRun, Acts, Move, execute_acts
 from emit.columns import OP_CODE, Columns
 from emit.mscclpp.acts import acts_of
 from emit.mscclpp.images import whole_plan
@@ -36,7 +36,6 @@ from emit.timing.links import MessageLinks, assign_links, program_network
 from emit.timing.timed import TimedProgram, TimedSteps
 from synth.engines.switch import SwitchTuning
 from synth.model.collective import Floats, Ints
-from synth.model.deadline import checking_deadline
 from topologies.arrays import pointers
 from topologies.costs import ANY
 from topologies.errors import InputError
@@ -205,8 +204,7 @@ class _PlanSteps:
         # (rank, other rank) → threadblocks that have moved data there and not signalled since
         self._untold: dict[tuple[int, int], set[int]] = defaultdict(set)
         self._at_barrier: dict[int, list[int]] = defaultdict(list)
-        for block, act in checking_deadline(execution_order(plan_acts), every=256):
-            self._add_act(block, act)
+        execute_acts(plan_acts, self._add_act)
 
     def timed(self, net: Network, topology: Topology, weight: Floats, flag_us: Floats) -> TimedSteps:
         """Return the steps, threadblock after threadblock, with the links of their messages.
@@ -296,21 +294,24 @@ class _PlanSteps:
 
         A nop adds none.
         """
-        if act.kind == "wait":
+        kind = act.kind
+        if kind == "nop":
+            return
+        if kind == "data":
+            self._data(block, act)
+        elif kind == "wait":
             for end in act.ids:
                 self._add(block, self._signals[end].popleft())
-        elif act.kind == "acquire":
+        elif kind == "acquire":
             for number in act.ids:
                 self._add(block, self._releases[number].popleft())
-        elif act.kind == "release":
+        elif kind == "release":
             for number in act.ids:
                 self._releases[number].append(self._last(block))
-        elif act.kind == "signal":
+        elif kind == "signal":
             for end in act.ids:
                 self._say(block, end)
-        elif act.kind == "data":
-            self._data(block, act)
-        elif act.kind == "barrier":
+        elif kind == "barrier":
             self._meet(block, act.ids[0])
 
     def _meet(self, block: int, barrier: int) -> None:
@@ -342,11 +343,12 @@ class _PlanSteps:
             receives: Message that it receives, `_NONE` for none.
             cells: Number of cells that it moves.
         """
-        if (dep, sends, receives) == (_NONE, _NONE, _NONE):
+        if dep == sends == receives == _NONE:
             return
         self.blocks[block].append(len(self.dep))
-        for column, value in zip((self.dep, self.sends, self.receives), (dep, sends, receives), strict=True):
-            column.append(value)
+        self.dep.append(dep)
+        self.sends.append(sends)
+        self.receives.append(receives)
         self.cells.append(cells)
 
     def _new_block(self, rank: int) -> int:

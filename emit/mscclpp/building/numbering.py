@@ -190,7 +190,7 @@ class Numbering:
             ends: Numbers of channel ends, as `_channels` returns them.
             buffers: Number of each remote buffer (rank, buffer) of the threadblock's rank; new ones are added.
         """
-        plan_block = PlanBlock()
+        plan_block, ops = PlanBlock(), list[Op]()
         channels: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
         remote: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
 
@@ -201,36 +201,30 @@ class Numbering:
 
         def part(span: Span, kind: str) -> PlanPart:
             """Return a span as part of an operation on channels of type `kind`; a new remote buffer is appended."""
-            name, index = span.kind, span.first
+            _, name, index, size, rank = span
             if name == "p":
-                name, index = "s", index + self.first_packet[span.rank if span.rank >= 0 else block.rank]
-            if span.rank < 0:
-                return PlanPart("L", name, index, span.size)
-            in_gpu = buffers.setdefault((span.rank, name), len(buffers))
-            return PlanPart("R", remote[kind].setdefault(in_gpu, len(remote[kind])), index, span.size)
+                name, index = "s", index + self.first_packet[rank if rank >= 0 else block.rank]
+            if rank < 0:
+                return PlanPart("L", name, index, size)
+            in_gpu = buffers.setdefault((rank, name), len(buffers))
+            return PlanPart("R", remote[kind].setdefault(in_gpu, len(remote[kind])), index, size)
 
         for at, op in enumerate(block.ops):
             if op.name == "nop":
-                if plan_block.ops and plan_block.ops[-1] is not NOP:
-                    plan_block.ops.append(NOP)
+                if ops and ops[-1] is not NOP:
+                    ops.append(NOP)
             elif op.name in ("sem_acquire", "sem_release"):
                 ids = acquired[number, at] if op.name == "sem_acquire" else []
                 if op.name == "sem_release":
                     ids = [semaphore for step in op.steps for semaphore in self.needed[step]]
                 for low in range(0, len(ids), MAX_OP_SEMAPHORES):
-                    plan_block.ops.append(Op(op.name, semaphores=ids[low : low + MAX_OP_SEMAPHORES]))
+                    ops.append(Op(op.name, semaphores=ids[low : low + MAX_OP_SEMAPHORES]))
             else:
-                plan_block.ops.append(
-                    Op(
-                        op.name,
-                        src=[part(span, op.kind) for span in op.src],
-                        dst=[part(span, op.kind) for span in op.dst],
-                        channel_type=op.kind,
-                        channels=[channel(send, op) for send in op.sends],
-                    )
-                )
-        while plan_block.ops and plan_block.ops[-1] is NOP:
-            plan_block.ops.pop()
+                src, dst = ([part(span, op.kind) for span in spans] for spans in (op.src, op.dst))
+                ops.append(Op(op.name, src, dst, op.kind, [channel(send, op) for send in op.sends]))
+        while ops and ops[-1] is NOP:
+            ops.pop()
+        plan_block.ops = ops
         plan_block.channels = {kind: list(ids) for kind, ids in channels.items() if ids}
         plan_block.buffers = {kind: list(ids) for kind, ids in remote.items() if ids}
         return plan_block

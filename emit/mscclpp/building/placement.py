@@ -126,6 +126,8 @@ class Placer:
         # A port channel reads the data of such a step asynchronously.
         self.by_port = [crosses and not packets for crosses in self.crosses]
         self.names = [OPS[op] for op in c.op.tolist()]
+        self.source_buffer, self.target_buffer = ([BUFFERS[code] for code in x.tolist()] for x in (c.src, c.dst))
+        self.source_at, self.target_at = c.src_at.tolist(), c.dst_at.tolist()
         self.from_packets = packet_readers(c, order, cells) if packets else {}
         self.stays = {receive for origins in self.from_packets.values() for receive, _ in origins}
         plain_ranks = plain_scratch_ranks(c, self.from_packets)
@@ -222,7 +224,7 @@ class Placer:
             step: The step, no nop.
             message: The message that it receives; None if it does not receive.
         """
-        c, placed, name = self.c, self.steps[step], self.names[step]
+        placed, name = self.steps[step], self.names[step]
         reads = name in READS_SRC
         rank = self.rank_of[self.block_of[step]]
         source = range(self.cells.src[step], self.cells.src[step] + self.count[step])
@@ -236,11 +238,11 @@ class Placer:
         if step in self.from_packets:
             placed.src = self._packed(self.from_packets[step])
         elif reads:
-            placed.src = self._spans(rank, BUFFERS[c.src[step]], int(c.src_at[step]), source, False)
+            placed.src = self._spans(rank, self.source_buffer[step], self.source_at[step], source, False)
         if name in READS_DST:
-            placed.old = self._spans(rank, BUFFERS[c.dst[step]], int(c.dst_at[step]), target, False)
+            placed.old = self._spans(rank, self.target_buffer[step], self.target_at[step], target, False)
         if name in WRITES_DST:
-            placed.dst = self._spans(rank, BUFFERS[c.dst[step]], int(c.dst_at[step]), target, True)
+            placed.dst = self._spans(rank, self.target_buffer[step], self.target_at[step], target, True)
         read = [span for span in (*placed.src, *placed.old) if span.kind != "p"]
         read_keys = [key for span in read for key in self.keys(rank, span)]
         write_keys = [key for span in placed.dst for key in self.keys(rank, span)]
@@ -270,7 +272,7 @@ class Placer:
                     self._order(step, self.written[key], self.local)
                 for reader in self.readers.get(key, {}).values():
                     self._order(step, reader, self.clocks)
-            for flight in self.flights.pop(key, ()):
+            for flight in self.flights.pop(key, ()) if self.flights else ():
                 if not self._arrived(self.clocks.row(self.block_of[step]), flight) and flight != step:
                     self._mark_copied(flight)
             self.readers.pop(key, None)
@@ -322,17 +324,17 @@ class Placer:
 
     def _add_wait(self, step: Step, earlier: Step) -> None:
         """Add a wait of a step for an earlier step of its rank, and the knowledge that it brings."""
-        block = self.block_of[step]
+        block, entry = self.block_of[step], self.block_of[earlier] * self.order_of_group
         self.steps[step].deps.append(earlier)
-        for clocks in (self.clocks, self.local):
+        known_row, local_row, started = self.knowledge_after.get(earlier, (None, None, 0))
+        self.started[block] |= started
+        for clocks, learned in ((self.clocks, known_row), (self.local, local_row)):
             row = clocks.row(block)
-            entry = self.block_of[earlier] * self.order_of_group
             row[entry] = max(row[entry], self.position[earlier] + 1)
-        if earlier in self.knowledge_after:
-            known_row, local_row, started = self.knowledge_after[earlier]
-            self.clocks.learn(block, known_row)
-            self.local.learn(block, local_row)
-            self.started[block] |= started
+            if learned is not None:
+                clocks.learn(block, learned)
+            if self.local is self.clocks:
+                break
 
     def _packed(self, origins: list[Origin]) -> list[Span]:
         """Return the packets that hold the chunks of these origins, in order, neighbours merged."""

@@ -106,7 +106,7 @@ def split_spans(*lists: list[Span]) -> list[list[Span]]:
     All lists must cover the same chunks of a step. The pieces are in order of chunks. Their spans have offset 0 and
     rank −1, unless every list has just one span, which is returned as it is.
     """
-    if all(len(spans) == 1 for spans in lists):
+    if max(map(len, lists)) == 1:
         return [[spans[0] for spans in lists]]
     cuts = sorted({x for spans in lists for span in spans for x in (span.offset, span.offset + span.size)})
     pieces = []

@@ -209,16 +209,17 @@ class _BlockBuilder:
         Packet operations distribute elements differently. Spans of packets are left out.
         """
         touched: _Threads = {}
+        by_packets = name in PACKETS
         for span in spans:
             if span.kind != "p":
                 for n, cell in enumerate(self.keys(span.rank if span.rank >= 0 else self.block.rank, span)):
-                    touched[cell] = (name in PACKETS, n)
+                    touched[cell] = (by_packets, n)
         return touched
 
 
 def _conflict(before: _Threads, now: _Threads) -> bool:
     """Return True if different threads access some cell before and now."""
-    return any(before[cell] != now[cell] for cell in before.keys() & now.keys())
+    return not before.keys().isdisjoint(now) and any(before[cell] != now[cell] for cell in before.keys() & now.keys())
 
 
 def make_threadblocks(

@@ -9,7 +9,7 @@ import pytest
 from emit.compiler.lower import goal_columns
 from emit.formats import FORMATS, verify_file
 from emit.goal import Goal
-from emit.library.programs import Programs
+from emit.library.programs import Programs, _is_faster
 from synth.baselines import baseline
 from synth.model.problem import make_problem
 from synth.search.settings import TargetSettings
@@ -49,3 +49,26 @@ def test_chunks_of_plans_are_as_small_as_schedules_want() -> None:
     problem = make_problem(with_costs(load("dgx-a100:2")), "allreduce").under("Simple")
     assert Programs(problem, TargetSettings("msccl"), size=SIZE).least_bytes(problem) > 0
     assert Programs(problem, TargetSettings("mscclpp"), size=SIZE).least_bytes(problem) == 0
+
+
+class _Timed:
+    """A stand-in for a program that takes equally long at all sizes.
+
+    Attributes:
+        us: Its time in µs.
+        sizes: Sizes at which it was timed.
+    """
+
+    def __init__(self, us: float) -> None:
+        self.us, self.sizes = us, list[int]()
+
+    def time_us(self, size: int) -> float:
+        self.sizes.append(size)
+        return self.us
+
+
+@pytest.mark.parametrize(("us", "timed"), [(0.9, 3), (1.0, 3), (1.6, 2), (4.0, 1)])
+def test_a_slower_program_is_not_timed_at_sizes_that_change_nothing(us: float, timed: int) -> None:
+    program, other = _Timed(us), _Timed(1.0)
+    assert _is_faster(program, other, [1, 2, 3]) == (us < other.us)  # type: ignore[arg-type]
+    assert program.sizes == other.sizes == [1, 2, 3][:timed]
