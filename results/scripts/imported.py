@@ -12,6 +12,7 @@ in two folders counts once.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from topologies.clusters import Machine
 from topologies.errors import InputError
 from topologies.importers.rates import (
     NVLINK_GBS,
+    USUAL_NIC_GBS,
     USUAL_PCIE_GBS,
     USUAL_SMP_GBS,
     pcie_gbs,
@@ -45,6 +47,8 @@ def differences(path: Path, machine: Machine) -> list[str]:
         return _of_xml(ElementTree.fromstring(text), machine)
     if "ibnetdiscover" in text or "Switch\t" in text:
         return _of_fabric(text, machine)
+    if "compounded_links" in text:
+        return _of_cables(text, machine)
     if re.search(r"^\s*(SwitchName=|BlockName=|blocks:|- topology:)", text, re.MULTILINE):
         return _of_tree(text, machine)
     if "LINK TYPE TABLE" in text:
@@ -170,6 +174,31 @@ def _of_tree(text: str, machine: Machine) -> list[str]:
     t = machine.topology
     even = np.bincount(t.link_src, minlength=t.nvertices) == np.bincount(t.link_dst, minlength=t.nvertices)
     return _ranks(machine, count) + ([] if even.all() else ["some links go one way only"])
+
+
+def _of_cables(text: str, machine: Machine) -> list[str]:
+    """Return how a machine differs from NetQ's cables: a rank for each cable of a device that is no switch.
+
+    The cables between switches are compared as a sum.
+    """
+    (document,) = json.loads(text)
+    switches = {
+        entry["id"]
+        for tier in document["nodes"]
+        for entry in tier["compounded_nodes"]
+        if entry["device_type"] == "switch"
+    }
+    cables = [
+        [end["node"] for end in entry["interfaces"]] for row in document["links"] for entry in row["compounded_links"]
+    ]
+    inside = [ends for ends in cables if switches >= set(ends)]
+    t = machine.topology
+    gbs = float(t.bandwidth_gbs[(t.link_src >= t.nranks) & (t.link_dst >= t.nranks)].sum())
+    expected = 2 * USUAL_NIC_GBS * len(inside)
+    faults = _ranks(machine, len(cables) - len(inside))
+    return faults + (
+        [] if abs(gbs - expected) < _NEAR * max(expected, 1.0) else [f"{gbs:g} GB/s between switches, not {expected:g}"]
+    )
 
 
 def _of_amd(text: str, machine: Machine) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.topologies.importers.dumps import cpu, gpu, mesh, rocm, smi, switch, 
 from tests.topologies.importers.test_amd_smi import OF_TWO
 from tests.topologies.importers.test_amd_smi import text as amd
 from tests.topologies.importers.test_fabrics import BLOCKS, TREE
-from tests.topologies.importers.test_topograph import MODEL, SLURM
+from tests.topologies.importers.test_topograph import MODEL, SLURM, netq
 from topologies.load import load_machine
 
 XGMI = [["0", "XGMI"], ["XGMI", "0"]]
@@ -26,6 +27,7 @@ TO = '<nvlink target="{}" count="3" tclass="0x030200"/>'
         ("rocm.txt", rocm(XGMI, [[0, 15], [15, 0]], {0: 0, 1: 0})),
         ("links.xml", system(cpu(0, gpu("01", 0, TO.format("02")), gpu("02", 1, TO.format("01"))))),
         ("amd.txt", amd(*OF_TWO)),
+        ("cables.json", json.dumps([netq(2)])),
         ("pcie.txt", smi([["X", "PIX", "SYS"], ["PIX", "X", "SYS"], ["SYS", "SYS", "X"]])),
         ("pcie.xml", system(cpu(0, switch("a", gpu("01", 0), gpu("02", 1))), cpu(1, gpu("03", 2)))),
     ],

@@ -100,7 +100,7 @@ class _Placed:
 class Fabric:
     """A network between nodes: switches, links between them, and hosts.
 
-    Where rates are assumed, each host has one port, which stands for all of its NICs.
+    Where a host has one port with an assumed rate, the port stands for all NICs of the host.
 
     Attributes:
         links: GB/s between two switches by name, per direction.
@@ -160,7 +160,7 @@ class Fabric:
             self._widen([nics])
         placed_nodes: list[_Placed] = []
         for ports in self.hosts.values():
-            ports_of_nic = [ports] * len(nics.sends) if self.assumed_gbs else _by_name(ports, nics)
+            ports_of_nic = [ports] * len(nics.sends) if self._is_one(ports) else _by_name(ports, nics)
             if ports_of_nic is not None:
                 placed_nodes.append(
                     _Placed(len(placed_nodes), machine.topology, _on_ports(nics, ports_of_nic, bool(self.assumed_gbs)))
@@ -203,7 +203,7 @@ class Fabric:
         for node in nodes:
             nics = _nics_of(node.machine, node.label)
             host_ports = self.hosts.get(node.host, [])
-            if self.assumed_gbs:
+            if self._is_one(host_ports):
                 ports_of_nic = [host_ports] * len(nics.sends)
             else:
                 ports_of_nic = [
@@ -229,12 +229,18 @@ class Fabric:
         self.remarks += dict.fromkeys(remark for node in nodes for remark in node.machine.remarks)
         return self._of_nodes(name, source, placed_nodes)
 
+    def _is_one(self, ports: Sequence[Port]) -> bool:
+        """Return whether a single assumed port stands for all NICs of a host."""
+        return self.assumed_gbs > 0 and len(ports) == 1
+
     def _widen(self, all_nics: Sequence[Nics]) -> None:
         """Scale the assumed rates of links between switches, in place, for hosts that have the fastest of these NICs.
 
-        `assumed_gbs` stays, so a second call would scale them again.
+        `assumed_gbs` stays, so a second call would scale them again. Where hosts have more than one port, a port
+        carries its share of the host's NICs.
         """
-        gbs = max(len(nics.sends) * nics.gbs for nics in all_nics)
+        ports = max(map(len, self.hosts.values()), default=1)
+        gbs = max(len(nics.sends) * nics.gbs for nics in all_nics) / ports
         self.links = {pair: rate * gbs / self.assumed_gbs for pair, rate in self.links.items()}
 
     def _of_nodes(self, name: str, source: str, placed_nodes: Sequence[_Placed]) -> Machine:

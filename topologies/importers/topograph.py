@@ -2,7 +2,7 @@
 
 The forms are Slurm's topology.yaml (since 25.05); the files that NVIDIA topograph writes and is tested with
 (topology.yaml, its models, its graphs, the labels that it gives to Kubernetes' nodes, a ConfigMap with a
-topology.conf). YAML needs the library PyYAML; JSON does not.
+topology.conf); and NetQ's map of links, which topograph reads. YAML needs the library PyYAML; JSON does not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 from topologies.errors import InputError
-from topologies.importers.fabric import Fabric, expand
+from topologies.importers.fabric import Fabric, Port, expand, natural_key
+from topologies.importers.rates import USUAL_NIC_GBS
 from topologies.importers.slurm import is_slurm, read_slurm
 from topologies.importers.tree import FabricTree
 from topologies.text.files import parse_json
@@ -36,7 +37,7 @@ _DOMAINS = (
     "accelerator.topograph.run/domain", "network.topology.nvidia.com/accelerator", "nvidia.com/gpu.clique",
     "accelerator.topology.test/domain",
 )  # fmt: skip
-_RIGHT = "of Slurm, topograph, Kubernetes, networkx, rocm-smi or amd-smi (synth topo import --help)"
+_RIGHT = "of Slurm, topograph, Kubernetes, NetQ, networkx, rocm-smi or amd-smi (synth topo import --help)"
 
 
 def is_topograph(text: str) -> bool:
@@ -67,6 +68,8 @@ def read_topograph(text: str, origin: str) -> Fabric:
             return read_slurm(inner, f"{origin}: {key[:40]}")
         document = _loaded(inner, f"{origin}: {key[:40]}")
     if isinstance(document, list):
+        if document and isinstance(document[0], Mapping) and "links" in document[0]:
+            return _of_links(document[0], origin)
         return _of_slurm(document, origin)
     if isinstance(document, Mapping):
         if "instances" in document:
@@ -203,6 +206,48 @@ def _of_instances(instances: list[Any], origin: str) -> Fabric:
     if unplaced:
         tree.remarks.append(f"{unplaced} nodes are left out: they state no switch")
     return tree.fabric(_RIGHT)
+
+
+def _of_links(document: Mapping[str, Any], origin: str) -> Fabric:
+    """Return the fabric of NetQ's links: switches, hosts and the cables between them; a host has a port per cable.
+
+    Raises:
+        InputError: An entry is wrong, a cable does not lead to a switch, or there is no host.
+    """
+    devices: dict[str, str] = {}
+    switches: set[str] = set()
+    for i, tier in enumerate(_list(document, "nodes", origin)):
+        at = f"{origin}: nodes[{i}]"
+        for entry in _list(_table(tier, at), "compounded_nodes", at):
+            row = _table(entry, at)
+            name = devices[_text(row, "id", at)] = _text(row, "name", at)
+            if row.get("device_type") == "switch":
+                switches.add(name)
+    net = Fabric(assumed_gbs=USUAL_NIC_GBS)
+    for i, entry in enumerate(_list(document, "links", origin)):
+        at = f"{origin}: links[{i}]"
+        for cable in _list(_table(entry, at), "compounded_links", at):
+            ends = [_table(interface, at) for interface in _list(_table(cable, at), "interfaces", at)]
+            names = [devices.get(_text(end, "node", at), "") for end in ends]
+            if len(names) != 2 or names[0] == names[1] or "" in names or not switches & set(names):
+                raise InputError(
+                    f"{at}: {' to '.join(names)[:60]!r} is no cable to a switch; it must join two of `nodes`, one of"
+                    " them a switch"
+                )
+            if switches >= set(names):
+                net.add_link(names[0], names[1], USUAL_NIC_GBS)
+                continue
+            host_end = 0 if names[1] in switches else 1
+            port = Port(_text(ends[host_end], "interface", at), names[1 - host_end], USUAL_NIC_GBS)
+            net.hosts.setdefault(names[host_end], []).append(port)
+    if not net.hosts:
+        raise InputError(f"{origin}: no host is on a switch; it must be {_RIGHT}")
+    net.hosts = {
+        host: sorted(net.hosts[host], key=lambda port: natural_key(port.name))
+        for host in sorted(net.hosts, key=natural_key)
+    }
+    net.remarks.append(f"cables are read; {USUAL_NIC_GBS:g} GB/s per cable, or the rate of a host's NICs, is assumed")
+    return net
 
 
 def _table(value: Any, place: str) -> Mapping[str, Any]:

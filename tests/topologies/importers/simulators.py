@@ -122,14 +122,14 @@ network:
   links:
     - {source: "rack[1-2]/tor", target: {path: ^spine/}, capacity: 200, count: 2, cost: 1}
 """
-PAIRED_NETGRAPH = """
+OLDER_NETGRAPH = """
 network:
-  nodes:
-    a: {count: 2, template: "a-{n}"}
-    b: {count: 4}
-  links:
-    - {source: /a, target: /b, pattern: one_to_one, capacity: 80, cost: 1}
-    - {source: a/a-1, target: a/a-2, capacity: 8}
+  groups:
+    a: {node_count: 2, name_template: "a-{node_num}"}
+    b: {node_count: 4}
+  adjacency:
+    - {source: /a, target: /b, pattern: one_to_one, link_params: {capacity: 80, cost: 1}}
+    - {source: a/a-1, target: a/a-2, link_params: {capacity: 8}}
 """
 FILES = [rails(2, 2, 2, 2, 2), racks(2, 2, 1, 2), STAR, ASTRA, OLDER_ASTRA, TACCL, TACCL_NDV2, TACCL_MATRICES, TE_CCL]
-FILES += [NETGRAPH, PAIRED_NETGRAPH]
+FILES += [NETGRAPH, OLDER_NETGRAPH]

@@ -18,7 +18,7 @@ from tests.topologies.importers.dumps import cpu, gpu, mesh, nic, rocm, smi, swi
 from tests.topologies.importers.test_amd_smi import OF_TWO, square, text
 from tests.topologies.importers.test_fabrics import BLOCKS, TREE, ib
 from tests.topologies.importers.test_importers import pairs, read, shared
-from tests.topologies.importers.test_topograph import instances
+from tests.topologies.importers.test_topograph import instances, netq
 
 Pair = tuple[int, int]
 SWITCHED = '<nvlink target="0000:03:00.0" count="{}" tclass="0x068000"/>'
@@ -158,6 +158,9 @@ CASES = [
     # Two nodes below a and one below b, both below c: 3 × 2 + 2 × 2.
     Case("topograph's graph", json.dumps(instances({"x": ["a", "c"], "y": ["a", "c"], "z": ["b", "c"]})), 3, 10,
          {(0, 1): 25, (0, 2): 25}, [((0, 2), (1, 2))]),
+    # A cable from each of two hosts to each of two leaves, two cables from each leaf to the spine.
+    Case("NetQ's cables", json.dumps([netq(1)]), 4, 12, {(0, 2): 25, (0, 1): 25}, [], [((0, 2), (1, 3))],
+         nodes=[0, 0, 1, 1]),
 ]  # fmt: skip
 
 

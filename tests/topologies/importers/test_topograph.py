@@ -1,4 +1,4 @@
-"""Tests of trees of switches as YAML and JSON: Slurm, topograph, Kubernetes."""
+"""Tests of trees of switches as YAML and JSON: Slurm, topograph, Kubernetes, NetQ."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.topologies.importers.dumps import cpu, gpu, nic, system
 from tests.topologies.importers.test_fabrics import TREE, between
 from topologies.errors import InputError
 from topologies.importers import format_of
@@ -134,6 +135,38 @@ def test_domains_replace_unnamed_switches() -> None:
     assert "1 nodes are left out: they state no switch" in machine.remarks
 
 
+def netq(cables: int, hosts: int = 2) -> dict[str, Any]:
+    """Return hosts with `cables` to each of two leaves, each of which has two cables to a spine."""
+    tier = [("s0", "spine", "switch"), ("l0", "leaf0", "switch"), ("l1", "leaf1", "switch")]
+    tier += [(f"h{i}", f"host{i}", "discovered_via_lldp") for i in range(hosts)]
+    nodes = [{"id": key, "name": name, "device_type": kind} for key, name, kind in tier]
+    between_them = [(f"h{i}", f"l{j}", k) for i in range(hosts) for j in range(2) for k in range(cables)]
+    between_them += [("s0", f"l{j}", k) for j in range(2) for k in range(2)]
+    cable = [
+        [{"node": a, "interface": f"e{b[1]}{k}"}, {"node": b, "interface": f"swp{a[1]}{k}"}] for a, b, k in between_them
+    ]
+    return {"nodes": [{"compounded_nodes": nodes}], "links": [{"compounded_links": [{"interfaces": c}]} for c in cable]}
+
+
+def test_cables_of_netq(tmp_path: Path) -> None:
+    """Check that a port has one cable, and that cables between switches have the NICs' 50 GB/s."""
+    (path := tmp_path / "net.json").write_text(json.dumps([netq(1)]))
+    fabric_alone = import_files([path]).topology
+    assert (fabric_alone.nranks, fabric_alone.nodes.tolist()) == (4, [0, 0, 1, 1])
+    assert between(fabric_alone, "spine", "leaf1") == 50
+    nvlink = '<nvlink target="09" count="18" tclass="0x068000"/>'
+    (node := tmp_path / "node.xml").write_text(
+        system(
+            cpu(0, gpu("01", 0, nvlink), nic("02", "m0", 400000)), cpu(1, gpu("03", 1, nvlink), nic("04", "m1", 400000))
+        )
+    )
+    cluster = import_files([path, node]).topology
+    assert between(cluster, "spine", "leaf1") == 100
+    first = cluster.nranks + cluster.switches.index("leaf0")
+    assert {(0, first), (2, first)} <= set(links(cluster))
+    assert not {(1, first), (3, first)} & set(links(cluster))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -147,6 +180,9 @@ def test_domains_replace_unnamed_switches() -> None:
         ('{"a": 1}', "has no known form"),
         ('[{"a": 1}]', "no tree and no block"),
         ('{"data": {"topology.a": "x", "topology.b": "y"}}', "2 keys that name a topology"),
+        (json.dumps([netq(1)]).replace('"node": "l0"', '"node": "h1"', 1), "is no cable to a switch"),
+        (json.dumps([netq(1)]).replace('"node": "h0"', '"node": "l0"', 1), "links[0]: 'leaf0 to leaf0' is no cable"),
+        (json.dumps([netq(1, 0)]), "no host is on a switch"),
     ],
 )
 def test_broken_json_is_refused_in_one_line(text: str, message: str) -> None:

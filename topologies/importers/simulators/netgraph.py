@@ -1,7 +1,9 @@
 """Reader of NetGraph's scenarios, as far as they describe nodes and links with a capacity.
 
 Read are nodes, groups (`count`, `template`, nested `nodes`, names such as `rack[1-4]`), blueprints, and links between
-nodes whose names begin with a path, by the patterns mesh and one_to_one. Conditions, variables and rules are refused.
+nodes whose names begin with a path, by the patterns mesh and one_to_one; also the older spelling (`groups`,
+`node_count`, `name_template`, `use_blueprint`, `adjacency`, `link_params`). Conditions, variables and rules are
+refused.
 """
 
 from __future__ import annotations
@@ -36,13 +38,18 @@ _LONGEST_NAME = 255
 _MOST_NAMED = 5  # Most switches that a remark names.
 _GBPS_PER_GBS = 8.0
 _SCENARIO = re.compile(r"^network[ \t]*:", re.MULTILINE)
-_CONTENT = re.compile(r"^[ \t]+(?:nodes|links)[ \t]*:", re.MULTILINE)
+_CONTENT = re.compile(r"^[ \t]+(?:nodes|groups|links)[ \t]*:", re.MULTILINE)
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
 # A path: letters of names, a dot for any letter, .* for any letters, [..] for one of some letters, ^ and $ at the ends.
 _PATH = re.compile(r"\^?(?:[A-Za-z0-9_:/-]|\.\*?|\[[A-Za-z0-9_-]{1,40}\])*\$?")
 _MOST_STARS = 2
 _HOSTS = frozenset(("accelerator", "compute", "endpoint", "gpu", "host", "npu", "server", "xpu"))
+# Older spellings of keys.
+_SPELLINGS = {
+    "node_count": "count", "name_template": "template", "use_blueprint": "blueprint", "parameters": "params",
+    "groups": "nodes", "adjacency": "links", "link_count": "count",
+}  # fmt: skip
 _NODE = ("blueprint", "params", "nodes", "count", "template", "attrs", "disabled", "risk_groups")
 _LINK = ("source", "target", "pattern", "count", "capacity", "cost", "attrs", "disabled", "risk_groups")
 _RIGHT = "a scenario of NetGraph: network with nodes and links"
@@ -81,7 +88,7 @@ class _Scenario:
         return InputError(f"{self.origin}: {place[:80]}: {problem}")
 
     def table(self, value: Any, place: str, keys: Sequence[str] = ()) -> dict[str, Any]:
-        """Return a mapping as a table, whose keys are texts.
+        """Return a mapping with its keys in today's spelling.
 
         Args:
             value: The mapping; None or "" is an empty one.
@@ -89,16 +96,20 @@ class _Scenario:
             keys: Keys that it may have; none: any.
 
         Raises:
-            InputError: The value is no mapping, or has another key.
+            InputError: The value is no mapping, states a key in both spellings, or has another key.
         """
         if not value:
             return {}
         if not isinstance(value, Mapping):
             raise self.fail(place, f"is no mapping; it must be one, as in {_RIGHT}")
-        table = {str(key): item for key, item in value.items()}
-        for key in table:
-            if keys and key not in keys:
-                raise self.fail(place, f"{shown(key)} is not read; it must have only {', '.join(keys)}")
+        table: dict[str, Any] = {}
+        for key, item in value.items():
+            name = _SPELLINGS.get(str(key), str(key)) if keys else str(key)
+            if name in table:
+                raise self.fail(place, f"{name} stands twice; it must be once")
+            if keys and name not in keys:
+                raise self.fail(place, f"{shown(name)} is not read; it must have only {', '.join(keys)}")
+            table[name] = item
         return table
 
     def add_nodes(
@@ -153,6 +164,7 @@ class _Scenario:
         nodes = {key: self.table(node, at, _NODE) for key, node in self.table(blueprint.get("nodes"), at).items()}
         for parameter, value in self.table(group.get("params"), place).items():
             child, _, key = parameter.rpartition(".")
+            key = _SPELLINGS.get(key, key)
             if child not in nodes or key not in ("count", "template"):
                 raise self.fail(place, f"parameter {shown(parameter)} is not read; it must be GROUP.count or .template")
             nodes[child] = {**nodes[child], key: value}
@@ -170,10 +182,10 @@ class _Scenario:
         names = [path]
         if "count" in group or "template" in group:
             template = group.get("template") or f"{name}-{{n}}"
-            if not isinstance(template, str) or re.search(r"[{}]", template.replace("{n}", "")):
+            if not isinstance(template, str) or re.search(r"[{}]", re.sub(r"\{(?:n|node_num)\}", "", template)):
                 raise self.fail(place, f"template {shown(template)}: must be a name with {{n}} for the number")
             count = self.whole(group.get("count", "1"), _MOST_NODES - len(self.roles), f"{place}: count")
-            names = [f"{path}/{template.replace('{n}', str(i))}" for i in range(1, count + 1)]
+            names = [f"{path}/{re.sub(r'[{](?:n|node_num)[}]', str(i), template)}" for i in range(1, count + 1)]
         for full_name in names:
             if len(full_name) > _LONGEST_NAME or not full_name.isprintable():
                 raise self.fail(place, f"{shown(full_name)}: must be a name of at most {_LONGEST_NAME} letters")
@@ -195,6 +207,9 @@ class _Scenario:
             at = f"{place}: link {i}"
             if len(self.links) >= _MOST_NODES:
                 raise self.fail(at, f"more than {_MOST_NODES} links; it must be fewer")
+            if isinstance(definition, Mapping) and "link_params" in definition:
+                own = {key: value for key, value in definition.items() if key != "link_params"}
+                definition = {**own, **self.table(definition["link_params"], f"{at}: link_params")}
             self.links.append((at, parent, self.table(definition, at, _LINK)))
 
     def capacities(self) -> dict[tuple[str, str], float]:
@@ -333,7 +348,16 @@ def read_netgraph(text: str, origin: str) -> Machine:
     scenario = _Scenario(origin, {})
     top = scenario.table(document, "scenario")
     scenario.blueprints = scenario.table(top.get("blueprints"), "blueprints")
-    table = scenario.table(top.get("network"), "network", ("name", "version", "nodes", "links"))
+    network = top.get("network")
+    keys = ("name", "version", "nodes", "links")
+    if isinstance(network, Mapping) and "groups" in network and "nodes" in network:  # The older spelling has both.
+        groups = scenario.table(network["groups"], "groups")
+        network = {**network, "nodes": {**scenario.table(network["nodes"], "nodes"), **groups}}
+        del network["groups"]
+    if isinstance(network, Mapping) and "adjacency" in network and "links" in network:
+        network = {**network, "links": [*(network["adjacency"] or []), *(network["links"] or [])]}
+        del network["adjacency"]
+    table = scenario.table(network, "network", keys)
     scenario.add_nodes(table.get("nodes"), "", "nodes")
     scenario.add_links(table.get("links"), "", "network")
     capacity_of = scenario.capacities()
