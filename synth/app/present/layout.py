@@ -92,7 +92,7 @@ def path_lines(paths: Sequence[Path], width: int | None) -> list[str]:
         if width is None or max(map(len, whole)) <= width:
             lines += whole
         else:
-            lines += [f"  {folder}/", *(f"    {line.rpartition('/')[2]}" for line in whole)]
+            lines += [f"  {folder}".rstrip("/") + "/", *(f"    {line.rpartition('/')[2]}" for line in whole)]
     return lines
 
 
