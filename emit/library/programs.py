@@ -59,7 +59,7 @@ _PROGRAM_WRITING, _PLAN_WRITING = 2.0, 2.0  # The time with the file over the ti
 _MEMBERS_OF_SEND = 24  # Members of sums and multicasts of switches that are checked in the time to lower one send.
 _SEND_STEPS = 2  # A send is a step at both of its ends.
 # Sends of an image that are written in the time to lower one: as operations of a plan, and as steps of a program.
-_WRITTEN_SENDS, _WRITTEN_STEPS = 100, 3
+_WRITTEN_SENDS, _WRITTEN_STEPS = 100, 2
 _AS_FAST_AS_OTHER = 1.05  # Times of the two forms of calls within this factor count as equal.
 _MOST_PLANS = 4  # Plans of an algorithm, with different instances, that are drafted to take the fastest.
 _WIDEST = 64  # cells of a chunk; an instruction holds 71

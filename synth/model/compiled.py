@@ -140,15 +140,24 @@ class Runner:
 _COMPILING = 12  # Compiling the loops of a question takes about so many times as long as loading them, or longer.
 
 
+_has_compiled = False  # Whether this process had to compile a loop that it needed.
+
+
 @cache
+def _are_some_on_disk() -> bool:
+    """Return whether there are compiled loops on disk; the answer is kept for the process."""
+    folder = loops_folder()
+    return folder is not None and any(folder.iterdir())
+
+
 def patience() -> int:
     """Return how many times longer this process interprets loops than it would if compiled ones were on disk.
 
-    It is 1 where some are, and 12 where none are, as in a fresh home: a small question is answered before its loops
-    could be compiled. The answer is kept for the process.
+    It is 1 where some are, until the process needs one that is not, as then others are likely to be missing too. It is
+    12 from then on, and where none are, as in a fresh home: a small question is answered before its loops could be
+    compiled.
     """
-    folder = loops_folder()
-    return 1 if folder is not None and any(folder.iterdir()) else _COMPILING
+    return 1 if _are_some_on_disk() and not _has_compiled else _COMPILING
 
 
 def is_little(work: int, threshold: int) -> bool:
@@ -162,7 +171,7 @@ def is_little(work: int, threshold: int) -> bool:
 
 
 def is_at_hand() -> bool:
-    """Return whether Numba is imported and compiled loops are on disk: then loading another loop takes some 0.02 s."""
+    """Return whether Numba is imported and loops are likely to be on disk, so that loading one takes some 0.02 s."""
     return is_loaded() and patience() == 1
 
 
@@ -242,13 +251,17 @@ class _CallInThread:
         self.call, self.compilations = call, compilations
 
     def __call__(self, *args: object, **keywords: object) -> object:
+        global _has_compiled
         before = self.compilations()
 
         def counts() -> bool:
             """Return whether the call's time counts against a budget: only if it compiled nothing."""
             return self.compilations() == before
 
-        return uncounted(partial(self._waited_for, *args, **keywords), counts)
+        try:
+            return uncounted(partial(self._waited_for, *args, **keywords), counts)
+        finally:
+            _has_compiled = _has_compiled or not counts()
 
     def _waited_for(self, *args: object, **keywords: object) -> object:
         """Make the call in a thread, wait for it, and return its result or raise its error.

@@ -446,7 +446,7 @@ class Pool:
             self._postponed.add(offer.algorithm)
             return True
         self._postponed.discard(offer.algorithm)
-        if now() + needs_s > self.budget.deadline:
+        if now() + needs_s > self.budget.writing_deadline:
             # Once the time is over, no other algorithm is looked at either.
             is_over = self.budget.left_s <= 0
             for rival in [rival for rival in self.offers if rival.execution is None] if is_over else [offer]:

@@ -10,17 +10,18 @@ from pathlib import Path
 import pytest
 
 from synth.model import compiled
-from synth.model.compiled import Runner, _compiled, choose_runner, is_little, patience
+from synth.model.compiled import Runner, _CallInThread, _compiled, choose_runner, is_little
 
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Begin and end as a process that has interpreted nothing and does not know what is on disk."""
     monkeypatch.setattr(compiled, "_interpreted_s", 0.0)
+    monkeypatch.setattr(compiled, "_has_compiled", False)
     monkeypatch.setattr(compiled, "is_loaded", lambda: False)
-    patience.cache_clear()
+    compiled._are_some_on_disk.cache_clear()
     yield
-    patience.cache_clear()
+    compiled._are_some_on_disk.cache_clear()
 
 
 def test_a_fresh_home_interprets_for_longer_before_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,6 +36,27 @@ def test_where_loops_are_on_disk_they_are_loaded_soon(tmp_path: Path, monkeypatc
     assert [choose_runner(0.4).interpreted for _ in range(2)] == [True, False]
     assert not is_little(500, 100)
     assert is_little(99, 100)
+
+
+def test_after_a_loop_that_was_missing_others_are_not_compiled_for_little_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a home where a small search left a few loops does not compile all others in the next one."""
+    (tmp_path / "loop").mkdir()
+    monkeypatch.setattr(compiled, "loops_folder", lambda: tmp_path)
+    monkeypatch.setattr(compiled, "is_loaded", lambda: True)
+    compilations = [0]
+
+    def call(number: int) -> None:
+        compilations[0] += number
+
+    loop = _CallInThread(call, lambda: compilations[0])
+    monkeypatch.setattr(compiled, "_report_once", lambda: None)
+    loop(0)
+    assert not choose_runner(0.1).interpreted
+    loop(1)
+    assert choose_runner(0.1).interpreted
+    assert is_little(500, 100)
 
 
 def test_a_home_where_nothing_can_be_kept_is_like_a_fresh_one(monkeypatch: pytest.MonkeyPatch) -> None:
