@@ -9,7 +9,7 @@ no solver; they share with the searches only `metric` and `distances`, by which 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, Self
@@ -24,6 +24,7 @@ from topologies.network import Network
 
 Limit = tuple[float, float, float]  # (µs, µs per byte, µs at most), as in `Witness`
 NOTHING: Limit = (0.0, 0.0, np.inf)
+MOST_BYTES = 1e18  # Largest message size of a witness that is about one size.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +105,17 @@ class Witness(ABC):
         Its line has the kind, the text and `why`.
         """
         return BadWitness(f"{self.kind} {self.text}: {why}")
+
+    def check_size(self, size_bytes: float) -> None:
+        """Raise BadWitness unless a message size is a number of bytes from 1 to 10¹⁸."""
+        if not 1 <= size_bytes <= MOST_BYTES:
+            raise self.refusal(f"the size is {size_bytes:g} bytes; it must be 1 to {MOST_BYTES:g}")
+
+    def one_member(self, problem: Problem, ranks: Sequence[int]) -> int:
+        """Return the only one of some local ranks; raise BadWitness unless there is one, a member of the group."""
+        if len(ranks) != 1 or not 0 <= ranks[0] < problem.collective.nranks:
+            raise self.refusal("it must name one rank of the group")
+        return ranks[0]
 
     def flags(self, problem: Problem, ranks: Iterable[int]) -> Bools:
         """Return local ranks as flags, shape (local ranks,); raise BadWitness for a rank that does not exist."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +16,6 @@ from synth.model.registry import OWN, PAIR
 from topologies.arrays import flags_of, reachable, segment_sums
 from topologies.network import Network
 
-MOST_BYTES = 1e18
 _ROUNDING = 1e-9  # relative
 
 
@@ -54,13 +54,10 @@ class Afar(ResourceWitness):
                 resources, or the size is no number of bytes from 1 to 10¹⁸.
         """
         net = whole_network(problem)
-        if len(self.ranks) != 1 or not 0 <= self.ranks[0] < problem.collective.nranks:
-            raise self.refusal("it must name one rank of the group")
+        rank = self.one_member(problem, self.ranks)
         if len(self.times) != 1:
             raise self.refusal(f"{len(self.times)} times; it must be one")
-        rank = self.ranks[0]
-        if not 1 <= self.at_bytes <= MOST_BYTES:
-            raise self.refusal(f"the size is {self.at_bytes:g} bytes; it must be 1 to {MOST_BYTES:g}")
+        self.check_size(self.at_bytes)
         at_rank = (net.dst if self.arrivals else net.src) == rank
         if net.hyperlinks is not None or not at_rank.any():
             return NOTHING
@@ -150,10 +147,12 @@ def _is_each_others(collective: Collective, arrivals: bool) -> bool:
     return kind.after == OWN and bool(collective.reduces.all())
 
 
+@lru_cache(maxsize=16)
 def _paths_over(net: Network, rank: int, resource: int, arrivals: bool) -> tuple[Bools, float]:
     """Return the other ends of all links and paths through switches at a rank that use a resource, and their least α.
 
-    Where links are only some of the paths through switches, the paths are those of `Network.switch_graph`.
+    Where links are only some of the paths through switches, the paths are those of `Network.switch_graph`. The last 16
+    results are cached, and must not be changed.
 
     Args:
         net: The network.

@@ -36,7 +36,7 @@ from typing import ClassVar
 import numpy as np
 
 from synth.bounds.witness import NOTHING, Limit, Witness
-from synth.bounds.witnesses.messages import MOST_BYTES, crosses, most_doors, numbered
+from synth.bounds.witnesses.messages import crosses, most_doors, numbered
 from synth.bounds.witnesses.spread import SAME
 from synth.model.collective import Floats
 from synth.model.problem import Problem
@@ -71,8 +71,7 @@ class Knowledge(Witness):
         Raises:
             BadWitness: The nodes are no partition of the local ranks, or the size is no number of bytes from 1 to 10¹⁸.
         """
-        if not 1 <= self.at_bytes <= MOST_BYTES:
-            raise self.refusal(f"the size is {self.at_bytes:g} bytes; it must be 1 to {MOST_BYTES:g}")
+        self.check_size(self.at_bytes)
         listed = [rank for part in self.parts for rank in part]
         if sorted(listed) != list(range(problem.nranks)):
             raise self.refusal("its nodes must hold each local rank once")

@@ -11,15 +11,14 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from synth.bounds.witness import NOTHING, Limit, Witness
+from synth.bounds.witness import MOST_BYTES, NOTHING, Limit, Witness
 from synth.bounds.witnesses.spread import SAME, Spread
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import sum_by
-from topologies.arrays import row_entries, segment_sums
+from topologies.arrays import pointers, row_entries, segment_sums
 from topologies.network import Network
 
-MOST_BYTES = 1e18
 _MOST_GAPS = 1000  # in a latency; more steps would take long to count
 
 
@@ -56,9 +55,7 @@ class MessageGaps(Witness):
         net, node_of = problem.network, self._node_of(problem)
         if self.at_bytes and not 1 <= self.at_bytes <= MOST_BYTES:
             raise self.refusal(f"the size is {self.at_bytes:g} bytes; it must be 0 or 1 to {MOST_BYTES:g}")
-        if len(self.ranks) != 1 or not 0 <= self.ranks[0] < problem.collective.nranks:
-            raise self.refusal("it must name one rank of the group")
-        (rank,) = self.ranks
+        rank = self.one_member(problem, self.ranks)
         between = node_of[net.src] != node_of[net.dst]
         if not between.any() or not len(net.gap_us) or crosses(net, node_of):
             return NOTHING
@@ -238,11 +235,11 @@ def _doors(net: Network, links: Bools) -> int:
         links: Flags of the links, shape (nlinks,).
     """
     chosen = np.flatnonzero(links)
+    counts = np.diff(net.uses_ptr)[chosen]
     uses = net.uses_idx[row_entries(net.uses_ptr, chosen)]
-    link_of_use = np.repeat(np.arange(len(chosen)), np.diff(net.uses_ptr)[chosen])
     users = np.bincount(uses, minlength=net.nresources)
-    order = np.lexsort((-users[uses], link_of_use))  # the most used resource of each link comes first
-    resource = uses[order[np.searchsorted(link_of_use, np.arange(len(chosen)))]]
+    order = np.lexsort((-users[uses], np.repeat(np.arange(len(chosen)), counts)))
+    resource = uses[order[pointers(counts)[:-1]]]  # The most used resource of each link comes first.
     slowest = np.full(net.nresources, np.inf)
     np.minimum.at(slowest, resource, net.bandwidth_gbs[chosen])
     at_once = np.floor(net.capacity_gbs / slowest * (1 + SAME))
