@@ -91,7 +91,8 @@ def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> 
     is_joined = joined.ndim < levels.members.ndim and levels.is_linked(joined.reshape(len(joined), -1)[:, 0])
     as_one: Levels | None = None  # Made when a size needs it, since it sorts all links again.
     for size in request.sizes:
-        search = _LevelsSearch(request, size, most_sends, tuning)
+        composed: _Composed = {}
+        search = _LevelsSearch(request, size, most_sends, tuning, composed)
         yield from search.run(NAME, levels, levels.shapes())
         if is_joined and not search.is_over():
             as_one = as_one or Levels(planned_problem, joined, tuning)
@@ -99,8 +100,12 @@ def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> 
         # Programs send to many peers at once, so that all messages arrive late, and have few threadblocks for them.
         if request.most_sends and len(levels.members) > 2:
             for form in (TREES, CHAIN) if problem.collective.kind.rooted else (DOUBLING, RING):
-                search = _LevelsSearch(request, size, most_sends, tuning)
+                search = _LevelsSearch(request, size, most_sends, tuning, composed)
                 yield from search.run(f"{NAME}, {form}", levels, [LevelsShape(form)])
+
+
+# The time in µs, the problem and the schedule of a shape in so many chunks; None where there is none.
+_Composed = dict[tuple[Levels, LevelsShape, int], tuple[float, Problem, Schedule] | None]
 
 
 class _LevelsSearch:
@@ -111,11 +116,12 @@ class _LevelsSearch:
         size: Message size in bytes.
         most: Most sends of a schedule.
         enough_us: Time in µs that need not be improved.
+        composed: What was composed at this size, which searches apart compose again.
         best_us: Best time so far in µs.
     """
 
-    def __init__(self, request: Request, size: int, most: int, tuning: LevelsTuning) -> None:
-        self.request, self.size, self.most, self.tuning = request, size, most, tuning
+    def __init__(self, request: Request, size: int, most: int, tuning: LevelsTuning, composed: _Composed) -> None:
+        self.request, self.size, self.most, self.tuning, self.composed = request, size, most, tuning, composed
         self.enough_us = request.bound.at(size)[0] * tuning.near
         self.best_us = np.inf
 
@@ -131,14 +137,14 @@ class _LevelsSearch:
         for shape in shapes:
             before_us, idle = np.inf, 0
             for count in counts:
-                plan = levels.plan(shape, count)
-                if plan is None or len(plan[1]) > self.most:
+                composed = self._compose(levels, shape, count)
+                if composed is None:
                     break
-                time_us, candidate = self._schedule(name, levels, *plan)
+                time_us, problem, schedule = composed
                 is_enough = time_us <= self.enough_us < self.best_us
                 if is_enough or time_us < self.best_us * (1 - self.tuning.worth / 2):
                     self.best_us = time_us
-                    yield candidate
+                    yield Candidate(problem, schedule, name, self.size, supersedes=True)
                 yield Progress(f"levels: {shape}, {time_us / self.request.bound.at(self.size)[0]:.3f} × the bound")
                 if self.is_over():
                     return
@@ -157,8 +163,21 @@ class _LevelsSearch:
             return [self.request.options.chunks]
         return levels.counts(self.tuning.doublings)
 
-    def _schedule(self, name: str, levels: Levels, problem: Problem, sends: Schedule) -> tuple[float, Candidate]:
-        """Return the time in µs, with the start of a call, and the candidate of the best list schedule of the sends."""
+    def _compose(self, levels: Levels, shape: LevelsShape, count: int) -> tuple[float, Problem, Schedule] | None:
+        """Return the time in µs, the problem and the schedule of a shape in so many chunks a block, composed once.
+
+        It is None where a send has no link, or where there are too many sends.
+        """
+        key = levels, shape, count
+        if key not in self.composed:
+            plan = levels.plan(shape, count)
+            self.composed[key] = None
+            if plan is not None and len(plan[1]) <= self.most:
+                self.composed[key] = self._schedule(levels, *plan)
+        return self.composed[key]
+
+    def _schedule(self, levels: Levels, problem: Problem, sends: Schedule) -> tuple[float, Problem, Schedule]:
+        """Return the time in µs, with the start of a call, the problem, and the best list schedule of the sends."""
         net, kilobytes = problem.network, problem.collective.chunk_bytes(self.size) * 1e-3
         load_us = np.bincount(sends.link, kilobytes[sends.chunk], minlength=net.nlinks)[net.link_of_use]
         busy_us = np.bincount(net.uses_idx, load_us, minlength=net.nresources) / net.capacity_gbs
@@ -168,4 +187,4 @@ class _LevelsSearch:
         time_us, schedule = ordered_sends.ordered(
             self.enough_us - net.start_us, self.tuning.orders, self.request.deadline
         )
-        return time_us + net.start_us, Candidate(problem, schedule, name, self.size, supersedes=True)
+        return time_us + net.start_us, problem, schedule
