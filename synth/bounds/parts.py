@@ -8,7 +8,7 @@ those of Tutte and Nash-Williams (1961), and spanning trees that attain them exi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,7 +18,7 @@ from synth.bounds.resource_cover import cover, single_uses
 from synth.bounds.search import BoundSearch, with_gbs
 from synth.bounds.witness import whole_network
 from synth.bounds.witnesses.parts import Parts
-from synth.model.collective import Floats, Ints, chunks_by_ends
+from synth.model.collective import Collective, Floats, Ints, chunks_by_ends
 from synth.model.deadline import check_deadline, checking_deadline
 from synth.model.problem import Problem
 from topologies.arrays import components
@@ -40,18 +40,38 @@ def find_parts(search: BoundSearch) -> Iterator[Parts]:
         TimeUp: The time of the work around is over.
     """
     problem, collective = search.problem, search.problem.collective
-    same = collective.reduces.all() and np.array_equal(collective.pre, collective.post)
-    if not (same and collective.nranks > 1):
-        return
-    nodes = [np.flatnonzero(flags).tolist() for flags in node_sets(problem)]
-    if problem.quotient is not None:  # Other partitions of so many ranks take long, and link lengths prove as much.
-        yield from _parts(search, nodes)
-        return
-    singles = [[rank] for rank in range(collective.nranks)]
-    for parts in (nodes, *_joined_by_width(search), singles):
-        yield from _parts(search, parts)
+    yield from _large_parts(search)
+    if problem.quotient is not None or not _is_allreduce(collective):
+        return  # Other partitions of a quotient's many ranks take long, and link lengths prove as much.
+    yield from _parts(search, [[rank] for rank in range(collective.nranks)])
     if (steepest := _Steepness(problem).steepest(search.tuning.parts_work)) is not None:
         yield from _parts(search, _ranks_by_part(steepest))
+
+
+def find_parts_with_steps(search: BoundSearch) -> Iterator[Parts]:
+    """Yield parts at `search.size_bytes`, where steps inside the parts count too, for the collectives of `find_parts`.
+
+    The parts are nodes, or ranks that wide links join.
+    """
+    for witness in _large_parts(search):
+        if any(len(part) > 1 for part in witness.parts):
+            yield replace(witness, at_bytes=search.size_bytes, text=f"{witness.text}, with steps inside the parts")
+
+
+def _large_parts(search: BoundSearch) -> Iterator[Parts]:
+    """Yield the claims of nodes as parts and, for a problem that is no quotient, of ranks that wide links join."""
+    problem = search.problem
+    if _is_allreduce(problem.collective):
+        yield from _parts(search, [np.flatnonzero(flags).tolist() for flags in node_sets(problem)])
+        if problem.quotient is None:
+            for parts in _joined_by_width(search):
+                yield from _parts(search, parts)
+
+
+def _is_allreduce(collective: Collective) -> bool:
+    """Return True if every chunk is a sum that all its contributors want, of more than one rank."""
+    same = collective.reduces.all() and np.array_equal(collective.pre, collective.post)
+    return bool(same) and collective.nranks > 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from synth.bounds.ends import find_arrivals, find_departures, find_from_afar, fi
 from synth.bounds.hops import find_direct, find_path
 from synth.bounds.lengths import find_by_linear_program, find_by_loads, find_uniform
 from synth.bounds.messages import find_knowledge, find_messages, find_messages_with_data
-from synth.bounds.parts import find_parts
+from synth.bounds.parts import find_parts, find_parts_with_steps
 from synth.bounds.search import BoundCost, BoundSearch
 from synth.bounds.windows.limit import Window
 from synth.bounds.windows.windows import refutations
@@ -87,7 +87,14 @@ for _row in (
     KindRow[FromAfar](FromAfar, {BoundCost.SIZE: find_from_afar, BoundCost.WINDOWS: find_from_afar}),
     KindRow[ToAfar](ToAfar, {BoundCost.SIZE: find_to_afar, BoundCost.WINDOWS: find_to_afar}),
     KindRow[Cut](Cut, {BoundCost.QUICK: find_cuts, BoundCost.MAX_FLOW: find_worst_cuts}),
-    KindRow[Parts](Parts, {BoundCost.QUICK: find_parts}),
+    KindRow[Parts](
+        Parts,
+        {
+            BoundCost.QUICK: find_parts,
+            BoundCost.SIZE: find_parts_with_steps,
+            BoundCost.WINDOWS: find_parts_with_steps,
+        },
+    ),
     KindRow[Arrivals](Arrivals, {BoundCost.QUICK: find_arrivals}),
     KindRow[Departures](Departures, {BoundCost.QUICK: find_departures}),
     KindRow[Lengths](

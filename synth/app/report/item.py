@@ -24,7 +24,8 @@ _WITNESSES = {  # sentences by kind of witness
     " capacity together ({text}).",
     "parts": "Cut the ranks into {parts} parts. To sum a byte of all of them and give the sum back, it must be sent"
     " between parts at least 2 · ({parts} − 1) = {least} times: every part but one must send, and every part but one"
-    " must receive. All links between parts have only so much capacity together ({text}).",
+    " must receive. All links between parts have only so much capacity together ({text}). Where steps inside the parts"
+    " count, a send carries one rank's data only before the first of them, and serves one rank only after the last.",
     "direct": "Either everything comes in one hop, and then one resource is loaded with all that has no other direct"
     " path; or something takes two hops, and their latency is spent ({text}).",
     "lengths": "Give every link a length ({text}). However it is routed, every byte uses up at least the length of its"

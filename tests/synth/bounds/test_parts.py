@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from synth.bounds.check import check, proved, recompute
+from synth.bounds.parts import find_parts_with_steps
 from synth.bounds.prove import prove
 from synth.bounds.resource_cover import cover
+from synth.bounds.search import BoundSearch
 from synth.bounds.witnesses.parts import Parts
 from synth.concurrent.plans import direct
 from synth.concurrent.union import Member, union_problem
@@ -107,3 +109,47 @@ def test_sends_between_nodes_take_the_latency_between_nodes() -> None:
     ports = [i for i, name in enumerate(problem.network.resource_names) if "→rail" in name]
     nodes = Parts(parts=(tuple(range(8)), tuple(range(8, 16))), resources=tuple(ports))
     assert proved(problem, nodes).base_us == pytest.approx(simple.start_us + simple.latency_us["network"])
+
+
+@pytest.mark.parametrize("size", [1 << 10, 1 << 20, 1 << 28])
+def test_early_and_late_sends_serve_one_rank_of_a_part(size: int) -> None:
+    """Check the time of two nodes by hand, for many bytes and for so few that all sends are early or late."""
+    topology = with_costs(load("dgx-h100:2"))
+    assert topology.costs is not None
+    simple = topology.costs.protocols["Simple"]
+    problem = make_problem(topology, "allreduce").under("Simple")
+    witness = proved(problem, next(find_parts_with_steps(BoundSearch(problem, size_bytes=size))))
+    assert len(witness.parts) == 2
+    network_gbs = 2 * 8 * 50 * simple.efficiency["network"]  # eight NICs of 50 GB/s a node
+    busy_us = 2 * size / network_gbs / 1e3
+    inside_us = 2 * simple.latency_us["nvlink"] * 7 / 8
+    expected_us = simple.start_us + simple.latency_us["network"] + min(8 * busy_us, busy_us + inside_us)
+    assert witness.at(size) == pytest.approx(expected_us)
+    assert (8 * busy_us < busy_us + inside_us) == (size == 1 << 10)
+    check(problem, witness)
+    for wrong, message in (
+        (replace(witness, cap_us=witness.cap_us * 1.01), "claims"),
+        (replace(witness, at_bytes=2.0 * size), "claims"),
+        (replace(witness, at_bytes=-1.0), "the size is -1 bytes"),
+    ):
+        with pytest.raises(BadWitness, match=message):
+            check(problem, wrong)
+
+
+def test_steps_inside_parts_of_one_member_prove_nothing() -> None:
+    problem = make_problem(with_costs(load("dgx-h100:2")), "allreduce", (0, 8)).under("Simple")
+    assert not [*find_parts_with_steps(BoundSearch(problem, size_bytes=1e6))]
+    with_relays = make_problem(with_costs(load("dgx-h100:2")), "allreduce", (0, 8), range(1, 8)).under("Simple")
+    for claim in find_parts_with_steps(BoundSearch(with_relays, size_bytes=1e6)):
+        assert proved(with_relays, claim).claims == (0.0, 0.0, np.inf)
+
+
+def test_a_quotient_has_the_steps_inside_parts_of_the_whole() -> None:
+    topology = without_switch_ops(with_costs(load("dgx-a100:4")))
+    quotient = quotient_problem(topology, "allreduce")
+    assert quotient is not None
+    least_us = [
+        max(proved(own, claim).at(4e6) for claim in find_parts_with_steps(BoundSearch(own, size_bytes=4e6)))
+        for own in (quotient.under("Simple"), make_problem(topology, "allreduce").under("Simple"))
+    ]
+    assert least_us[0] == pytest.approx(least_us[1])
