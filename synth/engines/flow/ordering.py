@@ -31,6 +31,8 @@ class OrderedSends:
         net: The network in compressed rows.
         busiest_us: Time in µs that the busiest resource is busy.
         tuning: Settings of list scheduling.
+        turn: When each send should go among sends that are about equally urgent, from 0 for the first to 1, shape
+            (sends,); None: in any order.
     """
 
     problem: Problem
@@ -40,6 +42,7 @@ class OrderedSends:
     net: CsrNetwork
     busiest_us: float
     tuning: FlowTuning = TUNING
+    turn: Floats | None = None
 
     @cached_property
     def _loop_net(self) -> CsrNetwork:
@@ -135,13 +138,18 @@ class OrderedSends:
         """Yield urgencies in µs by the least slack, shape (sends,): the length of the longest chain from each send on.
 
         Each of `tuning.spreads` gives one order, in which later parts of the message are less urgent; where all chunks
-        are of the first part, the plain order is the only one.
+        are of the first part, the plain order is the only one. With turns, each of `tuning.turns` gives such orders.
         """
         chain, part = self.chains_us(), self._part()
         # With the parts one after another, links stay in use by all pairs, and sums are spread while other sums are
         # gathered.
-        for spread in self.tuning.spreads if part.any() else (0.0,):
-            yield chain - spread * self.busiest_us * part
+        spreads = self.tuning.spreads if part.any() else (0.0,)
+        if self.turn is None:
+            yield from (chain - spread * self.busiest_us * part for spread in spreads)
+            return
+        for spread in spreads:
+            for share in self.tuning.turns:
+                yield chain - self.busiest_us * (spread * part + share * self.turn)
 
     def _list_schedule(self, urgency: Floats, before: Ints, after: Ints) -> tuple[Ints, Floats]:
         """Return a list schedule with these dependencies: its rows in order of start, and their starts in µs."""

@@ -16,6 +16,8 @@ class FlowTuning:
             million take some seconds.
         spreads: Distances in time between the parts of a message, as fractions of the whole time, the most promising
             first.
+        turns: Distances in time between the first turn and the last, as fractions of the whole time, where sends have
+            turns; the most promising first.
         swings: Backward and forward passes of an order of sends; a fourth pass gained nothing on grids and machines.
         levels: Lists of ready sends over all bundles, 64 to 4096 levels of urgency each, so that they fit into the
             cache.
@@ -26,6 +28,7 @@ class FlowTuning:
     sharpness: tuple[float, ...] = (8.0, 12.0, 20.0, 30.0, 40.0, 60.0, 80.0)
     wide_links: int = 30_000_000
     spreads: tuple[float, ...] = (0.25, 1.0, 0.0)
+    turns: tuple[float, ...] = (0.01, 0.05)
     swings: int = 3
     levels: int = 1 << 21
     matched_share: float = 0.5

@@ -25,7 +25,7 @@ from synth.engines.levels.composition import (
     spread,
 )
 from synth.engines.levels.tuning import LevelsTuning
-from synth.model.collective import Bools, Ints
+from synth.model.collective import Bools, Floats, Ints
 from synth.model.compiled import choose_runner
 from synth.model.problem import LARGEST, Problem, make_problem
 from synth.model.schedule import Schedule, untimed
@@ -113,6 +113,17 @@ class Levels:
             linked = self._are_linked(first_ranks, part_ranks, 0) & self._are_linked(part_ranks, first_ranks, 0)
             rows.append(part[matched(linked.reshape(places, places))])
         self.members = np.stack(rows)
+
+    def turns(self, link: Ints) -> Floats:
+        """Return when sends over links should go among equally urgent ones, from 0 towards 1, shape (links,).
+
+        It is how many places ahead a send's destination is on its level, as part of the level's places. If all ranks
+        send to those after them first, then to those two places ahead, and so on, each also receives from one rank at
+        a time.
+        """
+        net, shape = self.problem.network, np.array(self.members.shape)
+        ahead = (self.place[net.dst[link]] - self.place[net.src[link]]) % shape
+        return np.asarray((ahead / shape).max(axis=1))
 
     def counts(self, doublings: int) -> list[int]:
         """Return numbers of chunks a block to try: `doublings` powers of two from 1 on.

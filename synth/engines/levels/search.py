@@ -183,7 +183,10 @@ class _LevelsSearch:
         busy_us = np.bincount(net.uses_idx, load_us, minlength=net.nresources) / net.capacity_gbs
         columns = Sends(sends.chunk, sends.link, sends.step, sends.reduces, *waits(problem, sends))
         run = choose_runner(1e-5 * len(sends) * self.tuning.orders)
-        ordered_sends = OrderedSends(problem, self.size, columns, run, levels.net, float(busy_us.max(initial=0.0)))
+        busiest_us = float(busy_us.max(initial=0.0))
+        ordered_sends = OrderedSends(
+            problem, self.size, columns, run, levels.net, busiest_us, turn=levels.turns(sends.link)
+        )
         time_us, schedule = ordered_sends.ordered(
             self.enough_us - net.start_us, self.tuning.orders, self.request.deadline
         )

@@ -58,6 +58,20 @@ def test_levels_overlap_so_that_the_nics_of_a_cluster_never_wait(workers: Worker
     assert algorithm.problem.collective.chunks >= 8
 
 
+def test_in_each_turn_every_rank_sends_to_one_rank_of_another_node_and_receives_from_one() -> None:
+    problem = make_problem(load("dgx-a100:4"), "allgather")
+    levels = Levels(problem, np.arange(32).reshape(4, 8), TUNING)
+    net = problem.network
+    same_place = (net.src % 8 == net.dst % 8) & (net.src // 8 != net.dst // 8)
+    links = np.flatnonzero(same_place)
+    turns = levels.turns(links)
+    assert len(np.unique(turns)) == 3
+    for turn in np.unique(turns):
+        chosen = links[turns == turn]
+        assert sorted(set(net.src[chosen].tolist())) == sorted(set(net.dst[chosen].tolist())) == list(range(32))
+        assert len({(int(net.src[link]), int(net.dst[link])) for link in chosen}) == 32
+
+
 @pytest.mark.parametrize("collective", ["broadcast", "reduce"])
 def test_with_two_nodes_too_all_ranks_help_a_root(workers: Workers, collective: str) -> None:
     """Check that the NICs are what limits: a root that fed its node by itself would take 1.17 times as long."""
