@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Capacity:
+class CheckCapacity:
     """Limits that keep a check of hostile input under 1 GiB and about a minute; real programs stay far below.
 
     Attributes:
@@ -26,4 +26,4 @@ class Capacity:
     root_steps: int = 1 << 19
 
 
-CAPACITY = Capacity()
+CAPACITY = CheckCapacity()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from emit.check import clocks
-from emit.check.capacity import Capacity
+from emit.check.capacity import CheckCapacity
 from emit.check.clocks import ActorGroup, ThreadClocks
 from topologies.errors import InputError
 
 
 @pytest.mark.parametrize("relaxed", [False, True])
 def test_received_signals_free_their_memory(relaxed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clocks, "CAPACITY", Capacity(clock_entries=16))
+    monkeypatch.setattr(clocks, "CAPACITY", CheckCapacity(clock_entries=16))
     thread_clocks = ThreadClocks([0, 0, 1, 1], merged=False, group=ActorGroup(None))
     for _ in range(1000):
         thread_clocks.hear(2, thread_clocks.message(0, relaxed))

@@ -81,24 +81,7 @@ def read_ns3(text: str, origin: str) -> Machine:
         InputError: The text is no such file, a count or number is wrong, a link is repeated, or some ranks are not
             connected; the message is one line.
     """
-    lines = [
-        (number, line)
-        for number, line in enumerate(text.split("\n"), 1)
-        if line.strip() and not line.lstrip().startswith("#")
-    ]
-    if not lines:
-        raise InputError(f"{origin}: is empty; it must be {_RIGHT}")
-    counts = _counts(lines[0][1], f"{origin}:{lines[0][0]}")
-    first_link = 2 if counts.switches else 1
-    if counts.switches and len(lines) < 2:
-        switches_stated = format_count(counts.switches, "switch", "switches")
-        raise InputError(
-            f"{origin}: ends after the first line, which counts {switches_stated}; it must have a line of their numbers"
-            " and one for each link"
-        )
-    if len(lines) < first_link + counts.links:
-        links = format_count(max(0, len(lines) - first_link), "link")
-        raise InputError(f"{origin}: has {links}, and the first line counts {counts.links}; it must have as many")
+    counts, first_link, lines = _counted_lines(text, origin)
     switches = _switches(lines[1][1].split(), counts, f"{origin}:{lines[1][0]}") if counts.switches else []
     ends, gbs, alpha_us, has_errors = _links(lines[first_link:], counts, origin)
     number = np.delete(np.arange(counts.vertices), switches)
@@ -142,6 +125,35 @@ def read_ns3(text: str, origin: str) -> Machine:
         link_kind=np.tile(kinds, 2),
     )
     return machine_of_switches(stated, number.tolist(), remarks, origin)
+
+
+def _counted_lines(text: str, origin: str) -> tuple[_Counts, int, list[tuple[int, str]]]:
+    """Return the counts of a text, the place of its first link among its lines, and the lines that say something.
+
+    A line has its number in the text, from 1 on.
+
+    Raises:
+        InputError: The text is empty, or has fewer lines than it counts.
+    """
+    lines = [
+        (number, line)
+        for number, line in enumerate(text.split("\n"), 1)
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    if not lines:
+        raise InputError(f"{origin}: is empty; it must be {_RIGHT}")
+    counts = _counts(lines[0][1], f"{origin}:{lines[0][0]}")
+    first_link = 2 if counts.switches else 1
+    if counts.switches and len(lines) < 2:
+        switches_stated = format_count(counts.switches, "switch", "switches")
+        raise InputError(
+            f"{origin}: ends after the first line, which counts {switches_stated}; it must have a line of their numbers"
+            " and one for each link"
+        )
+    if len(lines) < first_link + counts.links:
+        links = format_count(max(0, len(lines) - first_link), "link")
+        raise InputError(f"{origin}: has {links}, and the first line counts {counts.links}; it must have as many")
+    return counts, first_link, lines
 
 
 def _counts(line: str, place: str) -> _Counts:

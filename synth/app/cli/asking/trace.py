@@ -89,7 +89,7 @@ class Answered:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class TraceAnswer:
     """All that is known of a trace.
 
     Attributes:
@@ -153,14 +153,14 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     say_defects(defects.values(), "its answers are missing")
     files, compared = answered[: len(capacities)], answered[len(capacities) :]
     held, idle = len(calls) - chosen, len(trace) - len(calls)
-    known = Answer(
+    known = TraceAnswer(
         options, first.problem, borders, calls, held, idle, files, compared[0] if compared else None,
         is_cut=len(files) < len(capacities) or not (is_even_chosen or compared),
     )  # fmt: skip
     return partial(_report, command, known if known.is_cut else _without_unused(known))
 
 
-def _without_unused(known: Answer) -> Answer:
+def _without_unused(known: TraceAnswer) -> TraceAnswer:
     """Return what is known without the capacities that no call takes, and remove their new files.
 
     Capacities without files stay, since it is said why they have none.
@@ -276,7 +276,7 @@ def _folder(command: SearchCommand, question: Question) -> Path:
     return usual_folder(problem.topology.name, [problem.group], problem.relays, folder_of_problem(problem))
 
 
-def _report(command: SearchCommand, known: Answer) -> None:
+def _report(command: SearchCommand, known: TraceAnswer) -> None:
     """Print what the files do for the trace, as a table or as JSON.
 
     Args:
@@ -301,7 +301,7 @@ def _report(command: SearchCommand, known: Answer) -> None:
         raise SystemExit(3)
 
 
-def _statement(known: Answer) -> dict[str, Any]:
+def _statement(known: TraceAnswer) -> dict[str, Any]:
     """Return a trace's answer as plain values.
 
     Returns:
@@ -362,7 +362,7 @@ def _statement(known: Answer) -> dict[str, Any]:
     }
 
 
-def _served(answers: Sequence[Answered], known: Answer) -> tuple[Floats, Floats, Ints]:
+def _served(answers: Sequence[Answered], known: TraceAnswer) -> tuple[Floats, Floats, Ints]:
     """Return each call's time in µs by its fastest file, its bound with that file's padding, and the file's number.
 
     Where a call fits no file, they are inf, inf and −1.
@@ -386,7 +386,7 @@ def _served(answers: Sequence[Answered], known: Answer) -> tuple[Floats, Floats,
     return times_us, padded, owner
 
 
-def _remarks(known: Answer, chosen: dict[str, Any], unplanned: str) -> Iterator[str]:
+def _remarks(known: TraceAnswer, chosen: dict[str, Any], unplanned: str) -> Iterator[str]:
     """Yield what the figures do not say, a sentence each: what has no row and why, and how to use the files.
 
     Args:
