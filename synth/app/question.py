@@ -13,7 +13,8 @@ from synth.app.arguments import QuestionArguments
 from synth.engines.flow.quotients import quotient_question
 from synth.engines.registry import engines_named
 from synth.engines.request import Options
-from synth.engines.skewed.planner import Planner, prepare
+from synth.engines.skewed.plan import SizesPlanner
+from synth.engines.skewed.prepare import prepare
 from synth.model.collective import Collective, Floats
 from synth.model.deadline import now
 from synth.model.numbers import as_flag, as_seconds, as_text, as_texts, whole, whole_numbers
@@ -123,7 +124,7 @@ def block_sizes(arguments: QuestionArguments) -> Floats | None:
 def alltoallv_planner(
     topo: str | Path | Topology, group: Sequence[int] | str | None = None, *,
     costs: str | Path | Costs = "none", protocol: str = "Simple",
-) -> Planner:  # fmt: skip
+) -> SizesPlanner:  # fmt: skip
     """Prepare plans of all-to-alls whose sizes change at every call, as those of mixtures of experts.
 
     `plan(sizes)` of the result then takes a matrix of bytes and returns sends with their times, and a proved bound,
@@ -136,8 +137,8 @@ def alltoallv_planner(
         protocol: Protocol whose costs count, where costs are on.
 
     Raises:
-        InputError: An argument cannot be right, or the group's shape does not fit (see
-            `synth.engines.skewed.planner.prepare`).
+        InputError: An argument cannot be right, or the group does not fit (see
+            `synth.engines.skewed.prepare`).
     """
     arguments = QuestionArguments("alltoallv", topo, group, costs=costs)
     topology = with_protocol(healthy_topology(arguments), as_text(protocol, "protocol"))

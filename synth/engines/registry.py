@@ -175,8 +175,8 @@ ENGINES: dict[str, EngineRow] = {
         EngineRow("one-shot", "allreduce in which every rank sums for itself, short messages", _one_shot),
         EngineRow("two-hops", "broadcast and reduce where all ranks are linked", _two_hops),
         EngineRow("messages", "few messages between nodes, where each costs a gap", _messages, cuts_unequally=True),
-        EngineRow("skewed", "all-to-all of given sizes, balanced over NICs", _skewed),
-        EngineRow("levels", "schedules across nodes and inside them, composed", _levels),
+        EngineRow("skewed", "all-to-all of given sizes, balanced over NICs or links", _skewed),
+        EngineRow("levels", "schedules across nodes and inside them, composed", _levels, cuts_unequally=True),
         EngineRow("trees", "spanning trees at the throughput optimum, pipelined", _trees),
         EngineRow(
             "steiner",

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from runtime.torch.programs.transport import MAX_CHANNELS, Started, Transport
-from synth.engines.skewed.planner import Plan, Planner
+from synth.engines.skewed.plan import Plan
+from synth.engines.skewed.planner import Planner
 from synth.engines.skewed.shape import shape_of
 from topologies.errors import InputError
 from topologies.topology import Topology

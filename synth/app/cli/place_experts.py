@@ -6,6 +6,7 @@ It is no form of `place`: that ranks how axes lie on a topology, by a workload; 
 from __future__ import annotations
 
 import json
+import math
 import time
 
 import click
@@ -17,6 +18,7 @@ from synth.app.cli.programs import check_ending, check_not_source, write_text
 from synth.app.present.experts import engine_file, experts_statement, experts_table
 from synth.app.present.layout import say_fitted, terminal_width
 from synth.engines.skewed.shape import shape_of
+from synth.model.numbers import parse_seconds
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
 from synth.parallelism.experts.histogram import MAX_EXPERTS, read_histogram, read_tokens
@@ -78,6 +80,11 @@ TOKEN_BYTES = 14336  # 7168 values of 16 bits, as in DeepSeek-V3.
     help="Groups of experts, for the comparison with EPLB's hierarchical balancing. Default: 1.",
 )
 @click.option(
+    "--budget",
+    metavar="TIME",
+    help="End the search after this time; each layer gets an equal part. Default: none, the whole search.",
+)
+@click.option(
     "-o", "--out", metavar="OUT.json", help="Write the map from slots to experts, which serving engines load."
 )
 @wide_option
@@ -93,6 +100,7 @@ def place_experts_command(
     copies: int | None,
     imbalance: float,
     expert_groups: int,
+    budget: str | None,
     out: str | None,
     wide: bool,
     as_json: bool,
@@ -110,6 +118,7 @@ def place_experts_command(
         check_ending(out, ".json", "a map from slots to experts")
         check_not_source(out, file)
         check_replaceable(out)
+    budget_s = math.inf if budget is None else parse_seconds(budget, "--budget")
     dispatch_bytes = parse_size(token, "--bytes")
     combine_bytes = dispatch_bytes if result is None else parse_size(result, "--combine-bytes")
     if not 1 <= imbalance <= 1e6:
@@ -140,6 +149,7 @@ def place_experts_command(
             imbalance,
             expert_groups,
             lambda layer: show(f"placing layer {layer + 1} of {count}", None),
+            budget_s - (time.monotonic() - begun),
         )
         interrupts.let_finish()
     finally:
@@ -153,5 +163,5 @@ def place_experts_command(
         click.echo(experts_table(document, None if wide else terminal_width()))
         if out is not None:
             say_fitted(f"wrote {out}: physical_to_logical_map, {len(document['ranks']) * slots} slots a layer")
-    if placed.unsearched:
+    if placed.interrupted:
         raise SystemExit(130)

@@ -148,3 +148,17 @@ def write_text(out: str | Path, text: str) -> None:
     """Write a file completely or not at all; raise InputError if it cannot be written."""
     with replaced(out) as file:
         file.write(text.encode())
+
+
+def write_into(path: Path, data: bytes) -> None:
+    """Write a file as a whole, in a folder that is created if necessary; an existing file is replaced.
+
+    Raises:
+        InputError: The folder or the file cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"-o {path.parent}: cannot be written ({error.strerror or error})") from None
+    with replaced(path) as file:
+        file.write(data)

@@ -1,4 +1,4 @@
-"""The commands about topologies: list, show, check, import, here."""
+"""The commands about topologies: list, show, check, import, here, planner."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from emit.library.selection.skewed_table import HEADER, table_bytes
 from synth.app.cli.options import declare, json_option, print_json
-from synth.app.cli.programs import check_ending, check_not_source, write_text
+from synth.app.cli.programs import check_ending, check_not_source, write_into, write_text
 from synth.app.cli.values import StrictGroup
 from synth.app.present.layout import say_fitted, terminal_width, warn, wrapped
+from synth.engines.skewed.shape import shape_of
+from synth.model.problem import parse_ranks
 from synth.model.text import format_count
 from topologies.clusters import Machine
 from topologies.compare import compare
@@ -212,6 +215,27 @@ def _topo_here(out: str | None, name: str | None, reference: str | None) -> None
         check_ending(out, ".toml", "a topology")
     with tempfile.TemporaryDirectory() as folder:
         _write_imported(import_files(_printed_here(Path(folder)), name or "here"), out, reference)
+
+
+@topo.command("planner")
+@click.argument("topology")
+@click.option("--group", metavar="RANKS", help="Use these ranks, in this order. Default: all.")
+@click.option("-o", "--out", required=True, metavar="DIR", help="Write to this folder.")
+def _topo_planner(topology: str, group: str | None, out: str) -> None:
+    """Write what a program in C needs to plan all-to-alls whose sizes change at every step.
+
+    It writes skewed.table, which has the nodes, NICs and links of the group, and synth_skewed.h, which reads it and
+    plans as `synth.alltoallv_planner` does. The head of the header says how it is called.
+
+    \b
+    synth topo planner dgx-h100:4 -o planner
+    """
+    network = load(topology)
+    ranks = None if group is None else parse_ranks(group, "--group", network.nranks)
+    data = table_bytes(shape_of(network, ranks))
+    for name, content in (("skewed.table", data), (HEADER.name, HEADER.read_bytes())):
+        write_into(Path(out) / name, content)
+    say_fitted(f"{origin_of(Path(out) / 'skewed.table')}: {len(data)} bytes; {HEADER.name} in the same folder reads it")
 
 
 def _printed_here(folder: Path) -> list[Path]:

@@ -34,7 +34,8 @@ def experts_statement(placed: PlacedExperts, topology: str, imbalance: float) ->
         - layers: For each layer `time_us`, `bound_us`, `gap` (time / bound; None without a bound), `between_nodes` (the
           messages that leave their node / all copies), `imbalance` (load of the most loaded rank / mean) and `proof`
           ("nodes" or "ranks": what the bound's prices are for; "" for none).
-        - unsearched: Number of the last layers, which Ctrl-C left without a search and a bound; usually 0.
+        - unsearched: Number of layers that Ctrl-C or the budget left without a search and a bound; usually 0.
+        - cut_short: Number of further layers whose search the budget ended; usually 0.
         - eplb: `total` and `layers` of EPLB's placement, without bounds.
         - physical_to_logical_map: For each layer the expert in each slot, rank by rank.
     """
@@ -69,6 +70,7 @@ def experts_statement(placed: PlacedExperts, topology: str, imbalance: float) ->
         },
         "layers": layers,
         "unsearched": placed.unsearched,
+        "cut_short": placed.cut_short,
         "eplb": {
             "total": _figures(placed.eplb, copies),
             "layers": [_figures([sent], [amount]) for sent, amount in zip(placed.eplb, copies, strict=True)],
@@ -142,9 +144,14 @@ def experts_table(document: dict[str, Any], width: int | None = LEAST_WIDTH) -> 
         )
     if 0 < len(slowest) < len(layers):
         text.append(f"shown: {len(slowest)} of {len(layers)} layers, the slowest; --json has all")
+    if document["cut_short"]:
+        text.append(
+            f"the budget ended the search of {document['cut_short']} of {format_count(len(layers), 'layer')}; their"
+            " bounds hold, but may be weaker"
+        )
     if document["unsearched"]:
         text.append(
-            f"interrupted: the last {document['unsearched']} of {format_count(len(layers), 'layer')} have EPLB's"
+            f"no time was left for {document['unsearched']} of {format_count(len(layers), 'layer')}, which have EPLB's"
             " placement and no bound"
         )
     if no_room:

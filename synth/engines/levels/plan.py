@@ -146,6 +146,9 @@ class Levels:
         collective, depth = self.problem.collective, self.members.ndim
         if collective.name == "allreduce":
             return [LevelsShape(STAR, exchanged) for exchanged in range(depth + 1)]
+        if collective.block is not None:
+            # By these a part with most of the data sends it only once; chains need the fewest chunks for that.
+            return [LevelsShape(form) for form in ((CHAIN, SCATTER, STAR) if self.members.shape[0] > 2 else (STAR,))]
         if collective.kind.rooted:
             forms = (TREES, SCATTER, CHAIN, STAR) if self.members.shape[0] > 2 else (SCATTER, STAR)
             return [LevelsShape(form) for form in forms]
@@ -181,6 +184,12 @@ class Levels:
         if any(self._trees):
             rotations = np.lcm(rotations, self.tuning.variants)
         chunks_of: dict[tuple[int, int, int], list[int]] = {}
+        if problem.collective.block is not None:
+            count_of: dict[tuple[int, int], int] = {}
+            for chunk, ends in enumerate(zip(roots.tolist(), self._shared_exits(problem, roots), strict=True)):
+                count_of[ends] = count_of.get(ends, -1) + 1
+                chunks_of.setdefault((*ends, count_of[ends] % int(rotations)), []).append(chunk)
+            return {key: np.array(chunks) for key, chunks in chunks_of.items()}
         for chunk, root in enumerate(roots.tolist()):
             exits = self._exits(root) if problem.collective.kind.rooted else [root]
             rotation, exit_index = divmod(chunk % parts, len(exits))
@@ -198,6 +207,33 @@ class Levels:
                 return np.asarray(self.members.ravel()[: collective.nchunks])
             return np.asarray(owners[np.arange(collective.nchunks) * len(owners) // collective.nchunks])
         return np.asarray((collective.goals if collective.reducing else collective.holders)[1])
+
+    def _shared_exits(self, problem: Problem, roots: Ints) -> list[int]:
+        """Return the rank whose place each chunk of blocks of any sizes takes, so that all places carry equal shares.
+
+        A chunk takes its root's own place as long as that has room for it, else the one that carries least so far.
+
+        Args:
+            problem: The problem with its chunks.
+            roots: Rank at which each chunk begins, or at which its sum ends, shape (chunks,).
+        """
+        size = problem.collective.fraction.tolist()
+        exits: list[int] = roots.tolist()
+        part = self.place[:, 0]
+        share = np.bincount(part[roots], size, len(self.members)) * len(self.members) / self.members.size
+        carried = np.zeros(self.members.size)
+        excess = []
+        for chunk, root in enumerate(exits):
+            if carried[root] + size[chunk] <= share[part[root]] + size[chunk] / 2:
+                carried[root] += size[chunk]
+            else:
+                excess.append(chunk)
+        ranks_of = {root: np.array(self._exits(root)) for root in set(exits)}
+        for chunk in excess:
+            ranks = ranks_of[exits[chunk]]
+            exits[chunk] = int(ranks[np.argmin(carried[ranks])])
+            carried[exits[chunk]] += size[chunk]
+        return exits
 
     def _exits(self, root: int) -> list[int]:
         """Return the ranks of the root's outermost part that it has links to (for sums, from), itself first."""

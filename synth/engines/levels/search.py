@@ -32,7 +32,7 @@ from topologies.levels.hierarchy import find_levels, nested
 from topologies.topology import Topology
 
 NAME = "levels"
-_KINDS = ("allgather", "reducescatter", "broadcast", "reduce", "allreduce")
+_KINDS = ("allgather", "reducescatter", "broadcast", "reduce", "allreduce", "allgatherv", "reducescatterv")
 
 
 def accepts(problem: Problem, options: Options) -> str:
@@ -99,7 +99,8 @@ def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> 
             yield from search.run(NAME, as_one, as_one.shapes())
         # Programs send to many peers at once, so that all messages arrive late, and have few threadblocks for them.
         if request.most_sends and len(levels.members) > 2:
-            for form in (TREES, CHAIN) if problem.collective.kind.rooted else (DOUBLING, RING):
+            by_root = problem.collective.kind.rooted or problem.collective.block is not None
+            for form in (TREES, CHAIN) if by_root else (DOUBLING, RING):
                 search = _LevelsSearch(request, size, most_sends, tuning, composed)
                 yield from search.run(f"{NAME}, {form}", levels, [LevelsShape(form)])
 
@@ -135,12 +136,13 @@ class _LevelsSearch:
         """
         counts = self._counts(levels)
         for shape in shapes:
-            before_us, idle = np.inf, 0
+            before_us, idle, nchunks = np.inf, 0, 0
             for count in counts:
                 composed = self._compose(levels, shape, count)
-                if composed is None:
+                if composed is None or composed[1].collective.nchunks == nchunks:  # Blocks have a last size of chunks.
                     break
                 time_us, problem, schedule = composed
+                nchunks = problem.collective.nchunks
                 is_enough = time_us <= self.enough_us < self.best_us
                 if is_enough or time_us < self.best_us * (1 - self.tuning.worth / 2):
                     self.best_us = time_us

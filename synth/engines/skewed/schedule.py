@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.engines.skewed.planner import Plan
+from synth.engines.skewed.plan import Plan
 from synth.model.collective import Collective, Ints, make_collective, uneven
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed

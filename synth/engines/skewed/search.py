@@ -1,4 +1,4 @@
-"""The engine `skewed`: all-to-alls of given sizes across nodes, balanced over NICs, by one plan for each size.
+"""The engine `skewed`: all-to-alls of given sizes, balanced over NICs or links, by one plan for each size.
 
 The planner is that for sizes that change at every step; here it plans in cells, in which programs hold the blocks.
 """
@@ -7,24 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
 from synth.engines.request import Candidate, Options, Outcome, Request
-from synth.engines.skewed.planner import Planner
+from synth.engines.skewed.prepare import planner_for, shape_for
+from synth.engines.skewed.routed import RoutedShape
 from synth.engines.skewed.schedule import NAME, cut_as_planned, schedule_of
-from synth.engines.skewed.shape import GroupShape, in_units, shape_of
+from synth.engines.skewed.shape import GroupShape
 from synth.model.collective import Collective, Ints
 from synth.model.common_chunk import common_chunk
 from synth.model.compiled import choose_runner
 from synth.model.problem import Problem
 from topologies.errors import InputError
 
-_INTERPRETED_S = 5e-5  # The interpreter takes about so long for a block of a plan.
+_INTERPRETED_S, _ROUTED_S = 5e-5, 5e-3  # The interpreter takes about so long for a block of a plan.
 
 
 def accepts(problem: Problem, options: Options) -> str:
-    """Return why the engine refuses a problem, empty for an all-to-all of given sizes of a group in linked nodes."""
+    """Return why the engine refuses a problem, empty for an all-to-all of given sizes of one group."""
     if problem.collective.name != "alltoallv":
         return "skewed is for alltoallv"
     if problem.quotient is not None or problem.allowed_holders is not None or problem.relays:
@@ -44,20 +46,21 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
     """Yield a plan for each size; it is never slower than straight paths, but cuts only at cells."""
     shape = _shape(problem)
     units = _units(problem.collective)
-    k = shape.nranks
+    k, block_s = shape.net.nranks, _ROUTED_S if isinstance(shape, RoutedShape) else _INTERPRETED_S
     for size in request.sizes:
         cell_bytes = float(problem.collective.fraction.sum() / units.sum()) * size
-        interpreted = choose_runner(k * k * _INTERPRETED_S).interpreted
-        plan = Planner(in_units(shape, cell_bytes), interpreted).plan(units)
+        interpreted = choose_runner(k * k * block_s).interpreted
+        plan = planner_for(shape, cell_bytes, interpreted).plan(units)
         whole = replace(problem, collective=cut_as_planned(problem.collective, plan, units))
         yield Candidate(whole, schedule_of(plan), NAME, size)
 
 
-def _shape(problem: Problem) -> GroupShape:
+@lru_cache(maxsize=2)
+def _shape(problem: Problem) -> GroupShape | RoutedShape:
     """Return the shape of the problem's group; InputError if it does not fit."""
     # A shape has bounds, which count all paths.
     net = None if problem.network.switch_graph is not None else problem.network
-    return shape_of(problem.topology, problem.group, net)
+    return shape_for(problem.topology, problem.group, net)
 
 
 def _units(collective: Collective) -> Ints:

@@ -28,6 +28,10 @@ _LEAST_SHARE = 1e-6  # A fabric with less of a pair's bytes gets none of them.
 _RIGHT = "the group must be nodes whose ranks all have links, with NICs that serve one send each, as dgx-h100:4"
 
 
+class NotInNodes(InputError):
+    """An error about a group that is not in nodes whose ranks all have links and which NICs join."""
+
+
 @dataclass(frozen=True, eq=False)
 class GroupShape:
     """The shape of a process group of k ranks in N nodes; positions 0..k-1 are the network's local ranks.
@@ -126,8 +130,9 @@ def shape_of(topology: Topology, group: Sequence[int] | None = None, net: Networ
         net: The network of exactly these ranks, if the caller has it.
 
     Raises:
-        InputError: Two ranks of a node have no link, a resource can be used by two sends at once, a node has no NICs
-            that reach some other node, NICs differ too much, or there are fewer than two ranks or too many.
+        NotInNodes: Two ranks of a node have no link, a resource can be used by two sends at once, a node has no NICs
+            that reach some other node, or NICs differ too much.
+        InputError: There are fewer than two ranks or too many.
     """
     ranks = range(topology.nranks) if group is None else group
     net = network(topology, ranks) if net is None else net
@@ -188,18 +193,18 @@ def _numbered(labels: Ints) -> Ints:
 
 
 def _check_exclusive(topology: Topology, net: Network) -> None:
-    """Raise InputError if a link takes only a part of a resource, so that two sends can share it."""
+    """Raise NotInNodes if a link takes only a part of a resource, so that two sends can share it."""
     partial = net.bandwidth_gbs[net.link_of_use] < net.capacity_gbs[net.uses_idx] * (1 - 1e-12)
     if partial.any():
         name = net.resource_names[int(net.uses_idx[np.argmax(partial)])]
-        raise InputError(f"{topology.name}: {name} can carry two sends at once, which no plan for skewed sizes is for")
+        raise NotInNodes(f"{topology.name}: {name} can carry two sends at once, which no plan for skewed sizes is for")
 
 
 def _links(topology: Topology, net: Network, node_of: Ints) -> tuple[Ints, bool]:
     """Return the link between every two positions, shape (k, k), and whether those inside nodes share ports.
 
     Raises:
-        InputError: Two ranks of a node have no link.
+        NotInNodes: Two ranks of a node have no link.
     """
     k = net.nranks
     between = np.full((k, k), -1, dtype=np.int64)
@@ -210,7 +215,7 @@ def _links(topology: Topology, net: Network, node_of: Ints) -> tuple[Ints, bool]
     np.fill_diagonal(inside, False)
     if (between[inside] < 0).any():
         a, b = np.argwhere(inside & (between < 0))[0]
-        raise InputError(f"{topology.name}: ranks {net.ranks[a]} and {net.ranks[b]} of a node have no link; {_RIGHT}")
+        raise NotInNodes(f"{topology.name}: ranks {net.ranks[a]} and {net.ranks[b]} of a node have no link; {_RIGHT}")
     links = between[inside]
     outer = np.flatnonzero(node_of[net.src] != node_of[net.dst])
     is_outer = np.zeros(net.nresources, dtype=bool)
@@ -218,7 +223,7 @@ def _links(topology: Topology, net: Network, node_of: Ints) -> tuple[Ints, bool]
     if len(links) and is_outer[net.uses_idx[row_entries(net.uses_ptr, links)]].any():
         slow = next(int(link) for link in links if is_outer[net.uses(int(link))].any())
         a, b = net.ranks[net.src[slow]], net.ranks[net.dst[slow]]
-        raise InputError(f"{topology.name}: ranks {a} and {b} of a node are joined by their NICs only; {_RIGHT}")
+        raise NotInNodes(f"{topology.name}: ranks {a} and {b} of a node are joined by their NICs only; {_RIGHT}")
     used = np.concatenate([net.uses(int(link)) for link in links]) if len(links) else links
     return between, bool(len(used) and np.bincount(used).max() > 1)
 
@@ -290,7 +295,7 @@ class _Lanes:
         Positions have one NIC if a resource is common to all their links to other nodes.
 
         Raises:
-            InputError: Links out of a NIC and into it are not shared by the same ranks.
+            NotInNodes: Links out of a NIC and into it are not shared by the same ranks.
         """
         net, k = self._net, self._net.nranks
         is_outer = np.zeros(net.nlinks, dtype=bool)
@@ -309,7 +314,7 @@ class _Lanes:
         out, into = (_numbered(side) for side in sides)
         if (out != into).any():
             rank = net.ranks[int(np.argmax(out != into))]
-            raise InputError(f"{self._topology.name}: rank {rank} sends and receives over different NICs; {_RIGHT}")
+            raise NotInNodes(f"{self._topology.name}: rank {rank} sends and receives over different NICs; {_RIGHT}")
         return out
 
     def _rates(self, outer: Ints, count: int) -> Floats:
@@ -373,7 +378,7 @@ class _Lanes:
         fastest = float(gbs.max())
         if fastest > _MOST_TICKS * float(gbs.min()):
             rates = f"{gbs.min():g} and {fastest:g} GB/s"
-            raise InputError(
+            raise NotInNodes(
                 f"{self._topology.name}: NICs have {rates}; the rates must differ by {_MOST_TICKS} at most"
             )
         self.lanes = (
@@ -405,13 +410,13 @@ class _Lanes:
         of them overlap is a lane, so that every NIC carries its share. For the shares of fabrics see `_shares`.
 
         Raises:
-            InputError: No NIC of one node reaches the other, or some NIC does not reach another one of its fabric.
+            NotInNodes: No NIC of one node reaches the other, or some NIC does not reach another one of its fabric.
         """
         at = {node: np.flatnonzero(self.nic_node == node) for node in (a, b)}
         fabrics = [f for f in np.unique(self.fabric[at[a]]).tolist() if (self.fabric[at[b]] == f).any()]
         ranks = [int(self._net.ranks[np.argmax(self._node_of == node)]) for node in (a, b)]
         if not fabrics:
-            raise InputError(
+            raise NotInNodes(
                 f"{self._topology.name}: no NIC joins the nodes of ranks {ranks[0]} and {ranks[1]}; {_RIGHT}, and it"
                 " must have ranks at the same rail"
             )
@@ -432,13 +437,13 @@ class _Lanes:
             done += width
 
     def _check_lane(self, out: int, into: int) -> None:
-        """Raise InputError if some rank of a NIC has no link to some rank of another NIC."""
+        """Raise NotInNodes if some rank of a NIC has no link to some rank of another NIC."""
         of_nic = [self.nic_rank[self.nic_ptr[nic] : self.nic_ptr[nic + 1]] for nic in (out, into)]
         links = self._between[np.ix_(*of_nic)]
         if (links < 0).any():
             a, b = np.argwhere(links < 0)[0]
             ranks = [int(self._net.ranks[members[i]]) for members, i in zip(of_nic, (a, b), strict=True)]
-            raise InputError(f"{self._topology.name}: ranks {ranks[0]} and {ranks[1]} have no link; {_RIGHT}")
+            raise NotInNodes(f"{self._topology.name}: ranks {ranks[0]} and {ranks[1]} have no link; {_RIGHT}")
 
     def _straight(self) -> tuple[Ints, Ints, Floats]:
         """Return where a block of each position leaves its node, and enters each other node, when sent straight.
@@ -471,7 +476,7 @@ def _ports(topology: Topology, net: Network) -> Ints:
     """Return the two resources of each link, shape (links, 2), without those whose links all share another one.
 
     Raises:
-        InputError: A link has more than two.
+        NotInNodes: A link has more than two.
     """
     users = np.bincount(net.uses_idx, minlength=net.nresources)
     ports = np.zeros((net.nlinks, 2), dtype=np.int64)
@@ -489,7 +494,7 @@ def _ports(topology: Topology, net: Network) -> Ints:
     number = np.bincount(link[kept], minlength=net.nlinks)
     if (number > 2).any():
         name = net.resource_names[int(used[np.argmax(number[link] > 2)])]
-        raise InputError(f"{topology.name}: {name} is one of three resources that a link shares with others; {_RIGHT}")
+        raise NotInNodes(f"{topology.name}: {name} is one of three resources that a link shares with others; {_RIGHT}")
     ptr = pointers(number)[:-1]
     ports[:, 0], ports[:, 1] = used[kept][ptr], used[kept][ptr + number - 1]
     return ports

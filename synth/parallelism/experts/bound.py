@@ -36,7 +36,9 @@ class LayerBound:
     parts: GroupParts | None
 
 
-def prove(routing: ExpertRouting, layer: int, slots: int, rank_load: float, workers: Workers) -> LayerBound:
+def prove(
+    routing: ExpertRouting, layer: int, slots: int, rank_load: float, workers: Workers, until: float = np.inf
+) -> LayerBound:
     """Return the best bound on the time of a layer that the search finds.
 
     Args:
@@ -45,6 +47,7 @@ def prove(routing: ExpertRouting, layer: int, slots: int, rank_load: float, work
         slots: Slots of each rank.
         rank_load: Largest load of a rank in copies of the placements that the bound is for; may be infinite.
         workers: The pool of solver processes.
+        until: When the search for prices ends, a reading of `now`; prices that need no solver are found anyway.
 
     Raises:
         TimeUp: The time of the work around is over.
@@ -57,7 +60,7 @@ def prove(routing: ExpertRouting, layer: int, slots: int, rank_load: float, work
         for parts in parts_of(routing, layer, slots, of):
             candidates = [even_prices(parts, rank_load)]
             if not _are_equal(parts) and parts.copies.size <= _MOST_CELLS and (of == NODES or not has_nodes):
-                candidates += _solved_prices(parts, rank_load, workers)
+                candidates += _solved_prices(parts, rank_load, workers, until)
             for prices in candidates:
                 time_us = prices.limit(parts)
                 if time_us >= best.time_us:
@@ -124,10 +127,13 @@ def _unit(parts: GroupParts) -> float:
     return float((parts.out_us * parts.leaving.sum(axis=1)).max())
 
 
-def _solved_prices(parts: GroupParts, rank_load: float, workers: Workers) -> list[Prices]:
+def _solved_prices(parts: GroupParts, rank_load: float, workers: Workers, until: float) -> list[Prices]:
     """Return the best prices, which are dual prices of the linear program; none where the solver has no answer."""
+    seconds = min(_PROGRAM_S, until - now())
+    if seconds <= 0:
+        return []
     program, times, needs = _program(parts, rank_load)
-    reply = workers.answer(now() + _PROGRAM_S, "linear", program, _PROGRAM_S)
+    reply = workers.answer(now() + seconds, "linear", program, seconds)
     if reply is None or reply.solution is None:
         return []
     nparts, nexperts = parts.copies.shape

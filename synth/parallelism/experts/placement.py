@@ -16,15 +16,17 @@ import numpy as np
 
 from synth.baselines.eplb import place_as_eplb, place_globally
 from synth.model.collective import Floats, Ints
+from synth.model.deadline import TimeUp, limited, now
 from synth.parallelism.experts.bound import LayerBound, prove
 from synth.parallelism.experts.check import check_placement
-from synth.parallelism.experts.search import place_layer
+from synth.parallelism.experts.search import placements
 from synth.parallelism.experts.traffic import ExpertRouting, LayerTraffic, traffic_of_layer
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 
 _MOST_REPLICAS = 1 << 16  # Slots of all ranks; a layer of so many takes some seconds.
 _MOST_CELLS = 1 << 25  # Ranks² × slots, which are in memory at a time.
+_SEARCH_PART = 0.7  # Part of a layer's time for the search; the rest is for the bound.
 IMBALANCE = 1.1  # Allowed by default: most load of a rank / mean load.
 
 
@@ -61,13 +63,17 @@ class PlacedExperts:
     Attributes:
         layers: The layers.
         eplb: What the placement of EPLB sends in each layer, by the same model.
-        unsearched: Number of the last layers, for which Ctrl-C left no search: they have EPLB's placement, with
+        unsearched: Number of layers for which Ctrl-C or the budget left no search: they have EPLB's placement, with
             another expert where that has one twice on a rank, and no bound.
+        cut_short: Number of further layers whose search the budget ended; their bound holds, but may be weaker.
+        interrupted: Whether Ctrl-C ended the search.
     """
 
     layers: tuple[PlacedLayer, ...]
     eplb: tuple[LayerTraffic, ...]
     unsearched: int = 0
+    cut_short: int = 0
+    interrupted: bool = False
 
     @property
     def experts(self) -> Ints:
@@ -101,10 +107,12 @@ def place_experts(
     imbalance: float = IMBALANCE,
     expert_groups: int = 1,
     progress: Callable[[int], None] = lambda _: None,
+    budget_s: float = np.inf,
 ) -> PlacedExperts:
     """Place the experts of each layer by itself for the least time of dispatch and combine.
 
-    After Ctrl-C the layers that are left get a placement without a search (see `PlacedExperts.unsearched`).
+    After Ctrl-C, and where the budget leaves no time, layers get a placement without a search (see
+    `PlacedExperts.unsearched`).
 
     Args:
         routing: What is to be routed.
@@ -112,6 +120,8 @@ def place_experts(
         imbalance: Most load of a rank / mean load that a placement should have, at least 1.
         expert_groups: Groups of experts that a token's choice is limited to, which only EPLB's placement counts.
         progress: Is called with the number of each layer before it is placed.
+        budget_s: Seconds for all layers, of which each gets an equal part of what is left, or what a first placement
+            takes.
 
     Raises:
         InputError: The slots hold not all experts, are more than the experts or too many, the imbalance is less than
@@ -130,19 +140,54 @@ def place_experts(
     eplb = eplb_placement(routing, slots, expert_groups)
     eplb_traffic = tuple(traffic_of_layer(routing, layer, experts) for layer, experts in enumerate(eplb))
     placed: list[PlacedLayer] = []
+    searched, cut_short, interrupted = 0, 0, False
+    end = now() + budget_s
     with Workers() as workers:
         try:
             for layer in range(layers):
                 progress(layer)
-                experts = place_layer(routing, layer, slots, imbalance)
+                share_s = (end - now()) / (layers - layer)
+                experts, is_cut = _best_placement(routing, layer, slots, imbalance, now() + _SEARCH_PART * share_s, end)
+                if experts is None:
+                    placed.append(_unsearched_layer(routing, layer, eplb[layer]))
+                    continue
                 load = traffic_of_layer(routing, layer, experts).load
                 rank_load = max(float(load.max()), imbalance * float(load.mean()))
-                placed.append(PlacedLayer(routing, layer, experts, prove(routing, layer, slots, rank_load, workers)))
+                bound = prove(routing, layer, slots, rank_load, workers, now() + (1 - _SEARCH_PART) * share_s)
+                placed.append(PlacedLayer(routing, layer, experts, bound))
+                searched += 1
+                cut_short += is_cut
         except KeyboardInterrupt:
-            searched = len(placed)
-            placed += [_unsearched_layer(routing, layer, eplb[layer]) for layer in range(searched, layers)]
-            return PlacedExperts(tuple(placed), eplb_traffic, layers - searched)
-    return PlacedExperts(tuple(placed), eplb_traffic)
+            interrupted = True
+            placed += [_unsearched_layer(routing, layer, eplb[layer]) for layer in range(len(placed), layers)]
+    return PlacedExperts(tuple(placed), eplb_traffic, layers - searched, cut_short, interrupted)
+
+
+def _best_placement(
+    routing: ExpertRouting, layer: int, slots: int, imbalance: float, until: float, end: float
+) -> tuple[Ints | None, bool]:
+    """Return the best placement of a layer that the search finds in time, None for none, and whether time ended it.
+
+    Args:
+        routing: What is to be routed.
+        layer: The layer.
+        slots: Slots of each rank.
+        imbalance: Most load of a rank / mean load that a placement should have.
+        until: When the search ends if it has a placement, a reading of `now`.
+        end: When it ends without one.
+    """
+    best: list[Ints] = []
+
+    def search() -> None:
+        """Keep each better placement."""
+        for experts in placements(routing, layer, slots, imbalance):
+            best[:] = [experts]
+
+    try:
+        limited(lambda: until if best else end, search)
+    except TimeUp:
+        return best[0] if best else None, True
+    return best[0], False
 
 
 def _unsearched_layer(routing: ExpertRouting, layer: int, experts: Ints) -> PlacedLayer:

@@ -43,8 +43,8 @@ _MOST_GATHERED = 150  # Pairs of experts that are exchanged, or tried, for the s
 _SLACK = 1e-9  # Relative; figures that differ by less are equal.
 
 
-def place_layer(routing: ExpertRouting, layer: int, slots: int, imbalance: float) -> Ints:
-    """Return the best placement of a layer that the search finds: the expert in each slot, int64, shape (ranks, slots).
+def placements(routing: ExpertRouting, layer: int, slots: int, imbalance: float) -> Iterator[Ints]:
+    """Yield ever better placements of a layer: the expert in each slot, int64, shape (ranks, slots); one or more.
 
     Args:
         routing: What is to be routed.
@@ -65,8 +65,7 @@ def place_layer(routing: ExpertRouting, layer: int, slots: int, imbalance: float
         for candidate in _candidates(routing, layer, slots, limit, starts):
             if best is None or _is_better(candidate, best, imbalance):
                 best = candidate
-    assert best is not None
-    return best[2]
+                yield candidate[2]
 
 
 def _limits(routing: ExpertRouting, imbalance: float) -> Sequence[float]:
@@ -231,6 +230,7 @@ class _Layout:
         adds, figures = adds / scale[:, :, None], figures / scale
         is_done = np.zeros(len(local), dtype=bool)
         for _ in range(_MOST_EXCHANGES):
+            check_deadline()
             heights = _eighth(figures).sum(axis=0)
             node = int(np.argmax(np.where(is_done, -1.0, heights)))
             own_experts, other_experts = np.flatnonzero(home == node), np.flatnonzero((home >= 0) & (home != node))
@@ -290,6 +290,7 @@ class _Layout:
         a, b = np.array([(a, b) for a in range(nnodes + 1) for b in range(a)]).T
         keep = min(_MOST_PARTNERS, nexperts)
         for _ in range(_MOST_MOVED):
+            check_deadline()
             # By the slopes of the heights, the experts whose move gains most; of their pairs the exact heights.
             score = changes @ sums**7
             score[is_wrong] = np.inf
@@ -363,6 +364,7 @@ class _Layout:
         needs = _Needs(tokens, home, len(self.copies))
         is_tried = np.zeros((len(experts), len(experts)), dtype=bool)
         for _ in range(_MOST_GATHERED):
+            check_deadline()
             place, weight = home[experts], self.total[experts]
             gain = needs.gain[experts][:, place]
             # What a node gains in load, by the expert that leaves it and the one that comes.

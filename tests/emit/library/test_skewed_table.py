@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 
 from emit.library.selection.skewed_table import HEADER, table_bytes
-from synth.engines.skewed.planner import Plan
+from synth.engines.skewed.plan import Plan
 from tests.synth.engines.skewed.questions import Question, planner_of, questions, skewed
 
 MAIN = r"""

@@ -1,8 +1,8 @@
 /* Plans for all-to-alls whose sizes change at every step (mixtures of experts): a planner for C99 and C++11.
  *
  * It takes the steps of `synth.engines.skewed`, which explains them, and makes the same plans. The table of a process
- * group (`skewed.table`) is made beforehand by `emit.library.selection.skewed_table`. The file is made to be mapped and
- * asked in place; nothing is allocated. All numbers are little-endian, all columns begin at multiples of 8 bytes.
+ * group (`skewed.table`) is written beforehand by `synth topo planner`. The file is made to be mapped and asked in
+ * place; nothing is allocated. All numbers are little-endian, all columns begin at multiples of 8 bytes.
  *
  *   struct synth_skewed t;
  *   if (synth_skewed_open(&t, file, bytes)) ...                 once a process group; else the reason in words

@@ -20,6 +20,7 @@ from emit.library.selection.ncclx import Rule, csv_text, json_text, parse_rules,
 from emit.library.selection.table import HEADER, table_bytes
 from emit.targets import TARGETS
 from synth.app.cli.options import json_option, print_json
+from synth.app.cli.programs import write_into
 from synth.app.cli.progress import Count, counting
 from synth.app.clusters.placing import unfiled_schedules
 from synth.app.present.layout import say_fitted
@@ -27,7 +28,6 @@ from synth.baselines.nccl.figures import VERSION
 from synth.model.numbers import as_folder
 from synth.model.problem import parse_ranks
 from synth.model.text import format_count, format_listed
-from synth.storage.columns import replaced
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.files import check_below, origin_of
@@ -175,7 +175,7 @@ def _export_table(folder: str, out: Path, topology: str | None) -> None:
     """
     data = table_bytes(*load_as_one(folder), topology)
     for name, content in (("library.table", data), (HEADER.name, HEADER.read_bytes())):
-        _write(out / name, content)
+        write_into(out / name, content)
     say_fitted(f"{origin_of(out / 'library.table')}: {len(data)} bytes; {HEADER.name} in the same folder reads it in C")
 
 
@@ -226,7 +226,7 @@ def _write_ncclx(out: Path, rules: Sequence[Rule], source: str) -> None:
         if parse_rules(text, name, name.endswith(".json")) != list(rules):
             raise InputError(f"{name}: would not say the same when it is read")
     for name, text in texts.items():
-        _write(out / name, text.encode())
+        write_into(out / name, text.encode())
     path = out / "ncclx_tuner.csv"
     click.echo(f"{origin_of(path)}: {format_count(len(rules), 'line')}; ncclx_tuner.json says the same")
     click.echo(f"export NCCLX_TUNER_CONFIG_FILE={path.absolute()}")
@@ -241,21 +241,7 @@ def _write_nccl(out: Path, lines: Sequence[Line], source: str) -> None:
         source: What the lines follow, for a comment.
     """
     path = out / "nccl_tuner.conf"
-    _write(path, text_of(lines, source).encode())
+    write_into(path, text_of(lines, source).encode())
     click.echo(f"{origin_of(path)}: {format_count(len(lines), 'line')}; NCCL_TUNER_PLUGIN names the plug-in, which")
     click.echo("is built from ext-tuner/example of NCCL's sources, and")
     click.echo(f"export NCCL_TUNER_CONFIG_FILE={path.absolute()}")
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file as a whole, in a folder that is created if necessary; an existing file is replaced.
-
-    Raises:
-        InputError: The folder or the file cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"-o {path.parent}: cannot be written ({error.strerror or error})") from None
-    with replaced(path) as file:
-        file.write(data)

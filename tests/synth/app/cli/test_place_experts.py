@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from synth.model.collective import Ints
+from synth.model.deadline import check_deadline
 from synth.parallelism.experts.check import check_placement
-from synth.parallelism.experts.search import place_layer
+from synth.parallelism.experts.search import placements
 from synth.parallelism.experts.traffic import ExpertRouting
 from tests.synth.app.cli.calling import Call
 
@@ -95,15 +97,15 @@ def test_after_an_interruption_the_file_is_written(
     (working_folder / "counts.json").write_text(json.dumps(counts.tolist()))
     whole = json.loads(synth(*ASKED, "--slots", "2", "--json").out)
 
-    def interrupted(routing: ExpertRouting, layer: int, slots: int, imbalance: float) -> Ints:
+    def interrupted(routing: ExpertRouting, layer: int, slots: int, imbalance: float) -> Iterator[Ints]:
         if layer == 1:
             raise KeyboardInterrupt
-        return place_layer(routing, layer, slots, imbalance)
+        return placements(routing, layer, slots, imbalance)
 
-    monkeypatch.setattr("synth.parallelism.experts.placement.place_layer", interrupted)
+    monkeypatch.setattr("synth.parallelism.experts.placement.placements", interrupted)
     answer = synth(*ASKED, "--slots", "2", "-o", "experts.json")
     assert answer.code == 130
-    assert "interrupted: the last 2 of 3 layers have EPLB's placement" in answer.flat
+    assert "no time was left for 2 of 3 layers, which have EPLB's placement" in answer.flat
     loaded = json.loads((working_folder / "experts.json").read_text())["physical_to_logical_map"]
     for row in loaded:
         check_placement(np.array(row).reshape(16, 2), 16, 2, 16)
@@ -114,6 +116,31 @@ def test_after_an_interruption_the_file_is_written(
         assert layer["time_us"] <= eplb["time_us"] * (1 + 1e-9)
         assert (layer["bound_us"], layer["gap"]) == (0, None)
     assert document["total"]["bound_us"] <= document["total"]["time_us"]
+
+
+def test_a_budget_ends_the_search_and_the_answer_says_so(
+    synth: Call, counts: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that cut layers keep their best placement with a bound, that others have none, and the exit code is 0."""
+
+    def endless(routing: ExpertRouting, layer: int, slots: int, imbalance: float) -> Iterator[Ints]:
+        for experts in placements(routing, 0, slots, imbalance):
+            while layer == 1:
+                check_deadline()
+            yield experts
+        while True:
+            check_deadline()
+
+    assert json.loads(synth(*ASKED, "--budget", "1h", "--json").out) == json.loads(synth(*ASKED, "--json").out)
+    assert counts.shape[0] == 2
+    monkeypatch.setattr("synth.parallelism.experts.placement.placements", endless)
+    answer = synth(*ASKED, "--budget", "1s")
+    assert (answer.code, answer.err) == (0, "")
+    assert "the budget ended the search of 1 of 2 layers" in answer.flat
+    assert "no time was left for 1 of 2 layers" in answer.flat
+    document = json.loads(synth(*ASKED, "--budget", "1s", "--json").out)
+    assert (document["cut_short"], document["unsearched"]) == (1, 1)
+    assert document["layers"][0]["bound_us"] > 0
 
 
 def test_the_table_states_which_layers_it_shows_and_has_unique_titles(synth: Call, working_folder: Path) -> None:
@@ -135,6 +162,7 @@ def test_the_table_states_which_layers_it_shows_and_has_unique_titles(synth: Cal
     [
         (("--slots", "2"), "--slots: 2 for 48 experts on 16 ranks; it must be 3 to 48"),
         (("--slots", "49"), "--slots: 49 .*it must be 3 to 48"),
+        (("--budget", "0"), "--budget 0: must be more than 0"),
         (("--imbalance", "0.5"), "--imbalance: 0.5 is out of range"),
         (("--expert-groups", "5"), "--expert-groups: 5 do not divide 48 experts"),
         (("--tokens", "48"), "it must be whole numbers of shape .layers, tokens, experts of a token."),

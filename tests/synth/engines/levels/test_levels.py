@@ -13,6 +13,7 @@ from synth.engines.levels.plan import Levels, LevelsShape, matched
 from synth.engines.levels.search import NAME, accepts
 from synth.engines.levels.tuning import TUNING
 from synth.engines.request import Candidate, Options, Progress, Request
+from synth.model.collective import uneven
 from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
 from synth.symmetry.quotient import expand
@@ -77,6 +78,25 @@ def test_with_two_nodes_too_all_ranks_help_a_root(workers: Workers, collective: 
     """Check that the NICs are what limits: a root that fed its node by itself would take 1.17 times as long."""
     _, gap = _best(make_problem(load("dgx-a100:2"), collective), 1 << 30, workers, 10)
     assert gap < 1.05
+
+
+# Bytes of the blocks of a group of nodes with four ranks each.
+LISTS = {
+    "even": [1 << 20] * 12,
+    "of one node": [7 << 20, 1 << 20, 0, 3 << 20, *[0] * 8],
+    "of one rank a node": [5 << 20, 0, 0, 0] * 3,
+    "of all": [1 << 20, 3, 9 << 20, 2 << 20, 5 << 20, 0, 1 << 10, 4 << 20, 6 << 20, 6 << 20, 0, 1],
+}
+
+
+@pytest.mark.parametrize("collective", ["allgatherv", "reducescatterv"])
+@pytest.mark.parametrize("kind", LISTS)
+def test_blocks_of_any_sizes_load_all_nics_equally(workers: Workers, collective: str, kind: str) -> None:
+    """Check lists that one place of a node, or one node, would carry nearly alone: up to four times the bound."""
+    group = [rank for node in range(3) for rank in range(8 * node, 8 * node + 8, 2)]
+    problem = make_problem(load("dgx-a100:3"), uneven(collective, LISTS[kind]), group=group)
+    _, gap = _best(problem, 1 << 30, workers, 7)
+    assert gap < 1.2
 
 
 @pytest.mark.parametrize("collective", ["allgather", "allreduce"])

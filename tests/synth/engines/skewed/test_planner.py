@@ -8,13 +8,25 @@ from hypothesis import given, settings
 from numpy.typing import NDArray
 
 from synth.engines.route import quick_schedule
-from synth.engines.skewed.planner import Plan, Planner, prepare
+from synth.engines.skewed.plan import Plan
+from synth.engines.skewed.planner import Planner
+from synth.engines.skewed.prepare import prepare
+from synth.engines.skewed.routed import RoutedPlanner, routed_shape
 from synth.engines.skewed.schedule import algorithm_of, message_bytes
-from synth.engines.skewed.shape import shape_of
+from synth.engines.skewed.shape import NotInNodes, shape_of
 from synth.model.collective import uneven
 from synth.model.problem import make_problem
 from synth.timing.simulate import predict_us
-from tests.synth.engines.skewed.questions import Question, planner_of, questions, skewed, topology_of
+from tests.synth.engines.skewed.questions import (
+    GROUPS,
+    ROUTED,
+    Question,
+    any_planner_of,
+    planner_of,
+    questions,
+    skewed,
+    topology_of,
+)
 from topologies.errors import InputError, ScheduleRefused
 from topologies.load import load
 
@@ -26,12 +38,12 @@ def assert_right(spec: str, group: tuple[int, ...] | None, sizes: NDArray[np.int
 
 
 @settings(max_examples=60, deadline=None)
-@given(questions())
+@given(questions((*GROUPS, *ROUTED)))
 def test_a_plan_replays_in_its_time_between_the_bound_and_straight_paths(
     question: Question,
 ) -> None:
     spec, group, sizes = question
-    planner = planner_of(spec, group)
+    planner = any_planner_of(spec, group)
     plan, straight = planner.plan(sizes), planner.plan_straight(sizes)
     assert plan.bound_us == planner.bound(sizes)
     assert all(np.array_equal(a, b) for a, b in zip(plan, planner.plan(sizes), strict=True))
@@ -44,8 +56,8 @@ def test_a_plan_replays_in_its_time_between_the_bound_and_straight_paths(
     assert plan.time_us <= straight.time_us * (1 + 1e-9)
 
 
-@settings(max_examples=15, deadline=None)
-@given(questions())
+@settings(max_examples=25, deadline=None)
+@given(questions((*GROUPS, *ROUTED)))
 def test_no_other_schedule_beats_the_bound(
     question: Question,
 ) -> None:
@@ -55,7 +67,7 @@ def test_no_other_schedule_beats_the_bound(
         size = message_bytes(sizes)
         for depth in (0.0, 1.0):
             time_us = predict_us(problem, quick_schedule(problem, size, depth), size)
-            assert planner_of(spec, group).bound(sizes) <= time_us * (1 + 1e-9)
+            assert any_planner_of(spec, group).bound(sizes) <= time_us * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("kind", ["even", "popular", "hot", "empty rows", "one block"])
@@ -79,15 +91,48 @@ def test_a_plan_that_is_changed_is_refused() -> None:
 
 def test_a_group_that_does_not_fit_is_refused_in_one_line() -> None:
     for spec, group, words in (
+        ("torus:4x4", (0, 5), "rank 0 does not reach rank 5 inside the group"),
+        ("dgx-h100:2", (0, 1, 10, 11), "rank 0 does not reach rank 10 inside the group"),
+        ("torus:16x16", None, "it must be 2 to 128"),
+        ("dgx-h100", (3,), "at least 2"),
+    ):
+        with pytest.raises(InputError, match=words):
+            prepare(load(spec), group)
+
+
+def test_a_planner_of_nodes_says_which_groups_it_takes() -> None:
+    for spec, group, words in (
         ("ring:4", None, "ranks 0 and 2 of a node have no link"),
         ("dgx1", None, "ranks 0 and 5 of a node have no link"),
         ("dgx-h100:2", (0, 1, 10, 11), "no NIC joins the nodes of ranks 0 and 10"),
         ("mi250:2", None, "by their NICs only"),
         ("l40s-2root:2", None, "two sends at once"),
-        ("dgx-h100", (3,), "at least 2"),
     ):
-        with pytest.raises(InputError, match=words):
-            prepare(load(spec), group)
+        with pytest.raises(NotInNodes, match=words):
+            shape_of(load(spec), group)
+
+
+@pytest.mark.parametrize(("spec", "most"), [("dgx1", 1.3), ("torus:4x4", 1.35)])
+def test_chunks_share_the_links_of_other_networks(spec: str, most: float) -> None:
+    topology = load(spec)
+    planner, k = RoutedPlanner(routed_shape(topology)), topology.nranks
+    for kind in ("even", "popular", "hot", "empty rows"):
+        sizes = skewed(kind, k, 1 << 21)
+        plan = planner.plan(sizes)
+        assert_right(spec, None, sizes, plan)
+        assert plan.time_us <= most * plan.bound_us
+        assert planner.plan_straight(sizes).time_us >= plan.time_us
+
+
+def test_prices_that_are_wrong_would_be_no_bound() -> None:
+    """Check that the bound of all blocks together is at most the optimum, where this is known, and reaches it."""
+    planner = RoutedPlanner(routed_shape(load("ring:4,bw=1,alpha=0")), interpreted=True)
+    sizes = np.zeros((4, 4), dtype=np.int64)
+    sizes[[0, 2], [2, 0]] = 4_000_000  # Each of the eight links carries half a block.
+    plan = planner.plan(sizes)
+    assert plan.bound_us == pytest.approx(2000.0, rel=1e-3)
+    assert plan.bound_us <= 2000.0 * (1 + 1e-9)
+    assert plan.time_us <= 1.05 * plan.bound_us
 
 
 def test_sizes_that_are_no_sizes_are_refused_in_one_line() -> None:
@@ -111,6 +156,18 @@ def test_a_plan_with_many_chunks_gets_more_room() -> None:
     plan = planner.plan(sizes)
     planner._make_room(20)
     assert all(np.array_equal(a, b) for a, b in zip(plan, planner.plan(sizes), strict=True))
+
+
+def test_compiled_loops_route_as_the_interpreter() -> None:
+    shape = routed_shape(load("dgx1"))
+    planners = RoutedPlanner(shape), RoutedPlanner(shape, interpreted=True)
+    for kind in ("even", "popular", "empty rows"):
+        sizes = skewed(kind, 8, 1 << 20)
+        plan, interpreted = (planner.plan(sizes) for planner in planners)
+        assert all(np.array_equal(a, b) for a, b in zip(plan, interpreted, strict=True))
+        assert planners[0].bound(sizes) == plan.bound_us
+    planners[0]._make_room(20)
+    assert planners[0].plan(sizes).time_us == plan.time_us
 
 
 def test_compiled_loops_make_the_plans_of_the_interpreter() -> None:

@@ -20,13 +20,14 @@ from tests.synth.engines.skewed.questions import skewed
 from topologies.load import load
 
 
-def test_it_is_for_sizes_of_a_group_in_linked_nodes() -> None:
+def test_it_is_for_sizes_of_one_group() -> None:
     sizes = uneven("alltoallv", np.ones((4, 4)))
     assert "for alltoallv" in accepts(make_problem(load("full:4"), "alltoall"), Options())
-    assert "have no link" in accepts(make_problem(load("ring:4"), sizes), Options())
+    assert "2 to 128" in accepts(make_problem(load("torus:16x16"), uneven("alltoallv", np.ones((256, 256)))), Options())
     assert "--steps" in accepts(make_problem(load("full:4"), sizes), Options(steps=2))
     assert "without relays" in accepts(make_problem(load("full:5"), sizes, range(4), relays=(4,)), Options())
     assert not accepts(make_problem(load("full:4"), sizes), Options())
+    assert not accepts(make_problem(load("ring:4"), sizes), Options())
 
 
 def test_it_answers_near_the_bound() -> None:
@@ -38,11 +39,13 @@ def test_it_answers_near_the_bound() -> None:
     assert offer.time_us(1 << 28) <= 1.03 * answer.bound.at(1 << 28)[0]
 
 
-@pytest.mark.parametrize("target", ["mscclpp", "msccl"])
-def test_programs_of_its_plans_are_right(tmp_path: Path, target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "group"), [("mscclpp", (0, 1, 8, 9)), ("msccl", (0, 1, 8, 9)), ("msccl", (0, 1, 2, 5))]
+)
+def test_programs_of_its_plans_are_right(tmp_path: Path, target: str, group: tuple[int, ...]) -> None:
     sizes = uneven("alltoallv", [[0, 2, 1, 5], [1, 0, 0, 3], [4, 4, 0, 1], [0, 1, 2, 0]])
     question = {"engine": NAME, "size": 1 << 22, "costs": "none", "budget": 2}
-    answer = synthesize(sizes, "dgx-h100:2", (0, 1, 8, 9), target=target, **question)
+    answer = synthesize(sizes, "dgx-h100:2" if 8 in group else "dgx1", group, target=target, **question)
     [files] = save(answer.result, tmp_path, TargetSettings(target)).files
     assert verify_file(files["file"], goal_beside(files["file"])).status == "right"
     assert any(offer.algorithm.engine == NAME for offer in (*answer.result.ranges, *answer.result.unused))
