@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from topologies.arrays import Ints, components, hashed, pointers, row_of_entry, segment_sums
-from topologies.topology import Topology
+from topologies.arrays import Bools, Ints, components, hashed, pointers, row_of_entry, segment_sums
+from topologies.topology import Limit, Topology
 
 _MOST_ROUNDS = 32  # Rounds of refinement; a fabric needs about as many as it has levels of switches.
 
 
-def merge_switches(topology: Topology) -> Topology:
+def merge_switches(topology: Topology, is_mergeable: Bools | None = None) -> Topology:
     """Return the topology with each class of switches that stand for each other as one switch.
 
     Two switches stand for each other where they have the same links to and from the same ranks and to and from classes
@@ -28,18 +28,21 @@ def merge_switches(topology: Topology) -> Topology:
     members carry, the merged switch can carry, because its links have their sums. Where a fabric is irregular, such as
     by a missing uplink, the switches differ and stay apart, and each pair of ranks keeps one of its paths.
 
-    A topology with limits or with switches that multicast or reduce is returned as it is, and so is one that would need
-    two links with different α or kinds between two classes.
+    A topology is returned as it is where a class has a switch that multicasts or reduces, where a limit is for some of
+    the links that would become one, or where two classes would need two links with different α or kinds.
 
     Args:
         topology: The topology.
+        is_mergeable: Whether each switch may be merged with others, shape (switches,); None for all.
     """
-    if topology.limits or topology.switch_ops or not topology.switches:
+    if not topology.switches:
         return topology
     n = topology.nranks
-    member_class = _switch_classes(topology)
+    member_class = _switch_classes(topology, is_mergeable)
     counts = np.bincount(member_class)
-    if len(counts) == len(member_class):
+    able = {ops.switch for ops in topology.switch_ops}
+    merged_switches = [name for name, count in zip(topology.switches, counts[member_class], strict=True) if count > 1]
+    if not merged_switches or not able.isdisjoint(merged_switches):
         return topology
     vertex = np.concatenate([np.arange(n), n + member_class])
     src, dst = vertex[topology.link_src], vertex[topology.link_dst]
@@ -50,6 +53,9 @@ def merge_switches(topology: Topology) -> Topology:
     for column in (topology.alpha_us, topology.link_kind):
         if (column[at] != column[link][merged]).any():
             return topology
+    limits = _limits_of_merged(topology, at, merged, len(link))
+    if limits is None:
+        return topology
     firsts = np.unique(member_class, return_index=True)[1].tolist()
     return replace(
         topology,
@@ -62,7 +68,27 @@ def merge_switches(topology: Topology) -> Topology:
         alpha_us=topology.alpha_us[link],
         bandwidth_gbs=np.bincount(merged, weights=topology.bandwidth_gbs[at]).astype(np.float64),
         link_kind=topology.link_kind[link],
+        limits=limits,
     )
+
+
+def _limits_of_merged(topology: Topology, at: Ints, merged: Ints, nmerged: int) -> tuple[Limit, ...] | None:
+    """Return the limits over merged links, or None where a limit is for a part of a merged link or for a lost link.
+
+    Args:
+        topology: The topology before.
+        at: Its links that are kept, shape (kept,).
+        merged: Merged link of each of these, shape (kept,).
+        nmerged: Number of merged links.
+    """
+    nmembers, limits = np.bincount(merged, minlength=nmerged), []
+    for limit in topology.limits:
+        is_limited = np.isin(at, limit.links)
+        count = np.bincount(merged[is_limited], minlength=nmerged)
+        if is_limited.sum() < len(limit.links) or ((count > 0) & (count < nmembers)).any():
+            return None
+        limits.append(replace(limit, links=np.flatnonzero(count)))
+    return tuple(limits)
 
 
 def has_choice_of_paths(topology: Topology) -> bool:
@@ -76,8 +102,10 @@ def has_choice_of_paths(topology: Topology) -> bool:
     return len(pairs) > count - parts
 
 
-def _switch_classes(topology: Topology) -> Ints:
+def _switch_classes(topology: Topology, is_mergeable: Bools | None) -> Ints:
     """Return the class of each switch, numbered by the classes' first members: int64 (switches,).
+
+    A switch that may not be merged, where `is_mergeable` says so, is a class of its own.
 
     The classes are the coarsest in which members have equal links to and from every rank and every class (colour
     refinement in which each rank has a colour of its own). Where a few rounds do not yield these, each switch is a
@@ -94,7 +122,7 @@ def _switch_classes(topology: Topology) -> Ints:
     order = np.argsort(switch, kind="stable")
     switch, other, label = switch[order], other[order], label[order]
     ptr = pointers(np.bincount(switch, minlength=count))
-    classes, before = np.zeros(count, dtype=np.int64), 0
+    classes, before = np.zeros(count, dtype=np.int64) if is_mergeable is None else np.where(is_mergeable, count, own), 0
     for _ in range(_MOST_ROUNDS):
         entry = label * (n + count) + np.concatenate([np.arange(n), n + classes])[other]
         sums = segment_sums(hashed(entry.astype(np.uint64)), ptr)

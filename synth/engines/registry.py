@@ -75,6 +75,12 @@ def _levels() -> Engine:
     return search
 
 
+def _rails() -> Engine:
+    from synth.engines.rails import search
+
+    return search
+
+
 def _trees() -> Engine:
     from synth.engines.trees import search
 
@@ -177,6 +183,7 @@ ENGINES: dict[str, EngineRow] = {
         EngineRow("messages", "few messages between nodes, where each costs a gap", _messages, cuts_unequally=True),
         EngineRow("skewed", "all-to-all of given sizes, balanced over NICs or links", _skewed),
         EngineRow("levels", "schedules across nodes and inside them, composed", _levels, cuts_unequally=True),
+        EngineRow("rails", "schedules for nodes that are not alike, over their rails", _rails),
         EngineRow("trees", "spanning trees at the throughput optimum, pipelined", _trees),
         EngineRow(
             "steiner",

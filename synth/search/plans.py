@@ -291,6 +291,8 @@ SINGLE = SearchPlan(
     stages=(
         # Before the engines whose answers would each be lowered only to lose against this one.
         Stage("switch"),
+        # Where nodes are not alike, the next two waste the ports of the others.
+        Stage("rails", share=0.4, gap=1.005),
         # Of several nodes, these two find good answers before others have loaded their compiled loops.
         Stage("levels", share=0.2, gap=1.005),
         Stage("messages", share=0.25, gap=1.005),

@@ -10,6 +10,7 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
+from topologies.arrays import Ints
 from topologies.load import load
 from topologies.merging import has_choice_of_paths, merge_switches
 from topologies.topology import Limit, SwitchOps, Topology
@@ -88,13 +89,36 @@ def test_switches_that_differ_stay_apart() -> None:
 
 def test_what_cannot_be_merged_is_returned_as_it_is() -> None:
     stated = clos(2, 2, 2, [5, 5])
-    limited = replace(stated, limits=(Limit("trunk", np.array([0]), 1.0),))
-    multicast = replace(stated, switch_ops=(SwitchOps("s0"),))
+    limited = replace(stated, limits=(Limit("trunk", links_between(stated, 4, 6), 1.0),))
+    multicast = replace(stated, switch_ops=(SwitchOps("s2"),))
     # A cycle of four leaves and spines whose α alternate: two classes with two kinds of links between them.
     alternating = replace(stated, alpha_us=np.where((stated.link_src + stated.link_dst) % 2, 0.1, 0.2))
     for topology in (limited, multicast, load("ring:4"), load("dgx1"), load("star:3")):
         assert merge_switches(topology) is topology
     assert len(merge_switches(alternating).switches) == 4
+
+
+def links_between(topology: Topology, source: int, target: int) -> Ints:
+    """Return the links from a vertex to another."""
+    return np.flatnonzero((topology.link_src == source) & (topology.link_dst == target))
+
+
+def test_limits_and_operations_beside_merged_switches_stay() -> None:
+    stated = clos(2, 2, 2, [5, 5])
+    nic, uplinks = links_between(stated, 0, 4), np.append(links_between(stated, 4, 6), links_between(stated, 4, 7))
+    limits = (Limit("nic", nic, 3.0), Limit("uplinks", np.sort(uplinks), 7.0))
+    merged = merge_switches(replace(stated, limits=limits, switch_ops=(SwitchOps("s0"),)))
+    assert merged.switches == ("s0", "s1", "s2.x2")
+    assert [(limit.name, limit.bandwidth_gbs) for limit in merged.limits] == [("nic", 3.0), ("uplinks", 7.0)]
+    assert merged.limits[0].links.tolist() == links_between(merged, 0, 4).tolist()
+    assert merged.limits[1].links.tolist() == links_between(merged, 4, 6).tolist()
+
+
+def test_only_the_switches_that_may_are_merged() -> None:
+    stated = clos(2, 2, 4, [5, 5, 5, 5])
+    merged = merge_switches(stated, np.array([True, True, True, False, True, True]))
+    assert merged.switches == ("s0", "s1", "s2.x3", "s3")
+    assert merge_switches(stated, np.zeros(6, dtype=bool)) is stated
 
 
 def test_a_long_chain_of_switches_ends_soon() -> None:

@@ -19,6 +19,7 @@ from topologies.clusters import Machine, NicPort, Nics
 from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.importers.rates import NIC_ALPHA_US
+from topologies.merging import merge_switches
 from topologies.text.counts import format_count
 from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, Topology, is_switch_name
 
@@ -286,7 +287,12 @@ class Fabric:
                 replace(ops, switch=f"{ops.switch}.{i}") for i, node in enumerate(topologies) for ops in node.switch_ops
             ),
         )
-        return Machine(topology, None, tuple(dict.fromkeys((*self.remarks, "every α is assumed"))))
+        merged = merge_switches(topology, np.arange(len(topology.switches)) >= len(inner))
+        remarks = [*self.remarks, "every α is assumed"]
+        if len(merged.switches) < len(topology.switches):
+            merged = replace(merged, summary=f"{topology.summary}, drawn as {len(merged.switches) - len(inner)}")
+            remarks.append("switches on equal paths are drawn as one switch of wider links")
+        return Machine(merged, None, tuple(dict.fromkeys(remarks)))
 
     def _links_and_limits(
         self, placed_nodes: Sequence[_Placed], first_switch: int, number: Mapping[str, int]

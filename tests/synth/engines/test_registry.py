@@ -127,6 +127,7 @@ APART: dict[str, tuple[str, str | Collective]] = {
     "levels": ("fattree:2x2x2", "reduce"),
     "skewed": ("dgx-h100:2", uneven("alltoallv", np.add.outer(np.arange(16), np.arange(16) ** 2) * 1.0)),
     "messages": ("full:4,gap_us=1", "allgather"),
+    "rails": ("dgx-h100:2", "allgather"),
 }
 
 
@@ -147,6 +148,8 @@ def test_every_engine_claims_the_time_that_its_schedule_takes(
     problem, engine = make_problem(load(where), collective), ENGINES[name]
     if name == "messages":  # It needs messages with a gap.
         problem = make_problem(with_costs(load(where)), collective).under("Simple")
+    if name == "rails":  # It needs nodes that are not alike.
+        problem = make_problem(load(where), collective, group=(0, 1, 2, 8, 9))
     options = Options(size=1 << 20, engine=name, budget_s=1)
     claims: list[tuple[Candidate, float]] = []
 

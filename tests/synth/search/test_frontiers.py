@@ -180,12 +180,13 @@ def test_the_same_question_gets_the_same_bytes(workers: Workers, tmp_path: Path)
 @pytest.mark.parametrize("engine", [name for name in names() if name not in (*CLOSED_FORMS, "skewed")])
 def test_every_engine_through_every_target(workers: Workers, tmp_path: Path, engine: str) -> None:
     # For other problems the library's own answers stand in for an engine's.
-    where = {"switch": "dgx-h100", "levels": "fattree:2x2x2", "messages": "dgx-a100:2"}.get(engine, "dgx1")
-    group, costs = ([0, 1, 8, 9], "machine") if engine == "messages" else ([0, 1, 2, 3], "none")
+    where = {"switch": "dgx-h100", "levels": "fattree:2x2x2", "messages": "dgx-a100:2", "rails": "dgx-a100:2"}
+    topology, costs = where.get(engine, "dgx1"), "machine" if engine == "messages" else "none"
+    group = {"messages": [0, 1, 8, 9], "rails": [0, 1, 2, 8]}.get(engine, [0, 1, 2, 3])
     collective = {"two-hops": "broadcast", "one-shot": "allreduce"}.get(engine, "allgather")
     chunks = 8 if engine == "two-hops" else None
     question = {"engine": engine, "chunks": chunks, "size": 1 << 16, "budget": 1.0, "costs": costs}
-    answer = synthesize(collective, where, group, **question, workers=workers)
+    answer = synthesize(collective, topology, group, **question, workers=workers)
     assert answer.result.ranges
     for target in TARGETS:
         saved = save(answer.result, tmp_path, TargetSettings(target))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,9 @@ TREE = "# made up\nSwitchName=top Switches=leaf[0-1]\nSwitchName=leaf0 Nodes=n[0
 BLOCKS = "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\nBlockSizes=2\n"
 
 
-def ib(hosts: int = 4, ports: int = 2, rate: str = "4xNDR") -> str:
+def ib(hosts: int = 4, ports: int = 2, rate: str = "4xNDR", spines: int = 1) -> str:
     """Return a fabric of two leaves with hosts, two links from each leaf to a spine, and an aggregation node."""
-    switches: dict[str, list[str]] = {"S-a0": [], "S-a1": [], "S-b0": []}
+    switches: dict[str, list[str]] = {"S-a0": [], "S-a1": [], **{f"S-b{spine}": [] for spine in range(spines)}}
     adapters = []
     for host in range(hosts):
         for port in range(ports):
@@ -34,9 +35,9 @@ def ib(hosts: int = 4, ports: int = 2, rate: str = "4xNDR") -> str:
                 f'[1]({name[2:]}) \t"{leaf}"[{at}]\t\t# lid 1 lmc 0 "leaf" lid 2 {rate}\n'
             )
     for leaf in ("S-a0", "S-a1"):
-        for port in (40, 41):
-            switches[leaf].append(f'[{port}]\t"S-b0"[{port}{leaf[-1]}]\t\t# "spine" lid 3 {rate}')
-            switches["S-b0"].append(f'[{port}{leaf[-1]}]\t"{leaf}"[{port}]\t\t# "leaf" lid 4 {rate}')
+        for spine, port in product(range(spines), (40, 41)):
+            switches[leaf].append(f'[{port}]\t"S-b{spine}"[{port}{leaf[-1]}]\t\t# "spine" lid 3 {rate}')
+            switches[f"S-b{spine}"].append(f'[{port}{leaf[-1]}]\t"{leaf}"[{port}]\t\t# "leaf" lid 4 {rate}')
     switches["S-a0"].append(f'[65]\t"H-ff"[1](ff) \t\t# "Mellanox Technologies Aggregation Node" lid 9 {rate}')
     adapters.append(
         'Ca\t1 "H-ff"\t\t# "Mellanox Technologies Aggregation Node"\n'
@@ -70,6 +71,14 @@ def test_infiniband() -> None:
     assert set(topology.bandwidth_gbs.tolist()) == {50, 100}
     slow = format_of(ib(rate="4xEDR")).machine(ib(rate="4xEDR"), "ib").topology
     assert between(slow, "S-b0", "S-a1") == 25
+
+
+def test_equal_paths_of_an_infiniband_fabric_are_capacities() -> None:
+    machine = format_of(ib(spines=2)).machine(ib(spines=2), "ib")
+    assert set(machine.topology.switches) == {"S-a0", "S-a1", "S-b0.x2"}
+    assert between(machine.topology, "S-a0", "S-b0.x2") == 200
+    assert "switches on equal paths are drawn as one switch of wider links" in machine.remarks
+    assert machine.topology.summary.endswith("on 4 switches, drawn as 3")
 
 
 def test_hosts_of_a_fabric_are_nodes(tmp_path: Path) -> None:

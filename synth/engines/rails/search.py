@@ -1,0 +1,141 @@
+"""The engine `rails`: schedules for clusters whose nodes are not alike, such as those with lost GPUs or slow ports.
+
+Nodes with doors on common rails exchange their data slot by slot (`synth.engines.rails.plan`). A node with fewer or
+slower doors than others gets and sends its messages over them in proportion to their rates, and owns no sums, since all
+that an owner gets and sends crosses its doors. No symmetry is needed, so the schedules are whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from synth.baselines.fifo import waits
+from synth.engines.flow.csr_network import csr_network
+from synth.engines.flow.ordering import OrderedSends
+from synth.engines.flow.tree_sends import Sends
+from synth.engines.rails.doors import Doors, find_doors
+from synth.engines.rails.plan import exchange, spread
+from synth.engines.rails.tuning import TUNING, RailsTuning
+from synth.engines.request import Candidate, Options, Outcome, Progress, Request
+from synth.model.collective import Ints
+from synth.model.compiled import choose_runner
+from synth.model.deadline import now
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule
+from synth.phases.reversal import backwards, reverse
+from synth.phases.split import join
+from synth.timing.simulate import predict_us
+from topologies.errors import InputError
+
+NAME = "rails"
+_KINDS = ("allgather", "reducescatter", "allreduce", "alltoall")
+_ALIKE = 0.999  # Bandwidth of a node / largest bandwidth from which on it owns sums.
+
+
+def accepts(problem: Problem, options: Options) -> str:
+    """Return why the engine refuses a problem, empty for four collectives of a group on nodes that are not alike.
+
+    Steps and rounds cannot be pinned.
+    """
+    if options.steps is not None or options.rounds is not None:
+        return "rails takes no steps or rounds; leave --steps and --rounds out"
+    if problem.quotient is not None or problem.allowed_holders is not None or problem.relays:
+        return "rails takes one group without relays, and no quotient problems"
+    if problem.collective.name not in _KINDS or problem.collective.chunks != 1:
+        return f"rails is for {', '.join(_KINDS)} with one chunk a block"
+    if problem.nranks > TUNING.most_ranks:
+        return f"rails is for {TUNING.most_ranks} ranks or fewer"
+    try:
+        doors = find_doors(problem)
+    except InputError as error:
+        return str(error)
+    return "rails is for nodes that are not alike; these are" if doors.are_alike else ""
+
+
+def solve(problem: Problem, request: Request, tuning: RailsTuning = TUNING) -> Iterator[Outcome]:
+    """Yield for each size better and better schedules: more chunks, as long as that gains.
+
+    Sends stand in the order of their slots first, and then in that of a list schedule, in which sends pass others that
+    wait.
+    """
+    counts = tuning.parts if request.options.chunks is None else (request.options.chunks,)
+    for size in request.sizes:
+        enough_us, best_us, before_us = request.bound.at(size)[0] * tuning.near, np.inf, np.inf
+        for count in counts:
+            for is_listed in (False, True):
+                cut, schedule = _schedule(problem, count, size if is_listed else None)
+                time_us = predict_us(cut, schedule, size)
+                if time_us < best_us * (1 - tuning.worth / 2):
+                    best_us = time_us
+                    yield Candidate(cut, schedule, NAME, size, supersedes=True)
+                yield Progress(f"rails: {count} chunks, {time_us / request.bound.at(size)[0]:.3f} × the bound")
+                if best_us <= enough_us or now() >= request.deadline:
+                    break
+            most = min(tuning.most_sends, request.most_sends or tuning.most_sends)
+            is_idle = best_us > before_us * (1 - tuning.worth)
+            if best_us <= enough_us or now() >= request.deadline or is_idle or 2 * len(schedule) > most:
+                break
+            before_us = best_us
+
+
+def _schedule(problem: Problem, count: int, size_bytes: int | None) -> tuple[Problem, Schedule]:
+    """Return the problem in so many chunks a block or share, and its sends without times.
+
+    Args:
+        problem: The problem, with one chunk a block.
+        count: Number of chunks.
+        size_bytes: Message size in bytes for which the sends are list scheduled; None for the order of their slots.
+    """
+    if problem.collective.kind.in_shares:
+        owners = np.tile(_owners(find_doors(problem)), count)
+        whole = problem.with_chunks(len(owners))
+        cells = np.column_stack([owners, np.arange(len(owners))])
+        cells = cells[np.lexsort(cells.T[::-1])]
+        both, plain = whole.collective, np.zeros(len(owners), dtype=bool)
+        summing = replace(both, name="allreduce, reducing phase", post=cells, out_index=cells[:, 1])
+        copying = replace(both, name="allreduce, copying phase", reduces=plain, pre=cells, in_index=cells[:, 1])
+        sums = _gather(replace(whole, collective=summing), size_bytes)
+        return whole, join(sums, _spread(replace(whole, collective=copying), size_bytes))
+    whole = problem.with_chunks(count)
+    if whole.collective.reducing:
+        return whole, _gather(whole, size_bytes)
+    if problem.collective.name == "allgather":
+        return whole, _spread(whole, size_bytes)
+    sends = exchange(find_doors(whole), whole.collective.holders[1], whole.collective.goals[1])
+    return whole, sends if size_bytes is None else _listed(whole, sends, size_bytes)
+
+
+def _owners(doors: Doors) -> Ints:
+    """Return the doors at which sums come together: all those of the nodes with most bandwidth."""
+    gbs = np.minimum(doors.rate_in, doors.rate_out).sum(axis=1)
+    owners = doors.door[gbs >= _ALIKE * gbs.max()].T.ravel()
+    return np.asarray(owners[owners >= 0])
+
+
+def _spread(problem: Problem, size_bytes: int | None, reverses: bool = False) -> Schedule:
+    """Return the sends of a copying problem in which each chunk has one holder and all ranks want it.
+
+    They stand in the order of their slots, or of the starts in a list schedule for a message size in bytes; with
+    `reverses` in the order of their arrivals there, which is that of the starts of the reversed schedule backwards.
+    """
+    sends = spread(find_doors(problem), problem.collective.holders[1])
+    return sends if size_bytes is None else _listed(problem, sends, size_bytes, reverses)
+
+
+def _gather(problem: Problem, size_bytes: int | None) -> Schedule:
+    """Return the sends of a problem in which all ranks contribute to each chunk and one wants it."""
+    return backwards(problem, _spread(reverse(problem), size_bytes, reverses=True))
+
+
+def _listed(problem: Problem, sends: Schedule, size_bytes: int, reverses: bool = False) -> Schedule:
+    """Return copies in the order of a list schedule that prefers sends which come first, see `_spread`."""
+    columns = Sends(sends.chunk, sends.link, sends.step, sends.reduces, *waits(problem, sends))
+    run = choose_runner(1e-5 * len(sends))
+    ordered_sends = OrderedSends(problem, size_bytes, columns, run, csr_network(problem.network), 0.0)
+    _, rows, start_us = ordered_sends.listed(iter([-np.arange(len(sends), dtype=np.float64)]), 0.0, 1)
+    if reverses:
+        rows = rows[np.argsort(start_us + ordered_sends.lasts_us[rows], kind="stable")]
+    return sends.take(rows)

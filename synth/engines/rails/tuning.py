@@ -1,0 +1,27 @@
+"""Settings of the engine `rails`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RailsTuning:
+    """Settings of the engine.
+
+    Attributes:
+        most_ranks: Most ranks of a group, as pairs are looked up in a table of all pairs.
+        near: Ratio time / bound up to which a schedule is not improved.
+        parts: Numbers of chunks into which each block, or each share of a sum, is cut.
+        worth: Part of the time that the next number must gain; half of it is enough for an answer.
+        most_sends: Most sends of a schedule with more than the fewest chunks.
+    """
+
+    most_ranks: int = 4096
+    near: float = 1.003
+    parts: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    worth: float = 0.01
+    most_sends: int = 600_000
+
+
+TUNING = RailsTuning()
