@@ -256,18 +256,20 @@ class Core:
         self._parts.move_to_end(key)
         return cached[1]
 
-    def issue(self, call: TableCall, text: str, on: str = "") -> Issued:
+    def issue(self, call: TableCall, text: str, on: str = "", blocks: Blocks | None = None) -> Issued:
         """Return the group's next call with its number; compare it between ranks if SYNTH_CHECK demands it.
 
         Args:
             call: Facts on which the choice depends.
             text: Text of the call for errors; it is the result's `text`.
             on: Text of what serves it, to be put after `text` in the text that is compared and watched.
+            blocks: This rank's blocks, if other ranks need not know their sizes; a wait that lasts compares them.
 
         Raises:
             RuntimeError: Ranks compare their calls, and these differ, or a rank is lost.
         """
-        waiting = self.watch.issue(text + on)
+        sizes = None if blocks is None else (blocks.sent_sizes, blocks.received_sizes)
+        waiting = self.watch.issue(text + on, sizes)
         if self.compares:
             with self.watch.guard(waiting, new=True, closes=False):
                 check_same_call(self.messages, waiting.text, self.ranks)
@@ -410,7 +412,7 @@ class Core:
         # Ranks that compare their calls notice that they know other sizes.
         digest = "" if stated is None else hashlib.sha256(repr(stated).encode()).hexdigest()[:16]
         knowledge = f"known sizes {digest}" if digest else "agreed"
-        issued = self.issue(call, text, f", {knowledge if agrees else DIRECT}")
+        issued = self.issue(call, text, f", {knowledge if agrees else DIRECT}", blocks)
         return self._start(issued, record, work, buffers.outputs, "sum", terms)
 
     def _stated_sizes(self, call: TableCall, blocks: Blocks) -> Sizes | None:

@@ -65,6 +65,11 @@ def check_same_call(messages: Messages, call: str, ranks: Sequence[int]) -> None
             raise RuntimeError(different_calls(rank, call_of_rank, ranks[0], calls[0]))
 
 
+def different_blocks(giver: int, sent: int, taker: int, expected: int) -> str:
+    """Return the message about a rank that sends another one so many elements, where that rank expects others."""
+    return f"rank {giver} sends rank {taker} {sent} elements; it must be {expected}, as many as that rank expects"
+
+
 def different_calls(rank: int, call: str, other_rank: int, other_call: str) -> str:
     """Return the message about two ranks that make different calls."""
     return f"rank {rank} calls {call}, rank {other_rank} calls {other_call}; it must be the same on all ranks"
