@@ -26,6 +26,7 @@ else:
 
     register_backend(NAME, SynthComm)
 
+agree_on_failures = process_group.agree_on_failures
 custom, known_sizes, using = process_group.custom, process_group.known_sizes, process_group.using
 summary, statistics = process_group.summary, process_group.statistics
 trace, write_trace = process_group.trace, process_group.write_trace
@@ -34,6 +35,7 @@ __all__ = [
     "CompressionState",
     "FusionState",
     "Group",
+    "agree_on_failures",
     "all_reduce_compressed",
     "compress_hook",
     "custom",
