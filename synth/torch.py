@@ -11,6 +11,7 @@ try:
     from runtime.torch.c10d.compression import CompressionState, all_reduce_compressed, compress_hook
     from runtime.torch.c10d.fusion import FusionState, fuse_hook
     from runtime.torch.c10d.group import Group
+    from runtime.torch.c10d.persistent import Persistent, persistent
 except ImportError:
     check_packages("emit", "runtime")
     raise
@@ -35,12 +36,14 @@ __all__ = [
     "CompressionState",
     "FusionState",
     "Group",
+    "Persistent",
     "agree_on_failures",
     "all_reduce_compressed",
     "compress_hook",
     "custom",
     "fuse_hook",
     "known_sizes",
+    "persistent",
     "register",
     "statistics",
     "summary",

@@ -82,6 +82,12 @@ FEATURES = (
         "abstract",
         (f"{TORCH}test_added.py::test_modules_that_register_are_imported", _USED),
     ),
+    Feature(
+        "training of mixtures of experts, DLRMs and dense models",
+        "abstract",
+        ("tests/results/test_torch_workloads.py::test_a_job_trains_every_workload_with_every_method",),
+        "`torch_workloads.md` is to have times",
+    ),
     Feature("broadcast, reduce, gather, scatter", "mcr_dl/comm.py", _checks("rooted synth")),
     Feature("all_reduce, inference_all_reduce", "mcr_dl/comm.py", _checks("all-reduce synth", "inference synth")),
     Feature("all_gather, all_gather_into_tensor", "mcr_dl/comm.py", _checks("all-gather synth")),
@@ -146,7 +152,11 @@ FEATURES = (
         (*_checks("ddp fused synth", session="more"),
          f"{TORCH}test_packing.py::test_a_buffer_holds_one_type_and_no_more_than_its_limit"),
     ),
-    Feature("persistent operations", "no source", ()),
+    Feature(
+        "persistent operations",
+        "no source",
+        _checks("persistent synth") + _checks("persistent auto", session="more"),
+    ),
 )  # fmt: skip
 
 
