@@ -217,6 +217,10 @@ class Core:
         paths = self._chooser.paths(call, requested_method.get())
         return paths | {PLANNED} if self._planner_for(call) is not None else paths
 
+    def plans(self, call: TableCall, method: Method | None) -> bool:
+        """Return True if calls such as this one may be planned for their sizes; `method` overrules SYNTH_BACKEND."""
+        return self._chooser.plans(call, method)
+
     def _planner_for(self, call: TableCall) -> RankPlanner | None:
         """Return what plans calls such as this one with the method `using` names now; None if nothing does."""
         return self._planner if self._chooser.plans(call, requested_method.get()) else None

@@ -122,14 +122,17 @@ class Persistent:
     def _plan(self) -> tuple[TableCall, str, str, RankProgram | None]:
         """Return the call, its text, the text of what serves it, and this rank's part of a program, if one serves it.
 
-        All-to-alls have no part here: their blocks may differ between ranks, who may have to exchange the sizes.
+        The blocks of an all-to-all are equal here, which its text states, so that ranks need not exchange their sizes.
+        One that is planned for its sizes has no part.
         """
         dispatch, buffers = self._group._dispatch, self._buffers
         self._terms = dispatch.terms(self._options)
         call = dispatch._call(self._operation, buffers, self._options)
         text = dispatch._describe(self._operation, buffers.size_bytes, buffers.tensors[0].dtype, self._options)
+        if self._operation.uneven:
+            text = f"{text}, all of {buffers.block} elements"
         part = None
-        if not self._operation.uneven:
+        if not dispatch.core.plans(call, self._method):
             part = dispatch.core.choose(call, buffers, self._op, self._method)[1]
         return call, text, "" if part is None else f", on {part.program.name}", part
 
