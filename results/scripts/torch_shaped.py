@@ -129,6 +129,7 @@ def tune(
     ops: Sequence[str] = OPS,
     turns: int = LEAST_PAIRS,
     budget: str = BUDGET,
+    calibrates: bool = True,
 ) -> Tuned:
     """Measure a network, search algorithms for it, and measure which of them are faster than Gloo.
 
@@ -140,13 +141,16 @@ def tune(
         ops: Collectives.
         turns: Number of pairs of runs of each size.
         budget: Time of the search for each collective.
+        calibrates: Whether the links are measured; otherwise they are as tc shapes them.
     """
     ranks = len(spaces)
     nominal = folder / "wired.toml"
-    made = Tuned(folder / "shaped.toml", folder / "library", folder / "table.json")
+    topo = folder / "shaped.toml" if calibrates else nominal
+    made = Tuned(topo, folder / "library", folder / "table.json")
     nominal.write_text(topology(ranks, links, ALPHA_US))
     cli = [sys.executable, "-m", "synth"]
-    everywhere(spaces, [*cli, "calibrate", "--accept-noise", "--topo", nominal, "-o", made.topo], {})
+    if calibrates:
+        everywhere(spaces, [*cli, "calibrate", "--topo", nominal, "-o", topo], {})
     library_for(made.topo, made.library, ranks, sizes, ops, budget)
     asked = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--turns", max(turns, LEAST_PAIRS)]
     everywhere(spaces, [*cli, "tune", *asked, "--library", made.library, "-o", made.table], {})

@@ -4,10 +4,10 @@
 
 makes torch_workloads.md. The models are those of `results.measuring.workloads`: a mixture of experts with all-to-alls,
 a DLRM, and a dense transformer. Each rank is a process in its own network namespace; tc tbf holds each link to its
-rate. The script calibrates each network, searches a library, and tunes (`results.scripts.torch_shaped`). Then a job
-trains each model three times at once, step by step alternately: pure Gloo, pure ours (`using("synth")`), and mixed by
-the table (`using("auto")`). The losses must be the same. --quick trains two steps on a network that is not tuned, and
-writes no table. Needs root, ip and tc, and PyTorch; without one of them the script says so and writes nothing.
+rate. The script searches a library on each network as it is shaped, and tunes (`results.scripts.torch_shaped`). A job
+then trains each model three times at once, step by step alternately: pure Gloo, pure ours (`using("synth")`), and mixed
+by the table (`using("auto")`). The losses must be the same. --quick trains two steps on a network that is not tuned,
+and writes no table. Needs root, ip and tc, and PyTorch; without one of them the script says so and writes nothing.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def measured(links: Links, ranks: int, options: argparse.Namespace) -> list[dict
     with tempfile.TemporaryDirectory() as folder, built(ranks, links) as spaces:
         variables = {}
         if not options.quick:
-            variables = tune(spaces, Path(folder), links, SIZES, OPS, LEAST_PAIRS, options.budget).variables
+            made = tune(spaces, Path(folder), links, SIZES, OPS, LEAST_PAIRS, options.budget, calibrates=False)
+            variables = made.variables
         result = Path(folder) / "rows.json"
         words = [sys.executable, "-m", "results.scripts.torch_workloads", "--worker", result]
         everywhere(spaces, [*words, "--steps", options.steps, "--only", options.only], variables)
