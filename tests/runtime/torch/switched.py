@@ -30,8 +30,21 @@ def summed(count: int, group: Any = None) -> str:
     dist.all_reduce(tensor, group=group)
     members = dist.get_process_group_ranks(group or dist.group.WORLD)
     assert torch.equal(tensor, torch.full((count,), float(sum(members) + len(members))))
-    served = counters.last("allreduce") or ""
-    return next((word for word in ("gloo", HEALTHY, HURT) if word in served), served)
+    return served()
+
+
+def served() -> str:
+    """Return what served the last all-reduce, with HEALTHY or HURT for a program."""
+    name = counters.last("allreduce") or ""
+    return next((word for word in ("gloo", HEALTHY, HURT) if word in name), name)
+
+
+def started(prepared: Any, tensor: Any) -> str:
+    """Check a start of a persistent all-reduce of a tensor, and return what served it."""
+    tensor.fill_(1.0)
+    prepared.start().wait()
+    assert torch.equal(tensor, torch.full_like(tensor, dist.get_world_size()))
+    return served()
 
 
 def refused(*seen: str) -> str:
@@ -49,14 +62,17 @@ def checks() -> dict[str, Any]:
     pair = dist.new_group([0, 2])
     other = dist.new_group(list(range(dist.get_world_size())))
     seen: dict[str, Any] = {"healthy": [summed(count, group) for group in (None, other) for count in (SMALL, LARGE)]}
+    prepared = ours.persistent("all_reduce", tensor := torch.empty(LARGE))
+    seen["persistent"] = [started(prepared, tensor)]
     tensors = [torch.ones(LARGE) for _ in range(6)]
     works = [dist.all_reduce(x, group=g, async_op=True) for x, g in zip(tensors, [None, other] * 3, strict=True)]
     seen["agreed"] = ours.agree_on_failures(*(["link:0-1"] if me == 2 else []))
-    for work, tensor in zip(works, tensors, strict=True):
+    for work, of_call in zip(works, tensors, strict=True):
         work.wait()
-        assert torch.equal(tensor, torch.full((LARGE,), 4.0))
+        assert torch.equal(of_call, torch.full((LARGE,), 4.0))
     later = dist.new_group(list(range(dist.get_world_size())))
     seen["hurt"] = [summed(count, group) for group in (None, other, later) for count in (SMALL, LARGE)]
+    seen["persistent"].append(started(prepared, tensor))
     if me in (0, 2):
         summed(LARGE, pair)
     seen["two"] = refused(*{0: ["link:0-1"], 1: ["link:0-2"]}.get(me, []))

@@ -82,6 +82,7 @@ def test_all_ranks_switch_between_two_calls_or_none_does(variables: dict[str, st
         assert seen["healthy"] == ["gloo", HEALTHY] * 2
         assert (seen["agreed"], seen["repaired"]) == ([LINK], [])
         assert seen["hurt"] == ["gloo", HURT] * 3
+        assert seen["persistent"] == [HEALTHY, HURT]
         assert seen["still hurt"] == ["gloo", HURT]
         assert seen["again"] == ["gloo", HEALTHY] * 3
         assert "has no answers for it" in seen["two"] or "cannot use" in seen["two"]
