@@ -11,6 +11,7 @@ try:
     from runtime.torch.c10d.compression import CompressionState, all_reduce_compressed, compress_hook
     from runtime.torch.c10d.fusion import FusionState, fuse_hook
     from runtime.torch.c10d.group import Group
+    from runtime.torch.c10d.persistent import Persistent, persistent
 except ImportError:
     check_packages("emit", "runtime")
     raise
@@ -26,6 +27,7 @@ else:
 
     register_backend(NAME, SynthComm)
 
+agree_on_failures = process_group.agree_on_failures
 custom, known_sizes, using = process_group.custom, process_group.known_sizes, process_group.using
 summary, statistics = process_group.summary, process_group.statistics
 trace, write_trace = process_group.trace, process_group.write_trace
@@ -34,11 +36,14 @@ __all__ = [
     "CompressionState",
     "FusionState",
     "Group",
+    "Persistent",
+    "agree_on_failures",
     "all_reduce_compressed",
     "compress_hook",
     "custom",
     "fuse_hook",
     "known_sizes",
+    "persistent",
     "register",
     "statistics",
     "summary",

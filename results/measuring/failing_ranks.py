@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 import runtime.torch.process_group  # noqa: F401 - registers the back end
 from runtime.torch.failures.this_process import presence
+from topologies.errors import InputError
 
 LONG_S = 60.0  # No case waits so long for this time-out.
 TIMED_OUT = ("stopped", "stopped amid a large message", "computes past the time-out", "never comes to the start",
@@ -63,6 +64,11 @@ class Case:
     def timeout_s(self) -> float:
         """Return the time-out of the case's process groups in seconds."""
         return 3.0 if self.fault in TIMED_OUT else LONG_S
+
+    @property
+    def has_wrong_settings(self) -> bool:
+        """Return True if the culprit has other settings, so that the ranks cannot make a group."""
+        return self.fault.startswith("has ") or self.fault == "compares calls, unlike others"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -113,6 +119,9 @@ class _Rank:
         if "start" in case.fault:
             self._start(address)
             return
+        if case.has_wrong_settings:
+            self._try(lambda: self._join(address))
+            return
         self._join(address)
         limit = timedelta(seconds=case.timeout_s)
         every = list(range(case.ranks))
@@ -148,7 +157,7 @@ class _Rank:
         try:
             call()
             self.note("passes")
-        except RuntimeError as error:
+        except (RuntimeError, InputError) as error:
             self.note("fails", str(error))
         except KeyboardInterrupt:
             self.note("interrupted")

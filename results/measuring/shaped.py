@@ -100,14 +100,36 @@ def built(ranks: int, links: Links, burst_kb: int = 32, settings: tuple[str, ...
                 command("ip", "-n", spaces[near_end], "link", "set", f"e{far_end}", "mtu", MTU, "up")
                 command("tc", "-n", spaces[near_end], "qdisc", "add", "dev", f"e{far_end}", "root", "tbf",
                         "rate", f"{rate}mbit", "burst", f"{burst_kb}kb", "limit", "4mb")  # fmt: skip
-        for r in range(vertices):
-            for goal, first in first_steps(r, near).items():
-                command("ip", "-n", spaces[r], "route", "add", f"10.77.0.{goal + 1}/32", "via", f"10.77.0.{first + 1}",
-                        "dev", f"e{first}", "onlink", "src", f"10.77.0.{r + 1}")  # fmt: skip
+        _route(spaces, near)
         yield spaces[:ranks]
     finally:
         for space in spaces:
             subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
+
+
+def cut(spaces: list[str], links: Links, pair: tuple[int, int]) -> None:
+    """Remove a link, after which messages take the shortest paths over the other links.
+
+    Args:
+        spaces: Names of the namespaces of all vertices.
+        links: Links of the network, with the one that is removed.
+        pair: The ends of that link.
+    """
+    command("ip", "-n", spaces[pair[0]], "link", "del", f"e{pair[1]}")
+    near: dict[int, list[int]] = {v: [] for v in range(len(spaces))}
+    for a, b in links:
+        if {a, b} != set(pair):
+            near[a].append(b)
+            near[b].append(a)
+    _route(spaces, near)
+
+
+def _route(spaces: list[str], near: dict[int, list[int]]) -> None:
+    """Set the routes of all vertices, which are the shortest paths between neighbours in `near`."""
+    for r, space in enumerate(spaces):
+        for goal, first in first_steps(r, near).items():
+            command("ip", "-n", space, "route", "replace", f"10.77.0.{goal + 1}/32", "via", f"10.77.0.{first + 1}",
+                    "dev", f"e{first}", "onlink", "src", f"10.77.0.{r + 1}")  # fmt: skip
 
 
 def first_steps(rank: int, near: dict[int, list[int]]) -> dict[int, int]:
@@ -168,3 +190,4 @@ def wait_for(ranks: list[subprocess.Popen[bytes]]) -> None:
         for process in ranks:
             with suppress(ProcessLookupError):
                 process.kill()
+            process.wait()

@@ -1,13 +1,13 @@
-"""Make ranks fail (kill, stop, interrupt, end early, call differently), and check the messages of all other ranks.
+"""Make ranks fail (kill, stop, slow down, end early, call differently, other settings), and check what others say.
 
     python -m results.scripts.lost_ranks [--every N]
 
-makes lost_ranks.md. Each case forks 2 to 4 ranks of torch.distributed on this machine, and one of them fails
+makes lost_ranks.md. Each case forks 2 to 8 ranks of torch.distributed on this machine, and one of them fails
 (`results.measuring.failing_ranks`). A rank passes if its error is one line that names the right rank or cause, within
 2 s of the time at which it can be known. This time is the later one of the fault and the begin of the rank's own call;
-for calls that differ or wait for each other it is the begin of the last one, and for a culprit that lives it is the
-time-out. No rank may hang. Only ranks whose process has ended without a message may be called lost. The script also
-plants faults in the back end; the verdicts must find them. Needs PyTorch.
+for calls or settings that differ, or calls that wait for each other, it is the begin of the last one, and for a culprit
+that lives it is the time-out. No rank may hang. Only ranks whose process has ended without a message may be called
+lost. The script also plants faults in the back end; the verdicts must find them. Needs PyTorch.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import re
 import shutil
 import signal
@@ -30,13 +31,27 @@ from pathlib import Path
 from typing import Any
 
 from results.measuring.measure import grid, page, run, synth, write
+from runtime.torch.table import FORMAT
 
 SOON_S = 2.0  # Allowed seconds from the time at which a fault can be known to the message.
 HANGS_S = 15.0  # A rank hangs if it has not ended so many seconds later, or after the time-out.
+MOST_RANKS = 8
 MODES = ("synth", "auto", "synth, library")
 DEAD = ("killed", "killed in a call", "killed amid a large message", "rank 0, which serves the store, is killed",
         "leaves by os._exit", "killed at the start of a second group", "killed amid the start")  # fmt: skip
 DIFFERS = r"rank \d calls .*, rank \d calls .*; it must be the same on all ranks"
+OTHER_SIZE = DIFFERS + r"|rank \d sends rank \d \d+ elements; it must be \d+, as many as that rank expects"
+# What the culprit with wrong settings says itself, which are its own error and no other rank's.
+OWN_ERRORS = {
+    "has one file for a library": "rank {0} has another SYNTH_BACKEND, SYNTH_LIBRARY",
+    "has a damaged file in its library": r"library .*\.xml",
+    "has a library for other ranks": r"library .*: is for \d ranks, this job has \d",
+    "has another table": "rank {0} has another SYNTH_BACKEND, SYNTH_LIBRARY, SYNTH_TABLE",
+    "has a damaged table": "table .*: ",
+    "has a table that does not exist": "table .*: ",
+    "has an unknown back end": "SYNTH_BACKEND=syn; it must be one of",
+    "compares calls, unlike others": "rank {0} has another .* or SYNTH_CHECK",
+}
 ELSEWHERE = r"rank \d is in .* of group .*, rank \d in .* of group "
 SAYS = {
     **dict.fromkeys(DEAD, r"lost: rank {0} \(its connection is closed\)$"),
@@ -50,7 +65,7 @@ SAYS = {
     "destroys its groups": "rank {0} has left the group",
     "computes past the time-out": "rank {0} has made 1 call of group",
     "calls another collective": DIFFERS,
-    "calls another size": DIFFERS,
+    "calls another size": OTHER_SIZE,
     "calls another type": DIFFERS,
     "calls another reduction": DIFFERS,
     "calls in another group": ELSEWHERE,
@@ -59,14 +74,23 @@ SAYS = {
     "never comes to the start": "rank {0} did not come within 3 s",
     "comes late, within the time-out": "",
     "ends after its part": "",
+    **{
+        fault: own if "rank {0}" in own else r"rank {0} cannot use SYNTH_BACKEND, .* \(its own error says why\)"
+        for fault, own in OWN_ERRORS.items()
+    },
 }
 CALLS = {
-    "killed": ("all_reduce", "chain", "all_to_all"),
-    "killed in a call": ("barrier", "all_gather", "broadcast"),
+    "killed": ("all_reduce", "chain", "all_to_all", "reduce_scatter"),
+    "killed in a call": ("barrier", "all_gather", "broadcast", "all_to_all"),
     "leaves by os._exit": ("reduce_scatter", "all_reduce", "chain"),
-    "raises an error": ("all_reduce", "barrier", "all_gather"),
+    "raises an error": ("all_reduce", "barrier", "all_gather", "reduce_scatter"),
     "ends after its part": ("broadcast",),
-    "stopped": ("all_reduce", "all_to_all", "barrier"),
+    "stopped": ("all_reduce", "all_to_all", "barrier", "all_gather"),
+    "computes past the time-out": ("all_reduce", "all_to_all", "all_gather", "reduce_scatter"),
+    "comes late, within the time-out": ("all_reduce", "all_gather", "all_to_all", "barrier"),
+    "calls another size": ("all_reduce", "all_to_all", "reduce_scatter", "broadcast", "all_gather"),
+    "calls another collective": ("all_reduce", "broadcast", "all_to_all", "barrier"),
+    "calls another type": ("all_reduce", "reduce_scatter", "broadcast"),
     "killed amid a large message": ("all_reduce", "all_reduce", "all_reduce", "future", "circle", "circle"),
 }
 
@@ -91,7 +115,7 @@ class Seen:
 
 
 def cases() -> list[Any]:
-    """Return the cases: each fault three times or more, for 2 to 4 ranks, all modes, calls, and groups."""
+    """Return the cases: each fault three times or more, for 2 to 4 ranks and 8, all modes, calls, and groups."""
     from results.measuring.failing_ranks import Case  # This import needs PyTorch.
 
     all_cases = []
@@ -100,8 +124,12 @@ def cases() -> list[Any]:
             ranks, mode = 2 + (repetition + i) % 3, MODES[(repetition + 2 * i) % 3]
             if fault == "ends after its part":
                 ranks = max(ranks, 3)
+            if repetition == 3:
+                ranks = MOST_RANKS
             calls = CALLS.get(fault, ("all_reduce",))
             call = calls[repetition % len(calls)]
+            if call == "broadcast" and fault.startswith("calls another"):
+                mode = "auto"  # Ranks compare calls there; otherwise those whose part is over rightly go on.
             in_subgroup = fault in ("killed", "stopped", "raises an error", "destroys its groups", "killed in a call")
             group = "two" if in_subgroup and ranks == 4 and call != "chain" else "all"
             all_cases.append(
@@ -118,7 +146,7 @@ def known_at(case: Any, rank: int, ranks: Sequence[Seen]) -> float:
     fault = ranks[case.culprit].at("fault")
     if case.fault in TIMED_OUT and not (rank == case.culprit and "computes" in case.fault):
         return max(begins, fault or 0.0) + float(case.timeout_s)
-    if case.fault.startswith("calls another") or SAYS[case.fault] == ELSEWHERE:
+    if case.fault.startswith("calls another") or SAYS[case.fault] == ELSEWHERE or case.fault in OWN_ERRORS:
         return max(fate.at("begins") or 0.0 for fate in ranks)
     return max(begins, fault or 0.0)
 
@@ -140,8 +168,10 @@ def verdict(case: Any, rank: int, ranks: Sequence[Seen]) -> tuple[str, float]:
         return "falsely accuses", seconds
     if not expected or not _is_concerned(case, rank):
         return "fails for nothing", seconds
-    gave_up = rank == case.culprit and "the others gave up waiting for this rank" in text
-    if "\n" in text or not (re.search(expected, text) or gave_up):
+    if rank == case.culprit:
+        own = OWN_ERRORS.get(case.fault, "the others gave up waiting for this rank").format(rank)
+        expected = f"{expected}|{own}"
+    if "\n" in text or not re.search(expected, text):
         return "does not name it", seconds
     return "late" if seconds > SOON_S else "", seconds
 
@@ -183,6 +213,7 @@ def run_case(case: Any, libraries: dict[int, Path], plant: Callable[[], None] | 
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
                 address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        wrong_settings = _wrong_settings(case, libraries, Path(folder)) if case.fault in OWN_ERRORS else {}
         children = []
         for rank in range(case.ranks):
             child = os.fork()
@@ -193,6 +224,8 @@ def run_case(case: Any, libraries: dict[int, Path], plant: Callable[[], None] | 
                 os.environ.update(case.environment | {"GLOO_SOCKET_IFNAME": "lo"})
                 if case.mode.endswith("library"):
                     os.environ["SYNTH_LIBRARY"] = str(libraries[case.ranks])
+                if rank == case.culprit:
+                    os.environ.update(wrong_settings)
                 if plant is not None:
                     plant()
                 run_rank(case, rank, address, f"{folder}/{rank}")
@@ -204,6 +237,37 @@ def run_case(case: Any, libraries: dict[int, Path], plant: Callable[[], None] | 
             events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
             fates_of_ranks.append(Seen(events, code is not None, code is not None and os.WIFSIGNALED(code)))
         return fates_of_ranks
+
+
+def _wrong_settings(case: Any, libraries: dict[int, Path], folder: Path) -> dict[str, str]:
+    """Return the environment variables that make the culprit's settings wrong; write the files that they name.
+
+    Args:
+        case: The case.
+        libraries: Folder of a library by number of ranks.
+        folder: Folder of the case, for the files.
+    """
+    other_ranks = next(ranks for ranks in libraries if ranks != case.ranks)
+    own_file, other_file = (min(libraries[ranks].rglob("*.xml")) for ranks in (case.ranks, other_ranks))
+    table = folder / "table.json"
+    row = {"collective": "allreduce", "ranks": case.ranks, "min_bytes": 0, "backend": "gloo"}
+    text = json.dumps({"format": FORMAT, "machine": platform.node(), "rows": [row]})
+    if case.fault == "has one file for a library":
+        return {"SYNTH_LIBRARY": str(own_file)}
+    if case.fault == "has a library for other ranks":
+        return {"SYNTH_LIBRARY": str(other_file)}
+    if case.fault == "has a damaged file in its library":
+        library = shutil.copytree(libraries[case.ranks], folder / "library")
+        damaged = library / own_file.relative_to(libraries[case.ranks])
+        damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
+        return {"SYNTH_LIBRARY": str(library)}
+    if case.fault == "has an unknown back end":
+        return {"SYNTH_BACKEND": "syn"}
+    if case.fault == "compares calls, unlike others":
+        return {"SYNTH_CHECK": "1"}
+    if case.fault != "has a table that does not exist":
+        table.write_text(text if case.fault == "has another table" else text[: len(text) // 2])
+    return {"SYNTH_TABLE": str(table)}
 
 
 def _wait(children: Sequence[int], case: Any) -> list[int | None]:
@@ -283,9 +347,10 @@ def _messages(ranks: Sequence[Seen]) -> str:
 
 
 def _cause(text: str) -> str:
-    """Return the part of a message after the error of the wrapped back end, if it has such a part."""
+    """Return a message without folders, and without the error of the wrapped back end before it, if there is one."""
+    text = re.sub(r"(?<=[ =])/\S*/", "", text)  # Folders of the run are not the same the next time.
     _, _, after = text.partition("; ")
-    return text if after.startswith("it must be") or not after else after
+    return text if after.startswith("it must ") or not after else after
 
 
 @contextmanager
@@ -306,10 +371,10 @@ def _libraries() -> Iterator[dict[int, Path]]:
     """Yield folders of libraries of all-reduces, by number of ranks."""
     with _folder() as folder:
         folder_of_ranks = {}
-        for ranks in (2, 3, 4):
+        for ranks in (2, 3, 4, MOST_RANKS):
             folder_of_ranks[ranks] = Path(folder, str(ranks))
             process = run(
-                synth("allreduce", "--topo", f"full:{ranks}", "--budget", "5s", "--out", folder_of_ranks[ranks])
+                synth("allreduce", "--topo", f"full:{ranks}", "--budget", "20s", "--out", folder_of_ranks[ranks])
             )
             if process.code != 0:
                 raise RuntimeError(process.err)

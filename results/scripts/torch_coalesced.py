@@ -2,9 +2,10 @@
 
     python -m results.scripts.torch_coalesced [--ranks 2 4] [--rounds 15]
 
-makes torch_coalesced.md. One job has a group of Gloo's, one of ours and a second one of Gloo's as a control, whose runs
-alternate; each is compared with that of Gloo's before it. The calls of one run are made coalesced, and one by one. No
-table says that ours is faster. Needs PyTorch.
+makes torch_coalesced.md. At least 5 rounds are needed, since only every fifth makes the calls one by one. One job has a
+group of Gloo's, one of ours and a second one of Gloo's as a control, whose runs alternate; each is compared with that
+of Gloo's before it. The calls of one run are made coalesced, and one by one. No table says that ours is faster. Needs
+PyTorch.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def section(ranks: int, rounds: int) -> str:
 
 def main() -> None:
     """Measure, and write the table."""
-    options = work_or_options(__doc__, 15, work)
+    options = work_or_options(__doc__, 15, work, ONE_BY_ONE)
     if options is None:
         return
     parts = [

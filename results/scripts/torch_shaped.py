@@ -17,6 +17,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -70,11 +72,13 @@ def worker(result: Path, sizes: list[int], turns: int) -> None:
         result.write_text(json.dumps(rows))
 
 
-def library_for(topo: Path, library: Path, ranks: int, sizes: list[int]) -> None:
-    """Build a library of algorithms for all collectives on the measured network."""
-    for op in OPS:
+def library_for(
+    topo: Path, library: Path, ranks: int, sizes: list[int], ops: Sequence[str] = OPS, budget: str = BUDGET
+) -> None:
+    """Build a library of algorithms for collectives on the measured network."""
+    for op in ops:
         for options in ((), ("--chunks", 8)):  # Fewer chunks are for algorithms whose file would be too long.
-            words = synth(op, "--topo", topo, "--budget", BUDGET, *options, "--out", library)
+            words = synth(op, "--topo", topo, "--budget", budget, *options, "--out", library)
             subprocess.run(words, check=True, capture_output=True)
             calls = [TableCall(op, size // 4 // ranks * ranks * 4, "float32", tuple(range(ranks))) for size in sizes]
             index = library / "index.json"
@@ -97,44 +101,72 @@ def predicted(topo: Path, library: Path, table: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@dataclass(frozen=True)
+class Tuned:
+    """What the steps of the PyTorch guide have written for a network.
+
+    Attributes:
+        topo: The measured network.
+        library: Folder of the algorithms.
+        table: Table of the methods that were measured to be fastest.
+    """
+
+    topo: Path
+    library: Path
+    table: Path
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables of a job that uses the library and the table."""
+        return {"SYNTH_LIBRARY": str(self.library), "SYNTH_TABLE": str(self.table)}
+
+
+def tune(
+    spaces: list[str],
+    folder: Path,
+    links: Links,
+    sizes: list[int],
+    ops: Sequence[str] = OPS,
+    turns: int = LEAST_PAIRS,
+    budget: str = BUDGET,
+    calibrates: bool = True,
+) -> Tuned:
+    """Measure a network, search algorithms for it, and measure which of them are faster than Gloo.
+
+    Args:
+        spaces: Namespaces of the ranks.
+        folder: Folder for the files.
+        links: Links of the network.
+        sizes: Sizes to tune, in bytes.
+        ops: Collectives.
+        turns: Number of pairs of runs of each size.
+        budget: Time of the search for each collective.
+        calibrates: Whether the links are measured; otherwise they are as tc shapes them.
+    """
+    ranks = len(spaces)
+    nominal = folder / "wired.toml"
+    topo = folder / "shaped.toml" if calibrates else nominal
+    made = Tuned(topo, folder / "library", folder / "table.json")
+    nominal.write_text(topology(ranks, links, ALPHA_US))
+    cli = [sys.executable, "-m", "synth"]
+    if calibrates:
+        everywhere(spaces, [*cli, "calibrate", "--topo", nominal, "-o", topo], {})
+    library_for(made.topo, made.library, ranks, sizes, ops, budget)
+    asked = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--turns", max(turns, LEAST_PAIRS)]
+    everywhere(spaces, [*cli, "tune", *asked, "--library", made.library, "-o", made.table], {})
+    return made
+
+
 def measured(
     ranks: int, links: Links, sizes: list[int], turns: int
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the rows of a network with Gloo's and our times, and its rows with predicted times."""
     with tempfile.TemporaryDirectory() as folder, built(ranks, links) as spaces:
-        nominal, topo, library, table, result = (
-            Path(folder) / part for part in ("wired.toml", "shaped.toml", "library", "table.json", "rows.json")
-        )
-        nominal.write_text(topology(ranks, links, ALPHA_US))
-        cli = [sys.executable, "-m", "synth"]
-        everywhere(spaces, [*cli, "calibrate", "--topo", nominal, "-o", topo], {})
-        library_for(topo, library, ranks, sizes)
+        made, result = tune(spaces, Path(folder), links, sizes, turns=turns), Path(folder) / "rows.json"
         listed = ",".join(map(str, sizes))
-        everywhere(
-            spaces,
-            [
-                *cli,
-                "tune",
-                "--ops",
-                ",".join(OPS),
-                "--sizes",
-                listed,
-                "--library",
-                library,
-                "--turns",
-                max(turns, LEAST_PAIRS),
-                "-o",
-                table,
-            ],
-            {},
-        )
-        about = {"SYNTH_LIBRARY": str(library), "SYNTH_TABLE": str(table)}
-        everywhere(
-            spaces,
-            [sys.executable, "-m", "results.scripts.torch_shaped", "--worker", result, listed, turns],
-            about,
-        )
-        return json.loads(result.read_text()), predicted(topo, library, table)
+        words: list[object] = [sys.executable, "-m", "results.scripts.torch_shaped", "--worker", result, listed, turns]
+        everywhere(spaces, words, made.variables)
+        return json.loads(result.read_text()), predicted(made.topo, made.library, made.table)
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from emit.formats import plain_name, verify_program
 from emit.library.entry import IndexEntry
 from emit.library.goals import state_goal
-from emit.library.overlay import load_library
+from emit.library.overlay import folder_without, load_library
 from emit.library.selection.lookup import goal_beside
 from emit.library.selection.selector import entries_of
 from emit.program import Program
@@ -38,6 +38,7 @@ from runtime.torch.added import ADDED, WRAPPED, known_names
 from runtime.torch.table import MAX_FILE_BYTES, TableCall, load_table, warn
 from synth.model.registry import find_kind
 from topologies.errors import InputError
+from topologies.faults.apply import apply_faults
 from topologies.load import load
 from topologies.text.files import read_bytes
 from topologies.text.writer import to_toml
@@ -154,22 +155,31 @@ class Chooser:
         library: Folder of a library or one MSCCL XML; None for the built-in algorithms only.
         table: JSON file of the measured methods; None for no table.
         topology: Name or file of the network of the job's ranks; None for no plans of all-to-alls.
+        without: Parts of the network that have failed, as --without takes them; the library's answers for this failure
+            are used, and `library` becomes their folder.
         entries: Entries of the library.
         rows: Rows of the table.
-        network: The network that `topology` names, or None.
+        network: The network that `topology` names, without the failed parts, or None.
 
     Raises:
-        InputError: The back end is unknown, or the library, the table or the topology cannot be read.
+        InputError: The back end is unknown, the library, the table or the topology cannot be read, or the library has
+            no answers for the failure.
     """
 
     backend: str = "auto"
     library: Path | None = None
     table: Path | None = None
     topology: str | None = None
+    without: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.backend not in known_names():
             raise InputError(f"SYNTH_BACKEND={self.backend}; it must be one of {', '.join(known_names())}")
+        if self.without:
+            if self.library is None or _is_single_file(self.library):
+                failed = ",".join(self.without)
+                raise InputError(f"{failed} has failed: SYNTH_LIBRARY must be a library's folder with answers for that")
+            self.library = folder_without(self.library, self.without)
         try:
             self.entries = [] if self.library is None else _entries(self.library)
         except InputError as error:
@@ -179,7 +189,7 @@ class Chooser:
         except InputError as error:
             raise InputError(f"table {error}") from None
         try:
-            self.network = None if self.topology is None else load(self.topology)
+            self.network = None if self.topology is None else apply_faults(load(self.topology), self.without, ())
         except InputError as error:
             raise InputError(f"SYNTH_TOPOLOGY: {error}") from None
         self._runnable: dict[tuple[str, int], list[IndexEntry]] = defaultdict(list)
@@ -188,7 +198,8 @@ class Chooser:
                 self._runnable[entry.collective, entry.nranks].append(entry)
         stems = {Path(entry.file).stem for entry in self.entries}
         for row in self.rows:
-            if row.algorithm is not None and row.algorithm not in {*stems, *names(row.collective, row.ranks)}:
+            is_known = row.algorithm is None or row.algorithm in {*stems, *names(row.collective, row.ranks)}
+            if not is_known and not self.without:  # Answers for a failure have other names.
                 warn(
                     f"{self.table}: algorithm {row.algorithm} for {row.collective} of {row.ranks} ranks does not exist"
                 )
@@ -199,7 +210,7 @@ class Chooser:
         self._programs: dict[str, Program] = {}
 
     @staticmethod
-    def of_environment(values: Mapping[str, str] = os.environ) -> Chooser:
+    def of_environment(values: Mapping[str, str] = os.environ, without: tuple[str, ...] = ()) -> Chooser:
         """Return the chooser that SYNTH_BACKEND, SYNTH_LIBRARY, SYNTH_TABLE and SYNTH_TOPOLOGY describe.
 
         Equal values give the same object; the 16 latest are kept, so files are not read again. Without a value, or with
@@ -207,12 +218,14 @@ class Chooser:
 
         Args:
             values: Variables by name; by default the environment.
+            without: Parts of the network that have failed.
 
         Raises:
-            InputError: A variable names an unknown back end, or a file that cannot be read or is wrong.
+            InputError: A variable names an unknown back end, or a file that cannot be read or is wrong, or the library
+                has no answers for the failure.
         """
         files = (values.get(name) or None for name in ("SYNTH_LIBRARY", "SYNTH_TABLE", "SYNTH_TOPOLOGY"))
-        return _chooser_of(values.get("SYNTH_BACKEND") or "auto", *files)
+        return _chooser_of(values.get("SYNTH_BACKEND") or "auto", *files, without)
 
     @cached_property
     def basis(self) -> str:
@@ -392,6 +405,10 @@ class Chooser:
                 self._tell_without_table(call)
             if row is None:
                 return Choice(None, "no row of the table fits" if self.rows else NO_TABLE)
+            if self.without:  # The table was measured before the failure, so its algorithm may use the failed parts.
+                choice = self._of_library(call, None, "for the failure")
+                if choice is not None:
+                    return choice
             choice = self._named(call, row.algorithm, "by the table")
             return choice or Choice(None, f"the table's algorithm {row.algorithm} does not exist")
         choice = self._of_library(call, None, "in the library") or self._named(call, None, "built in")
@@ -469,6 +486,8 @@ class Chooser:
 
 
 @lru_cache(maxsize=16)
-def _chooser_of(backend: str, library: str | None, table: str | None, topology: str | None) -> Chooser:
-    """Return the chooser of four settings; a process reads its files once, not for every group."""
-    return Chooser(backend, Path(library) if library else None, Path(table) if table else None, topology)
+def _chooser_of(
+    backend: str, library: str | None, table: str | None, topology: str | None, without: tuple[str, ...]
+) -> Chooser:
+    """Return the chooser of these settings; a process reads its files once, not for every group."""
+    return Chooser(backend, Path(library) if library else None, Path(table) if table else None, topology, without)

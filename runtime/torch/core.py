@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+import weakref
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -19,6 +21,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from emit.library.overlay import dead_parts
 from emit.program import Program
 from runtime.algorithms.built_in import DIRECT
 from runtime.buffers import Layout
@@ -26,7 +29,7 @@ from runtime.torch.added import ADDED
 from runtime.torch.choice import Choice, Chooser, Method
 from runtime.torch.counters import counters
 from runtime.torch.failures.causes import Waiting
-from runtime.torch.failures.compare import check_same_call, check_same_choices
+from runtime.torch.failures.compare import check_same_call, check_same_choices, gather_texts
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.programs.agree import agree_on_block, exchange_sizes, wait_for_all
 from runtime.torch.programs.blocks import Blocks, Buffers
@@ -50,6 +53,10 @@ _MOST_UNEVEN = 4.0
 requested_method: ContextVar[Method | None] = ContextVar("requested_method", default=None)
 # The elements of all blocks that `known_sizes` states, as [giving place][taking place].
 stated_sizes: ContextVar[Sizes | None] = ContextVar("stated_sizes", default=None)
+_TOO_LONG = "too long"  # In place of names that are longer than _MOST_FAILED; no part has a blank.
+_MOST_FAILED = 160  # Bytes of the names of failed parts, with commas, that ranks exchange.
+_cores: weakref.WeakSet[Core] = weakref.WeakSet()  # Those of all groups of this process.
+_failed_parts: tuple[str, ...] = ()  # Parts of the network that all ranks of the job have agreed to avoid.
 
 
 def type_text(dtype: Any) -> str:
@@ -95,6 +102,8 @@ class Core:
         watch: Watches the waits for other ranks.
         lane: Runs the calls one after the other.
         task: Makes the work that callers get, from a function, the tensors that it writes, and what records its time.
+        listeners: Functions that are called when choices have changed, so that nothing that depends on them is kept.
+        version: How often choices have changed.
     """
 
     def __init__(
@@ -125,19 +134,76 @@ class Core:
         # Most recent parts, by the program's id and the order of its ranks.
         self._parts: OrderedDict[tuple[int, tuple[int, ...] | None], tuple[Program, RankProgram]] = OrderedDict()
         self._checks = os.environ.get("SYNTH_CHECK", "0") not in ("", "0")
+        self._is_whole_job = is_whole_job
+        self.listeners: list[Callable[[], None]] = []
+        self.version = 0
+        with watch.guard(Waiting(f"making {watch.group}")) if len(self.ranks) > 1 else nullcontext():
+            self._chooser = self._agreed_chooser([self], _failed_parts)
+        _cores.add(self)
+
+    def _agreed_chooser(self, cores: Iterable[Core], failed: tuple[str, ...]) -> Chooser:
+        """Return the chooser of the environment's settings without failed parts, if all ranks of this group have it.
+
+        All programs that may run in the groups of `cores` are read and verified.
+
+        Raises:
+            InputError: The ranks' settings differ, or a rank cannot use what its settings name; every rank raises it.
+            RuntimeError: A rank is lost.
+        """
         fault, basis = None, ""
         try:
-            self._chooser = Chooser.of_environment()
-            self._chooser.check(len(self.ranks), is_whole_job)
+            chooser = Chooser.of_environment(without=failed)
+            for core in cores:
+                chooser.check(len(core.ranks), core._is_whole_job)
             added = [(name, sorted(row.devices)) for name, row in ADDED.items()]
-            basis = f"{self._chooser.basis} {self._checks} {added}"
+            basis = f"{chooser.basis} {self._checks} {added}"
         except InputError as error:
             fault = str(error)
         if len(self.ranks) > 1:
-            with watch.guard(Waiting(f"making {watch.group}")):
-                check_same_choices(self.messages, basis, fault, self.ranks)
+            check_same_choices(self.messages, basis, fault, self.ranks)
         elif fault is not None:
             raise InputError(fault)
+        return chooser
+
+    def agree_on_failures(self, seen: Sequence[str]) -> tuple[str, ...]:
+        """Agree with all ranks of the job on the failed parts of the network, and use the library's answers for these.
+
+        All ranks call it on a group of the whole job, between the same two calls. What any rank has seen counts, and
+        nothing else: without any failure the healthy library serves again. It first waits for this process's tasks of
+        all groups, whose calls all ranks have made. If it raises, nothing has changed on any rank.
+
+        Args:
+            seen: Parts that this rank knows to have failed, as --without takes them.
+
+        Returns:
+            All parts that have failed, sorted; the same on every rank.
+
+        Raises:
+            InputError: The library has no answers for this failure, or the names are too long; on every rank.
+            RuntimeError: A rank is lost.
+        """
+        global _failed_parts
+        cores, own_text = list(_cores), ",".join(sorted(dead_parts(seen) - {""}))
+        for core in cores:
+            core.lane.drain()
+        with self.watch.guard(self.watch.issue("agreement on failures"), new=True):
+            text = own_text if len(own_text.encode()) <= _MOST_FAILED else _TOO_LONG
+            texts = gather_texts(self.messages, text, self.ranks) if len(self.ranks) > 1 else [text]
+            failed = tuple(sorted(dead_parts(texts) - {""}))
+            if _TOO_LONG in failed:
+                raise InputError(f"agree_on_failures: a rank names more than {_MOST_FAILED} bytes; it must be fewer")
+            chooser = self._agreed_chooser(cores, failed)
+        _failed_parts = failed
+        for core in cores:
+            core._use(chooser)
+        return failed
+
+    def _use(self, chooser: Chooser) -> None:
+        """Make the choices of all further calls by another chooser."""
+        self._chooser, self.version = chooser, self.version + 1
+        self.__dict__.pop("_planner", None)
+        for listener in self.listeners:
+            listener()
 
     def paths(self, call: TableCall) -> frozenset[str]:
         """Return how calls that differ from this one only in size may be served, with the method `using` names now.
@@ -150,6 +216,10 @@ class Core:
         """
         paths = self._chooser.paths(call, requested_method.get())
         return paths | {PLANNED} if self._planner_for(call) is not None else paths
+
+    def plans(self, call: TableCall, method: Method | None) -> bool:
+        """Return True if calls such as this one may be planned for their sizes; `method` overrules SYNTH_BACKEND."""
+        return self._chooser.plans(call, method)
 
     def _planner_for(self, call: TableCall) -> RankPlanner | None:
         """Return what plans calls such as this one with the method `using` names now; None if nothing does."""
@@ -256,18 +326,20 @@ class Core:
         self._parts.move_to_end(key)
         return cached[1]
 
-    def issue(self, call: TableCall, text: str, on: str = "") -> Issued:
+    def issue(self, call: TableCall, text: str, on: str = "", blocks: Blocks | None = None) -> Issued:
         """Return the group's next call with its number; compare it between ranks if SYNTH_CHECK demands it.
 
         Args:
             call: Facts on which the choice depends.
             text: Text of the call for errors; it is the result's `text`.
             on: Text of what serves it, to be put after `text` in the text that is compared and watched.
+            blocks: This rank's blocks, if other ranks need not know their sizes; a wait that lasts compares them.
 
         Raises:
             RuntimeError: Ranks compare their calls, and these differ, or a rank is lost.
         """
-        waiting = self.watch.issue(text + on)
+        sizes = None if blocks is None else (blocks.sent_sizes, blocks.received_sizes)
+        waiting = self.watch.issue(text + on, sizes)
         if self.compares:
             with self.watch.guard(waiting, new=True, closes=False):
                 check_same_call(self.messages, waiting.text, self.ranks)
@@ -410,7 +482,7 @@ class Core:
         # Ranks that compare their calls notice that they know other sizes.
         digest = "" if stated is None else hashlib.sha256(repr(stated).encode()).hexdigest()[:16]
         knowledge = f"known sizes {digest}" if digest else "agreed"
-        issued = self.issue(call, text, f", {knowledge if agrees else DIRECT}")
+        issued = self.issue(call, text, f", {knowledge if agrees else DIRECT}", blocks)
         return self._start(issued, record, work, buffers.outputs, "sum", terms)
 
     def _stated_sizes(self, call: TableCall, blocks: Blocks) -> Sizes | None:

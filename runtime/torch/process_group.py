@@ -184,6 +184,31 @@ def custom(name: str, output: Tensor, tensor: Tensor, op: Any = None, group: Any
     return None
 
 
+def agree_on_failures(*seen: str) -> tuple[str, ...]:
+    """Agree with all ranks on what has failed in the network, and use the library's answers for this failure.
+
+    All ranks call it between the same two calls, such as every tenth step of a training, each with what it has seen.
+    What any rank has seen counts for all of them, in all groups of synth; if none has seen a failure, the healthy
+    library serves again. Calls that are made later use the new choices; where the table names one of our algorithms,
+    the answer for the failure takes its place. Calls that the wrapped back end serves stay there.
+
+    Args:
+        seen: Parts that this rank knows to have failed, as `synth library update --without` takes them: "link:0-1".
+
+    Returns:
+        All failed parts, sorted; the same on every rank.
+
+    Raises:
+        InputError: SYNTH_LIBRARY has no answers for this failure, or the default group has another back end. Every rank
+            raises it, and nothing changes.
+        RuntimeError: A rank is lost or takes too long.
+    """
+    group = dist.distributed_c10d._get_default_group()
+    if not isinstance(group, Group):
+        raise InputError("agree_on_failures: the default group has another back end; it must be a group of synth")
+    return group.agree_on_failures(seen)
+
+
 def _log_at_exit(values: Mapping[str, str] = os.environ) -> None:
     """Trace the calls and write a log at the end of the process, where SYNTH_TRACE and SYNTH_LOG name files.
 

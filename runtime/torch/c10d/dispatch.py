@@ -284,13 +284,16 @@ class Dispatcher:
         text = f"{call.collective}{self._root(operation, opts)} of blocks of {call.kind}"
         paths = self.core.paths(call)
         only_path = next(iter(paths)) if len(paths) == 1 else ""
-        if like.device.type != "cpu" or only_path in ADDED or (operation.uneven and only_path == "wrapped"):
+        # Ranks that compare their calls compare the sizes of blocks, too, which only our own exchange does.
+        goes_on = operation.uneven and only_path == "wrapped" and not self.core.compares
+        if like.device.type != "cpu" or only_path in ADDED or goes_on:
             choice = self.core.choose(call, buffers, None)[0]
             issued = self.core.issue(call, text, f", on {self._named(choice.added, like)[0]}")
             return self._run_wrapped(issued, operation, choice, buffers, arguments, opts, None)
         if name in EXCHANGED and only_path == "wrapped" and not self.core.compares:
             return self._run_exchanged(call, text, blocks, buffers, opts)
-        agrees = bool(paths - ({"direct"} if operation.uneven else {"direct", "wrapped"}))
+        unheard = {"direct"} if operation.uneven and not self.core.compares else {"direct", "wrapped"}
+        agrees = bool(paths - unheard)
         return self.core.run_blocks(call, text, blocks, buffers, agrees, self.terms(opts))
 
     def send_blocks(

@@ -659,6 +659,10 @@ class Group(Watched):
         terms = self._dispatch.terms(opts)
         return self._dispatch.core.execute_custom(name, Buffers(inputs, outputs, 0), reduction_of(redop), terms)
 
+    def agree_on_failures(self, seen: Sequence[str]) -> tuple[str, ...]:
+        """Agree with all ranks on the failed parts of the network; see `runtime.torch.core.Core.agree_on_failures`."""
+        return self._dispatch.core.agree_on_failures(seen)
+
     def run_program(self, part: RankProgram, buffers: Buffers, op: str) -> Any:
         """Start this rank's part of a custom program, which need not be in a library; return its task.
 

@@ -81,17 +81,18 @@ class PassThrough:
         self._core, self._operation, self._describe, self._backend = core, operation, describe, wrapped.name()
         self._ranges: dict[_Key, list[tuple[int, str | None]]] = {}
         self._method = method or getattr(wrapped, operation.method)
-        self.call = self._build()
+        self.call, forget = self._build()
+        core.listeners.append(forget)
 
     # It is longer than other functions, because a call of a few bytes must call no further functions (see above).
-    def _build(self) -> Callable[..., Any]:
-        """Return the function that makes a call."""
+    def _build(self) -> tuple[Callable[..., Any], Callable[[], None]]:
+        """Return the function that makes a call, and one that forgets all ranges, since choices have changed."""
         method, operation = self._method, self._operation
         watch, average, unlimited = self._core.watch, dist.ReduceOp.AVG, operation.unlimited
         calls, ends, put_task = watch.calls, watch.ends, self._core.lane.put
         numbers, open_calls, recent_calls = calls.numbers, calls.handed_on, calls.recent
         find, describe, current_method = self._find, self._text, requested_method.get
-        last_range = tuple(_PassedRange(None, 0, -1, None, False))  # A plain tuple is taken apart faster.
+        no_range = last_range = tuple(_PassedRange(None, 0, -1, None, False))  # A plain tuple is taken apart faster.
         clock, thread, frame_of = time.monotonic, threading.get_ident, sys._getframe
         parts_from_bytes = watch.parts_from_bytes
         modes, profiled = torch._C._len_torch_dispatch_stack, torch._C._autograd._profiler_enabled
@@ -178,7 +179,13 @@ class PassThrough:
                 tally.add_up()
             return FINISHED
 
-        return call
+        def forget() -> None:
+            """Forget the ranges of sizes."""
+            nonlocal last_range
+            self._ranges.clear()
+            last_range = no_range
+
+        return call, forget
 
     def _text(self, size_bytes: int, kind: Any, opts: Any) -> str:
         """Return the text of a call for errors, with the back end that serves it."""

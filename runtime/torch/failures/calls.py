@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
@@ -98,10 +98,13 @@ class Calls:
         self._waits_of_handed_on: dict[int, Wait] = {}
         self._waits: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()
 
-    def issue(self, text: str) -> Waiting:
-        """Return the next call, which all ranks make, with its number; it is under way until `close`."""
+    def issue(self, text: str, blocks: tuple[Sequence[int], Sequence[int]] | None = None) -> Waiting:
+        """Return the next call, which all ranks make, with its number; it is under way until `close`.
+
+        `blocks` are those of `Waiting`.
+        """
         self.last_number = number = next(self.numbers)
-        waiting = Waiting(text, number)
+        waiting = Waiting(text, number, blocks=blocks)
         self._last[number % MOST_TEXTS] = self._open[number] = waiting
         return waiting
 
@@ -118,6 +121,17 @@ class Calls:
         handed_on = [HandedOnCall(*entry) for entry in [*list(self.handed_on.values()), *list(self.recent)]]
         candidates = [self._last.get(number % MOST_TEXTS), *handed_on]
         return next((call.text for call in candidates if call is not None and call.number == number), None)
+
+    def blocks(self, number: int, place: int) -> tuple[int, int] | None:
+        """Return the elements that a call's rank sends to a place and expects from it; None if they are not known.
+
+        `number` is that of the call. Those of the last 64 calls are known, without calls that were handed on.
+        """
+        call = self._last.get(number % MOST_TEXTS)
+        if call is None or call.number != number or call.blocks is None:
+            return None
+        sent, expected = call.blocks
+        return sent[place], expected[place]
 
     def is_open(self, number: int | None) -> bool:
         """Return True if the call of this number is not over."""

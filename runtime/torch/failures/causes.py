@@ -20,11 +20,14 @@ class Waiting:
         text: Text of the call.
         number: Number among the calls that all ranks of the group make, from 1; None for a call that is not counted.
         peers: Places in the group of the ranks that it needs; None for all.
+        blocks: Elements that this rank sends to each place, and that it expects from each; None if they are equal, or
+            the text has their size.
     """
 
     text: str
     number: int | None = None
     peers: Collection[int] | None = None
+    blocks: tuple[Sequence[int], Sequence[int]] | None = None
 
 
 @dataclass(frozen=True)

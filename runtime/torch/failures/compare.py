@@ -12,7 +12,7 @@ from runtime.torch.messages import Messages
 from topologies.errors import InputError
 
 _SETTINGS = "SYNTH_BACKEND, SYNTH_LIBRARY, SYNTH_TABLE, SYNTH_TOPOLOGY"
-_CALL_BYTES = 200  # Bytes of a call's description that are compared.
+_CALL_BYTES = 200  # Bytes of a rank's text, such as a call's description, that other ranks get.
 
 
 def _gather(messages: Messages, tensor: Any, size: int) -> list[Any]:
@@ -49,6 +49,13 @@ def check_same_choices(messages: Messages, basis: str, fault: str | None, ranks:
             )
 
 
+def gather_texts(messages: Messages, text: str, ranks: Sequence[int]) -> list[str]:
+    """Return the texts of all ranks, by place; of each only the first 200 bytes are sent."""
+    data = text.encode()[:_CALL_BYTES].ljust(_CALL_BYTES)
+    rows = _gather(messages, torch.frombuffer(bytearray(data), dtype=torch.uint8), len(ranks))
+    return [bytes(row.tolist()).rstrip().decode("utf-8", "replace") for row in rows]
+
+
 def check_same_call(messages: Messages, call: str, ranks: Sequence[int]) -> None:
     """Check that all ranks make the same call; of its text `call` only the first 200 bytes are compared.
 
@@ -57,12 +64,15 @@ def check_same_call(messages: Messages, call: str, ranks: Sequence[int]) -> None
     Raises:
         RuntimeError: The calls differ; every rank raises the same error.
     """
-    text = call.encode()[:_CALL_BYTES].ljust(_CALL_BYTES)
-    rows = _gather(messages, torch.frombuffer(bytearray(text), dtype=torch.uint8), len(ranks))
-    calls = [bytes(row.tolist()).rstrip().decode("utf-8", "replace") for row in rows]
+    calls = gather_texts(messages, call, ranks)
     for rank, call_of_rank in zip(ranks, calls, strict=True):
         if call_of_rank != calls[0]:
             raise RuntimeError(different_calls(rank, call_of_rank, ranks[0], calls[0]))
+
+
+def different_blocks(giver: int, sent: int, taker: int, expected: int) -> str:
+    """Return the message about a rank that sends another one so many elements, where that rank expects others."""
+    return f"rank {giver} sends rank {taker} {sent} elements; it must be {expected}, as many as that rank expects"
 
 
 def different_calls(rank: int, call: str, other_rank: int, other_call: str) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 from runtime.torch.failures.apart import parts_from_bytes, wait_apart
 from runtime.torch.failures.calls import Calls, Wait
 from runtime.torch.failures.causes import FAILED, Cause, Gone, Waiting, find_cause
-from runtime.torch.failures.compare import different_calls
+from runtime.torch.failures.compare import different_blocks, different_calls
 from runtime.torch.failures.deadlock import HeldCall
 from runtime.torch.failures.meeting import meet
 from runtime.torch.failures.members import Members
@@ -105,6 +105,7 @@ class FailureWatch(Members):
         self.calls = Calls()
         self.parts_from_bytes = parts_from_bytes()
         self.awaited_texts: dict[int, tuple[int, str]] = {}
+        self._awaited_blocks: dict[int, list[tuple[int, Sequence[int]]]] = {}  # As heard, by the number of the call.
         self._heard: dict[int, int] = {}  # By place, the number of the last call whose wait it reported.
         self._gave_up: set[int] = set()  # Places that gave up.
         self._question = ""
@@ -141,9 +142,13 @@ class FailureWatch(Members):
         try:
             self.names, self.id = meet(self.presence, store, self.me, self.ranks, timeout, check)
         except RuntimeError as error:  # If the store is gone, the rank that ended with it may be known.
-            self._raise_if_gone()
-            self._give_up(Cause(error_text(error)))
-            raise
+            try:
+                self._raise_if_gone()
+                self._give_up(Cause(error_text(error)))
+                raise
+            finally:
+                self.presence.failed_meeting = self.failed()  # The watch may be gone when the process ends.
+        self.presence.failed_meeting = ""
         return self.id
 
     def call_unless_gone(self, function: Callable[[], Any]) -> Any:
@@ -182,19 +187,22 @@ class FailureWatch(Members):
 
     # ---- calls and waits
 
-    def issue(self, text: str) -> Waiting:
+    def issue(self, text: str, blocks: tuple[Sequence[int], Sequence[int]] | None = None) -> Waiting:
         """Return the group's next call, which all ranks make, with its number, counted from 1.
 
-        If another rank has reported another text of this call, this becomes the cause for which later waits fail, and
-        it is sent to all ranks; nothing is raised here.
+        If another rank has reported another text of this call, or blocks that do not fit, this becomes the cause for
+        which later waits fail, and it is sent to all ranks; nothing is raised here. `blocks` are those of `Waiting`.
         """
         with self._change:
-            waiting = self.calls.issue(text)
+            waiting = self.calls.issue(text, blocks)
             assert waiting.number is not None
             place, other_text = self.awaited_texts.pop(waiting.number, (self.me, text))
+            blocks_of_places = self._awaited_blocks.pop(waiting.number, [])
             self.is_alert = bool(self.awaited_texts or self.departures or self.cause)
         if other_text != text:
             self._differ(waiting.number, place, other_text)
+        for place, blocks_of_place in blocks_of_places:
+            self._compare_blocks(waiting.number, place, blocks_of_place)
         return waiting
 
     def begin(self, key: Any, waiting: Waiting, thread: int | None = None, is_limited: bool = False) -> None:
@@ -392,6 +400,24 @@ class FailureWatch(Members):
         self._give_up(Cause(text, number))
         self._tell_cause()
 
+    def _compare_blocks(self, number: int, place: int, blocks: Sequence[int]) -> None:
+        """Set and send the cause that another rank's blocks of a call do not fit this rank's, if so.
+
+        Args:
+            number: Number of the call, which this rank has made.
+            place: Place of the other rank in the group.
+            blocks: Elements that the other rank sends to this one, and that it expects from it.
+        """
+        own, me, other = self.calls.blocks(number, place), self.ranks[self.me], self.ranks[place]
+        if own is None:
+            return
+        sent, expected = own
+        if blocks[0] != expected:
+            self._give_up(Cause(different_blocks(other, blocks[0], me, expected), number))
+        elif sent != blocks[1]:
+            self._give_up(Cause(different_blocks(me, sent, other, blocks[1]), number))
+        self._tell_cause()
+
     # ---- methods that the thread of `Presence` calls
 
     def state(self, question: Message) -> Message:
@@ -461,7 +487,7 @@ class FailureWatch(Members):
         if not self.id or message.get("group") != self.id or name not in self.names:
             return
         place = self.names.index(name)
-        is_different = False
+        is_different, blocks = False, None
         with self._change:
             self.is_alert |= "answer" not in message  # A call that reads it too early is found out by `look`.
             if "left" in message:
@@ -479,12 +505,18 @@ class FailureWatch(Members):
             elif "call" in message:
                 number, other_text = message["number"], message["call"]
                 self._heard[place] = max(number, self._heard.get(place, 0))
+                blocks = message.get("blocks")
                 if number > self.calls.last_number:
                     self.awaited_texts[number] = place, other_text
+                    if blocks is not None:
+                        self._awaited_blocks.setdefault(number, []).append((place, blocks))
+                        blocks = None
                 is_different = (self.calls.text(number) or other_text) != other_text
             self._change.notify_all()
         if is_different:
             self._differ(number, place, other_text)
+        elif blocks is not None:
+            self._compare_blocks(number, place, blocks)
 
     def interrupt(self) -> None:
         """Stop the main thread's wait, so that Ctrl-C is raised there; do nothing if it does not wait.
@@ -515,7 +547,12 @@ class FailureWatch(Members):
         number, wait = min(counted, key=lambda number_and_wait: number_and_wait[0], default=(0, None))
         if wait is not None and not wait.is_reported and now - wait.since > self.tuning.long:
             wait.is_reported = True
-            self.tell({"call": self.calls.text(number) or wait.waiting.text, "number": number})
+            message = {"call": self.calls.text(number) or wait.waiting.text, "number": number}
+            if wait.waiting.blocks is None:
+                self.tell(message)
+            else:
+                for place in self.peers:
+                    self.tell(message | {"blocks": self.calls.blocks(number, place)}, [place])
         if any(self._in_vain(wait) for wait in waits):
             self._end_waits()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from runtime.torch.failures.causes import Fact, Gone, Waiting
 from runtime.torch.failures.presence import End, Presence
@@ -107,7 +107,11 @@ class Members:
         """Return True if there is an open connection to the process of a name; False before the ranks have met."""
         return self.presence is not None and self.presence.is_open(name)
 
-    def tell(self, message: Message) -> None:
-        """Send a message about this group to the other ranks that are connected; nothing before the ranks met."""
+    def tell(self, message: Message, places: Iterable[int] | None = None) -> None:
+        """Send a message about this group to other ranks that are connected; nothing before the ranks met.
+
+        `places` are those of the ranks; None for all others.
+        """
         if self.presence is not None and self.id:
-            self.presence.tell([self.names[place] for place in self.peers], message | {"group": self.id})
+            names = [self.names[place] for place in (self.peers if places is None else places)]
+            self.presence.tell(names, message | {"group": self.id})

@@ -86,6 +86,7 @@ class Presence:
         tuning: Limits.
         name: Name of this process, as other processes know it.
         ends: By name, the processes that have ended or are about to.
+        failed_meeting: Why the last group could not be made, in the form of `Listener.failed`; "" if it could.
         of_rank: By job rank, the process that last had this rank.
     """
 
@@ -104,6 +105,7 @@ class Presence:
         self._bell, self._rope = socket.socketpair()  # They end a wait for messages.
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._rope.setblocking(False)
+        self.failed_meeting = ""
         self._over = False
         self._deadlocks = Deadlocks(self.name, self._held, self.tell)
         self._thread = threading.Thread(target=self._work, name="synth presence", daemon=True)
@@ -181,6 +183,7 @@ class Presence:
         for listener in self._listening():
             counts |= listener.counts()
             why += f" ({listener.failed()})" if listener.failed() and ": " not in why else ""
+        why += f" ({self.failed_meeting})" if self.failed_meeting and ": " not in why else ""
         self.tell(list(self._links), {"end": why, "counts": counts})
 
     def _listening(self) -> list[Listener]:

@@ -123,5 +123,7 @@ _SHAPES: dict[str, dict[str, _Check]] = {
         "text": _optional(_is_text), "inside": _is_flag, "cause": _optional(_cause),
     },
     "cause": {"cause": _cause, "group": _is_text},
-    "call": {"call": _is_text, "group": _is_text, "number": _is_number},
+    "call": {
+        "call": _is_text, "group": _is_text, "number": _is_number, "blocks": _optional(_row(_is_number, _is_number)),
+    },
 }  # fmt: skip

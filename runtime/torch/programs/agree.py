@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from runtime.torch.failures.compare import different_blocks
 from runtime.torch.programs.blocks import Blocks
 from runtime.torch.programs.transport import MAX_CHANNELS, Transport
 from topologies.errors import InputError
@@ -77,10 +78,8 @@ def exchange_sizes(transport: Transport, blocks: Blocks) -> list[list[int]]:
     wrong = (sizes_sent != sizes_received.T).nonzero().tolist()
     if wrong:
         giver, taker = wrong[0]
-        raise InputError(
-            f"{transport.call}: rank {transport.ranks[giver]} sends rank {transport.ranks[taker]}"
-            f" {int(sizes_sent[giver, taker])} elements; it must be"
-            f" {int(sizes_received[taker, giver])}, as many as that rank expects"
-        )
+        sent, expected = int(sizes_sent[giver, taker]), int(sizes_received[taker, giver])
+        text = different_blocks(transport.ranks[giver], sent, transport.ranks[taker], expected)
+        raise InputError(f"{transport.call}: {text}")
     sizes: list[list[int]] = sizes_sent.tolist()
     return sizes

@@ -7,12 +7,14 @@ import time
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 import runtime.torch.process_group as ours
 from runtime.algorithms.built_in import names
+from runtime.torch.c10d.persistent import persistent
 from tests.runtime.torch.values import OPS, TYPES, expect, folded, same, values
 from topologies.errors import InputError
 
@@ -389,6 +391,45 @@ def ran_where_it_should() -> None:
     assert "waited for: rank" in text
 
 
+def persistent_calls() -> None:
+    """Check that each start of a persistent call works on the tensors' present values, between other calls."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    for count in (3, 1000, 50_000):
+        one, wide = torch.zeros(count), torch.zeros(n * count)
+        shifted, out, gathered, exchanged = (torch.zeros(size) for size in (count, count, n * count, n * count))
+        calls = [
+            persistent("all_reduce", one, op=ReduceOp.AVG),
+            persistent("broadcast", shifted, root=n - 1),
+            persistent("all_gather_into_tensor", gathered, one),
+            persistent("reduce_scatter_tensor", out, wide, op=ReduceOp.MAX),
+            persistent("all_to_all_single", exchanged, wide),
+        ]
+        for salt in range(3):
+            one.copy_(values(me, count, salt=salt))
+            shifted.copy_(values(me, count, salt=salt + 9))
+            wide.copy_(values(me, n * count, salt=salt))
+            works = [calls[0].start(), calls[1].start()]
+            dist.all_reduce(torch.ones(count))
+            for work in works:
+                work.wait()
+            same(one, folded([values(r, count, salt=salt) for r in range(n)], "avg"))
+            same(shifted, values(n - 1, count, salt=salt + 9))
+            for call in calls[2:]:
+                call.start().wait()
+            same(gathered, one.repeat(n))
+            of_ranks = [values(r, n * count, salt=salt) for r in range(n)]
+            same(out, folded(of_ranks, "max")[me * count : (me + 1) * count])
+            same(exchanged, torch.cat([whole[me * count : (me + 1) * count] for whole in of_ranks]))
+    for name, tensors, root, wrong in (
+        ("gather", [one], 0, "must be one of all_reduce"),
+        ("all_reduce", [one, one], 0, "must be one tensor"),
+        ("all_gather_into_tensor", [one, one], 0, "equal blocks"),
+        ("broadcast", [one], n, "must be a rank of the group"),
+    ):
+        with pytest.raises(InputError, match=wrong):
+            persistent(name, *tensors, root=root)
+
+
 COLLECTIVES = {
     "all-reduce": all_reduces,
     "rooted": rooted,
@@ -403,4 +444,5 @@ COLLECTIVES = {
     "coalesced as one by one": coalesced_as_one_by_one,
     "barriers of all kinds": barriers_of_all_kinds,
     "refusals": refusals,
+    "persistent": persistent_calls,
 }

@@ -186,6 +186,36 @@ def test_calls_that_differ_are_found_while_they_wait() -> None:
         assert all("rank 3 calls broadcast" in text and "calls allreduce" in text for text in messages)
 
 
+@pytest.mark.parametrize("late", [0.0, 0.3])
+def test_blocks_that_do_not_fit_are_found_while_ranks_wait(late: float) -> None:
+    """Check that all ranks name the pair, whether or not the last one makes the call before others report theirs."""
+    sent, expected = [[1, 2, 3], [4, 5, 6], [7, 8, 9]], [[1, 4, 7], [2, 5, 8], [3, 5, 9]]
+    with group() as (_, watches):
+        messages: list[str] = []
+
+        def call(place: int) -> None:
+            if place == 1:
+                time.sleep(late)
+            messages.append(fails(watches[place], watches[place].issue("alltoall", (sent[place], expected[place]))))
+
+        threads = [Thread(target=call, args=(place,)) for place in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        text = "rank 3 sends rank 5 6 elements; it must be 5, as many as that rank expects"
+        assert [text in message for message in messages] == [True] * 3, messages
+
+
+def test_blocks_that_fit_are_no_cause() -> None:
+    with group() as (_, watches):
+        keys = [Messages() for _ in range(2)]  # Any objects.
+        for place, (sent, expected) in enumerate([([1, 2, 3], [1, 4, 7]), ([4, 5, 6], [2, 5, 8])]):
+            watches[place].begin(keys[place], watches[place].issue("alltoall", (sent, expected)))
+        until(lambda: all(wait.is_reported for watch in watches[:2] for wait in watch.calls.waits()))
+        assert [watch.cause for watch in watches] == [None] * 3
+
+
 def test_last_words_come_before_the_end_and_earlier_calls_are_not_to_blame() -> None:
     with group() as (owns, watches):
         for watch in watches:
@@ -226,6 +256,22 @@ def test_a_call_that_fails_by_itself_has_no_culprit() -> None:
 def test_an_absent_rank_is_named() -> None:
     with processes(1) as (own,), pytest.raises(RuntimeError, match=r"^rank 3, 5 did not come within 0\.1 s$"):
         FailureWatch(0, RANKS, None, "0", SOON, lambda: own).meet(dist.HashStore(), timedelta(seconds=0.1), True)
+
+
+def test_a_rank_that_did_not_come_is_among_the_last_words() -> None:
+    with processes(2) as (own, other):
+        own.connect(other.address)
+        other.connect(own.address)
+        until(lambda: own.is_open(other.name) and other.is_open(own.name))
+        with pytest.raises(RuntimeError, match="rank 3, 5 did not come"):
+            FailureWatch(0, RANKS, None, "0", SOON, lambda: own).meet(dist.HashStore(), timedelta(seconds=0.1), True)
+        own.say_end("ended")
+        until(lambda: other.ends)
+        assert "rank 3, 5 did not come within 0.1 s" in other.ends[own.name].reason
+        other.of_rank[7] = own.name  # Who waits for that rank reports the same.
+        with pytest.raises(RuntimeError, match="rank 7 ended"):
+            FailureWatch(1, RANKS, None, "0", SOON, lambda: other).meet(dist.HashStore(), timedelta(seconds=9), False)
+        assert "rank 3, 5 did not come within 0.1 s" in other.failed_meeting
 
 
 def test_a_rank_that_ended_before_a_group_was_made_is_named_at_once() -> None:

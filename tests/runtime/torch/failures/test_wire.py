@@ -58,6 +58,7 @@ SENT: list[dict[str, Any]] = [
     {"left": "has left", "counts": [1, 2], "group": "g"},
     {"cause": ["why", 3, []], "group": "g"},
     {"call": "allreduce", "number": 3, "group": "g"},
+    {"call": "alltoall", "number": 3, "group": "g", "blocks": [5, 6]},
 ]
 
 
