@@ -66,7 +66,7 @@ def _links(topology: Topology) -> str:
 
 
 def _nics(machine: Machine) -> str:
-    """Return the number, bandwidth and ranks of a machine's NICs as text; "none" where it has none."""
+    """Return as text how many NICs a machine has, with which bandwidth, and how many ranks share one; or "none"."""
     nics = machine.nics
     if nics is None:
         return "none"

@@ -53,7 +53,7 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield (number, value) of each field of a message, in order, repeated ones included.
+    """Yield (number, value) of each field of a protobuf message, in order, repeated ones included.
 
     A varint is an int; values of 4 and 8 bytes, and those with a length, stay bytes.
 

@@ -56,7 +56,7 @@ class Assembled:
         prepared: The instructions.
         header: Header of the program.
         blocks: Threadblocks of every rank, each as (channel, rank it sends to, rank it receives from), −1 for none.
-        block_of: Threadblock of every instruction, by its number in the rank.
+        block_of: Threadblock of every instruction, as a number from 0 in its rank.
         waits: Instructions of other threadblocks that every instruction waits for.
         lengths: Number of steps of every threadblock, rank after rank.
     """

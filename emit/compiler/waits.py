@@ -24,7 +24,7 @@ def waits_of(
     Args:
         ir: Instructions.
         blocks: Number of threadblocks of each rank.
-        block_of: Threadblock of every instruction, by its number in the rank.
+        block_of: Threadblock of every instruction, as a number from 0 in its rank.
         after: Earlier instructions that each must follow, as in `predecessors`.
         few_nops: As in `BlockLayout`.
 
@@ -112,7 +112,7 @@ def _by_all_clocks(
     Args:
         ir: Instructions.
         blocks: Number of threadblocks of each rank.
-        block_of: Threadblock of every instruction, by its number in the rank.
+        block_of: Threadblock of every instruction, as a number from 0 in its rank.
         after: Earlier instructions of the same rank that each must follow; not changed.
         few_nops: As in `BlockLayout`.
         everywhere: Whether rows cover the threadblocks of all ranks, and so use what messages imply; else those of the

@@ -385,7 +385,7 @@ class ConcurrentSearch:
 
     # The end.
 
-    def _conclude(self, _: str, hurried: bool) -> ConcurrentPlan:
+    def _conclude(self, _stop_reason: str, hurried: bool) -> ConcurrentPlan:
         """Return the best plan that can be executed, and prove a bound if there is none yet.
 
         Without the plan of isolated schedules begun at once, make it first.

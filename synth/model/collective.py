@@ -473,7 +473,10 @@ def uneven(name: str, sizes_bytes: Sequence[float] | Sequence[Sequence[float]] |
     chunk_of_block = np.cumsum(is_kept) - 1
 
     def kept_rows(blocks: Ints) -> tuple[Ints, Ints]:
-        """Return the rows (rank, chunk) of blocks that are not empty, and each row's place in its rank's buffer."""
+        """Return the rows (rank, chunk) of the rows (rank, block) whose block is not empty, and each row's place.
+
+        The place counts chunks in the rank's buffer.
+        """
         rank, block = blocks[is_kept[blocks[:, 1]]].T
         return np.column_stack([rank, chunk_of_block[block]]), _place_within(rank, len(table))
 

@@ -223,10 +223,9 @@ _LOOK_S = 0.1  # between two checks whether a loop is compiled or comes from dis
 
 @cache
 def _report_once() -> None:
-    """Report on standard error that time goes into compiling, and where code is kept; later calls do nothing."""
-    folder = loops_folder()
-    place = "not kept, as no folder for them can be written" if folder is None else f"kept in {folder}"
-    notice = f"compiling loops for large problems (not part of the budget), for up to a minute or two; {place}"
+    """Report on standard error that time goes into compiling, and whether code is kept; later calls do nothing."""
+    kept = "once" if loops_folder() else "not kept: no folder for them can be written"
+    notice = f"compiling loops for large problems, {kept}; up to two minutes, not of the budget"
     if sys.stderr.isatty():
         # The first line replaces a line of progress.
         columns = shutil.get_terminal_size().columns

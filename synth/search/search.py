@@ -184,7 +184,7 @@ class _ProtocolsSearch:
         offers = [offer for result in self.results.values() for offer in result.ranges]
         return Pool(self._executor, self.lowering).reserved_s(offers)
 
-    def _conclude(self, stop_reason: str, _: bool) -> SearchResult:
+    def _conclude(self, stop_reason: str, _hurried: bool) -> SearchResult:
         """Return the fastest algorithm of all protocols by size, with the bound over all protocols.
 
         Args:

@@ -285,7 +285,7 @@ class StagedSearch:
             self._windows.next_gap.sizes = state.shown_bytes()
         self._windows.finish(deadline, self._plan.windows_finer * self._options.budget_s * has_one_size)
 
-    def _conclude(self, stop_reason: str, _: bool) -> None:
+    def _conclude(self, stop_reason: str, _hurried: bool) -> None:
         """Set the ranges of the answer, and a bound if there is none yet; after Ctrl-C lower nothing more.
 
         Programs are lowered and written for it. If the plan does not make all programs, schedules are compared.

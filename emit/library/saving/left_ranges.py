@@ -75,7 +75,7 @@ def _parts(result: SearchResult, offer: Offer, libraries: Sequence[str]) -> Iter
         if is_left:
             library = _faster_library(result, offer, libraries, shown)
             time = f"{format_time(offer.time_us(shown))} at {format_size(shown)}"
-            own = f"{library}'s own algorithm is faster than ours ({time})"
+            own = f"{library}'s own algorithm is faster than ours, which takes {time}"
             part = replace(part, execution=OwnAlgorithm(result, library), library=library, refused=own)
         yield part
 

@@ -209,7 +209,7 @@ class Dispatcher:
         return self.wrapped[device][1]
 
     def _named(self, added: str, tensor: Tensor) -> tuple[str, Any]:
-        """Return the name and the object of an added back end, or with "" of the wrapped one for a tensor's device.
+        """Return the name and the object of the back end `added`; if that is "", of the wrapped one for the device.
 
         Raises:
             RuntimeError: The group has no back end of this name, as it was made before the name was registered, or none

@@ -92,7 +92,7 @@ class Straight:
             """Return the function for messages that need no look."""
 
             def call(tensors: Any, *rest: Any, **named: Any) -> Any:
-                """Start a message and return torch's Work."""
+                """Start a message and return torch's Work; by the full method where something must watch it."""
                 if (
                     named
                     or len(rest) != length

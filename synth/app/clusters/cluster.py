@@ -286,9 +286,9 @@ def _named(
 
 
 def _sizes(top: Fields) -> tuple[int, int]:
-    """Return the field `sizes` as the smallest and the largest message size in bytes; a single size is both.
+    """Return the field `sizes`, such as "1K:1G", as the least and the most bytes; a single size is both.
 
-    The default is all sizes of `SMALLEST` to `LARGEST`.
+    Without the field they are `SMALLEST` and `LARGEST`.
 
     Raises:
         InputError: An end is no size, or the first is larger than the last.

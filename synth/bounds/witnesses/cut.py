@@ -35,7 +35,7 @@ class Cut(ResourceWitness):
     times: tuple[float, ...] = ()
 
     def limit(self, problem: Problem) -> Limit:
-        """Return (µs, µs per byte, inf): all that must leave a set of ranks shares the capacity of all links out of it.
+        """Return (µs, µs per byte, inf at most): all that must leave a set of ranks shares all links out of it.
 
         The µs are the least latency from a holder in the set to the start of any link out of it, plus the least over
         any such link to a goal outside. It is (0, 0, inf) where nothing has to leave, where no link leaves, or where a
@@ -78,7 +78,7 @@ class Cut(ResourceWitness):
         return float(before + (alpha + after).min()), leaving, np.inf
 
     def _late_limit(self, problem: Problem, inside: Bools, crossed: Bools, crossing: Bools, capacity: float) -> Limit:
-        """Return (µs, µs per byte, inf) by the chunks that reach the cut late or have far to go after it.
+        """Return (µs, µs per byte, inf at most) by the chunks that reach the cut late or have far to go after it.
 
         The µs are the least time until such a chunk can cross, and the least from then to its goals. It is (0, 0, inf)
         where no chunk is so late.

@@ -28,7 +28,7 @@ class Ends(ResourceWitness):
     ranks: tuple[int, ...] = ()
 
     def limit(self, problem: Problem) -> Limit:
-        """Return (µs, µs per byte, inf): what comes to a rank uses a link into it, or what leaves it one out of it.
+        """Return (µs, µs per byte, inf at most): what comes to (leaves) a rank uses a link into (out of) it.
 
         The µs are the least α of these links. The result is (0, 0, inf) where nothing has to come or leave, or where
         there is no such link.

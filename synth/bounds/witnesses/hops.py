@@ -30,7 +30,7 @@ class Path(Witness):
     ranks: tuple[int, ...] = ()
 
     def limit(self, problem: Problem) -> Limit:
-        """Return (µs, 0, inf), where µs is the least sum of α from the first rank to the second.
+        """Return (µs, 0, inf at most), where µs is the least sum of α from the first rank to the second.
 
         It holds since a chunk must get from one to the other. The µs are inf where there is no route.
 

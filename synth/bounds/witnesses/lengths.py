@@ -35,7 +35,7 @@ class Lengths(Witness):
         return replace(self, prices=tuple((int(resource_map[resource]), price) for resource, price in self.prices))
 
     def limit(self, problem: Problem) -> Limit:
-        """Return (α, µs per byte, inf): the resources must have the capacity for all length that bytes use up.
+        """Return (α, µs per byte, inf at most): the resources must have the capacity for all length that bytes use up.
 
         α is the network's least in µs, or 0 where nothing has to move. The µs per byte are those of
         `lengths_us_per_byte`. If a resource has more than one price, the last counts.

@@ -40,7 +40,7 @@ class Parts(ResourceWitness):
     at_bytes: float = 0.0
 
     def limit(self, problem: Problem) -> Limit:
-        """Return (µs, µs per byte, inf) of the sends between parts, or (0, µs / `at_bytes`, µs) with a size.
+        """Return (µs, µs per byte, inf at most) of the sends between parts, or (0, µs / `at_bytes`, µs) with a size.
 
         Without a size, the µs are the least α of the links between parts. With `at_bytes` steps inside the parts count
         too. Then larger messages need that time too, and smaller ones their part of it: of a faster schedule of theirs

@@ -8,7 +8,9 @@ from synth.engines.skewed.columns import BAD, MOST_BYTES
 
 
 def set_loads(size: Any, k: int, n: int, node_of: Any, to_node: Any, pair: Any, rank: Any) -> int:
-    """Set the bytes from node to node and at each rank; return the number of bytes between ranks, or BAD.
+    """Set the bytes from node to node and at each rank; return the number of bytes between ranks.
+
+    It is BAD if a size is below 0 or over MOST_BYTES.
 
     Args:
         size: Bytes from each position to each position, shape (k · k,).

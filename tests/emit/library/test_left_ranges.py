@@ -66,6 +66,8 @@ def test_a_left_range_has_no_file_and_its_row_names_the_library(
     let_nccl_win(monkeypatch, found)
     saved = save(found, tmp_path / "part", TargetSettings("executor-nccl"))
     assert (saved.refused, saved.left) == ("", "")
+    reasons = [offer.refused for offer in leave_to_libraries(found, ["NCCL"]).ranges if offer.library]
+    assert all(reason.startswith("NCCL's own algorithm is faster than ours, which takes ") for reason in reasons)
     entries = load_index(tmp_path / "part")
     for size, is_ours in ((1024, True), (FROM, False), (TO - 1, False), (TO, True), (1 << 30, True)):
         assert any(entry.in_range(size) for entry in entries) == is_ours
