@@ -1,13 +1,13 @@
 """The engine `rails`: schedules for clusters whose nodes are not alike, such as those with lost GPUs or slow ports.
 
 Nodes with doors on common rails exchange their data slot by slot (`synth.engines.rails.plan`). A node with fewer or
-slower doors than others gets and sends its messages over them in proportion to their rates, and owns no sums, since all
-that an owner gets and sends crosses its doors. No symmetry is needed, so the schedules are whole.
+slower doors than others gets and sends its messages over them in proportion to their rates, and owns fewer sums or
+none, since all that an owner gets and sends crosses its doors. No symmetry is needed, so the schedules are whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,7 +32,8 @@ from topologies.errors import InputError
 
 NAME = "rails"
 _KINDS = ("allgather", "reducescatter", "allreduce", "alltoall")
-_ALIKE = 0.999  # Bandwidth of a node / largest bandwidth from which on it owns sums.
+_ALIKE = 0.999  # Bandwidth of a node / largest bandwidth from which on it counts as one with most bandwidth.
+_FEW_NODES = 32  # Up to so many nodes a node with less bandwidth may own sums too.
 
 
 def accepts(problem: Problem, options: Options) -> str:
@@ -59,14 +60,15 @@ def solve(problem: Problem, request: Request, tuning: RailsTuning = TUNING) -> I
     """Yield for each size better and better schedules: more chunks, as long as that gains.
 
     Sends stand in the order of their slots first, and then in that of a list schedule, in which sends pass others that
-    wait.
+    wait. Of an all-reduce, sums also come together in a node with less bandwidth, and both phases are list scheduled as
+    one, where that does not take long.
     """
     counts = tuning.parts if request.options.chunks is None else (request.options.chunks,)
+    choices = _owner_choices(find_doors(problem)) if problem.collective.kind.in_shares else [None]
     for size in request.sizes:
         enough_us, best_us, before_us = request.bound.at(size)[0] * tuning.near, np.inf, np.inf
         for count in counts:
-            for is_listed in (False, True):
-                cut, schedule = _schedule(problem, count, size if is_listed else None)
+            for cut, schedule in _schedules(problem, count, size, choices, tuning):
                 time_us = predict_us(cut, schedule, size)
                 if time_us < best_us * (1 - tuning.worth / 2):
                     best_us = time_us
@@ -81,16 +83,62 @@ def solve(problem: Problem, request: Request, tuning: RailsTuning = TUNING) -> I
             before_us = best_us
 
 
-def _schedule(problem: Problem, count: int, size_bytes: int | None) -> tuple[Problem, Schedule]:
+def _schedules(
+    problem: Problem, count: int, size_bytes: int, choices: Sequence[Ints | None], tuning: RailsTuning
+) -> Iterator[tuple[Problem, Schedule]]:
+    """Yield the problem in so many chunks a block or share, with its sends in several orders, without times.
+
+    Args:
+        problem: The problem, with one chunk a block.
+        count: Number of chunks.
+        size_bytes: Message size in bytes for which sends are list scheduled.
+        choices: Owners of the sums of an all-reduce to try, as for `_schedule`; None for other collectives.
+        tuning: Settings of the engine.
+    """
+    for owners in choices:
+        for size in (None, size_bytes):
+            cut, schedule = _schedule(problem, count, size, owners)
+            yield cut, schedule
+        if owners is not None and len(schedule) <= tuning.most_joint_sends:
+            yield cut, _as_one(cut, schedule, size_bytes, len(owners), tuning)
+
+
+def _as_one(problem: Problem, schedule: Schedule, size_bytes: int, owners: int, tuning: RailsTuning) -> Schedule:
+    """Return both phases of an all-reduce in the order of a list schedule, in which early chunks overtake late ones.
+
+    Args:
+        problem: The problem with its chunks, of which each owner has the first ones before it has the next.
+        schedule: The sends, without times.
+        size_bytes: Message size in bytes.
+        owners: Number of owners.
+        tuning: Settings of the engine.
+    """
+    net, kilobytes = problem.network, problem.collective.chunk_bytes(size_bytes) * 1e-3
+    load_us = np.bincount(schedule.link, kilobytes[schedule.chunk], minlength=net.nlinks)[net.link_of_use]
+    busiest_us = float((np.bincount(net.uses_idx, load_us, minlength=net.nresources) / net.capacity_gbs).max())
+    ordered_sends = _ordered_sends(problem, schedule, size_bytes)
+    part = schedule.chunk // owners / (problem.collective.nchunks / owners)
+    turn = np.arange(len(schedule)) / len(schedule)
+    chains_us = ordered_sends.chains_us()
+    urgencies = (
+        chains_us - busiest_us * (spread * part + ordered_sends.tuning.turns[0] * turn)
+        for spread in ordered_sends.tuning.spreads
+    )
+    _, rows, _ = ordered_sends.listed(urgencies, 0.0, tuning.orders)
+    return schedule.take(rows)
+
+
+def _schedule(problem: Problem, count: int, size_bytes: int | None, owners: Ints | None) -> tuple[Problem, Schedule]:
     """Return the problem in so many chunks a block or share, and its sends without times.
 
     Args:
         problem: The problem, with one chunk a block.
         count: Number of chunks.
         size_bytes: Message size in bytes for which the sends are list scheduled; None for the order of their slots.
+        owners: Ranks at which the sums of an all-reduce come together, one chunk each; None for other collectives.
     """
-    if problem.collective.kind.in_shares:
-        owners = np.tile(_owners(find_doors(problem)), count)
+    if owners is not None:
+        owners = np.tile(owners, count)
         whole = problem.with_chunks(len(owners))
         cells = np.column_stack([owners, np.arange(len(owners))])
         cells = cells[np.lexsort(cells.T[::-1])]
@@ -108,11 +156,21 @@ def _schedule(problem: Problem, count: int, size_bytes: int | None) -> tuple[Pro
     return whole, sends if size_bytes is None else _listed(whole, sends, size_bytes)
 
 
-def _owners(doors: Doors) -> Ints:
-    """Return the doors at which sums come together: all those of the nodes with most bandwidth."""
-    gbs = np.minimum(doors.rate_in, doors.rate_out).sum(axis=1)
-    owners = doors.door[gbs >= _ALIKE * gbs.max()].T.ravel()
-    return np.asarray(owners[owners >= 0])
+def _owner_choices(doors: Doors) -> list[Ints]:
+    """Return choices of the doors at which sums come together: those of the nodes with most bandwidth, or of all.
+
+    A node that owns the share s of the sums sends 1 - s of the message to other owners and s of it to each other node,
+    as does what it gets. In the second choice s grows with a node's bandwidth, such that all are busy for as long; it
+    is 0 for a node that can hardly send its own addends. With many nodes that makes no difference.
+    """
+    gbs, is_door = np.minimum(doors.rate_in, doors.rate_out).sum(axis=1), doors.door >= 0
+    ndoors = is_door.sum(axis=1)
+    counts = [np.where(gbs >= _ALIKE * gbs.max(), ndoors, 0)]
+    share = (2 * doors.nnodes - 2) * gbs / gbs.sum() - 1
+    if doors.nnodes <= _FEW_NODES and share.max() > 0:
+        counts.append(np.clip(np.rint(ndoors.max() * share / share.max()), 0, ndoors).astype(np.int64))
+    owns = [is_door & (is_door.cumsum(axis=1) <= count[:, None]) for count in counts]
+    return [np.asarray(doors.door.T[own.T]) for own in owns]
 
 
 def _spread(problem: Problem, size_bytes: int | None, reverses: bool = False) -> Schedule:
@@ -132,10 +190,15 @@ def _gather(problem: Problem, size_bytes: int | None) -> Schedule:
 
 def _listed(problem: Problem, sends: Schedule, size_bytes: int, reverses: bool = False) -> Schedule:
     """Return copies in the order of a list schedule that prefers sends which come first, see `_spread`."""
-    columns = Sends(sends.chunk, sends.link, sends.step, sends.reduces, *waits(problem, sends))
-    run = choose_runner(1e-5 * len(sends))
-    ordered_sends = OrderedSends(problem, size_bytes, columns, run, csr_network(problem.network), 0.0)
+    ordered_sends = _ordered_sends(problem, sends, size_bytes)
     _, rows, start_us = ordered_sends.listed(iter([-np.arange(len(sends), dtype=np.float64)]), 0.0, 1)
     if reverses:
         rows = rows[np.argsort(start_us + ordered_sends.lasts_us[rows], kind="stable")]
     return sends.take(rows)
+
+
+def _ordered_sends(problem: Problem, sends: Schedule, size_bytes: int) -> OrderedSends:
+    """Return sends and what they wait for, ready for list schedules at a message size in bytes."""
+    columns = Sends(sends.chunk, sends.link, sends.step, sends.reduces, *waits(problem, sends))
+    run = choose_runner(1e-5 * len(sends))
+    return OrderedSends(problem, size_bytes, columns, run, csr_network(problem.network), 0.0)

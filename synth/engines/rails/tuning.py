@@ -15,6 +15,8 @@ class RailsTuning:
         parts: Numbers of chunks into which each block, or each share of a sum, is cut.
         worth: Part of the time that the next number must gain; half of it is enough for an answer.
         most_sends: Most sends of a schedule with more than the fewest chunks.
+        most_joint_sends: Most sends of an all-reduce whose phases are list scheduled as one (some seconds).
+        orders: List schedules of both phases as one.
     """
 
     most_ranks: int = 4096
@@ -22,6 +24,8 @@ class RailsTuning:
     parts: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     worth: float = 0.01
     most_sends: int = 600_000
+    most_joint_sends: int = 60_000
+    orders: int = 8
 
 
 TUNING = RailsTuning()

@@ -9,7 +9,7 @@ import pytest
 
 from synth.bounds.prove import prove
 from synth.engines.rails.doors import apportioned, balanced, find_doors
-from synth.engines.rails.search import NAME, accepts, solve
+from synth.engines.rails.search import NAME, _owner_choices, accepts, solve
 from synth.engines.rails.tuning import TUNING
 from synth.engines.request import Candidate, Options, Request
 from synth.model.problem import Problem, make_problem
@@ -18,6 +18,7 @@ from synth.verify.algorithm import Algorithm
 from tests.synth.engines.knowledge import BestTimes
 from tests.topologies.importers.simulators import rails
 from tests.topologies.importers.test_importers import read
+from topologies.costed import with_costs
 from topologies.faults.apply import apply_faults
 from topologies.load import load
 from topologies.topology import Topology
@@ -87,6 +88,19 @@ def test_a_slow_door_gets_its_share_and_a_dead_one_nothing() -> None:
         for ends in (source, goal):
             assert np.mean(rail[ends == 1] == own) == pytest.approx(share, abs=0.02)
         assert (rail == wished).all() == (fault == "none")
+
+
+def test_with_few_nodes_a_node_owns_sums_by_its_bandwidth() -> None:
+    """Check four nodes of which one lost a GPU: if it owned none, the others would be busy for 8 % longer."""
+    topology = with_costs(load("dgx-h100:4"))
+    problem = make_problem(topology, "allreduce", range(31)).under("Simple")
+    none, some = _owner_choices(find_doors(problem))
+    assert sorted(none.tolist()) == list(range(24))
+    nodes = np.bincount(some // 8)
+    assert 0 < nodes[3] < nodes[0] == nodes[1] == nodes[2]
+    share = nodes / nodes.sum()
+    busy = (1 + 2 * share) / np.array([8, 8, 8, 7])
+    assert busy.max() < 1.03 * busy.mean() < (1 + 2 / 3) / 8
 
 
 def test_it_refuses_nodes_that_are_alike_and_nodes_without_rails() -> None:
