@@ -34,6 +34,8 @@ from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.translations import representatives
 
+_EVEN = 1.1  # Parts are about even where the most that one sends is so many times what each must receive.
+
 
 @dataclass(frozen=True)
 class LevelsShape:
@@ -136,12 +138,23 @@ class Levels:
         if collective.name == "allreduce":
             return [LevelsShape(STAR, exchanged) for exchanged in range(depth + 1)]
         if collective.block is not None:
-            # By these a part with most of the data sends it only once; chains need the fewest chunks for that.
-            return [LevelsShape(form) for form in ((CHAIN, SCATTER, STAR) if self.members.shape[0] > 2 else (STAR,))]
+            return [LevelsShape(form) for form in self._forms_of_blocks()]
         if collective.kind.rooted:
             forms = (TREES, SCATTER, CHAIN, STAR) if self.members.shape[0] > 2 else (SCATTER, STAR)
             return [LevelsShape(form) for form in forms]
         return [LevelsShape(STAR)]
+
+    def _forms_of_blocks(self) -> tuple[str, ...]:
+        """Return the forms along the outermost level for blocks of any sizes, the most likely first.
+
+        In a star each part sends its blocks to every other one. If a part would then send more than each must receive,
+        parts pass blocks on; chains need the fewest chunks for that.
+        """
+        others = len(self.members) - 1
+        blocks = np.bincount(self.place[self._roots(self.problem), 0], self.problem.collective.fraction, others + 1)
+        if others == 1 or blocks.max() * others <= (blocks.sum() - blocks.min()) * _EVEN:
+            return (STAR,) if others == 1 else (STAR, CHAIN)
+        return CHAIN, SCATTER
 
     def plan(self, shape: LevelsShape, count: int) -> tuple[Problem, Schedule] | None:
         """Return the problem with `count` times as many chunks, and the sends of a shape for it, in no order.
