@@ -12,6 +12,7 @@ from synth.engines.flow.csr_network import CsrNetwork, csr_network
 from synth.engines.flow.routes import FlowRouter
 from synth.engines.levels.composition import (
     CHAIN,
+    RING,
     SCATTER,
     STAR,
     TREES,
@@ -34,7 +35,7 @@ from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.translations import representatives
 
-_EVEN = 1.1  # Parts are about even where the most that one sends is so many times what each must receive.
+_STRAIGHT = -1  # Rotation of chunks that go in a star among others that go round.
 
 
 @dataclass(frozen=True)
@@ -138,23 +139,25 @@ class Levels:
         if collective.name == "allreduce":
             return [LevelsShape(STAR, exchanged) for exchanged in range(depth + 1)]
         if collective.block is not None:
-            return [LevelsShape(form) for form in self._forms_of_blocks()]
+            return [LevelsShape(form) for form in ((RING, SCATTER) if self.members.shape[0] > 2 else (STAR,))]
         if collective.kind.rooted:
             forms = (TREES, SCATTER, CHAIN, STAR) if self.members.shape[0] > 2 else (SCATTER, STAR)
             return [LevelsShape(form) for form in forms]
         return [LevelsShape(STAR)]
 
-    def _forms_of_blocks(self) -> tuple[str, ...]:
-        """Return the forms along the outermost level for blocks of any sizes, the most likely first.
+    @cached_property
+    def _starred(self) -> float:
+        """Return the part of the blocks of any sizes that go from their outermost part straight to each other one.
 
-        In a star each part sends its blocks to every other one. If a part would then send more than each must receive,
-        parts pass blocks on; chains need the fewest chunks for that.
+        The rest goes round from part to part, which a part with most of the data sends only once. So no part sends more
+        than one must receive at least, and few chunks are passed on, which takes longest.
         """
         others = len(self.members) - 1
         blocks = np.bincount(self.place[self._roots(self.problem), 0], self.problem.collective.fraction, others + 1)
-        if others == 1 or blocks.max() * others <= (blocks.sum() - blocks.min()) * _EVEN:
-            return (STAR,) if others == 1 else (STAR, CHAIN)
-        return CHAIN, SCATTER
+        around, straight = blocks.sum() - np.roll(blocks, -1), others * blocks
+        most = blocks.sum() - blocks.min()
+        room = np.divide(most - around, straight - around, out=np.ones(others + 1), where=straight > around)
+        return float(np.clip(room.min(), 0.0, 1.0))
 
     def plan(self, shape: LevelsShape, count: int) -> tuple[Problem, Schedule] | None:
         """Return the problem with `count` times as many chunks, and the sends of a shape for it, in no order.
@@ -189,8 +192,11 @@ class Levels:
         if problem.collective.block is not None:
             count_of: dict[tuple[int, int], int] = {}
             for chunk, ends in enumerate(zip(roots.tolist(), self._shared_exits(problem, roots), strict=True)):
-                count_of[ends] = count_of.get(ends, -1) + 1
-                chunks_of.setdefault((*ends, count_of[ends] % int(rotations)), []).append(chunk)
+                number = count_of.get(ends, 0)
+                count_of[ends] = number + 1
+                is_star = shape.outer == RING and int((number + 1) * self._starred) > int(number * self._starred)
+                rotation = _STRAIGHT if is_star else number % int(rotations)
+                chunks_of.setdefault((*ends, rotation), []).append(chunk)
             return {key: np.array(chunks) for key, chunks in chunks_of.items()}
         for chunk, root in enumerate(roots.tolist()):
             exits = self._exits(root) if problem.collective.kind.rooted else [root]
@@ -253,14 +259,15 @@ class Levels:
             shape: Shape of the composition.
             root: Rank at which the chunk begins, or at which its sum ends.
             exit_rank: Rank of the root's outermost part whose place the chunk takes.
-            rotation: Which of the other places comes first, or which routed tree the chunk takes.
+            rotation: Which of the other places comes first, or which routed tree the chunk takes; _STRAIGHT where it
+                goes straight to all parts.
         """
 
         def along(level: int, place: int, rotation: int) -> Hops:
             """Return the tree along a level from a place: routed, or with a link to each other rank."""
             if self._trees[level]:
                 return self._trees[level][place][rotation % self.tuning.variants]
-            form = shape.outer if level == 0 else inner
+            form = (STAR if rotation == _STRAIGHT else shape.outer) if level == 0 else inner
             return hops(form, self.members.shape[level], place, rotation)
 
         collective, place = self.problem.collective, tuple(self.place[exit_rank].tolist())
