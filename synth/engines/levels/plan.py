@@ -120,10 +120,13 @@ class Levels:
     def counts(self, doublings: int) -> list[int]:
         """Return numbers of chunks a block to try: `doublings` powers of two from 1 on.
 
-        An all-reduce that is no quotient has 1 chunk, one a place of a part, and these powers times its ranks.
+        Blocks of any sizes of which one part has too many begin with 2. An all-reduce that is no quotient has 1 chunk,
+        one a place of a part, and these powers times its ranks.
         """
         collective = self.problem.collective
         powers = [1 << e for e in range(doublings)]
+        if collective.block is not None and self._starred < 1:
+            return powers[1:] or powers  # Whole blocks would leave most NICs idle.
         if not collective.kind.in_shares or self.problem.quotient is not None:
             return powers
         ranks = self.members.size
