@@ -12,6 +12,7 @@ from synth.engines.flow.csr_network import CsrNetwork, csr_network
 from synth.engines.flow.routes import FlowRouter
 from synth.engines.levels.composition import (
     CHAIN,
+    RING,
     SCATTER,
     STAR,
     TREES,
@@ -33,6 +34,8 @@ from topologies.arrays import pointers, row_entries, strongly_connected
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.translations import representatives
+
+_STRAIGHT = -1  # Rotation of chunks that go in a star among others that go round.
 
 
 @dataclass(frozen=True)
@@ -128,10 +131,13 @@ class Levels:
     def counts(self, doublings: int) -> list[int]:
         """Return numbers of chunks a block to try: `doublings` powers of two from 1 on.
 
-        An all-reduce that is no quotient has 1 chunk, one a place of a part, and these powers times its ranks.
+        Blocks of any sizes of which one part has too many begin with 2. An all-reduce that is no quotient has 1 chunk,
+        one a place of a part, and these powers times its ranks.
         """
         collective = self.problem.collective
         powers = [1 << e for e in range(doublings)]
+        if collective.block is not None and self._starred < 1:
+            return powers[1:] or powers  # Whole blocks would leave most NICs idle.
         if not collective.kind.in_shares or self.problem.quotient is not None:
             return powers
         ranks = self.members.size
@@ -147,12 +153,25 @@ class Levels:
         if collective.name == "allreduce":
             return [LevelsShape(STAR, exchanged) for exchanged in range(depth + 1)]
         if collective.block is not None:
-            # By these a part with most of the data sends it only once; chains need the fewest chunks for that.
-            return [LevelsShape(form) for form in ((CHAIN, SCATTER, STAR) if self.members.shape[0] > 2 else (STAR,))]
+            return [LevelsShape(form) for form in ((RING, SCATTER) if self.members.shape[0] > 2 else (STAR,))]
         if collective.kind.rooted:
             forms = (TREES, SCATTER, CHAIN, STAR) if self.members.shape[0] > 2 else (SCATTER, STAR)
             return [LevelsShape(form) for form in forms]
         return [LevelsShape(STAR)]
+
+    @cached_property
+    def _starred(self) -> float:
+        """Return the part of the blocks of any sizes that go from their outermost part straight to each other one.
+
+        The rest goes round from part to part, which a part with most of the data sends only once. So no part sends more
+        than one must receive at least, and few chunks are passed on, which takes longest.
+        """
+        others = len(self.members) - 1
+        blocks = np.bincount(self.place[self._roots(self.problem), 0], self.problem.collective.fraction, others + 1)
+        around, straight = blocks.sum() - np.roll(blocks, -1), others * blocks
+        most = blocks.sum() - blocks.min()
+        room = np.divide(most - around, straight - around, out=np.ones(others + 1), where=straight > around)
+        return float(np.clip(room.min(), 0.0, 1.0))
 
     def plan(self, shape: LevelsShape, count: int) -> tuple[Problem, Schedule] | None:
         """Return the problem with `count` times as many chunks, and the sends of a shape for it, in no order.
@@ -187,8 +206,11 @@ class Levels:
         if problem.collective.block is not None:
             count_of: dict[tuple[int, int], int] = {}
             for chunk, ends in enumerate(zip(roots.tolist(), self._shared_exits(problem, roots), strict=True)):
-                count_of[ends] = count_of.get(ends, -1) + 1
-                chunks_of.setdefault((*ends, count_of[ends] % int(rotations)), []).append(chunk)
+                number = count_of.get(ends, 0)
+                count_of[ends] = number + 1
+                is_star = shape.outer == RING and int((number + 1) * self._starred) > int(number * self._starred)
+                rotation = _STRAIGHT if is_star else number % int(rotations)
+                chunks_of.setdefault((*ends, rotation), []).append(chunk)
             return {key: np.array(chunks) for key, chunks in chunks_of.items()}
         for chunk, root in enumerate(roots.tolist()):
             exits = self._exits(root) if problem.collective.kind.rooted else [root]
@@ -251,14 +273,15 @@ class Levels:
             shape: Shape of the composition.
             root: Rank at which the chunk begins, or at which its sum ends.
             exit_rank: Rank of the root's outermost part whose place the chunk takes.
-            rotation: Which of the other places comes first, or which routed tree the chunk takes.
+            rotation: Which of the other places comes first, or which routed tree the chunk takes; _STRAIGHT where it
+                goes straight to all parts.
         """
 
         def along(level: int, place: int, rotation: int) -> Hops:
             """Return the tree along a level from a place: routed, or with a link to each other rank."""
             if self._trees[level]:
                 return self._trees[level][place][rotation % self.tuning.variants]
-            form = shape.outer if level == 0 else inner
+            form = (STAR if rotation == _STRAIGHT else shape.outer) if level == 0 else inner
             return hops(form, self.members.shape[level], place, rotation)
 
         collective, place = self.problem.collective, tuple(self.place[exit_rank].tolist())

@@ -99,8 +99,8 @@ def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> 
             yield from search.run(NAME, as_one, as_one.shapes())
         # Programs send to many peers at once, so that all messages arrive late, and have few threadblocks for them.
         if request.most_sends and len(levels.members) > 2:
-            by_root = problem.collective.kind.rooted or problem.collective.block is not None
-            for form in (TREES, CHAIN) if by_root else (DOUBLING, RING):
+            forms = (TREES, CHAIN) if problem.collective.kind.rooted else (DOUBLING, RING)
+            for form in forms if problem.collective.block is None else (RING, TREES):
                 search = _LevelsSearch(request, size, most_sends, tuning, composed)
                 yield from search.run(f"{NAME}, {form}", levels, [LevelsShape(form)])
 

@@ -18,7 +18,7 @@ from synth.bounds.relaxation import capacities
 from synth.bounds.windows.limit import alike_chunks
 from synth.engines.steiner.arborescences import BEYOND, Arborescences
 from synth.engines.steiner.exchanges import Exchanges, sums_within
-from synth.engines.steiner.tuning import SteinerTuning
+from synth.engines.steiner.tuning import TUNING, SteinerTuning
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
 from synth.model.deadline import now
@@ -61,7 +61,7 @@ class TreeDemand:
 
     Attributes:
         chunks: The chunks.
-        amount: Their size in all, as a part of the message.
+        amount: Their size in all, as a part of the message, and at least `SteinerTuning.least_amount`.
         sums: Whether contributions come up a tree to the root.
         holders: Ranks that hold the chunks.
         goals: Ranks that want the chunks.
@@ -88,7 +88,8 @@ def demands(problem: Problem) -> list[TreeDemand]:
         sums = chunk_set.reduces and len(chunk_set.holders) > 1  # With one contribution the sum is a copy.
         goals = chunk_set.goals if sums else np.setdiff1d(chunk_set.goals, chunk_set.holders)
         roots = chunk_set.holders if not sums else goals if len(goals) == 1 else np.arange(problem.nranks)
-        demands_of_problem.append(TreeDemand(chunk_set.chunks, chunk_set.amount, sums, chunk_set.holders, goals, roots))
+        amount = max(chunk_set.amount, TUNING.least_amount)  # Solvers lose smaller ones.
+        demands_of_problem.append(TreeDemand(chunk_set.chunks, amount, sums, chunk_set.holders, goals, roots))
     return demands_of_problem
 
 

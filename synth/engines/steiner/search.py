@@ -46,8 +46,6 @@ def accepts(problem: Problem, options: Options) -> str:
         return (
             f"steiner takes up to {TUNING.most_demands} sets of chunks with the same ends; here are {len(chunk_sets)}"
         )
-    if min(d.amount for d in chunk_sets) < TUNING.least_amount:
-        return f"steiner takes chunk sets of at least {TUNING.least_amount:g} of the message; solvers lose smaller ones"
     ends = {*np.concatenate([[*d.goals, *(d.holders if d.sums else ())] for d in chunk_sets]).tolist()}
     if len(ends) > TUNING.most_ends:
         return f"steiner takes at most {TUNING.most_ends} ranks that send or receive; here are {len(ends)}"

@@ -13,7 +13,7 @@ class SteinerTuning:
         most_ranks: Most ranks for which the engine is tried.
         most_ends: Most ranks that begin or end chunks, as it looks at all their subsets.
         most_demands: Most sets of chunks with the same ends.
-        least_amount: Least size of such a set, as a part of the message.
+        least_amount: Least size of such a set, as a part of the message, that trees are packed for.
         most_chunks: Most chunks of a problem, with one chunk a block.
         bulk: Factor on the bound of an empty message above which latencies do not distinguish trees.
         work: Most entries of a table of cheapest trees: ranks × levels of latency × 3 to the power of ends. A second

@@ -16,6 +16,7 @@ from synth.engines.steiner.packing import Packing, demands
 from synth.engines.steiner.search import accepts, solve
 from synth.engines.steiner.tuning import TUNING
 from synth.engines.steiner.whole_trees import chunks_of_demands, shared_out
+from synth.model.collective import uneven
 from synth.model.compiled import Runner
 from synth.model.deadline import now
 from synth.model.problem import Problem, make_problem
@@ -124,6 +125,14 @@ def test_schedules_come_near_the_bound_of_large_messages(
     least_us = prove(problem).at(size)[0]
     times = [algorithm.time_us(size) for algorithm in steiner_algorithms(problem, size)]
     assert least_us * (1 - 1e-9) <= min(times) <= near * least_us
+
+
+@pytest.mark.parametrize("kind", ["allgatherv", "reducescatterv"])
+def test_tiny_blocks_beside_large_ones_are_packed_too(kind: str) -> None:
+    """Check a list as of one matrix and some vectors, of which the least is a millionth of the message."""
+    problem, size = make_problem(load("ring:4"), uneven(kind, [1 << 30, 1 << 26, 1 << 10, 1 << 10])), 1 << 30
+    times = [algorithm.time_us(size) for algorithm in steiner_algorithms(problem, size)]
+    assert min(times) <= 1.1 * prove(problem).at(size)[0]
 
 
 def test_middle_sizes_use_trees_of_less_latency() -> None:
