@@ -23,6 +23,7 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "synth", "topologies", "emi
 
 def _run(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP_"))}
+    clean["NUMBA_CACHE_DIR"] = str(cwd)  # A small question compiles no loops where none are on disk.
     return subprocess.run(
         list(map(str, arguments)), cwd=cwd, env=clean, capture_output=True, text=True, timeout=HANG_S, check=False
     )
