@@ -28,7 +28,7 @@ from tests.synth.app.cli.calling import Call
 from tests.topologies.importers.dumps import mesh, smi
 
 ASKED = ("allreduce", "--topo", "dgx-a100", "--group", "0,2,4,6")
-EXAMPLE = (*ASKED, "--budget", "2s", "--target", "executor-nccl", "--costs", "none")
+EXAMPLE = (*ASKED, "--budget", "1s", "--target", "executor-nccl", "--costs", "none")
 TOP = {
     "collective", "topology", "group", "relays", "root", "summary", "alpha", "algorithms", "baselines", "bounds",
     "k_synchronous", "impossible", "ended", "seconds", "unsaved",
@@ -152,7 +152,7 @@ def test_table_and_files(synth: Call, working_folder: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("allreduce", "--topo", "dgx1", "--group", "0-3", "--sms", "4", "--budget", "2s"),
+        ("allreduce", "--topo", "dgx1", "--group", "0-3", "--sms", "4", "--budget", "1s"),
         ("reducescatter", "--topo", "torus:3x3", "--size", "1M", "--without", "link:0-1", "--budget", "1s"),
         ("broadcast", "--topo", "dgx-h100", "--size", "64K", "--target", "none", "--engine", "ksync", "--budget", "1s"),
         ("alltoall", "--topo", "ring:4", "--groups", "0,1;2,3", "--size", "1M", "--budget", "1s"),
@@ -348,7 +348,7 @@ def test_example_of_the_help_can_be_run(
     begin = " ".join(("synth", *command))
     example = next(line.strip() for line in text.splitlines() if line.strip().startswith(begin))
     arguments = shlex.split(example.split(">")[0])[1:]
-    answer = synth(*arguments, *(("--budget", "1s") if searches else ()))
+    answer = synth(*arguments, *(("--budget", "0.5s") if searches else ()))
     assert (answer.code, answer.err) == (0, "")
 
 
