@@ -287,7 +287,7 @@ def test_help_has_an_example(synth: Call, command: tuple[str, ...]) -> None:
 def small_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a library with the answer to one question."""
     library = tmp_path_factory.mktemp("small") / "lib"
-    answer = synthesize("allreduce", "ring:4", size=1 << 16, engine="route", target="executor-nccl")
+    answer = synthesize("allreduce", "ring:4", size=1 << 16, engine="route", target="executor-nccl", budget=1)
     answer.save(library)
     return library
 
