@@ -69,7 +69,7 @@ def common_chunk(collective: Collective, most_cells: int = MOST_CELLS) -> Common
         count = nearest.astype(np.int64)
     else:
         cuts = [
-            _padded(collective, weight, fullest / cells) for cells in range(min(LEAST_CELLS, most_cells), most_cells)
+            _padded(collective, weight, fullest, cells) for cells in range(min(LEAST_CELLS, most_cells), most_cells)
         ]
         padding, count = min(cuts, key=lambda cut: (round(cut[0], 6), int(cut[1].sum())))
     return CommonChunk(_in_cells(collective, count), np.cumsum(count) - count, count, padding)
@@ -128,14 +128,20 @@ def _fullest(collective: Collective, weight: Floats) -> float:
     return max(float(side.max()) for side in sides)
 
 
-def _padded(collective: Collective, weight: Floats, unit: float) -> tuple[float, Ints]:
-    """Return the share of the fullest buffer that is empty with cells of weight `unit`, and the cells of each chunk.
+def _padded(collective: Collective, weight: Floats, fullest: float, cells: int) -> tuple[float, Ints]:
+    """Return the share of the fullest buffer that is empty with cells of one size, and the cells of each chunk.
 
     A chunk has as many cells as its weight needs, rounded up, and at least one. Then cells shrink to what chunks need.
+
+    Args:
+        collective: The collective.
+        weight: Weight of each chunk, shape (chunks,).
+        fullest: Total weight in the fullest buffer (`_fullest`).
+        cells: Number of cells of this weight.
     """
-    count = np.maximum(1, np.ceil(weight / unit * (1 - _EQUAL))).astype(np.int64)
+    count = np.maximum(1, np.ceil(weight / (fullest / cells) * (1 - _EQUAL))).astype(np.int64)
     padded_weight = _fullest(collective, count.astype(np.float64)) * _cell_share(weight, count)
-    return 1 - _fullest(collective, weight) / padded_weight, count
+    return 1 - fullest / padded_weight, count
 
 
 def _in_cells(collective: Collective, count: Ints) -> Collective:

@@ -12,7 +12,8 @@ import shutil
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from types import FunctionType
@@ -141,6 +142,18 @@ _COMPILING = 12  # Compiling the loops of a question takes about so many times a
 
 
 _has_compiled = False  # Whether this process had to compile a loop that it needed.
+_compiles_all = False  # Whether loops are compiled for any work.
+
+
+@contextmanager
+def compiling_all() -> Iterator[None]:
+    """Compile every loop that runs meanwhile, however little its work is, so that later processes load it."""
+    global _compiles_all
+    before, _compiles_all = _compiles_all, True
+    try:
+        yield
+    finally:
+        _compiles_all = before
 
 
 @cache
@@ -167,7 +180,7 @@ def is_little(work: int, threshold: int) -> bool:
         work: Sends or other steps of a loop.
         threshold: The same number from which on loading the compiled loop pays.
     """
-    return work < threshold or work < threshold * patience()
+    return not _compiles_all and (work < threshold or work < threshold * patience())
 
 
 def is_at_hand() -> bool:
@@ -191,7 +204,7 @@ def choose_runner(seconds: float) -> Runner:
     """
     global _interpreted_s
     total_s = _interpreted_s + seconds
-    if is_at_hand() or (total_s > _LOADING_S and total_s > _LOADING_S * patience()):
+    if _compiles_all or is_at_hand() or (total_s > _LOADING_S and total_s > _LOADING_S * patience()):
         return Runner(interpreted=False)
     _interpreted_s += seconds
     return Runner(interpreted=True)

@@ -23,7 +23,8 @@ from synth.solvers.workers import Workers
 from topologies.load import load
 
 SHAPES = [(c, s, r) for c in (1, 2) for s in (1, 2, 3) for r in range(s, 4)]
-QUESTIONS = [(collective, topo, SHAPES) for topo in ("ring:4", "full:4") for collective in COLLECTIVES]
+DIRECT = [(1, 1, 1), (2, 1, 1), (2, 1, 2), (2, 2, 2), (1, 2, 3)]  # Where every rank has a link to every other one.
+QUESTIONS = [(c, topo, shapes) for topo, shapes in (("ring:4", SHAPES), ("full:4", DIRECT)) for c in COLLECTIVES]
 QUESTIONS += [
     ("allgather", "dgx1", [(2, 2, 2), (2, 2, 3)]),
     ("alltoall", "dgx1", [(1, 2, 2)]),

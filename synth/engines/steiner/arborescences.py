@@ -51,7 +51,8 @@ class Arborescences:
             length: Length of each link, shape (links,), or of each link in every level, shape (levels, links).
             endless: Whether the last level has no limit.
         """
-        length = np.ascontiguousarray(np.broadcast_to(length, (len(self.cost), len(self.src))), dtype=np.float64)
+        # A copy even of one level: a loop is compiled again for an array that it may not write.
+        length = np.array(np.broadcast_to(length, (len(self.cost), len(self.src))), dtype=np.float64, order="C")
         run(_fill, self.src, self.dst, self.level, length, self._own, self.cost, self._how, endless)
 
     def set_of(self, ranks: Ints | list[int]) -> int:

@@ -25,7 +25,7 @@ def library(folder: Path, collective: str, target: str, **options: object) -> Sa
     with Workers(()) as no_workers:
         arguments = {
             "engine": "route",
-            "budget": 2,
+            "budget": 1,
             "workers": no_workers,
             "target": target,
             "costs": "none",

@@ -24,7 +24,7 @@ def test_engines_refine_no_further(engine: str, machine: str, workers: Workers) 
     problem = make_problem(with_protocol(with_costs(load(machine)), "Simple"), "broadcast")
     smallest = []
     for least in (None, 1 << 17):
-        options = Options(least_bytes=least, budget_s=2.0)
+        options = Options(least_bytes=least, budget_s=1.0)
         request = Request(
             options, (SIZE,), np.inf, workers, BestTimes(), prove(problem, max_flow=False), most_sends=2000
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from synth.model import compiled
-from synth.model.compiled import Runner, _CallInThread, _compiled, choose_runner, is_little
+from synth.model.compiled import Runner, _CallInThread, _compiled, choose_runner, compiling_all, is_little
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +57,17 @@ def test_after_a_loop_that_was_missing_others_are_not_compiled_for_little_work(
     loop(1)
     assert choose_runner(0.1).interpreted
     assert is_little(500, 100)
+
+
+def test_a_warm_up_compiles_loops_of_little_work_in_a_fresh_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "loops_folder", lambda: tmp_path)
+    with compiling_all():
+        assert not choose_runner(0.001).interpreted
+        assert not is_little(1, 100)
+    assert choose_runner(0.001).interpreted
+    assert is_little(1, 100)
 
 
 def test_a_home_where_nothing_can_be_kept_is_like_a_fresh_one(monkeypatch: pytest.MonkeyPatch) -> None:

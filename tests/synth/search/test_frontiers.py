@@ -53,7 +53,7 @@ def test_any_group_gets_right_algorithms_within_their_bounds(
 
     topology = load(topo)
     group = picks.sample(range(topology.nranks), min(size, topology.nranks))
-    answer = synthesize(collective, topology, group, relay="all", budget=1.0, workers=workers)
+    answer = synthesize(collective, topology, group, relay="all", budget=0.5, workers=workers)
     result = answer.result
     assert result.ranges
     assert result.ranges[0].low == 0
@@ -107,14 +107,14 @@ def test_every_target_that_supports_the_answer_gets_a_right_file(
 
 
 def test_relays_shorten_what_the_group_needs_without_them(workers: Workers) -> None:
-    without_relays = synthesize("allreduce", "dgx-a100", [0, 2, 4, 6], budget=1, workers=workers)
-    helped = synthesize("allreduce", "dgx-a100", [0, 2, 4, 6], relay="all", budget=1, workers=workers)
+    without_relays = synthesize("allreduce", "dgx-a100", [0, 2, 4, 6], budget=0.5, workers=workers)
+    helped = synthesize("allreduce", "dgx-a100", [0, 2, 4, 6], relay="all", budget=0.5, workers=workers)
     assert helped.result.bound.at(LARGEST)[0] < without_relays.result.bound.at(LARGEST)[0]
 
 
 @pytest.mark.parametrize("group", [[0, 5], [0, 3, 5, 6]])
 def test_relays_that_hold_nothing_send_nothing(workers: Workers, tmp_path: Path, group: list[int]) -> None:
-    answer = synthesize("allreduce", "dgx1", group, relay="all", size="64K", budget=1, workers=workers)
+    answer = synthesize("allreduce", "dgx1", group, relay="all", size="64K", budget=0.5, workers=workers)
     assert answer.result.ranges
     assert not save(answer.result, tmp_path, TargetSettings("msccl")).refused
 

@@ -30,7 +30,7 @@ def printed(spec: str, ranks: int, collective: str, slower: float, program: str,
 def judged(synth: Call, path: Path, text: str, *options: str) -> str:
     """Return what `synth judge` prints of a text."""
     path.write_text(text)
-    answer = synth("judge", str(path), *options, "--budget", "1s")
+    answer = synth("judge", str(path), *options, "--budget", "0.5s")
     assert (answer.code, answer.err) == (0, ""), answer.err
     return answer.out
 
@@ -60,7 +60,7 @@ def test_lost_nics_are_named(synth: Call, tmp_path: Path, working: int) -> None:
 
 def test_wrong_results_and_other_machines_are_named(synth: Call, tmp_path: Path) -> None:
     (tmp_path / "x").write_text(printed("dgx-a100", 8, "allreduce", 1.0, "all_reduce_perf", wrong=3))
-    answer = synth("judge", str(tmp_path / "x"), "--topo", "dgx-a100", "--budget", "1s")
+    answer = synth("judge", str(tmp_path / "x"), "--topo", "dgx-a100", "--budget", "0.5s")
     assert (answer.code, answer.err) == (1, "")
     assert "wrong results: 6 sizes" in answer.out
     text = printed("dgx-h100", 8, "allreduce", 1.0, "all_reduce_perf")
@@ -111,7 +111,7 @@ def test_a_picture_that_cannot_be_written_is_one_line(
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
     (tmp_path / "x").write_text(printed("dgx-a100", 8, "allreduce", 1.0, "all_reduce_perf"))
-    options = "--topo", "dgx-a100", "--plot", str(tmp_path / "times.svg"), "--budget", "1s"
+    options = "--topo", "dgx-a100", "--plot", str(tmp_path / "times.svg"), "--budget", "0.5s"
     assert "cannot be written (no room is left)" in synth("judge", str(tmp_path / "x"), *options).refusal
 
 
@@ -133,7 +133,7 @@ def test_costs_are_fitted_to_what_was_measured(synth: Call, tmp_path: Path, slow
 
 def test_costs_that_cannot_be_fitted_are_named_after_the_table(synth: Call, tmp_path: Path) -> None:
     (tmp_path / "x").write_text(printed("dgx-a100", 8, "allreduce", 1.0, "all_reduce_perf"))
-    options = "--topo", "ring:8", "--out", str(tmp_path / "own.toml"), "--budget", "1s"
+    options = "--topo", "ring:8", "--out", str(tmp_path / "own.toml"), "--budget", "0.5s"
     answer = synth("judge", str(tmp_path / "x"), *options)
     assert (answer.code, answer.err) == (2, "synth: ring:8 states no [costs], whose figures would be fitted\n")
     assert "message size" in answer.out
@@ -192,7 +192,7 @@ def test_what_cannot_be_judged_is_refused(
     }
     (tmp_path / "x").write_text(texts.get(text, text))
     topology = () if "--topo" in options else ("--topo", "dgx-a100")
-    answer = synth("judge", str(tmp_path / "x"), *topology, *options, "--budget", "1s")
+    answer = synth("judge", str(tmp_path / "x"), *topology, *options, "--budget", "0.5s")
     assert answer.code == 2
     assert message in answer.err
     assert answer.err.count("\n") == 1

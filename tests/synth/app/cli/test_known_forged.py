@@ -16,11 +16,12 @@ from synth.storage.bundle import pack, unpack
 from synth.storage.cache import Cache
 from tests.synth.app.cli.calling import Call, caller
 
-ASKED = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "64K", "--budget", "5s")
+# The route is optimal at once.
+ASKED = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M", "--budget", "5s")
 OTHERS = {
-    "another network": ("allgather", "--topo", "mesh:2x2", "--engine", "route", "--size", "64K", "--budget", "5s"),
-    "another size": ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M", "--budget", "5s"),
-    "another collective": ("broadcast", "--topo", "ring:4", "--engine", "route", "--size", "64K", "--budget", "5s"),
+    "another network": ("allgather", "--topo", "mesh:2x2", "--engine", "route", "--size", "1M", "--budget", "5s"),
+    "another size": ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "64K", "--budget", "5s"),
+    "another collective": ("broadcast", "--topo", "ring:4", "--engine", "route", "--size", "1M", "--budget", "5s"),
 }
 About = dict[str, Any]
 Files = dict[str, bytes]
@@ -84,7 +85,7 @@ FORGERIES: dict[str, Callable[[About, Files], object]] = {
     "no program": lambda _about, files: files.pop(next(name for name in files if name.endswith(".xml"))),
     "no schedule": lambda _about, files: files.pop("0.synth"),
     "no proof": lambda _about, files: files.pop("bound.proof.json"),
-    "other sizes": lambda about, _files: about["forms"][0][0].update(low=1 << 20, high=1 << 20, shown=1 << 20),
+    "other sizes": lambda about, _files: about["forms"][0][0].update(low=1 << 16, high=1 << 16, shown=1 << 16),
     "sizes of the entry": lambda about, _files: about["forms"][0][0]["entry"].update(min_bytes=1),
     "a target": lambda about, _files: about["forms"][0][0]["entry"].update(target="mscclpp"),
     "a form of calls": lambda about, _files: about["forms"][0][0]["entry"].update(inplace=False),

@@ -9,10 +9,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import click
+import click.shell_completion
 import pytest
 
 from emit.library import load_index
@@ -27,7 +28,7 @@ from tests.synth.app.cli.calling import Call
 from tests.topologies.importers.dumps import mesh, smi
 
 ASKED = ("allreduce", "--topo", "dgx-a100", "--group", "0,2,4,6")
-EXAMPLE = (*ASKED, "--budget", "2s", "--target", "executor-nccl", "--costs", "none")
+EXAMPLE = (*ASKED, "--budget", "1s", "--target", "executor-nccl", "--costs", "none")
 TOP = {
     "collective", "topology", "group", "relays", "root", "summary", "alpha", "algorithms", "baselines", "bounds",
     "k_synchronous", "impossible", "ended", "seconds", "unsaved",
@@ -42,10 +43,11 @@ ENTRY = ROW | {
 }  # fmt: skip
 
 
-def test_json_of_a_search(synth: Call, working_folder: Path) -> None:
+def test_json_and_index_of_a_search(synth: Call, working_folder: Path) -> None:
     answer = synth(*EXAMPLE, "--json")
     assert (answer.code, answer.err) == (0, "")
     report = json.loads(answer.out)
+    index = json.loads((working_folder / "out" / "index.json").read_text())
     assert set(report) >= TOP
     assert (report["collective"], report["group"], report["root"]) == ("allreduce", [0, 2, 4, 6], None)
     rows = report["algorithms"]
@@ -69,11 +71,6 @@ def test_json_of_a_search(synth: Call, working_folder: Path) -> None:
         assert after["min_bytes"] == row["max_bytes"] + 1
     for bound in report["bounds"]:
         assert set(bound) >= {"kind", "text", "base_us", "us_per_byte", "cap_us"}
-
-
-def test_index(synth: Call, working_folder: Path) -> None:
-    report = json.loads(synth(*EXAMPLE, "--json").out)
-    index = json.loads((working_folder / "out" / "index.json").read_text())
     assert index["format"] == "synth-index-2"
     usual = [entry for entry in index["algorithms"] if entry["inplace"]]
     inplace_entries = [entry for entry in index["algorithms"] if not entry["inplace"]]
@@ -155,7 +152,7 @@ def test_table_and_files(synth: Call, working_folder: Path) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("allreduce", "--topo", "dgx1", "--group", "0-3", "--sms", "4", "--budget", "2s"),
+        ("allreduce", "--topo", "dgx1", "--group", "0-3", "--sms", "4", "--budget", "1s"),
         ("reducescatter", "--topo", "torus:3x3", "--size", "1M", "--without", "link:0-1", "--budget", "1s"),
         ("broadcast", "--topo", "dgx-h100", "--size", "64K", "--target", "none", "--engine", "ksync", "--budget", "1s"),
         ("alltoall", "--topo", "ring:4", "--groups", "0,1;2,3", "--size", "1M", "--budget", "1s"),
@@ -163,27 +160,26 @@ def test_table_and_files(synth: Call, working_folder: Path) -> None:
     ],
     ids=" ".join,
 )
-@pytest.mark.parametrize("width", [80, 120])
 def test_lines_fit_the_terminal(
-    synth: Call, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], width: int
+    synth: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
-    """Check that only names of files are longer than a line."""
-    monkeypatch.setenv("COLUMNS", str(width))
-    answer = synth(*arguments, "--details")
-    assert answer.code in (0, 1)
-    lines = [line for line in answer.out.splitlines() if len(line.split()) > 2]
-    assert max(map(len, lines)) <= width, max(lines, key=len)
+    """Check that only names of files are longer than a line; the wide table is that of a known answer."""
+    monkeypatch.setenv("SYNTH_CACHE", str(tmp_path / "cache"))
+    for width in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        answer = synth(*arguments, "--details")
+        assert answer.code in (0, 1)
+        lines = [line for line in answer.out.splitlines() if len(line.split()) > 2]
+        assert max(map(len, lines)) <= width, max(lines, key=len)
 
 
-@pytest.mark.parametrize("width", [80, 120])
 def test_lines_of_other_commands_fit_the_terminal(
-    synth: Call, monkeypatch: pytest.MonkeyPatch, working_folder: Path, width: int
+    synth: Call, monkeypatch: pytest.MonkeyPatch, working_folder: Path
 ) -> None:
     """Check commands that read what a search wrote, and those about networks: only names of files are longer."""
     assert synth("allgather", "--topo", "ring:4", "--size", "64K", "--budget", "2s", "--proof", "--out", "o").code == 0
     program, proved = (next((working_folder / "o").rglob(ending)) for ending in ("*.xml", "*.synth"))
-    monkeypatch.setenv("COLUMNS", str(width))
-    for arguments in (
+    commands: tuple[tuple[object, ...], ...] = (
         ("simulate", program, "--topo", "ring:4"),
         ("verify", program),
         ("prove", proved),
@@ -195,7 +191,9 @@ def test_lines_of_other_commands_fit_the_terminal(
         ("library", "check", "o"),
         ("library", "pick", "o", "allgather", "0-3", "64K"),
         ("library", "env", "o"),
-    ):
+    )
+    for arguments, width in product(commands, (80, 120)):
+        monkeypatch.setenv("COLUMNS", str(width))
         answer = synth(*arguments)
         assert answer.code == 0
         lines = [line for line in answer.out.splitlines() if len(line.split()) > 2 and "export " not in line]
@@ -289,7 +287,7 @@ def test_help_has_an_example(synth: Call, command: tuple[str, ...]) -> None:
 def small_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a library with the answer to one question."""
     library = tmp_path_factory.mktemp("small") / "lib"
-    answer = synthesize("allreduce", "ring:4", size=1 << 16, engine="route", target="executor-nccl")
+    answer = synthesize("allreduce", "ring:4", size=1 << 16, engine="route", target="executor-nccl", budget=1)
     answer.save(library)
     return library
 
@@ -350,7 +348,7 @@ def test_example_of_the_help_can_be_run(
     begin = " ".join(("synth", *command))
     example = next(line.strip() for line in text.splitlines() if line.strip().startswith(begin))
     arguments = shlex.split(example.split(">")[0])[1:]
-    answer = synth(*arguments, *(("--budget", "1s") if searches else ()))
+    answer = synth(*arguments, *(("--budget", "0.5s") if searches else ()))
     assert (answer.code, answer.err) == (0, "")
 
 
@@ -369,11 +367,18 @@ def test_example_of_the_help_can_be_run(
     ],
 )
 def test_the_shell_completes_values_and_files(written: str, word: int, completed: str) -> None:
-    environment = os.environ | {"_SYNTH_COMPLETE": "bash_complete", "COMP_WORDS": written, "COMP_CWORD": str(word)}
+    words = written.split()
+    shell = click.shell_completion.BashComplete(cli, {}, "synth", "_SYNTH_COMPLETE")
+    items = shell.get_completions(words[1:word], words[word])
+    assert completed in map(shell.format_completion, items)
+
+
+def test_a_process_completes_for_the_shell() -> None:
+    environment = os.environ | {"_SYNTH_COMPLETE": "bash_complete", "COMP_WORDS": "synth all", "COMP_CWORD": "1"}
     code = "import sys; from synth.app.cli import main; sys.argv[0] = 'synth'; main()"
     shell = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (shell.returncode, shell.stderr) == (0, "")
-    assert completed in shell.stdout.splitlines()
+    assert "plain,allreduce" in shell.stdout.splitlines()
 
 
 def test_no_text_of_the_help_is_cut_off(synth: Call) -> None:

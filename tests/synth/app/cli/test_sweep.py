@@ -28,7 +28,10 @@ def words_of(collectives: str, sizes: str) -> list[str]:
     ]
 
 
-def test_the_command_prints_a_row_for_each_question(synth: Call) -> None:
+def test_the_command_prints_a_row_for_each_question(
+    synth: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SYNTH_CACHE", str(tmp_path / "cache"))
     words = words_of("allgather,broadcast", "64K")
     answer = synth(*words, "--cost", "n*10", "--json")
     assert (answer.code, answer.err) == (0, "")

@@ -358,7 +358,7 @@ def test_a_sentence_on_ranks_names_them(kind: str) -> None:
 
 def test_a_frontier_has_labels_libraries_and_figures(tmp_path: Path) -> None:
     """Check that a page opens at the largest size, and that its drawing and its CSV have the library's own curve."""
-    answer = synthesize("allreduce", "dgx-a100", (0, 2), engine="route", budget=2)
+    answer = synthesize("allreduce", "dgx-a100", (0, 2), engine="route", budget=1)
     answer.save(tmp_path)
     page = report(tmp_path / "index.json")
     sizes = [row["shown_bytes"] for row in answer.algorithms]
@@ -375,6 +375,6 @@ def test_a_frontier_has_labels_libraries_and_figures(tmp_path: Path) -> None:
     for row in rows:
         if row["curve"] == "NCCL":
             assert float(row["us"]) == pytest.approx(model.choose("allreduce", float(row["bytes"])).time_us, rel=1e-6)
-    plain = synthesize("allreduce", "dgx-a100", (0, 2), engine="route", costs="none", budget=2)
+    plain = synthesize("allreduce", "dgx-a100", (0, 2), engine="route", costs="none", budget=1)
     plain.save(tmp_path / "plain")
     assert 'class="vendor"' not in report(tmp_path / "plain" / "index.json").html.split("</style>")[1]
