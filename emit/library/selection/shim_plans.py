@@ -239,7 +239,8 @@ def _locked(folder: Path) -> Iterator[None]:
         finally:
             os.close(handle)
     except OSError as error:
-        raise InputError(f"{origin_of(folder)}: cannot be written ({error.strerror or error})") from None
+        reason = f"cannot be written ({error.strerror or error}); it must be a folder you may write to"
+        raise InputError(f"{origin_of(folder)}: {reason}") from None
 
 
 def _kept(folder: Path, name: str) -> Path:

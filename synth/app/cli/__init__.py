@@ -85,7 +85,7 @@ COMMANDS = {
     ),
     "warm-up": CommandRow(
         "warm_up:warm_up",
-        "Compile the loops for large problems, which are kept, so that hardly a later command waits for that.",
+        "Compile and keep the loops for large problems, so that later commands hardly ever wait for them.",
         "Libraries",
     ),
     "cache": CommandRow("cache:cache", "Show or clear the cache of answers.", "Libraries"),
@@ -233,7 +233,8 @@ def _in_our_words(error: click.ClickException) -> str:
         name = max(error.param.opts, key=len) if is_option else error.param.make_metavar(context)
         if not is_option:
             return f"{name} is missing: {context.command_path} {usage}"
-        return f"{name} is missing: add {name} {error.param.metavar or ''}: {error.param.help or ''}".rstrip(": .")
+        help_text = (error.param.help or "").rstrip(".")
+        return f"{name} is missing; add {name} {error.param.metavar or ''} ({help_text[:1].lower()}{help_text[1:]})"
     if message.startswith("Got unexpected extra argument"):
         return f"{message[0].lower()}{message[1:160]}; it must be {context.command_path} {usage}"
     return message
