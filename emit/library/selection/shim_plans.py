@@ -130,7 +130,7 @@ def _unfit(entry: IndexEntry, inplace: bool, only_sums: bool) -> str:
     if entry.collective not in COLLECTIVES:
         return f"the shim must choose plans of {' and '.join(COLLECTIVES)} only"
     if entry.collective == "allreduce" and not only_sums:
-        return "the shim compares no operation, and plans sum: state --only-sums if no call is a maximum or the like"
+        return "plans sum, but the shim runs them for a maximum too; give --only-sums if all calls are sums"
     if entry.inplace != inplace:
         return f"only plans for calls {'in' if inplace else 'out of'} place are installed, as all must have one form"
     return ""
