@@ -235,7 +235,7 @@ TARGETS: dict[str, Target] = {
                 " plans",
                 _ONE_FORM,
                 "no rank may be two launches ahead of another where plans of packets are used: between them launch only"
-                " plans whose ranks hear of each other, as ours do (synth verify says of which that is not so)",
+                " plans whose ranks hear of each other, as ours do (synth verify names the others)",
                 "buffers lie at equal offsets in their allocations on all ranks, with port channels at an allocation's"
                 " base; for packets in allocations of one size, or of max_message_size and more",
             ),

@@ -128,7 +128,7 @@ def read_index(path: Path) -> bytes:
     Raises:
         InputError: If the file is missing, a link, no regular file, larger than MAX_INDEX_BYTES, or cannot be read.
     """
-    return read_bytes(path, f"a library's {INDEX}", MAX_INDEX_BYTES, inside=path.parent)
+    return read_bytes(path, f"a library's {INDEX}, or its folder", MAX_INDEX_BYTES, inside=path.parent)
 
 
 def _check_conflicts(entries: Sequence[IndexEntry], top: Fields) -> None:

@@ -94,7 +94,9 @@ def read(text_or_path: str | os.PathLike[str]) -> Reading:
     if isinstance(text_or_path, str) and ("<" in text_or_path or "\n" in text_or_path or not text_or_path):
         return _MscclReader("text").read(text_or_path.encode(errors="replace"))
     path = Path(text_or_path)
-    return _MscclReader(origin_of(path)).read(read_bytes(path, "an MSCCL XML file", MAX_BYTES))
+    # Files that no format claims, such as missing ones without a suffix, come here too.
+    wanted = "an MSCCL XML file" if path.suffix.lower() == ".xml" else "an MSCCL XML (.xml) or a plan (.json)"
+    return _MscclReader(origin_of(path)).read(read_bytes(path, wanted, MAX_BYTES))
 
 
 @dataclass(slots=True)

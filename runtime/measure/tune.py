@@ -126,6 +126,8 @@ def parse_sizes(text: str) -> list[int]:
         low, high, *more = text.split(":")
         factor = float(more[0]) if more else 4.0
         first, last = parse_size(low, "--sizes"), parse_size(high, "--sizes")
+        if first > last and len(more) < 2:
+            raise InputError(f"--sizes {text!r}: has its larger end first; write the smaller size first")
         if len(more) > 1 or not 1.0 < factor < math.inf or not 1 <= first <= last <= MAX_MESSAGE_BYTES:
             raise ValueError
     except InputError:

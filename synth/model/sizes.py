@@ -69,7 +69,7 @@ def read_sizes(path: str | Path) -> Ints:
         InputError: The file cannot be read or is too large, an entry is no size, more than 5 million sizes are above 0,
             or the rows do not make a square.
     """
-    text, origin = read_text(path, "a file with the size matrix", MAX_FILE_BYTES), origin_of(path)
+    text, origin = read_text(path, "a file with k rows of k sizes", MAX_FILE_BYTES), origin_of(path)
     rows = _json_rows(text, origin) if _is_json(text) else _text_rows(text, origin)
     width = len(rows[0][1]) if rows else 0
     for place, row in rows:

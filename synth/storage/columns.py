@@ -350,7 +350,7 @@ class ColumnFile:
             raise InputError(f"{self.origin}: has {size} bytes; it must be a schedule file (.synth)")
         mark, *counts, comment = _END.unpack(last)
         if mark != b"PK\x05\x06" or comment or not 1 <= counts[3] <= MAX_MEMBERS:
-            raise InputError(f"{self.origin}: is cut short, or is no schedule file (.synth), which it must be")
+            raise InputError(f"{self.origin}: is cut short, or no schedule file; it must be a whole .synth file")
         return size
 
     def _checked_members(self) -> dict[str, zipfile.ZipInfo]:

@@ -278,6 +278,13 @@ def _estimate(text: str) -> int:
     )
 
 
+# What to do about a complaint of tomllib that names no cure.
+_CURES = {
+    "Invalid value": "; a text must stand in quotes",
+    "Cannot overwrite a value": "; each name must stand once",
+}
+
+
 def _complaint(text: str, origin: str, problem: str) -> str:
     """Return tomllib's complaint with its line after the document's name, as in all errors.
 
@@ -288,7 +295,8 @@ def _complaint(text: str, origin: str, problem: str) -> str:
     """
     place = re.search(r" \(at line (\d+), column (\d+)\)$", problem)
     if place is not None:
-        return f"{origin}:{place[1]}: not TOML: {problem[: place.start()]}, column {place[2]}"
+        problem = problem[: place.start()]
+        return f"{origin}:{place[1]}: not TOML: {problem}, column {place[2]}{_CURES.get(problem, '')}"
     if problem.endswith(" (at end of document)"):
         problem = problem.removesuffix(" (at end of document)") + ", at the end of the file"
         return f"{origin}:{text.rstrip().count(chr(10)) + 1}: not TOML: {problem}"

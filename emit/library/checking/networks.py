@@ -1,4 +1,4 @@
-"""The topologies that entries of a library name."""
+"""The look-up of the topologies that entries of a library name."""
 
 from __future__ import annotations
 

@@ -470,7 +470,8 @@ def _served(target: Target, entries: Sequence[IndexEntry], lacking: Sequence[str
     unit = "bytes" if target.cell_bytes else "elements"
     divides = sorted({entry.divides for entry in entries} - {1})
     if divides:
-        multiples = " or ".join(map(str, divides)) if len(divides) < 4 else f"{divides[0]} to {divides[-1]}"
+        first, last = ", ".join(map(str, divides[:-1])), divides[-1]
+        multiples = f"{divides[0]} to {last}" if len(divides) > 3 else f"{first} or {last}" if first else f"{last}"
         yield f"a file serves messages of a multiple of {multiples} {unit}; {target.otherwise} serves the others"
     for reason in lacking:
         yield f"no file for {reason}" + ("" if target.otherwise in reason else f"; {target.otherwise} serves it")

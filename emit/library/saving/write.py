@@ -252,7 +252,8 @@ def writing(
             finally:
                 _open.remove(library)
     except OSError as error:
-        raise InputError(f"{option} {path}: cannot be written ({error.strerror or error})") from None
+        reason = f"cannot be written ({error.strerror or error}); it must be a folder you may write to"
+        raise InputError(f"{option} {path}: {reason}") from None
 
 
 @contextmanager

@@ -130,7 +130,7 @@ def _unfit(entry: IndexEntry, inplace: bool, only_sums: bool) -> str:
     if entry.collective not in COLLECTIVES:
         return f"the shim must choose plans of {' and '.join(COLLECTIVES)} only"
     if entry.collective == "allreduce" and not only_sums:
-        return "the shim compares no operation, and plans sum: state --only-sums if no call is a maximum or the like"
+        return "plans sum, but the shim runs them for a maximum too; give --only-sums if all calls are sums"
     if entry.inplace != inplace:
         return f"only plans for calls {'in' if inplace else 'out of'} place are installed, as all must have one form"
     return ""
@@ -239,7 +239,8 @@ def _locked(folder: Path) -> Iterator[None]:
         finally:
             os.close(handle)
     except OSError as error:
-        raise InputError(f"{origin_of(folder)}: cannot be written ({error.strerror or error})") from None
+        reason = f"cannot be written ({error.strerror or error}); it must be a folder you may write to"
+        raise InputError(f"{origin_of(folder)}: {reason}") from None
 
 
 def _kept(folder: Path, name: str) -> Path:

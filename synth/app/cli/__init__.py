@@ -24,7 +24,7 @@ from synth.app.present.layout import warn
 from synth.model.deadline import restart
 from synth.model.defects import DefectError, describe_defect
 from synth.model.registry import KINDS, parse_name
-from topologies.errors import InputError, did_you_mean, in_one_line
+from topologies.errors import InputError, did_you_mean, in_one_line, right_name
 from topologies.text.files import origin_of
 
 _LONGEST = 2000  # characters of a message
@@ -85,7 +85,7 @@ COMMANDS = {
     ),
     "warm-up": CommandRow(
         "warm_up:warm_up",
-        "Compile the loops for large problems, which are kept, so that hardly a later command waits for that.",
+        "Compile and keep the loops for large problems, so that later commands hardly ever wait for them.",
         "Libraries",
     ),
     "cache": CommandRow("cache:cache", "Show or clear the cache of answers.", "Libraries"),
@@ -233,7 +233,11 @@ def _in_our_words(error: click.ClickException) -> str:
         name = max(error.param.opts, key=len) if is_option else error.param.make_metavar(context)
         if not is_option:
             return f"{name} is missing: {context.command_path} {usage}"
-        return f"{name} is missing: add {name} {error.param.metavar or ''}: {error.param.help or ''}".rstrip(": .")
+        help_text = (error.param.help or "").rstrip(".")
+        return f"{name} is missing; add {name} {error.param.metavar or ''} ({help_text[:1].lower()}{help_text[1:]})"
+    if isinstance(error, click.BadParameter) and error.param is not None and isinstance(error.param.type, click.Choice):
+        name, value = max(error.param.opts, key=len), error.message.partition(" is not one of ")[0]
+        return f"{name}: {value[:60]} is not known; {right_name(value[1:-1], list(error.param.type.choices))}"
     if message.startswith("Got unexpected extra argument"):
         return f"{message[0].lower()}{message[1:160]}; it must be {context.command_path} {usage}"
     return message

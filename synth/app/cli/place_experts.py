@@ -142,7 +142,9 @@ def place_experts_command(
         if not least <= slots <= most:
             raise InputError(f"--slots: {slots} for {nexperts} experts on {nranks} ranks; it must be {least} to {most}")
         if nexperts % expert_groups:
-            raise InputError(f"--expert-groups: {expert_groups} do not divide {nexperts} experts; they must")
+            raise InputError(
+                f"--expert-groups: {expert_groups} do not divide {nexperts} experts; it must be a divisor of {nexperts}"
+            )
         placed = place_experts(
             routing,
             slots,

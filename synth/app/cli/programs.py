@@ -159,6 +159,7 @@ def write_into(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"-o {path.parent}: cannot be written ({error.strerror or error})") from None
+        reason = f"cannot be written ({error.strerror or error}); it must be a folder you may write to"
+        raise InputError(f"-o {path.parent}: {reason}") from None
     with replaced(path) as file:
         file.write(data)

@@ -31,7 +31,7 @@ _BUDGET_S = 5  # of a question that states none; compiling does not count
 
 @click.command("warm-up")
 def warm_up() -> None:
-    """Compile the loops for large problems, which are kept, so that hardly a later command waits for that.
+    """Compile and keep the loops for large problems, so that later commands hardly ever wait for them.
 
     It takes a minute or two, once for each release and each kind of processor. Without it, the first large search
     compiles what it needs.

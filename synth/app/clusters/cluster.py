@@ -275,7 +275,7 @@ def _named(
     if texts in ((ALL,), (empty,)):
         return tuple(known_names) if texts == (ALL,) else ()
     if not texts:
-        top.fail(key, f'is empty; it must name one or more of {", ".join(known_names)}, or "all"')
+        top.fail(key, f"is empty; {right_name('', [ALL, *known_names])}")
     names = []
     for text in texts:
         name = _stated(top, key, partial(read, text))

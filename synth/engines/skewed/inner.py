@@ -1,4 +1,4 @@
-"""The sends inside nodes that stay there."""
+"""The sends of blocks whose source and destination are in one node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sends of whole blocks on straight paths."""
+"""The sends of whole blocks on straight paths: over the link to the destination, or without one over one rail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of rows and their times."""
+"""The order of a plan's rows (the sends of chunks), and their times in that order."""
 
 from __future__ import annotations
 

@@ -182,7 +182,9 @@ def _text_table(text: str, origin: str, form: str) -> np.ndarray[Any, Any]:
                 f"{origin}:{number}: has more than {MAX_EXPERTS} numbers; it must be 1 to {MAX_EXPERTS} experts"
             )
         if rows and len(items) != len(rows[0]):
-            raise InputError(f"{origin}:{number}: has {len(items)} numbers, the first row has {len(rows[0])}")
+            raise InputError(
+                f"{origin}:{number}: has {len(items)} numbers; it must be {len(rows[0])}, as in the first row"
+            )
         rows.append([_number(item, f"{origin}:{number}") for item in items])
     if not rows:
         raise InputError(f"{origin}: is empty; it must be {form}")

@@ -99,7 +99,8 @@ def test_the_right_text_is_read() -> None:
         ("[[links]]", "[links]", "each begun by a line [[links]]"),
         ("[[links]]", "[links", "not TOML"),
         ('"0-3"', '"0-3', "not TOML"),
-        ("ranks = 4", "ranks = 4\nranks = 4", "not TOML"),
+        ("ranks = 4", "ranks = 4\nranks = 4", "each name must stand once"),
+        ("gbs = 30", "gbs = fast", "a text must stand in quotes"),
     ],
 )
 def test_one_wrong_line(old: str, new: str, message: str) -> None:

@@ -131,7 +131,8 @@ def _library(
             for question in chosen:
                 os.replace(Path(staging) / question.page, folder / question.page)
     except OSError as error:
-        raise InputError(f"{origin_of(out)}: cannot be written ({error.strerror or error})") from None
+        reason = f"cannot be written ({error.strerror or error}); it must be a file in a folder where you may write"
+        raise InputError(f"{origin_of(out)}: {reason}") from None
     contents = f"{format_count(len(questions), 'problem')}, {format_count(len(links), 'page')}"
     _say(out, contents, html, begun, wrong)
 

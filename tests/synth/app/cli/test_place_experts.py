@@ -164,7 +164,7 @@ def test_the_table_states_which_layers_it_shows_and_has_unique_titles(synth: Cal
         (("--slots", "49"), "--slots: 49 .*it must be 3 to 48"),
         (("--budget", "0"), "--budget 0: must be more than 0"),
         (("--imbalance", "0.5"), "--imbalance: 0.5 is out of range"),
-        (("--expert-groups", "5"), "--expert-groups: 5 do not divide 48 experts"),
+        (("--expert-groups", "5"), "--expert-groups: 5 do not divide 48 experts; it must be a divisor of 48"),
         (("--tokens", "48"), "it must be whole numbers of shape .layers, tokens, experts of a token."),
         (("--topo", "ring:4"), "have no link"),
         (("--group", "0"), "group: has 1 rank"),

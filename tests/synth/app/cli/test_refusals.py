@@ -69,6 +69,9 @@ ASKED: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*PAIR, "--compare", "route,flow", "--target", "msccl"), ("--target", "--compare")),
     (("bench", "lib", "-f", "2", "-i", "1M"), ("-i", "-f", "use one of them")),
     (("report", "x.synth", "--topo", "dgx1", "-o", "x.html"), ("--topo", "names its own network")),
+    (("verify", "nosuch"), ("nosuch: no such file", "an MSCCL XML (.xml) or a plan (.json)")),
+    (("topo", "show", "dgx1", "--format", "dot"), ("--format", "'dot' is not known", "toml, graphml, gml, json")),
+    (("topo", "show", "dgx1", "--format", "grapml"), ("--format", "did you mean graphml")),
     # Budgets that cannot hold the networks of so many ranks behind switches.
     (("allreduce", "--topo", "dgx-h100:128", "--budget", "3s"), ("3s is too short for 1024 ranks", "--budget 1")),
     # Numbers.

@@ -18,3 +18,6 @@ def test_the_command_writes_the_table_and_the_header(working_folder: Path, synth
     assert (working_folder / "planner" / HEADER.name).read_bytes() == HEADER.read_bytes()
     assert "have no link" in synth("topo", "planner", "ring:4", "-o", "none").refusal
     assert not (working_folder / "none").exists()
+    (working_folder / "file").write_text("")
+    assert "a folder you may write to" in synth("topo", "planner", "dgx-h100:2", "-o", "file").refusal
+    assert "--out is missing; add --out DIR (write to this folder)" in synth("topo", "planner", "dgx-h100:2").refusal

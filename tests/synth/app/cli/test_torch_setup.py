@@ -79,7 +79,8 @@ def test_a_step_that_fails_is_named_with_its_reason(
     [
         (["--ops", "nothing"], "is not known"),
         (["--sizes", "1K"], ""),
-        (["--sizes", "9:1"], "is no range"),
+        (["--sizes", "9:1"], "has its larger end first"),
+        (["--sizes", "1:9:1"], "is no range"),
         (["--budget", "soon"], "--budget"),
         (["--topo", "ring:3"], "has 3 ranks"),
     ],

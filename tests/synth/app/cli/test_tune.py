@@ -177,7 +177,7 @@ def test_a_rank_that_is_killed_ends_it_in_one_line(tmp_path: Path) -> None:
     [
         (("tune",), "--ranks"),
         (("tune", "--ranks", "2", "--ops", "allredude"), "allredude"),
-        (("tune", "--ranks", "2", "--sizes", "1M:1K"), "--sizes"),
+        (("tune", "--ranks", "2", "--sizes", "1M:1K"), "has its larger end first"),
         (("tune", "--ranks", "2", "--types", "float8"), "--types"),
         (("tune", "--ranks", "2", "--group", "0,5"), "--group"),
         (("tune", "--ranks", "2", "--group", "0"), "--group"),

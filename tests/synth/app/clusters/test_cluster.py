@@ -48,6 +48,7 @@ def test_dead_ranks_are_left_out_of_groups(tmp_path: Path) -> None:
         ('groups = ["tp=4", "tp=8"]', "2: groups: axis 'tp' has 4 ranks, but 8 in"),
         ('groups = ["all 9..9 in a node"]', "2: groups: 'all 9..9 in a node': no node has such groups"),
         ("groups = []", "2: groups: is empty"),
+        ('groups = ["tp=8"]\ncollectives = []', "3: collectives: is empty; it must be one of all, allreduce,"),
         ('groups = ["0,1", 3]', "2: groups: holds 3"),
         ('groups = ["tp=8"]\nbudget = "soon"', "3: budget: 'soon': is not a time"),
         ('groups = ["tp=8"]\nsizes = "1G:1K"', "3: sizes: '1G:1K' has its larger end first"),

@@ -70,7 +70,7 @@ def test_sources_are_kept(tmp_path: Path) -> None:
         ("h.json", "[[1, 2]", "not JSON"),
         ("h.json", "[" + "[1]," * 1000 + "[1]]", "has 1001 layers"),
         ("h.csv", "", "is empty"),
-        ("h.csv", "1,2\n3\n", ":2: has 1 numbers, the first row has 2"),
+        ("h.csv", "1,2\n3\n", ":2: has 1 numbers; it must be 2, as in the first row"),
         ("h.csv", "1,2\n1,x\n", ":2: 'x' is no number; .*must be .* without a header"),
         ("h.csv", "1e-320, 1e-310, 0, 0\n", "layer 0, expert 0: 9.*e-321 copies; it must be .*at least 1e-09"),
         ("h.csv", "1\n" * 1002, "has more lines; it must be"),
