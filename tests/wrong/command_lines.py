@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -409,6 +410,8 @@ def fault(case: Case, answer: Answer) -> str:
         return f"{len(lines)} lines: {answer.err[:300]!r}"
     if answer.out:
         return "something on standard output"
+    if len(re.sub("a{20,}", "", lines[0])) > len("synth: ") + 160:  # Without the text LONG.
+        return f"a line of {len(lines[0])} characters: {lines[0]}"
     if case.where and case.value != CONTROL and case.command not in UNCERTAIN and not _is_named(case, lines[0]):
         return f"names neither {case.where} nor {case.value[:20]!r}: {lines[0]}"
     return ""

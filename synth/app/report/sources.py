@@ -13,7 +13,7 @@ from emit.targets import TARGETS
 from topologies.errors import InputError
 from topologies.text.files import check_below, open_regular_file, origin_of
 
-_WANTED = f"a schedule (.synth), an MSCCL XML, an execution plan (JSON), a library's {INDEX}, or a folder of these"
+_WANTED = f"a schedule (.synth), an XML or JSON program, a library's {INDEX}, or a folder of these"
 
 
 @dataclass(frozen=True)

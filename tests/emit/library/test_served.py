@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from emit.formats import verify_file
 from emit.library.index import load_index
-from emit.library.saving.save import Saved, save
+from emit.library.saving.save import Saved, _served, save
 from emit.library.selection.lookup import choose
 from emit.library.selection.selector import LibraryCall
 from emit.msccl.read import read_msccl
+from emit.targets import TARGETS
 from synth.app.synthesis import synthesize
 from synth.search.settings import TargetSettings
 from synth.solvers.workers import Workers
@@ -89,3 +92,20 @@ def test_missing_divisors_are_read_and_wrong_ones_refused(tmp_path: Path) -> Non
     path.write_text(json.dumps(index))
     with pytest.raises(InputError, match="divides"):
         load_index(path)
+
+
+@pytest.mark.parametrize(
+    ("divides", "multiples"),
+    [
+        ((1,), ""),
+        ((1, 16), "16"),
+        ((16, 512), "16 or 512"),
+        ((16, 512, 4096), "16, 512 or 4096"),
+        ((2, 4, 8, 9), "2 to 9"),
+    ],
+)
+def test_the_multiples_that_files_serve_are_listed(divides: tuple[int, ...], multiples: str) -> None:
+    entries: list[Any] = [SimpleNamespace(divides=number) for number in divides]
+    lines = list(_served(TARGETS["mscclpp"], entries, []))
+    assert len(lines) == bool(multiples)
+    assert not lines or f"a multiple of {multiples} bytes;" in lines[0]
