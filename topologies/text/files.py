@@ -179,7 +179,8 @@ def parse_json(text: str, origin: str, expected: str, constants: bool = False) -
     except (ValueError, RecursionError) as error:
         words = " ".join(str(error).split())[:120]
         if isinstance(error, json.JSONDecodeError):
-            words = f"line {error.lineno}, column {error.colno}: {error.msg.lower()}"
+            reason = error.msg.lower().replace("property name enclosed in double quotes", "a name in quotes")
+            words = f"line {error.lineno}, column {error.colno}: {reason}"
         raise InputError(f"{origin}: not JSON ({words}); it must be {expected}") from None
 
 
