@@ -84,8 +84,6 @@ class Doors:
                     chosen[messages] = balanced(chosen[messages], rates[node])
         lacks = (self.door[source, chosen] < 0) | (self.door[goal, chosen] < 0)
         able = (self.door[source[lacks]] >= 0) & (self.door[goal[lacks]] >= 0)
-        if not able.any(axis=1).all():
-            raise InputError("rails: two nodes have no rail in common")
         # Messages that are left over take the rails that their nodes have in common in turn.
         turn = positions_of_equal(source[lacks] * self.nnodes + goal[lacks]) % np.maximum(1, able.sum(axis=1))
         chosen[lacks] = (able.cumsum(axis=1) == turn[:, None] + 1).argmax(axis=1)
@@ -137,7 +135,8 @@ def find_doors(problem: Problem) -> Doors:
     """Return the nodes and rails of a problem's ranks.
 
     Raises:
-        InputError: If there are no two nodes, two ranks of a node are not linked, or two doors of a rail are not.
+        InputError: If there are no two nodes, two ranks of a node or two doors of a rail are not linked, or two nodes
+            have no rail in common.
     """
     net, n = problem.network, problem.nranks
     _, node = np.unique(problem.topology.nodes[list(problem.ranks)], return_inverse=True)
@@ -175,6 +174,8 @@ def find_doors(problem: Problem) -> Doors:
     rates[0][node[is_door], rail[is_door]], rates[1][node[is_door], rail[is_door]] = rate_in[is_door], rate_out[is_door]
     if not rates.any(axis=2).all() or not _are_linked(link, door):
         raise InputError("rails needs doors in every node that are linked to those of its rail")
+    if not ((door >= 0)[:, None] & (door >= 0)).any(axis=2).all():
+        raise InputError("rails needs a rail in common of every two nodes")
     return Doors(node, place, members, door, rank_on, rail, rates[0], rates[1], link)
 
 

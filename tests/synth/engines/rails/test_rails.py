@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from synth.app.synthesis import synthesize
 from synth.bounds.prove import prove
 from synth.engines.rails.doors import apportioned, balanced, find_doors
 from synth.engines.rails.search import NAME, _owner_choices, accepts, solve
@@ -108,3 +109,11 @@ def test_it_refuses_nodes_that_are_alike_and_nodes_without_rails() -> None:
     assert "two nodes" in accepts(make_problem(load("ring:4"), "allgather"), Options())
     assert "--steps" in accepts(make_problem(_fabric("dead"), "allgather"), Options(steps=2))
     assert "allreduce" in accepts(make_problem(_fabric("dead"), "broadcast"), Options())
+
+
+def test_nodes_without_a_common_rail_are_refused_before_the_search() -> None:
+    """Check three nodes of which two meet only by way of the third: other engines answer."""
+    problem = make_problem(load("dgx-h100:3"), "allgather", (0, 8, 9, 17))
+    assert "common" in accepts(problem, Options())
+    answer = synthesize("allgather", "dgx-h100:3", [0, 8, 9, 17], size=1 << 20, budget=2, target="none")
+    assert answer.result.ranges
