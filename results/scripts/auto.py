@@ -71,6 +71,13 @@ def run_job(folder: Path, ranks: int, *words: object, **about: str) -> str:
     return finish(*(command(folder, *words, RANK=str(rank), **about) for rank in range(ranks)))
 
 
+def rows_of_job(script: str, ranks: int, rounds: int) -> list[dict[str, Any]]:
+    """Run a script's work as a job in a folder of its own, and return the rows that its first rank printed as JSON."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows: list[dict[str, Any]] = json.loads(run_job(Path(folder), ranks, script, "--work", rounds))
+    return rows
+
+
 def prepare(folder: Path, ranks: int, tunings: int) -> list[list[str]]:
     """Run the README's steps, and return for each tuning the program that serves each size."""
     finish(command(folder, "synth", "calibrate", "--ranks", ranks, "--topo", f"full:{ranks}", "-o", "here.toml"))

@@ -13,16 +13,14 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from results.measuring.measure import grid, page, write
 from results.measuring.torch_jobs import work_or_options
-from results.scripts.auto import run_job
+from results.scripts.auto import rows_of_job
 
 CALLS, ELEMENTS = 200, 1024
 ORDER = ("gloo", "auto", "again")
@@ -85,8 +83,7 @@ def work(rounds: int) -> None:
 
 def section(ranks: int, rounds: int) -> str:
     """Run a job, and return the part of the page for a number of ranks."""
-    with tempfile.TemporaryDirectory() as folder:
-        rows = json.loads(run_job(Path(folder), ranks, "results.scripts.torch_coalesced", "--work", rounds))
+    rows = rows_of_job("results.scripts.torch_coalesced", ranks, rounds)
     table = grid(
         (
             "operation", "Gloo one by one µs", "Gloo coalesced µs", "auto / Gloo", "Gloo again / Gloo", "CPU: auto",

@@ -13,16 +13,14 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from results.measuring.measure import geometric_mean, grid, page, write
 from results.measuring.torch_jobs import work_or_options
-from results.scripts.auto import run_job
+from results.scripts.auto import rows_of_job
 from synth.model.text import format_size
 
 SIZES = (4, 4096, 65536)
@@ -90,8 +88,7 @@ def _block(start: Callable[[], Any]) -> float:
 
 def section(ranks: int, rounds: int) -> str:
     """Run a job, and return the part of the page for a number of ranks."""
-    with tempfile.TemporaryDirectory() as folder:
-        rows = json.loads(run_job(Path(folder), ranks, "results.scripts.torch_persistent", "--work", rounds))
+    rows = rows_of_job("results.scripts.torch_persistent", ranks, rounds)
     table = grid(
         ("operation", "size", "served by", "start on Gloo µs", "plain start µs", "persistent start µs",
          "persistent / Gloo", "persistent / plain"),

@@ -47,7 +47,7 @@ except ImportError as error:
     raise ImportError("synth.torch needs PyTorch: pip install 'synth-collectives[torch]'", name=error.name) from None
 
 from runtime.torch.added import known_names
-from runtime.torch.c10d.group import Group
+from runtime.torch.c10d.group import Group, group_of_synth
 from runtime.torch.choice import Method
 from runtime.torch.core import requested_method, stated_sizes
 from runtime.torch.counters import counters
@@ -172,9 +172,7 @@ def custom(name: str, output: Tensor, tensor: Tensor, op: Any = None, group: Any
             empty, or the group has another back end. Only this rank raises it if only its tensors are wrong.
         RuntimeError: A rank is lost or takes too long.
     """
-    synth_group = dist.distributed_c10d._get_default_group() if group is None else group
-    if not isinstance(synth_group, Group):
-        raise InputError(f"{name}: the group has another back end; it must be a group of synth")
+    synth_group = group_of_synth(group, name)
     opts = dist.AllreduceOptions()
     opts.asyncOp = async_op
     work = synth_group.custom(name, output, tensor, dist.ReduceOp.SUM if op is None else op, opts)

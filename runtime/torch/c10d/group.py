@@ -51,6 +51,14 @@ ONE_TENSOR = {"allreduce": (0,), "broadcast": (0,), "reduce": (0,), "allgather":
               "gather": (1,), "scatter": (0,)}  # fmt: skip
 
 
+def group_of_synth(group: Any, user: str) -> Group:
+    """Return a group, or the default group for None; raise InputError, which names the user, if it is none of synth."""
+    own_group = dist.distributed_c10d._get_default_group() if group is None else group
+    if not isinstance(own_group, Group):
+        raise InputError(f"{user}: the group has another back end; it must be a group of synth")
+    return own_group
+
+
 @untraced_methods
 class Group(Watched):
     """A rank's end of a process group, with the methods that torch.distributed calls.

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from runtime.torch.c10d.dispatch import reduction_of
-from runtime.torch.c10d.group import Group
+from runtime.torch.c10d.group import Group, group_of_synth
 from runtime.torch.c10d.operations import OPERATIONS
 from runtime.torch.core import requested_method
 from runtime.torch.programs.blocks import Buffers
@@ -179,9 +179,7 @@ def persistent(name: str, *tensors: Tensor, op: Any = None, root: int = 0, group
     Raises:
         InputError: The collective cannot be persistent, the tensors do not fit it, or the group has another back end.
     """
-    synth_group = dist.distributed_c10d._get_default_group() if group is None else group
-    if not isinstance(synth_group, Group):
-        raise InputError("persistent: the group has another back end; it must be a group of synth")
+    synth_group = group_of_synth(group, "persistent")
     members = dist.get_process_group_ranks(synth_group)
     place = members.index(root) if root in members else -1
     if not OPERATIONS.get(name) or not OPERATIONS[name].kind.rooted:

@@ -19,6 +19,14 @@ from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
 
 
+def busiest_us(problem: Problem, sends: Schedule, size_bytes: float) -> float:
+    """Return for how many µs the sends of a schedule keep the busiest resource busy, at a message size in bytes."""
+    net, kilobytes = problem.network, problem.collective.chunk_bytes(size_bytes) * 1e-3
+    load_us = np.bincount(sends.link, kilobytes[sends.chunk], minlength=net.nlinks)[net.link_of_use]
+    busy_us = np.bincount(net.uses_idx, load_us, minlength=net.nresources) / net.capacity_gbs
+    return float(busy_us.max(initial=0.0))
+
+
 @dataclass(frozen=True, eq=False)
 class OrderedSends:
     """Sends with dependencies; `ordered` finds good orders for them.

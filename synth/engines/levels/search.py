@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 
 from synth.baselines.fifo import waits
-from synth.engines.flow.ordering import OrderedSends
+from synth.engines.flow.ordering import OrderedSends, busiest_us
 from synth.engines.flow.quotients import quotient_of
 from synth.engines.flow.tree_sends import Sends
 from synth.engines.flow.tuning import SEARCH as FLOW
@@ -180,16 +180,11 @@ class _LevelsSearch:
 
     def _schedule(self, levels: Levels, problem: Problem, sends: Schedule) -> tuple[float, Problem, Schedule]:
         """Return the time in µs, with the start of a call, the problem, and the best list schedule of the sends."""
-        net, kilobytes = problem.network, problem.collective.chunk_bytes(self.size) * 1e-3
-        load_us = np.bincount(sends.link, kilobytes[sends.chunk], minlength=net.nlinks)[net.link_of_use]
-        busy_us = np.bincount(net.uses_idx, load_us, minlength=net.nresources) / net.capacity_gbs
         columns = Sends(sends.chunk, sends.link, sends.step, sends.reduces, *waits(problem, sends))
         run = choose_runner(1e-5 * len(sends) * self.tuning.orders)
-        busiest_us = float(busy_us.max(initial=0.0))
+        longest_us, start_us = busiest_us(problem, sends, self.size), problem.network.start_us
         ordered_sends = OrderedSends(
-            problem, self.size, columns, run, levels.net, busiest_us, turn=levels.turns(sends.link)
+            problem, self.size, columns, run, levels.net, longest_us, turn=levels.turns(sends.link)
         )
-        time_us, schedule = ordered_sends.ordered(
-            self.enough_us - net.start_us, self.tuning.orders, self.request.deadline
-        )
-        return time_us + net.start_us, problem, schedule
+        time_us, schedule = ordered_sends.ordered(self.enough_us - start_us, self.tuning.orders, self.request.deadline)
+        return time_us + start_us, problem, schedule

@@ -14,7 +14,7 @@ import numpy as np
 
 from synth.baselines.fifo import waits
 from synth.engines.flow.csr_network import csr_network
-from synth.engines.flow.ordering import OrderedSends
+from synth.engines.flow.ordering import OrderedSends, busiest_us
 from synth.engines.flow.tree_sends import Sends
 from synth.engines.rails.doors import Doors, find_doors
 from synth.engines.rails.plan import exchange, spread
@@ -113,15 +113,13 @@ def _as_one(problem: Problem, schedule: Schedule, size_bytes: int, owners: int, 
         owners: Number of owners.
         tuning: Settings of the engine.
     """
-    net, kilobytes = problem.network, problem.collective.chunk_bytes(size_bytes) * 1e-3
-    load_us = np.bincount(schedule.link, kilobytes[schedule.chunk], minlength=net.nlinks)[net.link_of_use]
-    busiest_us = float((np.bincount(net.uses_idx, load_us, minlength=net.nresources) / net.capacity_gbs).max())
+    longest_us = busiest_us(problem, schedule, size_bytes)
     ordered_sends = _ordered_sends(problem, schedule, size_bytes)
     part = schedule.chunk // owners / (problem.collective.nchunks / owners)
     turn = np.arange(len(schedule)) / len(schedule)
     chains_us = ordered_sends.chains_us()
     urgencies = (
-        chains_us - busiest_us * (spread * part + ordered_sends.tuning.turns[0] * turn)
+        chains_us - longest_us * (spread * part + ordered_sends.tuning.turns[0] * turn)
         for spread in ordered_sends.tuning.spreads
     )
     _, rows, _ = ordered_sends.listed(urgencies, 0.0, tuning.orders)
