@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from jsonschema import Draft202012Validator
 
 from synth.app import documents
@@ -23,6 +24,9 @@ from synth.solvers import workers
 
 # Files that take a minute or more of one process: they begin first, so that no process is left with one at the end.
 LONG = ("tests/readme/", "tests/synth/app/cli/test_search.py", "tests/synth/search/test_frontiers.py")
+
+settings.register_profile("synth", deadline=None)  # On a busy machine any example may take long.
+settings.load_profile("synth")
 
 NEW_OBJECTS = (
     50_000  # from one search for unreachable cycles to the next; the usual 700 take a tenth of all tests' time

@@ -8,7 +8,6 @@ from dataclasses import replace
 from emit.library.lowered import Lowered, LoweredBySize
 from emit.targets import LL_MOST_BYTES
 from synth.model.problem import LARGEST, SMALLEST
-from synth.model.text import format_size
 from synth.search.offer import Offer, partition
 
 _FASTER = 1.002  # ratio of times at a size from which on the faster program takes over
@@ -83,18 +82,14 @@ def _split_at_limit(offer: Offer) -> list[Offer]:
     program = offer.execution
     if not isinstance(program, Lowered) or program.largest is None:
         return [offer]
-    most, limits = int(program.largest / program.scale), program.target.limits
+    most = int(program.largest / program.scale)
     if offer.high is not None and offer.high <= most:
         return [offer]
-    reason = f"offsets beyond {most} bytes of a message do not fit 32 bits"
-    if limits.scratch_bytes:
-        reason = f"{limits.name} allocates its scratch at the communicator's start, and larger messages need more than "
-        reason += f"--scratch-limit {format_size(limits.scratch_bytes)}"
     served = [replace(offer, high=most, shown=min(offer.shown, most))] if offer.low <= most else []
     if most >= (offer.high or LARGEST):
         return served
     first = max(offer.low, most + 1)
-    return [*served, replace(offer.without_program(reason), low=first, shown=max(offer.shown, first))]
+    return [*served, replace(offer.without_program(program.why_no_larger), low=first, shown=max(offer.shown, first))]
 
 
 def _joined(offers: Sequence[Offer]) -> list[Offer]:

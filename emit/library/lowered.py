@@ -13,6 +13,7 @@ from emit.targets import LL_MOST_BYTES, Target, divisor
 from emit.timing.timed import TimedProgram
 from synth.model.common_chunk import CommonChunk
 from synth.model.problem import Problem
+from synth.model.text import format_size
 
 ELEMENT_BYTES = (4, 2, 1)  # element sizes of the types considered, the usual one first
 _ROUNDING = 1e-9  # relative rounding between two equal sizes
@@ -60,6 +61,14 @@ class Lowered:
     def takes(self, size_bytes: float) -> bool:
         """Return True if messages of `size_bytes` of the problem are no larger than its file's largest."""
         return self.largest is None or size_bytes * self.scale <= self.largest
+
+    @property
+    def why_no_larger(self) -> str:
+        """Return why its file takes no messages larger than `largest`; only for a program that has such a size."""
+        if limit := self.target.limits.scratch_bytes:
+            begin = f"{self.target.limits.name} allocates its scratch at the communicator's start"
+            return f"{begin}, and larger messages need more than --scratch-limit {format_size(limit)}"
+        return f"offsets beyond {int((self.largest or 0) / self.scale)} bytes of a message do not fit 32 bits"
 
     @property
     def divides(self) -> int:

@@ -504,7 +504,7 @@ class Programs:
         If files hold the program itself, the images of its ranks are written out, unless the problem is a quotient.
 
         Raises:
-            InputError: If the format refuses the program.
+            InputError: If the format refuses the program, or its file does not take the only size of interest.
         """
         algorithm, common, goal = lowering.algorithm, lowering.common, lowering.goal
         instances = repetition.instances
@@ -520,7 +520,7 @@ class Programs:
         else:
             largest, predictor = draft.largest_message, draft.predictor(self.problem.topology, ranks)
         scale = float(lowering.common.cells.fraction[0]) / instances / predictor.chunk_bytes(1.0)
-        return Lowered(
+        lowered = Lowered(
             self.target,
             program,
             goal,
@@ -531,6 +531,9 @@ class Programs:
             draft=draft,
             repetition=repetition,
         )
+        if self.size is not None and not lowered.takes(self.size):
+            raise InputError(lowered.why_no_larger)
+        return lowered
 
     def _most_steps(self, begun: float, until: float) -> float:
         """Return the most steps of a program that takes no longer to be lowered and written than to be improved.

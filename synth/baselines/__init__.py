@@ -43,8 +43,8 @@ def each_baseline(problem: Problem) -> Iterator[Algorithm]:
     if collective.name in RINGED:
         most = dict.fromkeys(("ring", "recursive doubling", "two-level"), TUNING.likely_sends)
         most |= {"direct": TUNING.further_sends, "direct in turns": TUNING.further_sends}
-    elif collective.reducing:
-        return
+    elif collective.reducing:  # Sums of more than one goal have no direct algorithm.
+        most = {"direct": TUNING.most_sends, "direct in turns": TUNING.likely_sends}
     else:
         most = {"direct": TUNING.most_sends, "direct in turns": TUNING.likely_sends, "two-level": TUNING.likely_sends}
     algorithms: list[Algorithm] = []

@@ -24,7 +24,7 @@ from topologies.arrays import (
 COUNTS = st.lists(st.integers(0, 4), max_size=6)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(COUNTS, st.data())
 def test_rows_of_different_length(counts: list[int], data: st.DataObject) -> None:
     count = np.array(counts, dtype=np.int64)
@@ -57,7 +57,7 @@ def closure(edges: list[tuple[int, int]], start: int) -> set[int]:
         reachable = extended
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.integers(1, 7), st.data())
 def test_reachability(count: int, data: st.DataObject) -> None:
     vertex = st.integers(0, count - 1)

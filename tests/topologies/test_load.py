@@ -83,7 +83,7 @@ def test_files_are_loaded_or_refused(tmp_path: Path) -> None:
         load(good)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=75)
 @given(st.one_of(st.text(max_size=40), st.from_regex(r"(ring|torus|fattree|dgx2|full|dragonfly):[0-9x,=a-z.]{0,12}")))
 def test_any_spec_is_loaded_or_refused(spec: str) -> None:
     assert "\n" not in complaint(lambda: load(spec))

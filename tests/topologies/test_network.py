@@ -143,7 +143,7 @@ def switched(draw: st.DrawFn) -> Topology:
     )  # fmt: skip
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(switched())
 def test_paths_are_best(t: Topology) -> None:
     n = network(t, range(t.nranks))

@@ -56,7 +56,7 @@ def mutated(draw: st.DrawFn) -> Program:
     return program
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(mutated(), st.integers(1, 3), st.integers(0, 2**32))
 def test_accepted_programs_are_right_in_every_order(program: Program, depth: int, seed: int) -> None:
     report = check(program, fifo_depth=depth, target=None)
@@ -76,7 +76,7 @@ def test_accepted_programs_are_right_in_every_order(program: Program, depth: int
         assert all(m == ends[0] for m in ends)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(st.integers(2, 7), st.integers(1, 4), st.sampled_from(["Simple", "LL", "LL128"]))
 def test_families_are_right_for_all_sizes(n: int, k: int, protocol: str) -> None:
     assert check(ring_allgather(n, protocol)).ok
@@ -85,7 +85,7 @@ def test_families_are_right_for_all_sizes(n: int, k: int, protocol: str) -> None
     assert check(alltoall(n, k, protocol)).ok
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.randoms(use_true_random=False))
 def test_the_verdict_does_not_depend_on_rank_numbers(rng: random.Random) -> None:
     program = rng.choice([ring_allreduce(4), allpairs_allreduce(4)])

@@ -75,7 +75,7 @@ def test_a_wrong_program_is_refused() -> None:
 
 
 @given(scripts(), st.sampled_from([(), tuple(PASSES)]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_instructions_of_a_program_give_the_same_result(script: Script, off: tuple[str, ...]) -> None:
     """Check that the instructions of a random program compile to a program with the same result."""
     ir = script.instructions()

@@ -69,7 +69,7 @@ def slower(parts: Sequence[Part], earlier_rivals: list[TimedRange]) -> list[int]
     return sizes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(answers(), answers())
 def test_nothing_gets_slower_and_no_size_is_lost(before: list[TimedRange], new: list[TimedRange]) -> None:
     parts = merge([*before, *new])
@@ -89,7 +89,7 @@ def test_nothing_gets_slower_and_no_size_is_lost(before: list[TimedRange], new: 
             break
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(answers(), answers())
 def test_merging_again_changes_nothing(before: list[TimedRange], new: list[TimedRange]) -> None:
     parts = merge([*before, *new])

@@ -82,7 +82,7 @@ MEASURED = st.tuples(
 )  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(MEASURED, min_size=1, max_size=12))
 def test_measured_times(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[object, ...]]) -> None:
     """Check that the fastest choice is applied at every measured size and that ranges cover all sizes."""

@@ -63,7 +63,7 @@ def test_the_last_bits_of_a_scale_do_not_count(cells: int, sent: int) -> None:
     assert exact_scale(scale * (1 + 1e-6)) != scale
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(blocks=st.lists(st.integers(0, 1 << 24), min_size=9, max_size=9), element_bytes=st.sampled_from([1, 2, 4]))
 def test_each_block_holds_that_of_the_call(library: Path, blocks: list[int], element_bytes: int) -> None:
     table = np.array(blocks).reshape(3, 3) * element_bytes

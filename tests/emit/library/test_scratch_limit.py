@@ -89,6 +89,23 @@ def test_ranges_follow_the_limit(result: SearchResult, tmp_path: Path) -> None:
             assert scratch_bytes(files["file"].read_text()) <= limit
 
 
+def test_a_slower_algorithm_serves_a_size_for_which_the_fastest_needs_too_much_scratch() -> None:
+    size = 1 << 20
+
+    def fastest(limit: int) -> SearchResult:
+        """Return the answer of one engine, which sends through relays, in as much scratch."""
+        return synthesize(
+            "reduce", "full:4", target="msccl", scratch_limit=limit, size=size, engine="route", costs="none"
+        ).result
+
+    large, small = fastest(1 << 30), fastest(1 << 18)
+    assert any("--scratch-limit 256 KiB" in refused.refused for refused in small.refused)
+    (offer,) = small.ranges
+    assert isinstance(offer.execution, Lowered)
+    assert offer.execution.takes(size)
+    assert offer.time_us(size) > large.ranges[0].time_us(size)
+
+
 def test_programs_of_another_limit_are_lowered_again(result: SearchResult, tmp_path: Path) -> None:
     written = save(result, tmp_path, TargetSettings("msccl"))
     ends = [max(s.high or 0 for s in search_result.ranges if s.execution) for search_result in (result, written.result)]

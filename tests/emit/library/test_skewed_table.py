@@ -90,7 +90,7 @@ def plan_bytes(plan: Plan) -> bytes:
     return head + b"".join(column.tobytes() for column in plan[:8])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(questions())
 def test_the_header_makes_the_plans_of_python(program: Path, question: Question) -> None:
     spec, group, sizes = question

@@ -90,7 +90,7 @@ def of_one_topology(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row["topology"] == rows[0]["topology"]]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(libraries(), st.sampled_from([1, 2, 4]))
 def test_an_independent_reader_finds_the_answers_of_the_selector(
     library: tuple[list[Row], list[Row]], element_bytes: int
@@ -109,7 +109,7 @@ def test_an_independent_reader_finds_the_answers_of_the_selector(
             assert chosen(selector, call, size, element_bytes) == right
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(libraries())
 def test_ranges_of_a_question_are_sorted_and_meet(
     library: tuple[list[Row], list[Row]],
@@ -154,7 +154,7 @@ def asked_in_c(reader: Path, data: bytes, lines: list[str]) -> list[str]:
     return ran.stdout.splitlines()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(library=libraries(), element_bytes=st.sampled_from([1, 2, 4]))
 def test_the_header_finds_the_answers_of_the_selector(
     reader: Path, library: tuple[list[Row], list[Row]], element_bytes: int

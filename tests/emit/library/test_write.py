@@ -63,7 +63,7 @@ def row_of(number: int, name: str, *, schedule: bool = False, proof: bool = Fals
     )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.booleans(), st.booleans()), max_size=6))
 def test_a_library_holds_its_last_answers_and_no_more(
     tmp_path_factory: pytest.TempPathFactory, answers: list[tuple[int, str, bool, bool]]

@@ -246,7 +246,7 @@ TAMPERED = [
 ]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(st.sampled_from(TAMPERED), st.data())
 def test_a_changed_attribute_is_reported(text: str, data: st.DataObject) -> None:
     places = list(re.finditer(r' ([A-Za-z_]+)="([^"]*)"', text))
@@ -272,7 +272,7 @@ def test_a_changed_attribute_is_reported(text: str, data: st.DataObject) -> None
         assert differences(program, None, FIFO_DEPTH[program.protocol], split=False) == []
 
 
-@settings(max_examples=75, deadline=None, derandomize=True)
+@settings(max_examples=75, derandomize=True)
 @given(st.sampled_from(TAMPERED), st.data())
 def test_damaged_files_raise_no_other_errors(text: str, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 4))):
@@ -306,7 +306,7 @@ def test_damaged_files_raise_no_other_errors(text: str, data: st.DataObject) -> 
     assert not any("\n" in line for line in verdict.lines)
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(st.binary(max_size=300))
 def test_random_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "random.xml"

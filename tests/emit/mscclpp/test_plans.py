@@ -79,7 +79,7 @@ def test_random_runs_of_plans_end_right(name: str, protocol: str) -> None:
         assert ends_right(json.loads(write_plan(program, nodes=nodes, inplace=inplace)), seed)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from([ring_allreduce, ring_allgather, allpairs_allreduce, alltoall, ring_reducescatter]),
     st.integers(2, 6),

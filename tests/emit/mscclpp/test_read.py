@@ -206,7 +206,7 @@ def test_plans_too_large_to_check_are_refused(case: str) -> None:
     assert re.search("checked|must be|would be", messages)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=75)
 @given(st.integers(0, 1 << 30))
 def test_random_values_anywhere(seed: int) -> None:
     """Check that random values at random places give a report or one line, but no other error."""
@@ -233,7 +233,7 @@ def test_random_values_anywhere(seed: int) -> None:
 _SMALL: Json = json.loads(write_plan(allpairs_allreduce(2), nodes=[0, 1]))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 1 << 30))
 def test_random_bytes_anywhere(seed: int) -> None:
     rng = random.Random(seed)

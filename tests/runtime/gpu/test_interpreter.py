@@ -86,7 +86,7 @@ def test_every_type_reduction_and_protocol(binary: Path, number: int) -> None:
     st.integers(1, 3),
     st.booleans(),
 )
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_count_window_and_threads(
     binary: Path,
     which: tuple[Program, Goal | None],

@@ -104,7 +104,7 @@ def test_programs_that_share_nothing_exist() -> None:
     st.sampled_from([0.4, 1.0, 1.7, 2.0, 9.0]),
     st.integers(100, 50_000),
 )
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_resource_carries_more_than_it_can(binary: Path, which: int, gbs: float, times: float, size: int) -> None:
     """Check each moment, so that no program beats the bound of its collective on the network."""
     program, _ = NAMED[which]

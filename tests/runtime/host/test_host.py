@@ -47,7 +47,7 @@ def test_every_type_and_reduction(which: int, kind: str, op: str) -> None:
     st.integers(1, 4),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_count_window_and_threads(
     which: tuple[Program, Goal | None], elements: int, kind: str, window: int, threads: int, apart: bool
 ) -> None:

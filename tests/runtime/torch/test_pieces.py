@@ -99,7 +99,7 @@ def wrong_after(
     return faults
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data(), st.sampled_from(PROGRAMS), st.booleans(), st.booleans())
 def test_every_matrix_of_sizes_is_right(data: st.DataObject, program: Program, early: bool, is_mixed: bool) -> None:
     n = program.nranks

@@ -46,7 +46,7 @@ def parts_of(group: tuple[str, tuple[int, ...]], sizes: list[list[int]]) -> list
     return [planner.plan(in_bytes) for planner in planners(group)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data(), st.sampled_from(GROUPS), st.booleans())
 def test_every_block_arrives_whatever_the_sizes(
     data: st.DataObject, group: tuple[str, tuple[int, ...]], early: bool

@@ -177,7 +177,7 @@ def executed(
     return faults
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from(PROGRAMS), st.integers(0, 6), st.integers(0, 3), st.booleans(), st.booleans())
 def test_every_program_is_right(program: Program, whole: int, more: int, early: bool, threads: bool) -> None:
     parts = [rank_program(program, rank) for rank in range(program.nranks)]

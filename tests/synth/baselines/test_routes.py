@@ -35,7 +35,7 @@ def queued(problem: Problem, chunk_bytes: float = MIB, turns: bool = False) -> S
     return direct_schedule(problem, chunk_bytes, turns)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(SEEDS)
 def test_routes_are_shortest_and_the_fastest_of_these(seed: int) -> None:
     net = random_problem(random.Random(seed)).network
@@ -156,7 +156,7 @@ def test_every_goal_has_its_own_copy() -> None:
     assert len(queued(problem_of("line:4", "reducescatter"))) == 4 * 3  # Sums are added on the path.
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(SEEDS)
 def test_copies_come_from_the_nearest_holder(seed: int) -> None:
     problem = random_problem(random.Random(seed))

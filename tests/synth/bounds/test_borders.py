@@ -74,7 +74,7 @@ def sorted_by_chunk(rows: Ints) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("spec", RANKS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=SEEDS)
 def test_no_schedule_beats_the_bound(spec: str, seed: int) -> None:
     sizes = random_sizes(RANKS[spec], seed)
@@ -88,7 +88,7 @@ def test_no_schedule_beats_the_bound(spec: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("spec", RANKS)
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(seed=SEEDS)
 def test_the_check_of_cuts_proves_every_border(spec: str, seed: int) -> None:
     """Check each border by the witness of its cut, whose check shares no code with the borders but the cover."""
@@ -114,7 +114,7 @@ def test_the_check_of_cuts_proves_every_border(spec: str, seed: int) -> None:
     assert column == all_borders.us.shape[1] == len(crossing)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(group=st.sampled_from(GROUPS), seed=SEEDS)
 def test_the_bound_is_that_of_the_planner(group: tuple[str, tuple[int, ...] | None], seed: int) -> None:
     planner = planner_of(*group)
@@ -124,7 +124,7 @@ def test_the_bound_is_that_of_the_planner(group: tuple[str, tuple[int, ...] | No
     assert borders_of(problem).bound_us(sizes[None].astype(np.float64))[0] == pytest.approx(planner.bound(sizes))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=SEEDS, scale=st.integers(1, 1 << 20))
 def test_a_scaled_matrix_has_the_bound_of_its_bytes(seed: int, scale: int) -> None:
     sizes = random_sizes(8, seed).astype(np.float64)

@@ -32,7 +32,7 @@ def uses_one(net: Network, ways: np.ndarray, resources: np.ndarray) -> bool:
     return all(set(net.uses(int(w)).tolist()) & set(resources.tolist()) for w in ways)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(SEEDS)
 def test_resource_covers_are_minimal(seed: int) -> None:
     rng = random.Random(seed)
@@ -45,7 +45,7 @@ def test_resource_covers_are_minimal(seed: int) -> None:
         assert not uses_one(net, ways, resources[resources != r])
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(SEEDS)
 def test_estimates_of_cuts(seed: int) -> None:
     """Check that the bytes that leave a set are those of its witness, and that its capacity is that of a cover."""

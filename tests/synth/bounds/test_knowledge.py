@@ -148,7 +148,7 @@ def _schedules(rng: random.Random, problem: Problem) -> Iterator[Schedule]:
             yield join(unreverse(gathering, _gossip(rng, reverse(gathering))), _gossip(rng, spreading))
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(SEEDS)
 def test_no_schedule_of_random_messages_is_faster(seed: int) -> None:
     rng = random.Random(seed)
@@ -178,7 +178,7 @@ def _cluster_at_random(rng: random.Random) -> Problem:
     return make_problem(topology, name, range(0, topology.nranks, stride))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(SEEDS)
 def test_no_schedule_of_nodes_of_several_ranks_is_faster(seed: int) -> None:
     """Check against schedules in which ranks of a node share what comes, or each get it from other nodes."""
@@ -211,7 +211,7 @@ def test_no_baseline_is_faster(collective: str, spec: str, gap_us: float) -> Non
                 never_beaten(limit.at(size), algorithm.time_us(size))
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12, derandomize=True)
 @given(SEEDS)
 def test_the_best_of_all_small_schedules_is_not_faster(seed: int) -> None:
     """Check copies and sums of one chunk against all schedules."""

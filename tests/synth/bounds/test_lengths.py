@@ -18,7 +18,7 @@ from tests.synth.bounds.cases import ROUND_OFF, SEEDS, chunk_times
 from topologies.load import load
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(SEEDS)
 def test_the_slope_of_the_dual(seed: int) -> None:
     """Check that loads times weights are the value, and that they bound every other value for one-to-one chunks."""
@@ -40,7 +40,7 @@ def test_the_slope_of_the_dual(seed: int) -> None:
             assert not one_to_one or at_other <= other_weight @ load * ROUND_OFF
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(SEEDS)
 def test_mirror_ascent_and_loads_only_help(seed: int) -> None:
     rng = random.Random(seed)
@@ -55,7 +55,7 @@ def test_mirror_ascent_and_loads_only_help(seed: int) -> None:
     assert climbed.per_byte_us >= plain.per_byte_us / ROUND_OFF
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(SEEDS)
 def test_no_lengths_prove_more_than_a_schedules_busiest_resource_takes(seed: int) -> None:
     """Check weak duality, whatever hint the prices come from."""

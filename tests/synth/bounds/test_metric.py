@@ -19,7 +19,7 @@ from tests.synth.bounds.cases import SEEDS
 from topologies.load import load
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(SEEDS)
 def test_distances(seed: int) -> None:
     """Check distances against Bellman-Ford, with zero lengths, parallel links and pairs without a route."""
@@ -45,7 +45,7 @@ def flags(rng: random.Random, n: int) -> np.ndarray:
     return np.array([rng.random() < 0.5 for _ in range(n)])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(SEEDS)
 def test_chunks_of_many_pairs_are_no_special_case(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """Check that results from sets of holders and goals equal results from their pairs."""

@@ -52,7 +52,7 @@ def test_the_optimum_of_known_networks(spec: str, name: str, us_per_byte: str) -
     assert cuts.exact
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(SEEDS, st.sampled_from(["allgather", "reducescatter", "broadcast", "gather", "scatter", "reduce"]))
 def test_no_set_of_ranks_is_a_worse_cut(seed: int, name: str) -> None:
     """Check against every set of ranks, on networks without switches or limits, where resources are links."""
@@ -89,7 +89,7 @@ def arrives(topology: Topology, target: int, rate_gbs: Fraction, forth: bool) ->
     return bool(nx.maximum_flow_value(graph, "source", target) == rate_gbs * len(sources))
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12, derandomize=True)
 @given(SEEDS, st.booleans())
 def test_cuts_through_switches_and_limits_are_those_of_other_flows(seed: int, forth: bool) -> None:
     """Check that the optimum is called exact only if no link has several limits, and then arrives, and no more does."""
@@ -111,7 +111,7 @@ def test_cuts_through_switches_and_limits_are_those_of_other_flows(seed: int, fo
     assert not all(arrives(topology, target, more_gbs, forth) for target in range(topology.nranks))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(SEEDS, st.sampled_from(["allgather", "reducescatter", "broadcast", "reduce"]))
 def test_the_witness_proves_the_fraction(seed: int, name: str) -> None:
     """Check that the checker, which sees only ranks and resources, proves at least what the flows state."""

@@ -78,7 +78,7 @@ def random_question(rng: random.Random) -> tuple[object, list[Member], str]:
     return topology, members, rng.choice(("none", "all", "all"))
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12, derandomize=True)
 @given(st.integers(0, 2**32))
 def test_never_slower_and_right_in_every_part(seed: int) -> None:
     rng = random.Random(seed)
@@ -162,7 +162,7 @@ def test_fair_is_never_less_fair_and_can_be_fairer() -> None:
     assert fair.slowdowns.max() == min(slow for _, slow in fair.best_by_method.values())
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(st.integers(0, 2**32))
 def test_a_fairer_order_is_an_order_of_the_same_sends(seed: int) -> None:
     rng = random.Random(seed)

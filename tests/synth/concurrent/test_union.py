@@ -118,7 +118,7 @@ def check_parts(union: UnionProblem, schedule: Schedule) -> None:
         replay(same, again)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(SEEDS)
 def test_the_union_states_the_same_as_its_groups(seed: int) -> None:
     union = random_union(random.Random(seed))
@@ -150,14 +150,14 @@ def test_the_union_states_the_same_as_its_groups(seed: int) -> None:
     assert cells_of_groups == {"pre": set(), "post": set()}
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(SEEDS)
 def test_schedules_of_the_union_fall_into_schedules_of_the_groups(seed: int) -> None:
     union = random_union(random.Random(seed), copying=True, relays="all")
     check_parts(union, timed(union, quick_schedule(union, union.size_bytes), union.size_bytes))
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(SEEDS)
 def test_schedules_of_the_groups_make_one_of_the_union(seed: int) -> None:
     union = random_union(random.Random(seed))
@@ -172,7 +172,7 @@ def test_schedules_of_the_groups_make_one_of_the_union(seed: int) -> None:
         assert np.array_equal(part.step, before.step)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(SEEDS)
 def test_a_part_of_a_network_is_the_network_of_a_part(seed: int) -> None:
     rng = random.Random(seed)
@@ -189,7 +189,7 @@ def test_a_part_of_a_network_is_the_network_of_a_part(seed: int) -> None:
     assert np.array_equal(whole.ranks[whole.src[links]], part.ranks[part.src])
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(SEEDS, st.sampled_from([2, 3]))
 def test_more_chunks(seed: int, chunks: int) -> None:
     union = random_union(random.Random(seed))

@@ -77,7 +77,7 @@ def check_form(collective: Collective) -> None:
             assert sorted(set(places.tolist())) == list(range(len(set(places.tolist()))))
 
 
-@settings(max_examples=75, deadline=None, derandomize=True)
+@settings(max_examples=75, derandomize=True)
 @given(st.sampled_from(list(NAMED)), st.integers(2, 9), st.integers(1, 5), st.data())
 def test_named(name: str, k: int, chunks: int, data: st.DataObject) -> None:
     root = data.draw(st.integers(0, k - 1)) if name in ROOTED else 0
@@ -95,7 +95,7 @@ def test_named(name: str, k: int, chunks: int, data: st.DataObject) -> None:
     np.testing.assert_allclose(collective.fraction, (1 if name in WHOLE else 1 / k) / chunks)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.sampled_from(list(NAMED)), st.integers(2, 7), st.integers(1, 4), st.integers(1, 4))
 def test_cutting_keeps_totals(name: str, k: int, first: int, second: int) -> None:
     whole, cut = named(name, k, first), subdivided(named(name, k, first), second)
@@ -178,7 +178,7 @@ def test_refusals(ask: Callable[[], object], fragments: list[str]) -> None:
         assert word in str(error.value)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(st.integers(2, 7), st.data())
 def test_alltoallv_layout(k: int, data: st.DataObject) -> None:
     size = st.sampled_from([0, 0, 1, 3, 1000, 2.5])
@@ -201,7 +201,7 @@ def test_alltoallv_layout(k: int, data: st.DataObject) -> None:
     np.testing.assert_allclose(np.bincount(collective.pre[:, 0], collective.fraction).max(), 1.0)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(st.sampled_from(UNEVEN), st.integers(2, 7), st.data())
 def test_uneven_blocks_are_those_of_the_even_collective_without_the_empty_ones(
     name: str, k: int, data: st.DataObject
@@ -226,7 +226,7 @@ def test_uneven_blocks_are_those_of_the_even_collective_without_the_empty_ones(
     assert collective.reducing == (name == "reducescatterv")
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(
     st.sampled_from((*UNEVEN, "alltoallv")),
     st.integers(2, 6),

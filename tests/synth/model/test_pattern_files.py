@@ -98,7 +98,7 @@ def test_copies_order_and_goals_that_hold_already(tmp_path: Path) -> None:
     assert marked.nchunks == 5
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.integers(0, 2**32), st.integers(2, 8))
 def test_random_ones(tmp_path_factory: pytest.TempPathFactory, seed: int, k: int) -> None:
     text = random_pattern_text(random.Random(seed), k)
@@ -217,7 +217,7 @@ def test_files_that_are_none(tmp_path: Path, reader: object) -> None:
         assert "it must be a" in str(error.value)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(st.data())
 def test_damaged_files_are_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     text = data.draw(st.sampled_from([HALO, SCAN]))

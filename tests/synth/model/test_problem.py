@@ -120,7 +120,7 @@ def test_bad_rank_lists(text: str) -> None:
     assert len(str(error.value).splitlines()) == 1
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.integers(0, 2**32))
 def test_distances(seed: int) -> None:
     net = random_problem(random.Random(seed)).network

@@ -73,7 +73,7 @@ def test_equal_calls_need_one_capacity_without_padding_to_speak_of() -> None:
     assert padded_us(capacity, trace, borders()).sum() < 1.03 * borders().bound_us(trace.astype(np.float64)).sum()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=SEEDS, count=st.integers(1, 4))
 def test_any_trace_has_capacities_and_the_same_again(seed: int, count: int) -> None:
     draw = np.random.default_rng(seed)

@@ -36,7 +36,6 @@ BETWEEN_TWO = ("sendrecv", "alltonext")
 
 @settings(
     max_examples=6,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

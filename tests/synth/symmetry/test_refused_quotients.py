@@ -37,7 +37,7 @@ def without(topology: Topology, link: int) -> Topology:
     return replace(topology, **columns)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(st.integers(0, 2**32))
 def test_a_stale_quotient_is_refused(seed: int) -> None:
     rng = random.Random(seed)

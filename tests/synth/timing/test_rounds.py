@@ -31,7 +31,7 @@ def step_loads(problem: Problem, schedule: Schedule) -> Floats:
     return np.concatenate([shared * (unit / net.capacity_gbs), own * (unit / net.bandwidth_gbs)], axis=1)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.integers(0, 2**32))
 def test_rounds_of_every_step(seed: int) -> None:
     rng = random.Random(seed)

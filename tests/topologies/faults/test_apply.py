@@ -104,7 +104,7 @@ def random_faults(rng: random.Random, t: Topology) -> tuple[list[str], list[str]
     return without, degrade, slower, lost
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(SEEDS)
 def test_only_named_parts_change(seed: int) -> None:
     rng = random.Random(seed)
@@ -132,7 +132,7 @@ def test_only_named_parts_change(seed: int) -> None:
         assert t is topology
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(SEEDS)
 def test_order_and_form_of_faults_do_not_matter(seed: int) -> None:
     rng = random.Random(seed)

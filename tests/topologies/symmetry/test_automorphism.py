@@ -173,7 +173,7 @@ def test_list_reaches_every_image() -> None:
     assert {int(p[0]) for p in automorphisms(net, [range(72)], limit=200)} == set(range(72))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(2, 7), st.data())
 def test_random_graphs(n: int, data: st.DataObject) -> None:
     pairs = [(a, b) for a in range(n) for b in range(n) if a != b]

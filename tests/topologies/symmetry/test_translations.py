@@ -124,7 +124,7 @@ def assert_orbits(net: Network, translations: Translations) -> None:
         assert kinds_seen == set(range(len(classes.resource_first)))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.integers(0, 2**32))
 def test_translations_of_digits_act_freely_and_commute(seed: int) -> None:
     rng = random.Random(seed)
@@ -219,7 +219,7 @@ def has_room(net: Network, translations: Translations) -> bool:
     return True
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(st.integers(0, 2**32))
 def test_no_chain_of_translations_is_larger(seed: int) -> None:
     net = network_of(circulant(random.Random(seed)))

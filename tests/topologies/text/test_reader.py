@@ -164,7 +164,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32))
 def test_mutated_text_is_read_or_refused(seed: int) -> None:
     rng = random.Random(seed)

@@ -182,7 +182,7 @@ def test_groups_as_written(text: str, nranks: int, groups: list[tuple[int, ...]]
     assert ranks_of_groups(text, nranks) == groups
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
 def test_groups_along_axes(extents: list[int], data: st.DataObject) -> None:
     """Check that ranks of a group agree in all digits except those of the chosen axes, and that groups are complete."""

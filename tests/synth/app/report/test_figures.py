@@ -36,7 +36,7 @@ LINKED = (
 
 
 @given(st.integers(0, 10**6), st.integers(1, 12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_shares_of_time(seed: int, nbins: int) -> None:
     """Check shares of time against the overlap of every interval with every bin."""
     rng = np.random.default_rng(seed)
@@ -130,7 +130,7 @@ def check_lineage(problem: Problem, schedule: Schedule) -> None:
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_schedule(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     known_schedule = answer(seed, tmp_path_factory.mktemp("any"))
     problem, schedule = known_schedule.problem, known_schedule.schedule
@@ -214,7 +214,7 @@ def test_a_figure_of_another_schedule_is_refused() -> None:
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=300), st.integers(1, 400))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_sample_of_chunks_is_bounded(chunks: list[int], most: int) -> None:
     column: Ints = np.array(chunks, dtype=np.int64)
     chosen = sample_chunks(column, 41, most)

@@ -34,7 +34,7 @@ def goal_of(right: Right) -> object:
 
 
 @given(RIGHT)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_carried_values_make_the_result(right: Right) -> None:
     """Check that the values that `trace_program` names for the sends leave the required result in memory."""
     program, goal = right.program, goal_of(right)
@@ -91,7 +91,7 @@ def test_carried_values_make_the_result(right: Right) -> None:
 
 
 @given(RIGHT, st.integers(0, 10**6))
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=75)
 def test_any_broken_program_can_be_shown(right: Right, seed: int) -> None:
     """Check deadlocks, sends without receives, and unwritten cells: the result is a view or one line."""
     program = changed(right, random.Random(seed))

@@ -96,7 +96,7 @@ def loads(problem: Problem, schedule: Schedule) -> Floats:
     return busy / net.capacity_gbs
 
 
-@settings(max_examples=75, deadline=None, derandomize=True)
+@settings(max_examples=75, derandomize=True)
 @given(SEEDS)
 def test_answers_are_right_and_take_the_stated_time(seed: int) -> None:
     _, problem, got, schedule = random_answer(seed)
@@ -111,7 +111,7 @@ def test_answers_are_right_and_take_the_stated_time(seed: int) -> None:
         assert time_us(full, sends) == took
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(SEEDS)
 def test_no_answer_beats_the_bound(seed: int) -> None:
     rng, problem, got, schedule = random_answer(seed)
@@ -155,7 +155,7 @@ def with_moved_send(problem: Problem, schedule: Schedule, row: int, link: int) -
     return replace(schedule, link=links, end_us=end)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(SEEDS)
 def test_no_send_can_be_left_out_moved_or_made_twice(seed: int) -> None:
     """Check that every send is needed: routes end only at goals, and no rank is reached twice.

@@ -108,7 +108,7 @@ def random_sends(rng: random.Random, net: CsrNetwork, most: int = 40) -> Sends:
     return Sends(net, bundle, hold, urgency, before.copy(), after.copy())
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(SEEDS)
 def test_no_bundle_is_idle_while_a_ready_send_could_use_it(seed: int) -> None:
     rng = random.Random(seed)
@@ -134,7 +134,7 @@ def test_the_check_notices_errors() -> None:
     assert faults == {"early", "two at once", "over capacity", "idle"}
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(SEEDS)
 def test_the_most_urgent_ready_send_goes_first(seed: int) -> None:
     """Check bundles that share nothing; of equally urgent sends, the one that was ready first goes first."""
@@ -151,7 +151,7 @@ def test_the_most_urgent_ready_send_goes_first(seed: int) -> None:
             assert not (waited and few[j] == few[i] and ready[j] < ready[i] - 1e-6)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(SEEDS)
 def test_paths_are_scheduled_equally_in_any_order_of_their_rows(seed: int) -> None:
     """Check that starts are equal for paths with consecutive rows, which are scheduled by path, and for other rows."""
@@ -195,7 +195,7 @@ def test_sends_that_wait_for_each_other_are_refused() -> None:
     assert len(Sends(net, nothing, np.zeros(0), np.zeros(0), nothing, nothing).starts()) == 0
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(SEEDS)
 def test_trees_over_one_bundle_take_the_least_time(seed: int) -> None:
     """Check that longest chain first is best for equal sends.

@@ -52,7 +52,7 @@ def most_trees(case: Case) -> int:
     return min(rooms)
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(st.integers(0, 10**6))
 def test_as_many_as_the_narrowest_partition_has_room_for(seed: int) -> None:
     n, ends, capacity = case = random_graph(seed)
