@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from topologies.network import Network
 _GAIN = 0.99  # part of the best score that more instances must reach
 _NEAR = 1.5  # multiple of the best score up to which a program may be the fastest by another model of time
 _HASTY = 1.2  # score up to which a program of one instance is taken where time is short
+_HASTY_STEPS = 6_000  # steps of all instances up to which more than 2 are tried where time is short
 _MOST = 16  # instances
 _SIZES = (1 << 20, 16 << 20, 256 << 20)  # Bytes; smaller messages are dominated by latencies.
 _NSIZES = 3  # number of message sizes that are timed, the smallest and the largest included
@@ -98,8 +100,8 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
         high: Largest message, in bytes; 0 does not stand for no limit.
         sizes: Message sizes that may be compared, in bytes; empty for default sizes. At most three of those in
             low..high are compared, or `high` if there are none.
-        until: Time (of `synth.model.deadline.now`) after which no more instances are tried, but two if the program is
-            much slower than the schedule.
+        until: Time (of `synth.model.deadline.now`) after which no more instances are tried. If it is over at once and
+            the program is much slower than the schedule, two numbers are tried: as many as fill a link, and two.
         most_steps: Steps of all instances up to which more are tried.
 
     Returns:
@@ -124,9 +126,11 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
         return [(ONCE, best)]
     best_score = score(program)
     tried = [(best_score, ONCE, best)]
+    filling = 1 << math.ceil(math.log2(problem.network.bandwidth_gbs.max() / costs.threadblock_gbs))
     # The narrow program comes first: if many instances are needed it is mostly better, and time may be short.
     for narrow in (True, False):
-        if now() >= until and (best_score <= _HASTY or not narrow):
+        is_hasty = now() >= until
+        if is_hasty and (best_score <= _HASTY or len(tried) > 1):
             break
         instance, last_score = program, best_score
         if narrow:
@@ -138,7 +142,12 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
                 continue
             last_score = score(instance)
             tried.append((last_score, Repetition(1, True), instance))
-        for instances, candidate in _doublings(instance, lowering.goal, limits, until, most_steps):
+        numbers = [2 << doublings for doublings in range(_MOST.bit_length() - 1)]
+        numbers = [number for number in numbers if number == 2 or number * instance.nsteps <= most_steps]
+        if is_hasty:
+            hasty_most = min(filling, _HASTY_STEPS // instance.nsteps)
+            numbers = sorted({2, max((number for number in numbers if number <= hasty_most), default=2)}, reverse=True)
+        for instances, candidate in _repeated(instance, lowering.goal, limits, numbers, until):
             candidate_score, repetition = score(candidate), Repetition(instances, narrow)
             tried.append((candidate_score, repetition, candidate))
             if candidate_score <= _GAIN * best_score:
@@ -177,28 +186,28 @@ def _side_by_side(instance: Program, goal: Goal | None, instances: int, limits: 
     return side_by_side(instance, Instructions(instance, goal, instances=instances), limits)
 
 
-def _doublings(
-    instance: Program, goal: Goal | None, limits: Limits, until: float, most_steps: float
+def _repeated(
+    instance: Program, goal: Goal | None, limits: Limits, numbers: Sequence[int], until: float
 ) -> Iterator[tuple[int, Program]]:
-    """Yield (number, program) for 2, 4, 8 and 16 instances of a program, as long as the limits and the time allow it.
+    """Yield (number, program) for the numbers of instances that the limits allow, until the time is over.
 
     Args:
         instance: The program of one instance.
         goal: As for `_side_by_side`.
         limits: Limits of the target.
-        until: Time (of `synth.model.deadline.now`) after which nothing follows the number that was tried last; 2
-            instances are tried in any case.
-        most_steps: Steps of all instances up to which more than 2 are tried.
+        numbers: Numbers of instances in the order in which they are tried, rising or falling.
+        until: Time (of `synth.model.deadline.now`) after which no number is tried that is larger than the one before.
     """
-    instances = 2
-    while instances <= _MOST and (instances == 2 or instances * instance.nsteps <= most_steps):
+    most = math.inf
+    for before, number in pairwise([0, *numbers]):
+        if number > most or (number > before > 0 and now() >= until):
+            return
         try:
-            yield instances, _side_by_side(instance, goal, instances, limits)
+            candidate = _side_by_side(instance, goal, number, limits)
         except InputError:
-            return
-        if now() >= until:
-            return
-        instances *= 2
+            most = number
+        else:
+            yield number, candidate
 
 
 def least_bytes(net: Network, limits: Limits, slots: int) -> int:
