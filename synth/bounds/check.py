@@ -10,6 +10,7 @@ from synth.bounds.windows.limit import Window
 from synth.bounds.witness import Limit, Witness, countable
 from synth.bounds.witnesses.afar import FromAfar, ToAfar
 from synth.bounds.witnesses.cut import Cut
+from synth.bounds.witnesses.doorway import Entering, Leaving
 from synth.bounds.witnesses.ends import Arrivals, Departures
 from synth.bounds.witnesses.hops import Direct, Path
 from synth.bounds.witnesses.knowledge import Knowledge
@@ -28,6 +29,8 @@ WITNESSES: dict[str, type[Witness]] = {
         Direct,
         MessageGaps,
         Knowledge,
+        Entering,
+        Leaving,
         FromAfar,
         ToAfar,
         Cut,

@@ -13,7 +13,7 @@ from synth.bounds.cuts.cut import find_cuts, find_worst_cuts
 from synth.bounds.ends import find_arrivals, find_departures, find_from_afar, find_to_afar
 from synth.bounds.hops import find_direct, find_path
 from synth.bounds.lengths import find_by_linear_program, find_by_loads, find_uniform
-from synth.bounds.messages import find_knowledge, find_messages, find_messages_with_data
+from synth.bounds.messages import find_entering, find_knowledge, find_leaving, find_messages, find_messages_with_data
 from synth.bounds.parts import find_parts, find_parts_with_steps
 from synth.bounds.search import BoundCost, BoundSearch
 from synth.bounds.windows.limit import Window
@@ -21,6 +21,7 @@ from synth.bounds.windows.windows import refutations
 from synth.bounds.witness import Witness
 from synth.bounds.witnesses.afar import FromAfar, ToAfar
 from synth.bounds.witnesses.cut import Cut
+from synth.bounds.witnesses.doorway import Entering, Leaving
 from synth.bounds.witnesses.ends import Arrivals, Departures
 from synth.bounds.witnesses.hops import Direct, Path
 from synth.bounds.witnesses.knowledge import Knowledge
@@ -84,6 +85,8 @@ for _row in (
         },
     ),
     KindRow[Knowledge](Knowledge, {BoundCost.SIZE: find_knowledge, BoundCost.WINDOWS: find_knowledge}),
+    KindRow[Entering](Entering, {BoundCost.SIZE: find_entering, BoundCost.WINDOWS: find_entering}),
+    KindRow[Leaving](Leaving, {BoundCost.SIZE: find_leaving, BoundCost.WINDOWS: find_leaving}),
     KindRow[FromAfar](FromAfar, {BoundCost.SIZE: find_from_afar, BoundCost.WINDOWS: find_from_afar}),
     KindRow[ToAfar](ToAfar, {BoundCost.SIZE: find_to_afar, BoundCost.WINDOWS: find_to_afar}),
     KindRow[Cut](Cut, {BoundCost.QUICK: find_cuts, BoundCost.MAX_FLOW: find_worst_cuts}),

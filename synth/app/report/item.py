@@ -34,6 +34,10 @@ _WITNESSES = {  # sentences by kind of witness
     "messages": "With a gap after each message, rank {names} cannot get data from all nodes, or bring its own to them.",
     "knowledge": "A message between nodes has a gap, and brings no more than its sender has by then. So the nodes"
     " cannot all get what they lack any sooner ({text}).",
+    "entering": "What ranks {names} need of other nodes comes in messages with gaps. Few large messages come sooner,"
+    " but the last of them must then be copied to all these ranks ({text}).",
+    "leaving": "What ranks {names} add to sums of other nodes leaves in messages with gaps. Few large messages take"
+    " less time, but before the first of them leaves it must be gathered from all these ranks ({text}).",
     "from-afar": "Most links into rank {names} lead from ranks near it. What comes from far away is at these ranks only"
     " after a while, and until then only the other links can carry it ({text}).",
     "to-afar": "What rank {names} sends far away over ranks near it must leave a while before the end, and after that"

@@ -69,7 +69,7 @@ class MessageGaps(Witness):
         best_us = 0.0
         for incoming in (True, False):
             ends = net.dst if incoming else net.src
-            doors, own_doors = most_doors(net, self.parts, incoming), _doors(net, between & (ends == rank))
+            doors, own_doors = most_doors(net, self.parts, incoming), doors_at(net, between & (ends == rank))
             spread = Spread(doors, own_doors, alpha_us, gap_us, inner_us)
             if self.at_bytes:
                 whole_us = self.at_bytes * 1e-3 / float(net.bandwidth_gbs[between].max())
@@ -221,10 +221,10 @@ def most_doors(net: Network, parts: tuple[tuple[int, ...], ...], incoming: bool)
     """
     node_of = numbered(parts)
     near, far = (node_of[net.dst], node_of[net.src]) if incoming else (node_of[net.src], node_of[net.dst])
-    return max(_doors(net, (near == node) & (far != node)) for node in range(len(parts)))
+    return max(doors_at(net, (near == node) & (far != node)) for node in range(len(parts)))
 
 
-def _doors(net: Network, links: Bools) -> int:
+def doors_at(net: Network, links: Bools) -> int:
     """Return how many messages at most can be on these links at once.
 
     Each link counts at the resource that most of these links use. A resource takes as many messages as its capacity

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,13 +17,12 @@ from synth.bounds.prove import prove
 from synth.bounds.search import BoundSearch
 from synth.bounds.witnesses.knowledge import Knowledge
 from synth.model.problem import Problem, make_problem
-from synth.model.schedule import Schedule, untimed
-from synth.phases.reversal import reverse, reversible, unreverse
-from synth.phases.split import join, split
+from synth.phases.reversal import reverse
 from synth.timing.simulate import predict_us
 from tests.oracles.exhaustive import fastest
-from tests.random_problems import answered, random_topology
+from tests.random_problems import random_topology
 from tests.synth.bounds.cases import SEEDS, never_beaten
+from tests.synth.bounds.gossip import random_cluster, random_schedules
 from tests.synth.bounds.test_hyperlinks import every_schedule
 from topologies.costed import with_costs
 from topologies.costs import KINDS, Costs, Protocol
@@ -105,49 +103,6 @@ def _in_parts(rng: random.Random, problem: Problem) -> tuple[tuple[int, ...], ..
     return tuple(ranks for ranks in parts if ranks)
 
 
-def _gossip(rng: random.Random, problem: Problem) -> Schedule:
-    """Return a schedule of random messages, each of some chunks that its receiver lacks."""
-    net, collective = problem.network, problem.collective
-    known = np.zeros((net.nranks, collective.nchunks), dtype=bool)
-    since = np.zeros(known.shape, dtype=int)
-    ptr, holders = collective.holders
-    for chunk in range(collective.nchunks):
-        known[holders[ptr[chunk] : ptr[chunk + 1]], chunk] = True
-    goal_ptr, goals = collective.goals
-    wanted = np.zeros_like(known)
-    wanted[goals, np.repeat(np.arange(collective.nchunks), np.diff(goal_ptr))] = True
-    rows: list[tuple[int, int, int, bool]] = []
-    most, eager = rng.choice((1, 2, collective.nchunks)), rng.random()
-    while (wanted & ~known).any():
-        link = rng.randrange(net.nlinks)
-        source, goal = int(net.src[link]), int(net.dst[link])
-        news = np.flatnonzero(known[source] & ~known[goal])
-        if rng.random() < eager:
-            news = news[wanted[goal, news]]
-        if not len(news):
-            eager *= 0.99
-            continue
-        chosen = rng.sample(news.tolist(), min(len(news), rng.randint(1, most)))
-        step = int(since[source, chosen].max())
-        rows += [(chunk, link, step, place > 0) for place, chunk in enumerate(chosen)]
-        known[goal, chosen], since[goal, chosen] = True, step + 1
-    chunk, link, step, joined = (np.array(column) for column in zip(*rows, strict=True))
-    return untimed(chunk, link, step, np.zeros(len(chunk), dtype=bool), joined if joined.any() else None)
-
-
-def _schedules(rng: random.Random, problem: Problem) -> Iterator[Schedule]:
-    """Yield schedules of a problem: the constructive engine's, and random ones, reversed or joined for sums."""
-    yield answered(problem, 1e5)
-    for _ in range(12):
-        if not problem.collective.reducing:
-            yield _gossip(rng, problem)
-        elif reversible(problem.collective):
-            yield unreverse(problem, _gossip(rng, reverse(problem)))
-        else:
-            gathering, spreading = split(problem)
-            yield join(unreverse(gathering, _gossip(rng, reverse(gathering))), _gossip(rng, spreading))
-
-
 @settings(max_examples=30, derandomize=True)
 @given(SEEDS)
 def test_no_schedule_of_random_messages_is_faster(seed: int) -> None:
@@ -159,23 +114,11 @@ def test_no_schedule_of_random_messages_is_faster(seed: int) -> None:
         limits = [proved(problem, Knowledge(parts=parts, at_bytes=size)) for size in sizes]
         if not any(limit.cap_us < np.inf for limit in limits):
             continue
-        for schedule in _schedules(rng, problem):
+        for schedule in random_schedules(rng, problem):
             for size in sizes:
                 reached_us = predict_us(problem, schedule, size)
                 for limit in limits:  # It holds at other sizes than its own.
                     never_beaten(limit.at(size), reached_us)
-
-
-def _cluster_at_random(rng: random.Random) -> Problem:
-    """Return a problem of two or three nodes with two or four ranks each, whose links inside a node have no gap."""
-    spec, stride = rng.choice((("dgx-h100:2", 4), ("dgx-h100:3", 4), ("dgx-h100:2", 2), ("dgx-a100:2", 4)))
-    alpha_us = rng.choice((1.0, 4.0, 20.0))
-    latency_us = {"nvlink": alpha_us * rng.choice((0.1, 0.5, 1.0, 2.0)), "network": alpha_us}
-    costs = Costs({"LL": Protocol(gap_us={"network": rng.choice((0.2, 1.0, 5.0))}, latency_us=latency_us)})
-    topology = load(spec)
-    name = rng.choice(("broadcast", "allgather", "reduce", "reducescatter", "allreduce", "alltoall"))
-    topology = replace(with_costs(topology, costs), protocol="LL")
-    return make_problem(topology, name, range(0, topology.nranks, stride))
 
 
 @settings(max_examples=40, derandomize=True)
@@ -183,12 +126,12 @@ def _cluster_at_random(rng: random.Random) -> Problem:
 def test_no_schedule_of_nodes_of_several_ranks_is_faster(seed: int) -> None:
     """Check against schedules in which ranks of a node share what comes, or each get it from other nodes."""
     rng = random.Random(seed)
-    problem = _cluster_at_random(rng)
+    problem = random_cluster(rng)
     size = rng.choice((16.0, 1e4, 1e6))
     search = BoundSearch(problem, size_bytes=size)
     witnesses = [*find_knowledge(search), *find_parts_with_steps(search)]
     least_us = max(proved(problem, witness).at(size) for witness in witnesses)
-    for schedule in _schedules(rng, problem):
+    for schedule in random_schedules(rng, problem):
         never_beaten(least_us, predict_us(problem, schedule, size))
     for algorithm in baseline(problem):
         never_beaten(least_us, algorithm.time_us(size))
@@ -213,7 +156,7 @@ def test_no_baseline_is_faster(collective: str, spec: str, gap_us: float) -> Non
 
 @settings(max_examples=12, derandomize=True)
 @given(SEEDS)
-def test_the_best_of_all_small_schedules_is_not_faster(seed: int) -> None:
+def test_the_best_of_all_smallrandom_schedules_is_not_faster(seed: int) -> None:
     """Check copies and sums of one chunk against all schedules."""
     rng = random.Random(seed)
     topology = random_topology(rng, 4)
