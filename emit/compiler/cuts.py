@@ -44,6 +44,19 @@ def best_cut(algorithm: Algorithm, cells: Sequence[int], size_bytes: float = LAR
     return candidates[int(np.argmin(weighted_us))]
 
 
+def wide_cut(algorithm: Algorithm, cells: Sequence[int], width: int) -> CommonChunk:
+    """Return a division of an algorithm's blocks into so many cells a chunk, or as many as are allowed.
+
+    Args:
+        algorithm: The algorithm, with chunks of one size.
+        cells: Allowed numbers of cells of a block, ascending, at least one of them.
+        width: Number of cells of each chunk.
+    """
+    chunks = algorithm.problem.collective.chunks
+    number = next((number for number in cells if number >= width * chunks), cells[-1])
+    return cut_blocks(algorithm.problem.collective, np.diff(np.arange(chunks + 1) * number // chunks).tolist())
+
+
 def _widths(algorithm: Algorithm, cells: int) -> list[list[int]]:
     """Return two lists of the number of cells of each chunk of a block, in the order of chunks; each sums to `cells`.
 

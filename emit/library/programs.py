@@ -13,7 +13,7 @@ from itertools import accumulate
 import numpy as np
 
 from emit.check.capacity import CAPACITY
-from emit.compiler.cuts import best_cut, cut_time_us
+from emit.compiler.cuts import best_cut, cut_time_us, wide_cut
 from emit.compiler.fill import ONCE, Repetition, least_bytes, rank_instances, repeated
 from emit.compiler.lower import Lowering, forms, program_collective, translations_of
 from emit.compiler.tuning import TUNING
@@ -62,6 +62,8 @@ _SEND_STEPS = 2  # A send is a step at both of its ends.
 _WRITTEN_SENDS, _WRITTEN_STEPS = 100, 2
 _AS_FAST_AS_OTHER = 1.05  # Times of the two forms of calls within this factor count as equal.
 _MOST_PLANS = 4  # Plans of an algorithm, with different instances, that are drafted to take the fastest.
+_IN_SWITCH_CELLS = 16  # of a chunk that threadblocks share
+_MOST_SHARED_CELLS = 512  # of all such chunks: a plan of many is checked for long
 _WIDEST = 64  # cells of a chunk; an instruction holds 71
 
 
@@ -300,11 +302,23 @@ class Programs:
     def _in_switch(self, algorithm: Algorithm) -> Lowered:
         """Lower an algorithm whose sends go through summing or multicasting switches; the program's text is written.
 
+        If there are few chunks, a program whose threadblocks share each chunk is made too. The faster of the two at the
+        only size of interest, or at the largest, is returned.
+
         Raises:
             InputError: If the target's files cannot express it.
         """
+        cells = self._cells(algorithm, SMALLEST, LARGEST)
+        cuts = [best_cut(algorithm, cells)]
+        is_little = len(cuts[0].count) * _IN_SWITCH_CELLS <= _MOST_SHARED_CELLS
+        if cells and is_little and cuts[0].count.max() < _IN_SWITCH_CELLS:
+            cuts.append(wide_cut(algorithm, cells, _IN_SWITCH_CELLS))
+        lowered = [self._in_switch_in_cells(algorithm, common) for common in cuts]
+        return min(lowered, key=lambda candidate: candidate.time_us(self.size or LARGEST))
+
+    def _in_switch_in_cells(self, algorithm: Algorithm, common: CommonChunk) -> Lowered:
+        """Lower an algorithm whose sends go through switches, in given cells; errors as those of `_in_switch`."""
         problem, form = algorithm.problem, FORMATS[self.target.format]
-        common = best_cut(algorithm, self._cells(algorithm, SMALLEST, LARGEST))
         text, program = form.write_in_switch(algorithm, common, self.inplace, self.target.limits.sms)
         predictor = form.predictor(text, program, self.problem.topology, problem.ranks)
         return Lowered(

@@ -2,12 +2,16 @@
 
 A plan can express a sum in the switch only together with its multicast by the rank that reads it (glres), and a
 multicast of a rank's own data (gstore): all-reduces, broadcasts and all-gathers, but no reduce-scatter. Each
-threadblock has its own chunks. Ranks meet before the first operation, because the input of the others must exist, and
-after the last, because others write their output. The threadblocks of a rank divide the other ranks between them, so
-that a meeting takes the latency of one signal.
+threadblock has its own chunks, or parts of them if there are few, since it moves less than a port does. Ranks meet
+before the first operation, because the input of the others must exist, and after the last, because others write their
+output. The threadblocks of a rank divide the other ranks between them, so that a meeting takes the latency of one
+signal.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -74,8 +78,9 @@ def write_in_switch(
     is_share = collective.kind.before == OWN  # The input of a rank is its share.
     places = np.zeros(cells.nchunks, dtype=np.int64)
     places[cells.pre[:, 1]] = cells.in_index
-    waves = [np.flatnonzero(readers == rank).tolist() for rank in range(n)]
-    parts = max(1, min(_BLOCKS, sms or _BLOCKS, max(map(len, waves))))
+    most = min(_BLOCKS, sms or _BLOCKS)
+    spans = [_spans(common, np.flatnonzero(readers == rank).tolist(), most) for rank in range(n)]
+    parts = max(1, min(most, max(map(len, spans))))
     blocks = max(parts, -(-(n - 1) // MAX_CHANNELS))
     if 0 < sms < blocks:
         raise InputError(f"{name}: {n} ranks need {blocks} threadblocks each to meet; each may have {sms} (--sms)")
@@ -89,9 +94,8 @@ def write_in_switch(
         )
         for tb in range(blocks):
             data = [
-                _op(int(common.first[chunk]), int(places[common.first[chunk]]), count, sums=collective.reducing)
-                for chunk in (waves[rank][tb::parts] if tb < parts else ())
-                if (count := int(common.count[chunk]))
+                _op(first, int(places[first]), count, sums=collective.reducing)
+                for first, count in (spans[rank][tb::parts] if tb < parts else ())
             ]
             peers = [(rank + step) % n for step in range(1 + tb, n, blocks)]
             gpu.blocks.append(_block(gpu, peers, data, blocks))
@@ -146,6 +150,21 @@ def _senders(algorithm: Algorithm) -> np.ndarray[tuple[int], np.dtype[np.int64]]
     ):
         raise InputError(message)
     return rank_of_chunk[True]
+
+
+def _spans(common: CommonChunk, chunks: Sequence[int], most: int) -> list[tuple[int, int]]:
+    """Return the (first cell, number of cells) that each operation of a rank moves, in the order of its chunks.
+
+    These are its chunks; if they are fewer than `most`, each is cut into as many parts as bring them to `most`, as far
+    as it has cells.
+    """
+    spans = []
+    for chunk in chunks:
+        first, count = int(common.first[chunk]), int(common.count[chunk])
+        parts = min(max(1, most // len(chunks)), count)
+        cuts = [first + count * part // parts for part in range(parts + 1)] if parts else []
+        spans += [(low, high - low) for low, high in pairwise(cuts)]
+    return spans
 
 
 def _op(first: int, at: int, count: int, *, sums: bool) -> Op:

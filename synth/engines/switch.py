@@ -103,6 +103,9 @@ def accepts(problem: Problem, options: Options) -> str:
     needs = _needs(problem.collective.kind)
     if any(word in lacking for word in needs):
         return f"the switches cannot {' and '.join(lacking)}, which {problem.collective.name} needs"
+    least = _chunks(problem.collective.kind, groups.at.shape, 1)
+    if options.chunks is not None and options.chunks % least:
+        return f"switch cuts into a multiple of {least} chunks; give --chunks {least} or leave it out"
     return ""
 
 
@@ -134,7 +137,7 @@ def solve(problem: Problem, request: Request, tuning: SwitchTuning = SwitchTunin
                             if key not in best or candidate.time_us < best[key].time_us:
                                 best[key] = candidate
     chosen = [(size, best[size, few]) for few in (False, True) for size in request.sizes if (size, few) in best]
-    for size, candidates in candidates_at.items() if request.most_sends else ():
+    for size, candidates in candidates_at.items() if request.most_sends and best else ():
         enough_us = tuning.near * best[size, False].time_us
         near = [candidate for candidate in candidates if _sliced_us(candidate, candidates, tuning) <= enough_us]
         chosen += (
@@ -164,7 +167,7 @@ def _sliced_us(candidate: _TimedSchedule, candidates: Iterable[_TimedSchedule], 
 def _by_waves(
     problem: Problem, groups: _Groups, form: _SwitchForm, request: Request, tuning: SwitchTuning
 ) -> Iterator[tuple[int, dict[int, _TimedSchedule]]]:
-    """Yield schedules with more and more waves as long as that is worth it; of pinned chunks only, if they fit.
+    """Yield schedules with more and more waves as long as that is worth it; of pinned chunks only.
 
     Yields:
         For each number of waves the pairs of ranks over all sends, and by message size the schedule with its time.
@@ -173,7 +176,7 @@ def _by_waves(
     pinned, best_us_at = request.options.chunks, dict.fromkeys(request.sizes, np.inf)
     counts = [1 << e for e in range(tuning.waves.bit_length())]
     if pinned is not None:
-        counts = [pinned // least] if pinned % least == 0 else []
+        counts = [pinned // least]
     for waves in counts:
         form_of_waves = form._replace(waves=waves)
         whole = problem.with_chunks(least * waves)

@@ -14,6 +14,7 @@ from functools import partial
 
 from synth.bounds.prove import Bound, prove
 from synth.engines.estimates import estimated_sends
+from synth.engines.registry import AUTO, engines_named
 from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.defects import collected
@@ -118,6 +119,10 @@ class _ProtocolsSearch:
         self.bounds = {
             name: prove(under, max_flow=False, size_bytes=options.size) for name, under in self.problems.items()
         }
+        if options.engine != AUTO:  # If it refuses all protocols, the search of the last one, mostly Simple, says why.
+            (engine,) = engines_named(options.engine)
+            accepted = [name for name in self.able if not engine.accepts(self.problems[name], options)]
+            self.able = accepted or self.able[-1:]
         self.least_bytes = {
             name: 0 if executor is None else executor.least_bytes(under) for name, under in self.problems.items()
         }

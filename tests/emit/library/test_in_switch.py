@@ -23,6 +23,7 @@ from synth.model.schedule import untimed
 from synth.search.settings import TargetSettings
 from tests.oracles.plan_results import ends_right
 from tests.synth.engines.test_switch import answers
+from topologies.costed import protocol_costs, with_costs
 from topologies.errors import InputError
 from topologies.load import load
 
@@ -50,6 +51,22 @@ def test_library_plans_use_switch_channels(tmp_path: Path, group: tuple[int, ...
         assert entry.row["time_us"] == pytest.approx(predictor.time_us(_SIZE))
         assert entry.row["time_us"] < 1.15 * entry.row["bound_us"]
     assert {entry.inplace for entry in load_index(tmp_path)} == {True, False}
+
+
+def test_threadblocks_share_a_chunk_where_one_moves_less_than_a_port() -> None:
+    size = 1 << 24
+    problem = make_problem(with_costs(load("dgx-h100")), "broadcast", range(4)).under("Simple")
+    algorithm = min(answers(problem, None), key=lambda answer: len(answer.schedule))
+    assert len(algorithm.schedule) == 1
+    lowered = Programs(problem, TargetSettings("mscclpp"), size=size).lower(algorithm)
+    assert isinstance(lowered, Lowered)
+    plan = json.loads(lowered.text)
+    moving = [tb for tb in plan["gpus"][0]["threadblocks"] if any(op["name"] == "gstore" for op in tb["ops"])]
+    assert len(moving) == 16
+    assert ends_right(plan, 1)
+    costs = protocol_costs(problem.topology)
+    assert costs is not None
+    assert lowered.time_us(size) < size * 1e-3 / costs.threadblock_gbs / 4  # One threadblock takes ten times as long.
 
 
 @pytest.mark.parametrize(("size", "served"), [(3 << 20, True), (5 << 20, True), ((1 << 22) + 8, False)])

@@ -13,6 +13,7 @@ from emit.compiler.lower import lower
 from emit.mscclpp.in_switch import write_in_switch
 from emit.mscclpp.read import read_plan
 from emit.mscclpp.timing import PlanPredictor
+from synth import synthesize
 from synth.app.arguments import QuestionArguments
 from synth.app.question import make_question
 from synth.bounds.prove import prove
@@ -115,7 +116,15 @@ def test_it_states_the_reason_where_it_cannot_answer(
 def test_a_pinned_number_of_chunks_is_kept_or_refused() -> None:
     problem = make_problem(node(), "allreduce")
     assert {answer.chunks for answer in answers(problem, 16)} == {16}
-    assert answers(problem, 12) == []
+    assert "a multiple of 8 chunks" in accepts(problem, Options(chunks=12))
+
+
+def test_a_named_engine_answers_under_the_protocols_that_it_accepts() -> None:
+    """Check that an executor's LL, whose sends no switch multicasts, does not refuse for Simple."""
+    answer = synthesize("broadcast", "dgx-h100", range(4), engine="switch", size="1M", budget=3)
+    assert {row["engine"] for row in answer.algorithms} == {"switch"}
+    with pytest.raises(InputError, match="switch cuts into a multiple of 4 chunks"):
+        synthesize("allreduce", "dgx-h100", range(4), engine="switch", chunks=6, size="1M", budget=3)
 
 
 def test_answers_state_whether_switches_do_more_than_forward() -> None:
