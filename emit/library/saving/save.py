@@ -152,7 +152,7 @@ def save(
     saved = _summarize(library.folder, forms, entries, stored)
     share = f"{len(refused)} of {len(result.ranges)} algorithms: " if 0 < len(refused) < len(result.ranges) else ""
     saved.refused = share + refused[0] if refused else ""
-    stays = ["the first file stays, because there is no other"] if first and not entries else []
+    stays = [f"the first file stays, because there is no other: {first[0].file}"] if first and not entries else []
     saved.remarks = (*_remarks(forms, entries, outcome), *stays)
     return saved
 

@@ -340,7 +340,8 @@ def _report(
     say_defects(defects.values(), "its answers are missing")
     document |= {"defects": list(defects), "cached": cached_answer is not None}
     # Where the budget ended before a file, as on a busy machine, the same question may get one later.
-    is_whole = result.stop_reason != "interrupted" and LATE.partition(";")[0] not in written.refused
+    is_late = LATE.partition(";")[0] in written.refused or (bool(first) and written.index is None)
+    is_whole = result.stop_reason != "interrupted" and not is_late
     if keep is not None and not defects and is_whole:
         keep(written)
     if command.libraries == "source":
