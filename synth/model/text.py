@@ -93,6 +93,12 @@ def format_short_size(size_bytes: int) -> str:
     return format_size(size_bytes).replace(" ", "").replace("iB", "")
 
 
+def format_shape(steps: int, rounds: int, chunks: int) -> str:
+    """Return the shape of an algorithm, such as `2 steps, 3 rounds, 1 chunk`."""
+    parts = (steps, "step"), (rounds, "round"), (chunks, "chunk")
+    return ", ".join(format_count(count, name) for count, name in parts)
+
+
 def format_served(low: int, high: int | None) -> str:
     """Return a range of message sizes as text: `64 KiB` if both ends are equal, or `1 KiB to 1 MiB`.
 
