@@ -21,9 +21,10 @@ from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.failures import costs, fault_folder, single_failures, touched, write_fault
 from synth.app.clusters.local import Local, WorkerPool
 from synth.app.clusters.on_dask import OnDask
-from synth.app.clusters.plan import BuildPlan, make_plan
+from synth.app.clusters.plan import COMPILING_S, BuildPlan, make_plan
 from synth.app.clusters.processes import processors
 from synth.app.present.layout import say_fitted, warn
+from synth.model.compiled import are_some_on_disk
 from synth.model.deadline import now
 from synth.model.numbers import format_seconds
 from synth.model.text import format_count, format_spans, format_table
@@ -118,6 +119,7 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], as_json: bool) -> None:
                 "files_for": len(plan.shares),
                 "known": known_count,
                 "seconds": round(left_s, 1),
+                "compiling_s": _compiling_s(left_s),
                 "memory_bytes": int(plan.memory_bytes()),
                 "budget_class_s": searches[0].work_s,
                 "processes": plan.cores,
@@ -142,7 +144,17 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], as_json: bool) -> None:
         f"about {_minutes(left_s)} on {cores}, {plan.memory_bytes() / 2**30:.1f} GiB of memory,"
         f" {searches[0].work_s:g} s of counted work a problem; {known_count} of {len(searches)} problems are known"
     )
+    if compiling_s := _compiling_s(left_s):
+        say_fitted(f"compiling loops adds up to {_minutes(compiling_s)} to the first build, once")
     _say_impossible(plan)
+
+
+def _compiling_s(left_s: float) -> float:
+    """Return about how many seconds compiling adds at most to a build of `left_s` estimated seconds; 0 if it does not.
+
+    It does not where compiled loops are on disk, or nothing is to be solved.
+    """
+    return 0.0 if are_some_on_disk() or not left_s else COMPILING_S
 
 
 def _impossible(plan: BuildPlan) -> list[dict[str, Any]]:
