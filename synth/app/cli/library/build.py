@@ -34,6 +34,7 @@ from topologies.text.files import origin_of
 
 _SHOWN = 12  # kinds of problems in a plan's table
 _MUCH_LONGER = 1.5  # multiple of the budget from which a warning says what the problems need
+_SOON_S = 3.0  # seconds of a build of which nobody is warned
 
 pool_options = declare(
     click.option("--on", metavar="dask|ADDRESS", help="Use a local Dask cluster (dask), or that of tcp://HOST:PORT."),
@@ -81,7 +82,7 @@ def _warn_of_budget(plan: BuildPlan, answer_cache: Cache) -> None:
     """Print a warning if the problems that the cache lacks need over 1.5 times the budget, by the plan's estimate."""
     known_keys = {task.key for task in plan.tasks() if answer_cache.has(task.key)}
     left_s, budget_s = plan.seconds(known_keys), plan.cluster.budget_s
-    if left_s > _MUCH_LONGER * budget_s:
+    if left_s > max(_SOON_S, _MUCH_LONGER * budget_s):
         open_count = sum(task.key not in known_keys for task in plan.searches)
         problems, cores = format_count(open_count, "problem"), format_count(plan.cores, "core")
         needed = f"the build takes about {_minutes(left_s)} all the same, for {problems} on {cores}"
