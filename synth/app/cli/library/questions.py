@@ -212,7 +212,7 @@ def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str]
     if any(row[3] == _LEFT for row in rows):
         own = dict.fromkeys(TARGETS[row[2]].otherwise for row in rows if row[3] == _LEFT)
         click.echo()
-        say_fitted(f"{_LEFT}: left to {' or '.join(own)}, because it is faster or no program was made")
+        say_fitted(f"{_LEFT}: {' or '.join(own)} serves these sizes")
     compared = [f"vs {name}" for name in libraries if f"vs {name}" not in left_out]
     if compared:
         click.echo()
@@ -249,12 +249,15 @@ def _say_left_out(titles: Sequence[str]) -> None:
 def _left(entries: Sequence[IndexEntry]) -> list[tuple[int, int | None]]:
     """Return the ranges of sizes in bytes, (first, last), that no entry serves; last is None where there is no end.
 
-    Sizes above the largest of a question do not count, nor do ranges whose ends are the same as people read them.
+    Sizes above the largest of a question do not count, nor do ranges whose ends are the same as people read them. There
+    are none if each entry serves one size, because nobody asked for the others.
 
     Args:
         entries: All entries of one question and form of calls, with ascending sizes.
     """
     ranges, begin = list[tuple[int, int | None]](), 0
+    if all(entry.min_bytes == entry.max_bytes for entry in entries):
+        return ranges
     for entry in entries:
         if format_size(begin) != format_size(entry.min_bytes) and begin < entry.min_bytes > SMALLEST:
             ranges.append((begin, entry.min_bytes - 1))

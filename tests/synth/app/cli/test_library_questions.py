@@ -120,7 +120,9 @@ def test_show_has_the_ranges_that_no_file_serves(synth: Call, working_folder: Pa
     shown = [(" ".join(line.split("  ")[1:2]), "no file" in line) for line in lines[title + 1 : title + 5]]
     ranges = ("up to 4 KiB", True), ("4 KiB to 1 MiB", False), ("1 MiB to 4 MiB", True), ("from 4 MiB", False)
     assert shown == list(ranges)
-    assert any(line.startswith("no file: left to NCCL's own algorithm") for line in lines)
+    assert "no file: NCCL's own algorithm serves these sizes" in lines
+    (lib / "index.json").write_bytes(index_text([row | {"max_bytes": 4096}]))  # The answer for one size.
+    assert "no file" not in synth("library", "show", lib).out
 
 
 def test_pick_takes_the_only_form_of_calls_that_the_library_has(synth: Call, working_folder: Path) -> None:
