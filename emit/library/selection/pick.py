@@ -81,7 +81,7 @@ def why_none(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) 
             lambda e: e.sizes == call.checked().sizes,
         ),
         (
-            f"none with relays {format_listed(relays)}" if relays else "none without relays",
+            f"none with relays {format_listed(relays)}" if relays else _WITHOUT_RELAYS,
             lambda e: e.relays == relays,
         ),
         (f"none for calls {form}", lambda e: e.inplace == call.inplace),
@@ -109,6 +109,7 @@ def _exact_size(size_bytes: int) -> str:
     return format_size(size_bytes) if is_exact else f"{size_bytes} bytes"
 
 
+_WITHOUT_RELAYS = "none without relays"
 _ALTERNATIVES = {
     "no file for": "collective",
     "none of topology": "topology",
@@ -120,14 +121,17 @@ _ALTERNATIVES = {
 def _alternatives(candidates: Sequence[IndexEntry], reason: str) -> str:
     """Return what the library has instead of what is missing, as the end of a sentence.
 
-    It is "" for reasons without a list of alternatives, which are those of ranks, relays and form, or without
-    candidates.
+    It is "" for reasons without a list of alternatives, which are those of ranks and form, and of named relays, or
+    without candidates.
 
     Args:
         candidates: The entries that meet all earlier conditions.
         reason: What is missing, as `why_none` words it.
     """
     name = next((name for beginning, name in _ALTERNATIVES.items() if reason.startswith(beginning)), None)
+    if reason == _WITHOUT_RELAYS:
+        relays = sorted({format_listed(entry.relays) for entry in candidates})
+        return f"; there are files whose communicator also has the relays {' or '.join(relays[:3])}"
     if name is None or not candidates:
         return ""
     return f"; there are {', '.join(sorted({str(getattr(entry, name)) for entry in candidates}))}"

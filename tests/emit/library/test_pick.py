@@ -25,4 +25,5 @@ def test_a_reason_heeds_spellings_and_relays_of_a_call() -> None:
         asked = call._replace(relays=relays)
         assert not pick(entries, asked, size_bytes)
         assert why_none(entries, asked, size_bytes) == reason
-    assert why_none(entries[1:], call, 512) == "none without relays"
+    without = "none without relays; there are files whose communicator also has the relays 1"
+    assert why_none(entries[1:], call, 512) == without

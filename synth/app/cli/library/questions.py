@@ -256,7 +256,7 @@ def _left(entries: Sequence[IndexEntry]) -> list[tuple[int, int | None]]:
         entries: All entries of one question and form of calls, with ascending sizes.
     """
     ranges, begin = list[tuple[int, int | None]](), 0
-    if all(entry.min_bytes == entry.max_bytes for entry in entries):
+    if all(format_size(entry.min_bytes) == format_size(entry.last_bytes) for entry in entries):
         return ranges
     for entry in entries:
         if format_size(begin) != format_size(entry.min_bytes) and begin < entry.min_bytes > SMALLEST:
