@@ -2,6 +2,7 @@
 
     SynthError
     ├── InputError (ValueError)           an input cannot be used
+    │   ├── UnknownKeyword (TypeError)    a function has no keyword of this name
     │   └── NoRoute, TooManySends         the network does not allow a baseline
     ├── NotModelled (ValueError)          a library's own cost model does not cover the question
     ├── VerificationError (ValueError)    a checked object is not right
@@ -35,6 +36,10 @@ class InputError(SynthError, ValueError):
 
     The command line prints the message and exits with code 2. In Python it is also a ValueError.
     """
+
+
+class UnknownKeyword(InputError, TypeError):
+    """An error about a keyword that a function does not have; the message names the most similar ones that it has."""
 
 
 class NoRoute(InputError):

@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 from emit.goal import Goal
 from emit.library.goals import goal_stated
 from emit.targets import TARGETS
+from synth.model.text import format_served, format_spans
 from topologies.text.fields import Fields, shown
 from topologies.text.files import check_below, origin_of
 
@@ -71,6 +72,12 @@ class IndexEntry:
     time_us: float | None = None
     bound_us: float | None = None
     gap: float | None = None
+
+    def __repr__(self) -> str:
+        """Return the question, the form of calls, the sizes and the file in one line."""
+        question = f"{self.collective} on {self.topology}, ranks {format_spans(self.group)}"
+        form = "in place" if self.inplace else "out of place"
+        return f"<{question}, {form}, {format_served(self.min_bytes, self.max_bytes)}: {self.file}>"
 
     @classmethod
     def of(cls, row: Mapping[str, Any], folder: Path, origin: str = "") -> IndexEntry:

@@ -26,7 +26,7 @@ from emit.library.programs import Programs
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, Target, check_between_nodes, check_resident, divisor, most_bytes
 from emit.timing.timed import TimedProgram
-from synth.model.collective import Collective, every_cut, subdivided
+from synth.model.collective import Collective, every_cut, subdivided, with_whole_blocks
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import Problem
 from synth.search.offer import Offer
@@ -135,11 +135,14 @@ def requirement_of(programs: Programs) -> Requirement:
     )  # fmt: skip
 
 
+_DECIMALS = 12  # of the fractions of a pattern's chunks, whose last bits differ after they were cut and joined
+
+
 def network_digest(problem: Problem) -> str:
     """Return a digest of what a question's names do not say: the network of its ranks, and what a pattern asks for.
 
-    It is 16 hexadecimal digits, which do not depend on the chunks of a collective that its name states, nor on how
-    blocks of different sizes are cut. Limits and the nodes of the ranks count as parts of the network.
+    It is 16 hexadecimal digits, which do not depend on the chunks of a collective or pattern, nor on how blocks of
+    different sizes are cut. Limits and the nodes of the ranks count as parts of the network.
     """
     net, collective = problem.network, problem.collective
     columns: list[NDArray[Any]] = [
@@ -155,7 +158,9 @@ def network_digest(problem: Problem) -> str:
     if collective.sizes:
         columns.append(np.array(collective.sizes))
     elif not collective.kind.by_name:
-        columns += [collective.reduces, collective.fraction, collective.pre, collective.post]
+        collective = with_whole_blocks(collective)
+        fraction = np.round(collective.fraction, _DECIMALS)
+        columns += [collective.reduces, fraction, collective.pre, collective.post]
         columns += [collective.in_index, collective.out_index]
     digest = hashlib.sha256()
     for column in columns:

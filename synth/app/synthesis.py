@@ -6,15 +6,17 @@ Like the command line, this module may import every room; no room imports it.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import wraps
 from html import escape
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from emit.library.programs import executor_for
 from emit.library.saving.save import save
@@ -42,7 +44,7 @@ from synth.storage.columns import replaced
 from synth.symmetry.quotient import expanded
 from synth.verify.algorithm import Algorithm
 from topologies.costs import Costs
-from topologies.errors import InputError
+from topologies.errors import InputError, UnknownKeyword, right_name
 from topologies.topology import Topology
 
 if TYPE_CHECKING:
@@ -284,6 +286,27 @@ class Synthesis:
         return written.paths
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def naming_keywords(function: Function) -> Function:
+    """Return a function that raises UnknownKeyword, with the most similar right ones, for a keyword it does not have.
+
+    Otherwise it is the function. The keywords are those of its signature.
+    """
+    keywords = list(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        """Check the names of the keywords, then call the function."""
+        for name in options:
+            if name not in keywords:
+                raise UnknownKeyword(f"{function.__name__}: has no keyword {name!r}; {right_name(name, keywords)}")
+        return function(*arguments, **options)
+
+    return checked  # type: ignore[return-value]
+
+
 _HURT_SHARE = 2 / 3  # of the budget, for the network with dead and slow parts
 
 
@@ -321,6 +344,7 @@ def find_answer(question: Question, workers: Workers, progress: Report | None = 
     return result
 
 
+@naming_keywords
 def synthesize(  # It has a parameter for each option of a question, so that editors and type checkers know them.
     collective: str | Collective,
     topo: str | Path | Topology,
@@ -377,7 +401,8 @@ def synthesize(  # It has a parameter for each option of a question, so that edi
         workers: Running solver processes to use instead of new ones.
 
     Raises:
-        InputError: An argument cannot be right; the message is one line.
+        InputError: An argument cannot be right; the message is one line. For a keyword that does not exist it is an
+            UnknownKeyword, which is a TypeError too.
     """
     arguments = QuestionArguments(
         collective, topo, group, relay=relay, without=without, degrade=degrade, root=root, sizes=sizes, size=size,

@@ -24,6 +24,7 @@ from synth.search.result import Report
 from synth.solvers.workers import Workers
 from synth.timing.simulate import resource_loads_us
 from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,10 @@ class GroupsState:
             self._yielded[source] = answer, makespan_us
             return max(0.0, 1.0 - makespan_us / before_us) if np.isfinite(before_us) else 1.0
         return 0.0
+
+    def refuse(self, source: str, error: InputError) -> None:
+        """Report that a method cannot make a plan; the others go on."""
+        self.say(f"{source} is left out: {error}")
 
     def add(self, problem: Problem, schedule: Schedule, engine: str, method: str) -> float:
         """Add a plan after replaying it, as slow as it may be; return its makespan in µs. Errors as those of `take`."""

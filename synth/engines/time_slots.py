@@ -21,6 +21,7 @@ from synth.model.collective import Bools, Floats, Ints
 from synth.model.deadline import now
 from synth.model.problem import Problem, least_latency
 from synth.model.schedule import Schedule, untimed
+from synth.model.text import format_count
 from synth.phases.prune import prune_copies
 from synth.phases.split import Phase, phases
 from synth.solvers.linear_program import LinearProgram, ProgramBuilder
@@ -89,7 +90,7 @@ def solve(problem: Problem, request: Request, tuning: TimeSlotTuning = TimeSlotT
         if not is_named and best_so_far.best_us(size) <= request.bound.at(size)[0] * tuning.near:
             continue
         for chunks in tuning.chunks if options.chunks is None else (options.chunks,):
-            yield Progress(f"time slots: {chunks} chunks")
+            yield Progress(f"time slots: {format_count(chunks, 'chunk')}")
             remaining_s = request.deadline - now()
             budget_s = remaining_s * (tuning.share_by_name if is_named else tuning.share)
             answer = _in_slots(phase, chunks, size, request, budget_s, tuning)

@@ -290,6 +290,38 @@ def subdivided(collective: Collective, chunks: int) -> Collective:
     )
 
 
+def with_whole_blocks(collective: Collective) -> Collective:
+    """Return the collective with one chunk a block of which `subdivided` makes this one.
+
+    Fractions are those before the cut up to their last bits. A collective that was cut in another way is returned as
+    it is.
+    """
+    count = collective.chunks
+    if count == 1 or collective.nchunks % count:
+        return collective
+    (pre, in_index), (post, out_index) = (
+        (rows[is_first] // [1, count], places[is_first] // count)
+        for rows, places in ((collective.pre, collective.in_index), (collective.post, collective.out_index))
+        for is_first in (rows[:, 1] % count == 0,)
+    )
+    whole = replace(
+        collective,
+        chunks=1,
+        nchunks=collective.nchunks // count,
+        reduces=collective.reduces[::count],
+        fraction=collective.fraction[::count] * count,
+        pre=pre,
+        post=post,
+        in_index=in_index,
+        out_index=out_index,
+        block=None,
+    )
+    again = subdivided(whole, count)
+    names = "reduces", "pre", "post", "in_index", "out_index"
+    is_same = all(np.array_equal(getattr(again, name), getattr(collective, name)) for name in names)
+    return whole if is_same and np.allclose(again.fraction, collective.fraction, rtol=1e-9, atol=0) else collective
+
+
 def in_chunks(collective: Collective, chunks: int) -> Collective:
     """Return a collective with `chunks` times as many chunks a block.
 

@@ -157,7 +157,7 @@ def compiling_all() -> Iterator[None]:
 
 
 @cache
-def _are_some_on_disk() -> bool:
+def are_some_on_disk() -> bool:
     """Return whether there are compiled loops on disk; the answer is kept for the process."""
     folder = loops_folder()
     return folder is not None and any(folder.iterdir())
@@ -170,7 +170,7 @@ def patience() -> int:
     12 from then on, and where none are, as in a fresh home: a small question is answered before its loops could be
     compiled.
     """
-    return 1 if _are_some_on_disk() and not _has_compiled else _COMPILING
+    return 1 if are_some_on_disk() and not _has_compiled else _COMPILING
 
 
 def is_little(work: int, threshold: int) -> bool:

@@ -93,8 +93,14 @@ def format_short_size(size_bytes: int) -> str:
     return format_size(size_bytes).replace(" ", "").replace("iB", "")
 
 
+def format_shape(steps: int, rounds: int, chunks: int) -> str:
+    """Return the shape of an algorithm, such as `2 steps, 3 rounds, 1 chunk`."""
+    parts = (steps, "step"), (rounds, "round"), (chunks, "chunk")
+    return ", ".join(format_count(count, name) for count, name in parts)
+
+
 def format_served(low: int, high: int | None) -> str:
-    """Return a range of message sizes as text: `64 KiB` if both ends are equal, or `1 KiB to 1 MiB`.
+    """Return a range of message sizes as text: `64 KiB` if both ends are shown alike, or `1 KiB to 1 MiB`.
 
     It is `from 1 KiB` without an upper end, `up to 1 MiB` without a lower one, and `all sizes` without either.
 
@@ -104,7 +110,7 @@ def format_served(low: int, high: int | None) -> str:
     """
     if high is None:
         return f"from {format_size(low)}" if low else "all sizes"
-    if low == high:
+    if format_size(low) == format_size(high):
         return format_size(low)
     return f"{format_size(low)} to {format_size(high)}" if low else f"up to {format_size(high)}"
 

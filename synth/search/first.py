@@ -21,11 +21,12 @@ from synth.search.question import Question
 from synth.search.result import SearchResult
 from topologies.errors import InputError, TooManySends
 
-_LEAST_BUDGET_S = 8.0  # The shortest budget for which there are first programs: a shorter search needs its time.
+_LEAST_BUDGET_S = 2.0  # The shortest budget for which there are first programs: a shorter search needs its time.
 _USUAL_BYTES = 64 << 10  # The message size at which the first program is the fastest, if the question names none.
 _RING_RANKS = 8  # The most ranks among which rings are sought, which takes long among many.
 _MOST_RANKS = 32  # The most ranks: among 72, sends to all others are made and lowered for seconds.
 _MOST_S = 0.2  # The longest estimated time to lower one first program and to write its file, in seconds.
+_SHARE = 0.1  # The same as a share of the budget, where that is less.
 
 
 def first_result(question: Question, executor: Executor | None) -> SearchResult:
@@ -42,7 +43,8 @@ def first_result(question: Question, executor: Executor | None) -> SearchResult:
     result = SearchResult(problem)
     if executor is None or options.pinned or options.engine != AUTO or options.budget_s < _LEAST_BUDGET_S:
         return result
-    most_sends = int(_MOST_S / (executor.writing * executor.send_s))
+    most_s = min(_MOST_S, _SHARE * options.budget_s)
+    most_sends = int(most_s / (executor.writing * executor.send_s))
     if problem.nranks > _MOST_RANKS or estimated_sends(problem) > most_sends:
         return result
     size = options.size or _USUAL_BYTES

@@ -16,6 +16,7 @@ from typing import Protocol
 from synth.model.deadline import TimeUp, limited, now
 from synth.model.defects import contained
 from synth.model.problem import Problem
+from synth.model.text import format_count
 from synth.search.budget import Budget
 from synth.search.frontier import frontier, winners
 from synth.search.offer import Execution, Offer
@@ -367,7 +368,7 @@ class Pool:
         if self.executor is None or own is None or not is_slow or not has_time or algorithm in self._improved:
             return False
         self._improved.add(algorithm)
-        self.report(f"lowering {self._sends(algorithm)} sends again")
+        self.report(f"lowering {format_count(self._sends(algorithm), 'send')} again")
         enough, cutoff = self.budget.lowering_deadlines(False, 1, False, 0.0, self.executor.writing)
         faster = self._faster_program(offer, enough, cutoff, (size,))
         if faster is None or faster.time_us(size) > _FASTER * offer.time_us(size):
@@ -548,7 +549,7 @@ class Pool:
         """
         assert self.executor is not None
         sends = self._sends(offer.algorithm)
-        self.report(f"lowering {sends} sends")
+        self.report(f"lowering {format_count(sends, 'send')}")
         is_first = not any(rival.execution for rival in self.offers)
         begun = now()
         enough, cutoff = self.budget.lowering_deadlines(

@@ -45,6 +45,13 @@ class Ledger(Protocol):
             What it gained: the part (0 to 1) by which it is faster than all answers before; 0 for nothing.
         """
 
+    def refuse(self, source: str, error: InputError) -> None:
+        """Report that the engine `source` cannot do the problem, so that the others go on without it.
+
+        Raises:
+            InputError: No other engine may answer, so that the error is the answer.
+        """
+
 
 @dataclass
 class EngineRun:
@@ -58,6 +65,7 @@ class EngineRun:
         always: Whether its stage runs though everything is proved.
         gained: What its answers gained, older answers counting less and less.
         latest: What its last answer gained.
+        refusal: Why it cannot do the problem, as it said when it was asked; None if it did not say so.
     """
 
     engine: str
@@ -67,6 +75,7 @@ class EngineRun:
     always: bool = False
     gained: float = 0.0
     latest: float = 0.0
+    refusal: InputError | None = None
 
     def step(self, ledger: Ledger) -> bool:
         """Ask for one more answer and give it to the ledger; `gained` and `latest` then say what it gained.
@@ -75,7 +84,7 @@ class EngineRun:
             False if there is none: the engine has ended, cannot do the problem, or it or its answer has a defect.
 
         Raises:
-            InputError: The engine cannot do the problem, and the ledger has no answer yet.
+            InputError: The engine cannot do the problem, and the ledger lets no other engine answer.
         """
         self.latest = 0.0
         return contained(f"engine {self.engine}", partial(self._step, ledger), otherwise=False)
@@ -86,10 +95,9 @@ class EngineRun:
             answer = next(self.answers)
         except StopIteration:
             return False
-        except InputError:
-            # Other engines may have done what this one cannot do.
-            if not ledger.answered:
-                raise
+        except InputError as error:
+            self.refusal = error
+            ledger.refuse(self.engine, error)
             return False
         self.latest = ledger.take(answer, self.engine)
         self.gained = _FADING * self.gained + self.latest
@@ -124,10 +132,11 @@ def race(runs: Iterable[EngineRun], ledger: Ledger, deadline: float, waiting: li
             engines that are in it before go on too after the stages.
 
     Raises:
-        InputError: An engine cannot do the problem, and no engine has answered before.
+        InputError: No engine can do the problem; the error is that of the first one.
         KeyboardInterrupt: Ctrl-C came.
     """
     waiting = [] if waiting is None else waiting
+    refusals = list[InputError | None]()
     for run in runs:
         begun = now()
         until = min(deadline, begun + run.stage_s)
@@ -140,6 +149,9 @@ def race(runs: Iterable[EngineRun], ledger: Ledger, deadline: float, waiting: li
                 break
         if run.once or not goes_on:
             waiting.remove(run)
+        refusals.append(run.refusal)
+    if not ledger.answered and refusals and all(refusals):
+        raise next(filter(None, refusals))
     while waiting and now() < deadline and not ledger.proved:
         best = by_gain(waiting)[0]
         if not best.step(ledger):

@@ -12,10 +12,11 @@ from synth.baselines import of_few_sends
 from synth.bounds.prove import prove
 from synth.bounds.search import DEFAULT as BOUNDS
 from synth.engines.estimates import estimated_sends
-from synth.engines.registry import AUTO, ENGINES, engines_named
+from synth.engines.registry import AUTO, ENGINES, EngineRow, engines_named
 from synth.engines.request import SEEDS, Options, Outcome, Request
 from synth.model.deadline import now
 from synth.model.defects import contained, raise_first_defect
+from synth.model.problem import Problem
 from synth.search.budget import GRACE_S, BudgetTooShort, check_budget
 from synth.search.frontier import POWERS
 from synth.search.gaps import LargestGap
@@ -26,6 +27,11 @@ from synth.search.state import SearchState
 from synth.search.windows import Windows
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
+
+
+def _answers(engine: EngineRow, problem: Problem, request: Request) -> Iterator[Outcome]:
+    """Yield the answers of an engine, which begins to work when the first one is asked for."""
+    yield from engine.solve(problem, request)
 
 
 class StagedSearch:
@@ -49,6 +55,7 @@ class StagedSearch:
         self._runs_of: Counter[str] = Counter()  # How often each engine was asked.
         self._stages = list(self._plan.stages)  # The stages to come.
         self._waiting = list[EngineRun]()  # The engines that have not ended.
+        self._refusals: dict[str, InputError] = {}  # Why engines that accepted the problem cannot do it.
         self._stage_options = state.options  # The options of the stages that run now.
         fixed = state.options.pinned or state.options.engine != AUTO or self._plan.only_sizes
         has_retries = not fixed and self._sends <= self._plan.retry_sends
@@ -168,7 +175,7 @@ class StagedSearch:
     def _begin(self, stage: Stage, options: Options, sizes: tuple[int, ...], budget_s: float) -> EngineRun:
         """Ask the engine of a stage, and return its run.
 
-        An engine that is asked again gets another seed. If the engine has a defect, the run has no answers.
+        An engine that is asked again gets another seed. It begins to work when the run is asked for an answer.
 
         Args:
             stage: The stage.
@@ -190,8 +197,7 @@ class StagedSearch:
             most_sends=min(stage.refined or limit, limit or stage.refined),
             solvers=engine.solvers,
         )
-        no_answers: Iterator[Outcome] = iter(())
-        answers = contained(f"engine {engine.name}", partial(engine.solve, self.state.problem, request), no_answers)
+        answers = _answers(engine, self.state.problem, request)
         return EngineRun(engine.name, answers, stage.share * budget_s, stage.once, stage.always)
 
     def _accepts(self, name: str, options: Options) -> bool:
@@ -261,6 +267,18 @@ class StagedSearch:
             contained("search for bounds by windows of time", self._windows.step, False)
         return gained
 
+    def refuse(self, source: str, error: InputError) -> None:
+        """Report once that an engine cannot do the problem, though it accepted it; the other engines go on.
+
+        Raises:
+            InputError: The user named this engine, and there is no answer yet.
+        """
+        if source == self._options.engine and not self.answered:
+            raise error
+        if source not in self._refusals:
+            self._refusals[source] = error
+            self.state.say(f"engine {source} is left out: {error}")
+
     # Bounds and the end.
 
     @property
@@ -293,6 +311,7 @@ class StagedSearch:
         Raises:
             KeyboardInterrupt: Ctrl-C came before there was an answer.
             DefectError: There is no answer, and a part failed.
+            InputError: There is no answer, though the engines ended in time, and one of them cannot do the problem.
             BudgetTooShort: There was no answer in time.
         """
         state = self.state
@@ -300,6 +319,8 @@ class StagedSearch:
             if stop_reason == "interrupted":
                 raise KeyboardInterrupt
             raise_first_defect()
+            if self._refusals and not stop_reason:
+                raise next(iter(self._refusals.values()))
             options = self._options
             raise BudgetTooShort(
                 state.problem.topology, self._sends, options.budget_s, stated_s=options.stated_s,

@@ -376,7 +376,8 @@ def _prove_again(problem: Problem) -> tuple[Witness, ...]:
 def _scale(subject: _Subject) -> float | None:
     """Return the message size that an executor sees, divided by the problem's message size; None if it is not known.
 
-    It is not known of a file with padding that has no schedule of its own.
+    Of a file that has no schedule of its own, it is not known with padding, nor for a pattern, whose message may be
+    smaller than its fullest buffer.
 
     Raises:
         InputError: If the entry states padding that its schedule does not have.
@@ -385,7 +386,7 @@ def _scale(subject: _Subject) -> float | None:
     if padding == 0 and problem is not None and problem.collective.sizes:
         return exact_scale(_fullest(problem))  # An alltoallv counts what ranks send, and some rank may receive more.
     if subject.own_schedule is None:
-        return 1.0 if padding == 0 else None
+        return 1.0 if padding == 0 and problem is not None else None
     scheduled = subject.own_schedule[0].problem
     common = common_chunk(scheduled.collective)
     if not math.isclose(padding, common.padding, abs_tol=_EXACT):

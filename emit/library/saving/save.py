@@ -34,6 +34,8 @@ from synth.storage.proof import save_proof, state_costs
 from synth.storage.schedule_file import save_schedule
 from topologies.errors import InputError
 
+_MOST_NAMED = 16  # Characters of ranks in a file's name, so that a line of a terminal holds it.
+
 
 @dataclass
 class Saved:
@@ -152,7 +154,7 @@ def save(
     saved = _summarize(library.folder, forms, entries, stored)
     share = f"{len(refused)} of {len(result.ranges)} algorithms: " if 0 < len(refused) < len(result.ranges) else ""
     saved.refused = share + refused[0] if refused else ""
-    stays = ["the first file stays, because there is no other"] if first and not entries else []
+    stays = [f"the first file stays, because there is no other: {first[0].file}"] if first and not entries else []
     saved.remarks = (*_remarks(forms, entries, outcome), *stays)
     return saved
 
@@ -561,7 +563,7 @@ def stem_of_problem(problem: Problem) -> str:
     """Return how the names of a problem's files begin: collective, network, group, root and relays.
 
     A digest of the proportions of blocks follows, where these have sizes of their own. The group is allN if it is all N
-    ranks, else its ranks with dots between. Ranks that would take more than 40 characters are replaced by a digest.
+    ranks, else its ranks with dots between. Ranks that would take more than 16 characters are replaced by a digest.
     """
     fields = question(problem)
     root = "" if fields["root"] is None else f"-root{fields['root']}"
@@ -578,7 +580,7 @@ def folder_of_problem(problem: Problem) -> str:
 def _names_of_ranks(problem: Problem) -> tuple[str, str, str]:
     """Return a problem's network, group and relays as parts of names; the relays begin with -relay, or are "" if none.
 
-    The group is allN if it is all N ranks, else its ranks with dots between. Ranks that would take more than 40
+    The group is allN if it is all N ranks, else its ranks with dots between. Ranks that would take more than 16
     characters are replaced by a digest.
     """
     fields = question(problem)
@@ -587,10 +589,10 @@ def _names_of_ranks(problem: Problem) -> tuple[str, str, str]:
     names = ".".join(map(str, group))
     if group == list(range(problem.topology.nranks)):
         names = f"all{len(group)}"
-    elif len(names) > 40:
+    elif len(names) > _MOST_NAMED:
         names = f"{len(group)}ranks-{zlib.crc32(names.encode()):08x}"
     relays = ".".join(map(str, fields["relays"]))
-    relays = relays if len(relays) <= 40 else f"{zlib.crc32(relays.encode()):08x}"
+    relays = relays if len(relays) <= _MOST_NAMED else f"{zlib.crc32(relays.encode()):08x}"
     return topology, names, f"-relay{relays}" if relays else ""
 
 

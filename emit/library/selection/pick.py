@@ -9,7 +9,8 @@ from emit.library.entry import IndexEntry
 from emit.library.selection.selector import LibraryCall, Selector, spelled_name
 from emit.targets import TARGETS
 from synth.bounds.prove import OPTIMAL
-from synth.model.text import format_listed, format_served, format_size, format_time
+from synth.model.sizes import parse_size
+from synth.model.text import format_listed, format_served, format_short_size, format_size, format_time
 
 
 def pick(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> list[tuple[IndexEntry, str]]:
@@ -80,7 +81,7 @@ def why_none(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) 
             lambda e: e.sizes == call.checked().sizes,
         ),
         (
-            f"none with relays {format_listed(relays)}" if relays else "none without relays",
+            f"none with relays {format_listed(relays)}" if relays else _WITHOUT_RELAYS,
             lambda e: e.relays == relays,
         ),
         (f"none for calls {form}", lambda e: e.inplace == call.inplace),
@@ -93,13 +94,22 @@ def why_none(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) 
     in_range = [entry for entry in candidates if entry.in_range(size_bytes)]
     if not in_range:
         ranges = ", ".join(format_served(low, None if high == 1 << 63 else high) for low, high in served)
-        return f"files are for {ranges}, not for {size_bytes} bytes"
+        return f"files are for {ranges}, not for {_exact_size(size_bytes)}"
     units = sorted({entry.unit(call.element_bytes) for entry in in_range})
     return (
-        f"{in_range[0].file} serves multiples of {' or '.join(map(str, units))} bytes; {size_bytes} is not one of them"
+        f"{in_range[0].file} serves multiples of {' or '.join(map(str, units))} bytes; {_exact_size(size_bytes)} is"
+        " not one of them"
     )
 
 
+def _exact_size(size_bytes: int) -> str:
+    """Return a size in bytes as text that states it exactly, such as `2 MiB` or `2097153 bytes`."""
+    text = format_short_size(size_bytes)
+    is_exact = "." not in text and parse_size(text, "size") == size_bytes
+    return format_size(size_bytes) if is_exact else f"{size_bytes} bytes"
+
+
+_WITHOUT_RELAYS = "none without relays"
 _ALTERNATIVES = {
     "no file for": "collective",
     "none of topology": "topology",
@@ -111,14 +121,17 @@ _ALTERNATIVES = {
 def _alternatives(candidates: Sequence[IndexEntry], reason: str) -> str:
     """Return what the library has instead of what is missing, as the end of a sentence.
 
-    It is "" for reasons without a list of alternatives, which are those of ranks, relays and form, or without
-    candidates.
+    It is "" for reasons without a list of alternatives, which are those of ranks and form, and of named relays, or
+    without candidates.
 
     Args:
         candidates: The entries that meet all earlier conditions.
         reason: What is missing, as `why_none` words it.
     """
     name = next((name for beginning, name in _ALTERNATIVES.items() if reason.startswith(beginning)), None)
+    if reason == _WITHOUT_RELAYS:
+        relays = sorted({format_listed(entry.relays) for entry in candidates})
+        return f"; there are files whose communicator also has the relays {' or '.join(relays[:3])}"
     if name is None or not candidates:
         return ""
     return f"; there are {', '.join(sorted({str(getattr(entry, name)) for entry in candidates}))}"

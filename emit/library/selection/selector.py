@@ -19,7 +19,7 @@ from emit.library.entry import IndexEntry
 from emit.library.selection.padded import PaddedChoice, PaddedFile
 from synth.model.numbers import as_flag, as_text, whole, whole_numbers, without_common_divisor
 from synth.model.registry import find_kind, parse_name
-from synth.model.text import format_listed
+from synth.model.text import format_count, format_listed
 from topologies.errors import InputError
 
 _Key = tuple[str, bool, tuple[int, ...]]  # collective, in place, ranks
@@ -155,6 +155,11 @@ def spelled_name(entries: Sequence[IndexEntry], collective: str) -> str:
     return collective if any(entry.collective == collective for entry in entries) else parse_name(collective)
 
 
+def _few(names: Sequence[str]) -> str:
+    """Return at most three names as text, followed by the number of further ones."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 class Selector:
     """The entries of one index, sorted so that the entry for a call is found fast.
 
@@ -184,6 +189,13 @@ class Selector:
                 self._orders[entry.collective, entry.inplace, tuple(sorted(group))][group] = None
         self._ranges = lru_cache(_KEPT, typed=True)(self._make_ranges)
         self._padded = lru_cache(_KEPT, typed=True)(self._make_padded)
+
+    def __repr__(self) -> str:
+        """Return the number of files, the collectives and the topologies in one line."""
+        count = format_count(len({(entry.folder, entry.file) for entry in self._entries}), "file")
+        topologies = sorted({entry.topology for entry in self._entries})
+        serves = f": {_few(sorted(self._names))} on {_few(topologies)}" if topologies else ""
+        return f"<Selector of {count}{serves}>"
 
     def choose(self, call: LibraryCall, size_bytes: int) -> IndexEntry | None:
         """Return the entry that serves a call; None if the executor's own algorithm serves it.

@@ -11,7 +11,7 @@ from emit.library.saving.write import LibraryHeldError
 from synth.app.clusters.answer_check import checked_answer
 from synth.app.clusters.local import WorkerPool
 from synth.app.clusters.placing import Placing
-from synth.app.clusters.plan import BuildPlan, BuildShare, estimated_s
+from synth.app.clusters.plan import BuildPlan, BuildShare, estimated_s, spread_s
 from synth.app.clusters.task import Task, unpacked
 from synth.model.deadline import now
 from synth.storage.cache import Cache
@@ -20,6 +20,7 @@ from topologies.errors import InputError
 _WRITTEN_S = 5.0  # seconds between two writes
 # Writing may take this part of the time, since it uses a core that solves. Unwritten answers are in the cache.
 _WRITING = 0.02
+_LEAST_SLOWNESS = 0.5  # the least factor on the estimated time that is left
 
 
 @dataclass
@@ -102,6 +103,8 @@ class _Build:
         open: Tasks that are still to be solved, by key.
         written: Time of the last write, in seconds as `now` counts them.
         spent_s: Seconds that the last write took.
+        begun: Time of the beginning, likewise.
+        solved_s: Estimated seconds of each task that was solved.
     """
 
     def __init__(
@@ -113,7 +116,8 @@ class _Build:
         self.shares: dict[str, list[int]] = {}
         self.after: dict[str, list[Task]] = {}
         self.open: dict[str, Task] = {}
-        self.written = self.spent_s = 0.0
+        self.solved_s: list[float] = []
+        self.begun = self.written = self.spent_s = 0.0
 
     def run(self) -> Built:
         """Run the build and return its outcome: take known answers, solve other problems, write answers now and then.
@@ -121,7 +125,7 @@ class _Build:
         Searches are submitted from the longest estimate to the shortest. Ctrl-C ends the solving; what is known is
         written.
         """
-        begin = self.written = now()
+        self.begun = self.written = now()
         try:
             self._take_known_answers()
             for task in sorted(self.open.values(), key=lambda t: (-estimated_s(t), t.key)):
@@ -144,7 +148,7 @@ class _Build:
                 written = self.placing.commit(now(), elsewhere=True)
             if written != self.placing.folder:
                 self._remark(f"another process holds the library: the last answers are in {written}")
-        self.built.seconds = now() - begin
+        self.built.seconds = now() - self.begun
         return self.built
 
     def _take_known_answers(self) -> None:
@@ -220,6 +224,7 @@ class _Build:
         except OSError as error:
             self._remark(f"the cache {self.cache.folder} cannot be written ({error.strerror or error})")
         self.open.pop(task.key, None)
+        self.solved_s.append(estimated_s(task))
         self.built.progress.solved += 1
         for waiting in self.after.pop(task.key, ()):
             self.pool.submit(replace(waiting, known=packed))
@@ -266,8 +271,13 @@ class _Build:
             self.built.remarks.append(text)
 
     def _report_progress(self) -> None:
-        """Estimate the seconds that the open problems still need on all cores, and report the progress."""
-        self.built.progress.left_s = sum(map(estimated_s, self.open.values())) / self.plan.cores
+        """Estimate the seconds that the open problems still need on all cores, and report the progress.
+
+        The estimate follows the time that the solved problems took over theirs, as on a busy machine.
+        """
+        cores = self.plan.cores
+        slowness = max(_LEAST_SLOWNESS, (now() - self.begun) / spread_s(self.solved_s, cores)) if self.solved_s else 1.0
+        self.built.progress.left_s = slowness * spread_s([*map(estimated_s, self.open.values())], cores)
         self.report(self.built.progress)
 
     def _write_now_and_then(self) -> None:

@@ -9,6 +9,7 @@ groups came first, and the cache has it for other clusters too.
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,11 +31,19 @@ from topologies.topology import Topology, without_switch_ops
 
 WORKS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0)  # budget classes: seconds of work that engines count
 _USED = 0.8  # part of the budget that the estimates may fill
-_LIMIT = 10.0  # multiple of its estimate after which the clock ends a problem
+_LIMIT = 30.0  # multiple of its estimate after which the clock ends a problem, also beside other load
 _LEAST_LIMIT_S = 60.0
-# Costs of a problem, as measured on one core of a server of 2020: seconds, and bytes of a process.
-_STARTED_S, _SEARCHED, _LINKED_S, _FILED_S, _RELABELLED = 0.5, 3.0, 2e-4, 4e-3, 0.5
-_REPEATED_S = 1.5  # For each rank, if sums or a root's copies are lowered in many instances, which costs call for.
+# Seconds on one core of a server of 2020, as measured at the smallest budget class. `Whole` means all-reduce, its like
+# and collectives with a root. The first two are for one protocol: in all and for each rank.
+_WHOLE_S, _WHOLE_RANK_S, _RANK_S = 1.2, 0.28, 0.15
+_WITHOUT_COSTS, _COMPLETE = 0.45, 0.35  # The part of this without costs, and where links join every two ranks.
+_ONE_SIZE = 0.4  # The part of this for one message size.
+_SEARCH = 0.15  # The part of this without any file; each target adds the rest.
+_GROWTH, _GROWTH_WITHOUT_COSTS = 0.25, 0.15  # Exponents of the budget class, since larger ones lower more sends.
+_WHOLE_WORK, _WORK = 1.6, 0.5  # The part of the counted work that problems use on average.
+_STARTED_S, _LINKED_S, _RELABELLED = 0.1, 1e-4, 0.5
+_BEGUN_S = 1.5  # The command itself and the start of its processes.
+COMPILING_S = 30.0  # About the most that compiling loops adds where none are on disk.
 _PROCESS_BYTES, _LINK_BYTES = 240 << 20, 110_000  # The second is per pair of ranks, with all targets and 128 ranks.
 
 
@@ -117,12 +126,12 @@ class BuildPlan:
         yield from (share.task for share in self.shares if share.source is not None)
 
     def seconds(self, done: set[str] = frozenset()) -> float:  # type: ignore[assignment]
-        """Return the estimated seconds of all tasks, spread evenly over all cores.
+        """Return the estimated seconds of the build on a quiet machine, with compiled loops on disk.
 
         Args:
             done: Keys of tasks that do not count.
         """
-        return sum(estimated_s(task) for task in self.tasks() if task.key not in done) / self.cores
+        return spread_s([estimated_s(task) for task in self.tasks() if task.key not in done], self.cores)
 
     def memory_bytes(self) -> float:
         """Return the estimated bytes of the process that hands out tasks and of the `cores` largest searches."""
@@ -132,19 +141,48 @@ class BuildPlan:
         return _PROCESS_BYTES + sum(task_bytes[: self.cores])
 
 
+def spread_s(seconds: Sequence[float], cores: int) -> float:
+    """Return the seconds until all tasks have ended on so many cores, the longest begun first; 0 without tasks.
+
+    Args:
+        seconds: Seconds of each task on one core.
+        cores: Number of cores.
+    """
+    if not seconds:
+        return 0.0
+    free_at_s = [0.0] * min(cores, len(seconds))
+    for task_s in sorted(seconds, reverse=True):
+        heapq.heapreplace(free_at_s, free_at_s[0] + task_s)
+    return _BEGUN_S + max(free_at_s)
+
+
 def estimated_s(task: Task) -> float:
     """Return the estimated seconds of a task on one core.
 
-    They grow with its `work_s`, ranks and targets. For a relabelling, which has an `order`, the search does not count.
+    They grow with its `work_s`, ranks, protocols and targets. For a relabelling, which has an `order`, the search does
+    not count.
     """
-    pairs, kind = (len(task.group) + len(task.relays)) ** 2, KINDS[task.collective]
-    whole = 2.0 if kind.in_shares or ROOT in (kind.before, kind.after) else 1.0
-    filed_s = _FILED_S * max(1, len(task.targets)) * pairs * 8 * whole if len(task.group) <= 64 else 0.0
-    if task.topology.costs is not None and whole > 1.0:
-        filed_s += _REPEATED_S * len(task.targets) * min(16, len(task.group))
+    ranks, kind = len(task.group) + len(task.relays), KINDS[task.collective]
+    is_whole, has_costs = kind.in_shares or ROOT in (kind.before, kind.after), task.topology.costs is not None
+    class_s = (_WHOLE_S + _WHOLE_RANK_S * ranks) if is_whole else _RANK_S * ranks
+    class_s *= len(protocols_of(task.topology)) if has_costs else _WITHOUT_COSTS
+    class_s *= _COMPLETE if _is_complete(task.topology) else 1.0
+    class_s *= _ONE_SIZE if task.low == task.high else 1.0
+    growth: float = (task.work_s / WORKS_S[0]) ** (_GROWTH if has_costs else _GROWTH_WITHOUT_COSTS)
+    class_s *= growth
+    filed_s = (1.0 - _SEARCH) * class_s * len(task.targets)
     if task.order:
         return _STARTED_S + _RELABELLED * filed_s
-    return _STARTED_S + _SEARCHED * whole * task.work_s + _LINKED_S * pairs * 8 * whole + filed_s
+    worked_s = (_WHOLE_WORK if is_whole else _WORK) * task.work_s
+    linked_s = _LINKED_S * ranks**2 * 8 * (2.0 if is_whole else 1.0)
+    return _STARTED_S + _SEARCH * class_s + filed_s + worked_s + linked_s
+
+
+@lru_cache(maxsize=8)
+def _is_complete(topology: Topology) -> bool:
+    """Return whether links join every two ranks, without switches; the latest 8 answers are kept."""
+    pairs = topology.nranks * (topology.nranks - 1)
+    return topology.nvertices == topology.nranks and topology.nlinks >= pairs > 0
 
 
 def make_plan(cluster: Cluster, cores: int, work_s: float | None = None) -> BuildPlan:
@@ -172,7 +210,7 @@ def make_plan(cluster: Cluster, cores: int, work_s: float | None = None) -> Buil
         if distinct_task is not None
     }.values()
     for class_s in reversed(WORKS_S):
-        whole_s = sum(estimated_s(replace(task, work_s=class_s)) for task in distinct) / cores
+        whole_s = spread_s([estimated_s(replace(task, work_s=class_s)) for task in distinct], cores)
         if whole_s <= _USED * cluster.budget_s:
             break
     return _with_work(plan, class_s)

@@ -426,11 +426,15 @@ def _concurrent_closing(document: dict[str, Any], labels: Sequence[str]) -> list
         ("all groups", makespan, f"{bound}, gap {max(1.0, document['gap']):.3f}{best}"),
         ("alone, in sum", document["sum_us"], f"{document['vs_sum']:.2f} × as long"),
     ]
-    other_plans = {name: (plan["time_us"], plan["slowdown"]) for name, plan in document["plans"].items()}
-    for name, (plan_us, slowdown) in sorted(other_plans.items(), key=lambda item: item[1]):
+    plans = {name: (plan["time_us"], plan["slowdown"]) for name, plan in document["plans"].items()}
+    # The other plans are schedules: a program of the chosen plan takes longer than its schedule, as theirs would.
+    schedule_us = plans.get(document["by"], (makespan, 1.0))[0]
+    is_program = makespan > _SAME_TIME * schedule_us
+    compared_us, as_schedules = (schedule_us, "as schedules ") if is_program else (makespan, "")
+    for name, (plan_us, slowdown) in sorted(plans.items(), key=lambda item: item[1]):
         if name != document["by"]:
             note = f", slowdown {slowdown:.2f} ×" if fair else ""
-            rows.append((name, plan_us, f"{plan_us / makespan:.2f} × as long{note}"))
+            rows.append((name, plan_us, f"{as_schedules}{plan_us / compared_us:.2f} × as long{note}"))
     width = max(len(name) for name, _, _ in rows)
     lines = [f"{name.ljust(width)}  {format_time(plan_us).rjust(8)}  {about}" for name, plan_us, about in rows]
     slowdowns = [row["slowdown"] for row in document["groups"]]

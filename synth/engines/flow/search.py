@@ -25,6 +25,7 @@ from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.compiled import Runner, choose_runner
 from synth.model.deadline import now
 from synth.model.problem import Problem
+from synth.model.text import format_count
 from topologies.arrays import positions
 
 FLOW = "flow"
@@ -239,7 +240,9 @@ class _FlowSearch:
             yield candidate
             self.took_us = self.request.knowledge.time_us(candidate)
         # The bound is 0 where no rank sends.
-        yield Progress(f"routing: {trial.chunks} chunks, {self.took_us / (least_us or np.inf):.3f} × the bound")
+        yield Progress(
+            f"routing: {format_count(trial.chunks, 'chunk')}, {self.took_us / (least_us or np.inf):.3f} × the bound"
+        )
         return self.took_us
 
 

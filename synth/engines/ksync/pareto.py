@@ -23,6 +23,7 @@ from synth.engines.ksync.step_bounds import lockstep, safe_value
 from synth.engines.request import Decision, Progress, Shape, StepBound, StepClaim
 from synth.model.deadline import now
 from synth.model.problem import Problem
+from synth.model.text import format_count, format_shape
 from synth.solvers.boolean_model import BooleanModel
 from synth.solvers.result import Result
 from synth.solvers.workers import Ticket, Workers
@@ -236,7 +237,7 @@ def pareto(search: ShapeSearch, fewest_steps: int, ratio_bound: float, pins: Pin
     for count in range(fewest_steps, most_steps + 1) if pins.steps is None else [pins.steps]:
         if search.left_s() <= 0 or (best is not None and float(best) <= ratio_bound * (1 + _ROUND_OFF)):
             return
-        yield Progress(f"{count} steps")
+        yield Progress(format_count(count, "step"))
         bound = search.bound(count)
         floor = max(ratio_bound, bound.ratio if bound else 0.0)
         if best is not None and floor >= float(best) * (1 - _ROUND_OFF):
@@ -296,7 +297,7 @@ def _best_shape(
     for ntried, shape in enumerate(shapes_to_try):
         if ntried >= most_shapes or search.left_s() <= 0:
             break
-        yield Progress(f"{count} steps, {shape.rounds} rounds, {shape.chunks} chunks")
+        yield Progress(format_shape(count, shape.rounds, shape.chunks))
         decision = search.decide(shape, math.inf if len(shapes_to_try) == 1 else search.effort)
         if decision.status == "sat":
             exact = float(decision.shape.ratio) <= floor * (1 + _ROUND_OFF)
@@ -339,7 +340,7 @@ def direct_allreduce(
     effort = math.inf if low == high else search.effort
     rounds = high
     while low <= high and search.left_s() > 0:
-        yield Progress(f"direct all-reduce: {steps} steps, {rounds} rounds, {chunks} chunks")
+        yield Progress(f"direct all-reduce: {format_shape(steps, rounds, chunks)}")
         decision = search.decide(Shape(steps, rounds, chunks), effort)
         if decision.schedule is not None:
             rounds = min(rounds, rounds_of(problem, decision.schedule))

@@ -23,6 +23,7 @@ from synth.model.compiled import Runner
 from synth.model.deadline import now
 from synth.model.problem import Problem, least_latency
 from synth.model.schedule import Schedule, untimed
+from synth.model.text import format_count
 from synth.phases.reversal import reversible
 from synth.phases.split import Phase, phases
 from synth.timing.simulate import predict_us, timed
@@ -145,7 +146,7 @@ def _run_race(
             if plan.best_us < best_us * (1 - 1e-9):
                 best_us = plan.best_us
                 yield plan.candidate()
-            yield Progress(f"large neighbourhood search: {plan.chunks} chunks")
+            yield Progress(f"large neighbourhood search: {format_count(plan.chunks, 'chunk')}")
         race = sorted(race, key=lambda plan: (plan.best_us, plan.chunks))
         best_plans[:] = [*race, *(plan for plan in best_plans if plan not in race)][: tuning.kept]
         if best_us <= enough_us or len(race) == 1:

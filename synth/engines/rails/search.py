@@ -25,6 +25,7 @@ from synth.model.compiled import choose_runner
 from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from synth.model.text import format_count
 from synth.phases.reversal import backwards, reverse
 from synth.phases.split import join
 from synth.timing.simulate import predict_us
@@ -73,7 +74,9 @@ def solve(problem: Problem, request: Request, tuning: RailsTuning = TUNING) -> I
                 if time_us < best_us * (1 - tuning.worth / 2):
                     best_us = time_us
                     yield Candidate(cut, schedule, NAME, size, supersedes=True)
-                yield Progress(f"rails: {count} chunks, {time_us / request.bound.at(size)[0]:.3f} × the bound")
+                yield Progress(
+                    f"rails: {format_count(count, 'chunk')}, {time_us / request.bound.at(size)[0]:.3f} × the bound"
+                )
                 if best_us <= enough_us or now() >= request.deadline:
                     break
             most = min(tuning.most_sends, request.most_sends or tuning.most_sends)

@@ -22,6 +22,7 @@ from synth.engines.steiner.whole_trees import chunks_of_demands, sends_of, share
 from synth.model.compiled import Runner, choose_runner
 from synth.model.deadline import now
 from synth.model.problem import Problem
+from synth.model.text import format_count
 
 STEINER = "steiner"
 _MET = 1.0005  # time / bound up to which a schedule is not improved
@@ -108,7 +109,9 @@ def _solve_size(
         time_us = packing.least_us(size, min(time_us, 2 * best_known_us), stop)
         if not np.isfinite(time_us):
             return
-        yield Progress(f"Steiner trees: {parts} chunks, {time_us / max(least_us, 1e-9):.4f} × the bound, as a flow")
+        yield Progress(
+            f"Steiner trees: {format_count(parts, 'chunk')}, {time_us / max(least_us, 1e-9):.4f} × the bound, as a flow"
+        )
         if time_us > tuning.hopeful * best_known_us:
             continue
         problem_of_parts = problem.with_chunks(parts)
@@ -163,7 +166,9 @@ def _over_time(packing: Packing, request: Request, size: int, counts: list[int])
         from_us = min(packing.time_us, over_time.time_us)  # Smaller chunks are in flight for less time.
         for _ in over_time.steps(from_us, least_us, stop):
             ratio = over_time.time_us / max(least_us, 1e-9)
-            yield Progress(f"Steiner trees over time: {parts} chunks, {ratio:.4f} × the bound, as a flow")
+            yield Progress(
+                f"Steiner trees over time: {format_count(parts, 'chunk')}, {ratio:.4f} × the bound, as a flow"
+            )
         best_known_us = request.knowledge.best_us(size) - starts_us
         if best_known_us <= _MET * least_us or not over_time.time_us < best_known_us:
             return

@@ -17,6 +17,7 @@ from emit.library.index import index_text, load_index
 from emit.library.programs import Programs, run_by
 from emit.library.saving.save import save
 from synth import synthesize
+from synth.model.pattern import read_pattern
 from synth.search.settings import TargetSettings
 from topologies.load import load
 
@@ -162,6 +163,23 @@ def test_a_planted_fault_is_reported(library: Path, plant: Callable[[Path], obje
     assert wrong
     assert any(expected in message for _, message in wrong), wrong
     assert all(message.isprintable() for _, message in wrong)
+
+
+@pytest.mark.parametrize("proof", [False, True])
+def test_a_pattern_whose_buffers_exceed_its_message_has_no_faults(proof: bool, tmp_path: Path) -> None:
+    """Check that its time is proved with its schedule, and that nothing is called wrong without one."""
+    (tmp_path / "exchange.toml").write_text(
+        'name = "exchange"\nranks = 3\n'
+        + "".join(
+            f"[[chunk]]\nfrom = [{a}]\nto = [{b}]\nweight = {w}\n" for a, b, w in ((1, 0, 2), (2, 0, 1), (0, 2, 1))
+        )
+    )
+    collective = read_pattern(str(tmp_path / "exchange.toml"))
+    answer = synthesize(collective, "ring:3", size="1M", engine="route", target="msccl", budget=3)
+    answer.save(tmp_path / "lib", target="msccl", proof=proof)
+    report = check_library(tmp_path / "lib", load_index(tmp_path / "lib"))
+    assert not report.wrong
+    assert any("time_us" in figures for figures in report.unproved) != proof
 
 
 def test_an_unknown_network(library: Path) -> None:

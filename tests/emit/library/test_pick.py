@@ -18,11 +18,12 @@ def test_a_reason_heeds_spellings_and_relays_of_a_call() -> None:
     entries = [IndexEntry.of(row, Path()) for row in rows]
     call = LibraryCall("all_gather_into_tensor", 4, (0, 2, 4, 6), True)
     for relays, size_bytes, reason in (
-        ((), 2048, "files are for up to 1 KiB, not for 2048 bytes"),
-        ((1,), 2048, "files are for up to 1 KiB, not for 2048 bytes"),
+        ((), 2048, "files are for up to 1 KiB, not for 2 KiB"),
+        ((1,), 2048, "files are for up to 1 KiB, not for 2 KiB"),
         ((3,), 512, "none with relays 3"),
     ):
         asked = call._replace(relays=relays)
         assert not pick(entries, asked, size_bytes)
         assert why_none(entries, asked, size_bytes) == reason
-    assert why_none(entries[1:], call, 512) == "none without relays"
+    without = "none without relays; there are files whose communicator also has the relays 1"
+    assert why_none(entries[1:], call, 512) == without

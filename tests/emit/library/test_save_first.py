@@ -92,7 +92,7 @@ def test_the_first_file_stays_where_the_search_has_none(tmp_path: Path) -> None:
     saved = save(
         replace(answer, ranges=no_files, unused=[], stop_reason="budget"), tmp_path, TARGET, until=0.0, first=first
     )
-    assert saved.remarks[-1:] == ("the first file stays, because there is no other",)
+    assert saved.remarks[-1:] == (f"the first file stays, because there is no other: {first[0].file}",)
     assert before.items() <= files(tmp_path).items()
 
 
@@ -103,7 +103,7 @@ def test_a_held_library_gets_no_first_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"engine": "route"}, {"steps": 3, "rounds": 3}, {"budget": 5.0}, {"target": NONE}], ids=str
+    "changes", [{"engine": "route"}, {"steps": 3, "rounds": 3}, {"budget": 1.0}, {"target": NONE}], ids=str
 )
 def test_questions_without_first_programs(changes: dict[str, object], tmp_path: Path) -> None:
     question = question_of("costs", **changes)

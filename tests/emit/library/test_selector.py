@@ -118,3 +118,15 @@ def test_wrong_calls_are_refused_after_right_ones(changes: Row, message: str) ->
     with pytest.raises(InputError) as error:
         selector.choose(LibraryCall(**(call | fields)), size_bytes)
     assert str(error.value).startswith(message)
+
+
+def test_entries_and_selectors_print_one_line() -> None:
+    """Check that they name what a reader looks for, also for many ranks."""
+    ranks = list(range(64))
+    rows = [entry_row(group=ranks, communicator=ranks, nranks=64), entry_row(file="msccl/b.xml", collective="alltoall")]
+    entries = parsed(rows)
+    assert "ranks 0-63" in repr(entries[0])
+    assert repr(entries[0]).endswith("msccl/a.xml>")
+    assert repr(Selector(entries)).startswith("<Selector of 2 files: ")
+    assert repr(Selector([])) == "<Selector of 0 files>"
+    assert all(len(repr(thing)) < 120 and "\n" not in repr(thing) for thing in (*entries, Selector(entries)))

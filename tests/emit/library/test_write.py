@@ -7,7 +7,7 @@ import fcntl
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +21,14 @@ from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import load_index
 from emit.library.programs import Programs, run_by
 from emit.library.saving import write
-from emit.library.saving.save import save, stems
+from emit.library.saving.save import save, stem_of_problem, stems
 from emit.library.saving.write import LibraryHeldError, existing_entries, writing
 from emit.library.selection.lookup import choose
 from emit.library.selection.selector import LibraryCall
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.model.deadline import now
+from synth.model.problem import make_problem
 from synth.search.result import SearchResult
 from synth.search.settings import TargetSettings
 from tests.emit.library.made_indices import Row, asked_of, entry_row
@@ -296,6 +297,18 @@ def test_every_executor_has_a_folder_of_its_own() -> None:
 def search_result(topology_name: str = "ring:4") -> SearchResult:
     topology = replace(load("ring:4"), name=topology_name)
     return synthesize("allgather", topology, engine="route").result
+
+
+@pytest.mark.parametrize(("group", "name"), [(range(3), "0.1.2"), (range(0, 15), "15ranks-"), (range(16), "all16")])
+def test_names_of_many_ranks_are_short(group: Sequence[int], name: str) -> None:
+    """Check that a line of a terminal holds a file's name, which tells orders of ranks apart."""
+    problem, reversed_problem = (
+        make_problem(load("torus:4x4"), "reducescatter", ranks) for ranks in (tuple(group), tuple(group)[::-1])
+    )
+    stem = stem_of_problem(problem)
+    assert stem.startswith(f"reducescatter-torus-4x4-{name}")
+    assert len(stem) <= len("reducescatter-torus-4x4-") + 16
+    assert stem != stem_of_problem(reversed_problem)
 
 
 def test_equal_file_names_are_made_distinct(tmp_path: Path) -> None:

@@ -96,8 +96,11 @@ def test_keywords_are_the_arguments_of_a_question() -> None:
     for name, field in fields.items():
         if name in parameters and field.default is not dataclasses.MISSING:
             assert (parameters[name].default, parameters[name].annotation) == (field.default, field.type), name
-    with pytest.raises(TypeError, match="sise"):
-        synth.synthesize("allreduce", "ring:4", sise="1M")  # type: ignore[call-arg]
+    for error in (TypeError, synth.InputError):
+        with pytest.raises(error, match=r"^synthesize: has no keyword 'sise'; did you mean size or sizes\?$"):
+            synth.synthesize("allreduce", "ring:4", sise="1M")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="missing"):
+        synth.synthesize("allreduce")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from synth.model.collective import (
     named,
     subdivided,
     uneven,
+    with_whole_blocks,
 )
 from synth.model.common_chunk import common_chunk
 from synth.model.registry import KINDS, parse_name
@@ -313,3 +314,16 @@ def test_alltoallv_refusals(sizes: list[list[float]], fragments: list[str]) -> N
 def test_alltoallv_of_more_than_a_float_holds() -> None:
     with pytest.raises(InputError):
         uneven("alltoallv", [[0, 1e308, 1e308], [0, 0, 0], [0, 0, 0]])
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3, 7])
+def test_whole_blocks_are_those_before_the_cut(chunks: int) -> None:
+    whole = make_collective(
+        "halo", 3, np.array([2, 1, 1]) / 3, np.array([[1, 0], [2, 1], [0, 2]]), np.array([[0, 0], [0, 1], [2, 2]]),
+        np.array([0, 0, 0]), np.array([0, 1, 0]), nchunks=3,
+    )  # fmt: skip
+    cut = subdivided(whole, chunks)
+    assert with_whole_blocks(cut).equals(whole)
+    if chunks > 1:  # A chunk that lies elsewhere is no part of a block.
+        moved = replace(cut, in_index=cut.in_index + (np.arange(len(cut.in_index)) == 1))
+        assert with_whole_blocks(moved) is moved

@@ -19,9 +19,9 @@ def fresh_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(compiled, "_interpreted_s", 0.0)
     monkeypatch.setattr(compiled, "_has_compiled", False)
     monkeypatch.setattr(compiled, "is_loaded", lambda: False)
-    compiled._are_some_on_disk.cache_clear()
+    compiled.are_some_on_disk.cache_clear()
     yield
-    compiled._are_some_on_disk.cache_clear()
+    compiled.are_some_on_disk.cache_clear()
 
 
 def test_a_fresh_home_interprets_for_longer_before_it_compiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
 from synth.bounds.prove import prove
-from synth.engines.registry import EngineRow
+from synth.engines.registry import ENGINES, EngineRow
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.engines.route import quick_schedule
 from synth.model.deadline import now
@@ -31,12 +32,17 @@ class Ledger:
     def __init__(self, answered: bool = True) -> None:
         self.answered = answered
         self.order: list[str] = []
+        self.refused: list[str] = []
         self.proved = False
 
     def take(self, answer: Outcome, source: str) -> float:
         assert isinstance(answer, Progress)
         self.order.append(source)
         return float(answer.text)
+
+    def refuse(self, source: str, error: InputError) -> None:
+        assert "one way" in str(error)
+        self.refused.append(source)
 
 
 def staged(problem: Problem, options: Options, workers: Workers) -> StagedSearch:
@@ -115,11 +121,46 @@ def unable() -> Iterator[Outcome]:
 
 
 def test_another_engine_may_do_what_one_cannot() -> None:
-    ledger = Ledger()
-    race([EngineRun("unable", unable(), 60), EngineRun("able", gains(0), 60)], ledger, LATER)
-    assert ledger.order == ["unable", "able"]
+    for ledger in (Ledger(), Ledger(answered=False)):
+        race([EngineRun("unable", unable(), 60), EngineRun("able", gains(0), 60)], ledger, LATER)
+        assert ledger.order == ["unable", "able"]
+        assert ledger.refused == ["unable"]
     with pytest.raises(InputError, match="one way"):
         race([EngineRun("unable", unable(), 60)], Ledger(answered=False), LATER)
+
+
+class _Unable(EngineRow):
+    def solve(self, *_: object) -> NoReturn:
+        raise InputError("links go one way only")
+
+
+def test_an_engine_that_accepts_what_it_cannot_do_is_left_out_once(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that the others answer, and that the error is the answer where no other engine is asked."""
+    for name in ("switch", "route"):
+        monkeypatch.setitem(ENGINES, name, _Unable(name, "planted", ENGINES[name].load))
+    problem, lines = make_problem(load("ring:4"), "broadcast"), list[str]()
+    stages = (Stage("switch"), Stage("route"), Stage("switch"), Stage("baseline"))
+    plan = SearchPlan(stages, rest=False, windows=0)
+    monkeypatch.setattr(_Unable, "accepts", lambda *_: "")
+    result = search(problem, Options(1 << 16, budget_s=1), workers, lambda text, _: lines.append(text), plan)
+    assert result.ranges
+    assert not result.defects
+    assert [line for line in lines if "left out" in line] == [
+        f"engine {name} is left out: links go one way only" for name in ("switch", "route")
+    ]
+    with pytest.raises(InputError, match="one way"):
+        search(problem, Options(1 << 16, engine="route", budget_s=1), workers, plan=SearchPlan((Stage("route"),)))
+
+
+def test_where_every_engine_refuses_the_first_refusal_is_the_error(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, engine in ENGINES.items():
+        monkeypatch.setitem(ENGINES, name, _Unable(name, "planted", engine.load))
+    with pytest.raises(InputError, match="one way"):
+        search(make_problem(load("ring:3"), "broadcast"), Options(budget_s=2), workers)
 
 
 def interrupted_in_compiled_code() -> Iterator[Outcome]:

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.storage import cache as module
@@ -28,6 +28,7 @@ def test_an_entry_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert Cache(None).get(KEY) is None
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_changed_byte_or_a_missing_end_is_noticed_and_the_entry_removed(data: st.DataObject) -> None:
 

@@ -36,7 +36,7 @@ from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.defects import collected, contained
 from synth.model.pattern import read_pattern
-from synth.model.text import format_count, format_short_size
+from synth.model.text import format_count, format_shape, format_short_size
 from synth.search.first import first_result
 from synth.search.pool import LATE
 from synth.search.question import Question
@@ -246,7 +246,7 @@ def progress_line(begun: float) -> Report:
 
     def show(text: str, best: Algorithm | None) -> None:
         """Show a text with the elapsed seconds and the shape of the best algorithm; None if there is none yet."""
-        so_far = "" if best is None else f" · so far {best.steps} steps, {best.rounds} rounds, {best.chunks} chunks"
+        so_far = "" if best is None else f" · so far {format_shape(best.steps, best.rounds, best.chunks)}"
         line = f"{time.monotonic() - begun:5.1f} s  {text}{so_far}"
         if log is None:
             clear_line()
@@ -340,7 +340,8 @@ def _report(
     say_defects(defects.values(), "its answers are missing")
     document |= {"defects": list(defects), "cached": cached_answer is not None}
     # Where the budget ended before a file, as on a busy machine, the same question may get one later.
-    is_whole = result.stop_reason != "interrupted" and LATE.partition(";")[0] not in written.refused
+    is_late = LATE.partition(";")[0] in written.refused or (bool(first) and written.index is None)
+    is_whole = result.stop_reason != "interrupted" and not is_late
     if keep is not None and not defects and is_whole:
         keep(written)
     if command.libraries == "source":

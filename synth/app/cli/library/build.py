@@ -21,9 +21,10 @@ from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.failures import costs, fault_folder, single_failures, touched, write_fault
 from synth.app.clusters.local import Local, WorkerPool
 from synth.app.clusters.on_dask import OnDask
-from synth.app.clusters.plan import BuildPlan, make_plan
+from synth.app.clusters.plan import COMPILING_S, BuildPlan, make_plan
 from synth.app.clusters.processes import processors
 from synth.app.present.layout import say_fitted, warn
+from synth.model.compiled import are_some_on_disk
 from synth.model.deadline import now
 from synth.model.numbers import format_seconds
 from synth.model.text import format_count, format_spans, format_table
@@ -33,6 +34,7 @@ from topologies.text.files import origin_of
 
 _SHOWN = 12  # kinds of problems in a plan's table
 _MUCH_LONGER = 1.5  # multiple of the budget from which a warning says what the problems need
+_SOON_S = 3.0  # seconds of a build of which nobody is warned
 
 pool_options = declare(
     click.option("--on", metavar="dask|ADDRESS", help="Use a local Dask cluster (dask), or that of tcp://HOST:PORT."),
@@ -80,7 +82,7 @@ def _warn_of_budget(plan: BuildPlan, answer_cache: Cache) -> None:
     """Print a warning if the problems that the cache lacks need over 1.5 times the budget, by the plan's estimate."""
     known_keys = {task.key for task in plan.tasks() if answer_cache.has(task.key)}
     left_s, budget_s = plan.seconds(known_keys), plan.cluster.budget_s
-    if left_s > _MUCH_LONGER * budget_s:
+    if left_s > max(_SOON_S, _MUCH_LONGER * budget_s):
         open_count = sum(task.key not in known_keys for task in plan.searches)
         problems, cores = format_count(open_count, "problem"), format_count(plan.cores, "core")
         needed = f"the build takes about {_minutes(left_s)} all the same, for {problems} on {cores}"
@@ -118,6 +120,7 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], as_json: bool) -> None:
                 "files_for": len(plan.shares),
                 "known": known_count,
                 "seconds": round(left_s, 1),
+                "compiling_s": _compiling_s(left_s),
                 "memory_bytes": int(plan.memory_bytes()),
                 "budget_class_s": searches[0].work_s,
                 "processes": plan.cores,
@@ -142,7 +145,17 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], as_json: bool) -> None:
         f"about {_minutes(left_s)} on {cores}, {plan.memory_bytes() / 2**30:.1f} GiB of memory,"
         f" {searches[0].work_s:g} s of counted work a problem; {known_count} of {len(searches)} problems are known"
     )
+    if compiling_s := _compiling_s(left_s):
+        say_fitted(f"compiling loops adds up to {_minutes(compiling_s)} to the first build, once")
     _say_impossible(plan)
+
+
+def _compiling_s(left_s: float) -> float:
+    """Return about how many seconds compiling adds at most to a build of `left_s` estimated seconds; 0 if it does not.
+
+    It does not where compiled loops are on disk, or nothing is to be solved.
+    """
+    return 0.0 if are_some_on_disk() or not left_s else COMPILING_S
 
 
 def _impossible(plan: BuildPlan) -> list[dict[str, Any]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import click
@@ -15,7 +17,7 @@ from emit.library.overlay import folder_without, load_library
 from emit.library.selection.compare import Difference, differences
 from emit.library.selection.pick import pick, why_none
 from emit.library.selection.selector import LibraryCall, entries_of, spelled_name
-from emit.targets import target_named
+from emit.targets import TARGETS, target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option
 from synth.app.cli.size_ranges import parse_sweep
@@ -23,7 +25,7 @@ from synth.app.clusters.placing import unfiled_schedules
 from synth.app.present.layout import Column, fitted, say, say_fitted, terminal_width, wrapped
 from synth.baselines.vendors import LIBRARIES
 from synth.model.numbers import as_folder
-from synth.model.problem import parse_ranks
+from synth.model.problem import LARGEST, SMALLEST, parse_ranks
 from synth.model.registry import KINDS, find_kind
 from synth.model.sizes import parse_size, parse_size_list
 from synth.model.text import (
@@ -41,6 +43,7 @@ from topologies.errors import InputError
 from topologies.load import load
 
 _RANKS = 1 << 20  # ranks that a group may name
+_LEFT = "no file"  # The predicted time of sizes that are left to the executor.
 _SAME = 1e-6  # relative difference up to which two times are equal
 
 
@@ -154,9 +157,13 @@ def _blocks(
     """
     names_topology = len({entry.topology for entry in entries}) > 1
     rows_of: dict[tuple[str, bool], list[_Cells]] = {}
-    for entry in entries:
-        title = _title(entry, _matching_group(entry, ranks), names_topology)
-        rows_of.setdefault((title, entry.inplace), []).append(_cells(entry) + _vs(entry.row, libraries))
+    for _, same in groupby(entries, lambda entry: entry.question_and_form):
+        same_entries = list(same)
+        first, left = same_entries[0], _left(same_entries)
+        numbered = [(entry.min_bytes, _cells(entry) + _vs(entry.row, libraries)) for entry in same_entries]
+        numbered += [(low, _left_cells(low, high, first.target, len(libraries))) for low, high in left]
+        title = _title(first, _matching_group(first, ranks), names_topology)
+        rows_of.setdefault((title, first.inplace), []).extend(cells for _, cells in sorted(numbered, key=itemgetter(0)))
     blocks: dict[str, list[_Cells]] = {}
     for (title, inplace), rows in rows_of.items():
         form = "" if rows == rows_of.get((title, not inplace)) else ", in place" if inplace else ", out of place"
@@ -202,6 +209,10 @@ def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str]
         say_fitted(title)
         for _ in block:
             click.echo(next(numbered))
+    if any(row[3] == _LEFT for row in rows):
+        own = dict.fromkeys(TARGETS[row[2]].otherwise for row in rows if row[3] == _LEFT)
+        click.echo()
+        say_fitted(f"{_LEFT}: {' or '.join(own)} serves these sizes")
     compared = [f"vs {name}" for name in libraries if f"vs {name}" not in left_out]
     if compared:
         click.echo()
@@ -233,6 +244,37 @@ def _say_left_out(titles: Sequence[str]) -> None:
     """Print how to see the columns that did not fit the terminal; nothing if there are none."""
     if titles:
         say(["", *wrapped([f"--wide also shows {', '.join(titles)}"], terminal_width())], None)
+
+
+def _left(entries: Sequence[IndexEntry]) -> list[tuple[int, int | None]]:
+    """Return the ranges of sizes in bytes, (first, last), that no entry serves; last is None where there is no end.
+
+    Sizes above the largest of a question do not count, nor do ranges whose ends are the same as people read them. There
+    are none if each entry serves one size, because nobody asked for the others.
+
+    Args:
+        entries: All entries of one question and form of calls, with ascending sizes.
+    """
+    ranges, begin = list[tuple[int, int | None]](), 0
+    if all(format_size(entry.min_bytes) == format_size(entry.last_bytes) for entry in entries):
+        return ranges
+    for entry in entries:
+        if format_size(begin) != format_size(entry.min_bytes) and begin < entry.min_bytes > SMALLEST:
+            ranges.append((begin, entry.min_bytes - 1))
+        begin = max(begin, entry.last_bytes + 1)
+    return ranges + ([(begin, None)] if begin <= LARGEST else [])
+
+
+def _left_cells(low: int, high: int | None, target: str, nlibraries: int) -> _Cells:
+    """Return the cells of a range of sizes that is left to the executor's own algorithms, with those of the libraries.
+
+    Args:
+        low: Smallest size in bytes.
+        high: Largest size in bytes; None where there is no end.
+        target: The executor.
+        nlibraries: Number of libraries that rows are compared with.
+    """
+    return format_served(low, high), "–", target, _LEFT, "–", "–", *["–"] * nlibraries
 
 
 def _unfiled_cells(row: dict[str, Any]) -> _Cells:
@@ -346,7 +388,7 @@ def pick_(
     if collective[:1].isdigit():
         raise InputError(f"{collective[:60]!r}: is no collective; the order is LIB COLLECTIVE GROUP SIZE")
     spelled = spelled_name(entries, collective)
-    ranks, size_bytes = parse_ranks(group, "group", _RANKS), parse_size(size, "size")
+    ranks, size_bytes = _ranks_of_call(entries, group, topology), parse_size(size, "size")
     element_bytes = TYPES[parse_type(kind)].itemsize
     _check_names(entries, target, topology)
     served_forms = {
@@ -370,7 +412,7 @@ def pick_(
         root,
         element_bytes=element_bytes,
         any_order=True,
-        sizes=() if sizes is None else tuple(parse_size_list(sizes, "--sizes").tolist()),
+        sizes=_sizes_of_call(spelled, sizes, len(ranks)),
     )
     picked = pick(entries, call, size_bytes)
     why = "" if picked else why_none(entries, call, size_bytes)
@@ -384,6 +426,56 @@ def pick_(
         say([f"  {entry.target}, {words}"], terminal_width())
     if not picked:
         say_fitted(f"no file, so the executor's own algorithm runs: {why}")
+
+
+def _ranks_of_call(entries: Sequence[IndexEntry], group: str, topology: str | None) -> tuple[int, ...]:
+    """Return the ranks of a call; "all" stands for all ranks of the library's topology.
+
+    If the topology's name does not state its network, "all" is the largest group of the library.
+
+    Args:
+        entries: The library's entries.
+        group: The ranks as written.
+        topology: Name of the topology; None for that of all entries.
+
+    Raises:
+        InputError: The text is no list of ranks, or files are for several topologies and none is named.
+    """
+    if group != "all" or not entries:
+        return parse_ranks(group, "group", _RANKS)
+    names = sorted({entry.topology for entry in entries} if topology is None else {topology})
+    if len(names) > 1:
+        raise InputError(f"all: the library has files for several topologies; give --topology {names[0]}, for example")
+    try:
+        return tuple(range(load(names[0]).nranks))
+    except InputError:
+        groups = (group for e in entries if e.topology == names[0] for group in (e.group, *e.isomorphic_groups))
+        return max(groups, key=len)
+
+
+def _sizes_of_call(collective: str, sizes: str | None, nranks: int) -> tuple[int, ...]:
+    """Return the sizes of a call's blocks; () for blocks of one size.
+
+    Args:
+        collective: The collective, as the library spells it.
+        sizes: The sizes as written; None if there are none.
+        nranks: Number of ranks of the group.
+
+    Raises:
+        InputError: The sizes cannot be read, their number is wrong, or the collective has blocks of one size.
+    """
+    if sizes is None:
+        return ()
+    numbers = tuple(parse_size_list(sizes, "--sizes").tolist())
+    if collective in KINDS:
+        kind = find_kind(collective)
+        if not kind.even:
+            raise InputError(f"--sizes: {collective} has blocks of one size; leave it out")
+        needed = nranks**2 if kind.by_pair else nranks
+        if len(numbers) != needed:
+            each = "pair of ranks, row by row" if kind.by_pair else "rank"
+            raise InputError(f"--sizes: has {format_count(len(numbers), 'size')}; it must be {needed}, one a {each}")
+    return numbers
 
 
 @click.command("diff")

@@ -82,13 +82,47 @@ def test_pick(synth: Call, working_folder: Path) -> None:
         (("allreduce", "0-2", "64K"), "none of allreduce for ranks 0,1,2"),
         (("allreduce", "0-3", "64K", "--target", "rccl"), "none for executor rccl; there are executor-nccl"),
         (("allreduce", "0-3", "64K", "--out-of-place"), "none for calls out of place"),
-        (("allreduce", "0-3", "2M"), "files are for 64 B to 1 MiB, not for 2097152 bytes"),
-        (("allreduce", "0-3", "72"), "msccl/a.xml serves multiples of 16 bytes; 72 is not one of them"),
+        (("allreduce", "0-3", "2M"), "files are for 64 B to 1 MiB, not for 2 MiB"),
+        (("allreduce", "all", "2049K"), "files are for 64 B to 1 MiB, not for 2098176 bytes"),
+        (("allreduce", "0-3", "72"), "msccl/a.xml serves multiples of 16 bytes; 72 B is not one of them"),
     ):
         assert " ".join(picked(*arguments).split()) == f"no file, so the executor's own algorithm runs: {why}"
     assert "serves" in picked("allreduce", "0-3", "72", "--type", "half")
     report = json.loads(picked("allreduce", "3,2,1,0", "64K", "--json"))
     assert report["found"][0]["communicator"] == RANKS
+
+
+def test_pick_knows_all_ranks_and_refuses_sizes_that_the_call_cannot_have(synth: Call, working_folder: Path) -> None:
+    lib = library(working_folder / "lib", "ring")
+    assert (
+        synth("library", "pick", lib, "allreduce", "all", "64K").out
+        == synth("library", "pick", lib, "allreduce", "0-3", "64K").out
+    )
+    for collective, sizes, why in (
+        ("allreduce", "1,2", "--sizes: allreduce has blocks of one size"),
+        ("allgatherv", "1,2", "--sizes: has 2 sizes; it must be 4, one a rank"),
+        ("alltoallv", "1,2,3,4", "--sizes: has 4 sizes; it must be 16, one a pair of ranks, row by row"),
+    ):
+        refused = synth("library", "pick", lib, collective, "all", "64K", "--sizes", sizes)
+        assert (refused.code, refused.out) == (2, "")
+        assert why in refused.err
+
+
+def test_show_has_the_ranges_that_no_file_serves(synth: Call, working_folder: Path) -> None:
+    """Check that they stand between those of the files, and only up to the largest size of a question."""
+    lib = library(working_folder / "lib", "ring", min_bytes=4096, max_bytes=1 << 20)
+    (row,) = json.loads((lib / "index.json").read_bytes())["algorithms"]
+    (lib / "index.json").write_bytes(
+        index_text([row, row | {"file": "msccl/b.xml", "min_bytes": 1 << 22, "max_bytes": None}])
+    )
+    lines = synth("library", "show", lib).out.splitlines()
+    title = next(number for number, line in enumerate(lines) if line.endswith(":"))
+    shown = [(" ".join(line.split("  ")[1:2]), "no file" in line) for line in lines[title + 1 : title + 5]]
+    ranges = ("up to 4 KiB", True), ("4 KiB to 1 MiB", False), ("1 MiB to 4 MiB", True), ("from 4 MiB", False)
+    assert shown == list(ranges)
+    assert "no file: NCCL's own algorithm serves these sizes" in lines
+    (lib / "index.json").write_bytes(index_text([row | {"max_bytes": 4096}]))  # The answer for one size.
+    assert "no file" not in synth("library", "show", lib).out
 
 
 def test_pick_takes_the_only_form_of_calls_that_the_library_has(synth: Call, working_folder: Path) -> None:

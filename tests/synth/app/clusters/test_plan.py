@@ -10,7 +10,7 @@ import pytest
 
 from emit.targets import TARGETS, target_for
 from synth.app.clusters.cluster import read_cluster
-from synth.app.clusters.plan import BuildPlan, make_plan
+from synth.app.clusters.plan import BuildPlan, estimated_s, make_plan, spread_s
 from synth.app.clusters.task import solve, unpacked
 from topologies.costs import KINDS
 from topologies.load import load
@@ -94,3 +94,28 @@ def test_other_kinds_of_links_make_another_problem(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr("synth.app.clusters.cluster.load", lambda _, changed=changed: changed)
         keys += [task.key for task in planned(tmp_path, text, f'costs = "{costs}"').searches]
     assert len(set(keys)) == 2
+
+
+def test_the_estimate_is_that_of_the_cores_that_work(tmp_path: Path) -> None:
+    """Check that one problem takes as long on many cores, and that what is known takes no time."""
+    text = 'topology = "dgx1"\ngroups = ["all"]\ncollectives = ["allgather"]\n'
+    plan = planned(tmp_path, text)
+    [task] = plan.searches
+    assert plan.seconds() == replace(plan, cores=16).seconds() > estimated_s(task)
+    assert plan.seconds({task.key}) == 0.0
+    assert spread_s([3.0, 2.0, 2.0, 1.0], 2) - spread_s([4.0], 2) == pytest.approx(0.0)
+    assert spread_s([1.0] * 8, 8) == spread_s([1.0], 1)
+
+
+def test_the_estimate_grows_with_what_takes_longer(tmp_path: Path) -> None:
+    plan = planned(tmp_path, 'topology = "dgx-a100:2"\ngroups = ["0-7"]\ncollectives = ["allgather"]\ntargets = "none"')
+    [task] = plan.searches
+    for change in (
+        {"work_s": 1.0},
+        {"targets": ("mscclpp",)},
+        {"group": tuple(range(16))},
+        {"collective": "allreduce"},
+    ):
+        assert estimated_s(replace(task, **change)) > estimated_s(task), change
+    assert estimated_s(replace(task, low=1 << 20, high=1 << 20)) < estimated_s(task)
+    assert estimated_s(replace(task, order=tuple(range(8)))) < estimated_s(task)
