@@ -9,7 +9,8 @@ Environment variables:
         the sizes of each call (`runtime.torch.programs.planned`).
 
 The wrapped back end serves the sizes that no row of the table covers, and all sizes without a table: a predicted time
-is no measurement.
+is no measurement. It also serves all-to-alls with splits, unless the table has the same answer for all sizes: the table
+was measured with equal blocks, and ranks would first have to exchange their sizes, which costs what it may gain.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from topologies.text.files import read_bytes
 from topologies.text.writer import to_toml
 
 NO_TABLE = "no table says that ours is faster"
+SPLITS = "blocks of stated sizes: the table is for equal ones"
 CHOSEN = ("asked for", "by the table")  # Reasons of a deliberate choice: no algorithm is missing.
 _MOST_CALLS = 1024  # Most recent distinct calls whose choices are cached.
 # The fields of an entry on which choices depend.
@@ -380,8 +382,9 @@ class Chooser:
 
         The wrapped back end serves groups of one rank, and all calls with gloo. A named algorithm serves any call that
         it can. With auto the table's first row that fits decides; without one the wrapped back end serves the call.
-        With synth the best entry of the library serves it, otherwise the default built-in algorithm, otherwise the
-        wrapped back end.
+        A call with splits goes to the wrapped back end if the rows have several answers for calls without: their ranks
+        do not all know the size. With synth the best entry of the library serves it, otherwise the default built-in
+        algorithm, otherwise the wrapped back end.
         """
         backend = method.backend
         if len(call.ranks) < 2:
@@ -398,6 +401,8 @@ class Chooser:
                 )
             return choice
         if backend == "auto":
+            if call.has_splits and len(self.paths(call._replace(has_splits=False), method)) > 1:
+                return Choice(None, SPLITS)
             row = next((row for row in self.rows if row.fits(call)), None)
             if row is not None and row.backend != "synth":
                 return _of_other(row.backend, "by the table")

@@ -156,7 +156,7 @@ class Group(Watched):
     def _exchange(self) -> Build:
         """Return what builds the function for all-to-alls of rows with options."""
         n, options = self._n, OPERATIONS["all_to_all_single"].options
-        hand_over = self._dispatch.pass_through["all_to_all_single"].call
+        whole, split = self._dispatch.pass_through["all_to_all_single"].call, self._dispatch.split_exchange.call
 
         def build(full: Method) -> Method:
             """Return the function, which leaves other calls to the full method."""
@@ -168,6 +168,7 @@ class Group(Watched):
                     fit = rows_fit(len(output), out_sizes, n) and rows_fit(len(tensor), in_sizes, n)
                     if fit and (out_sizes or in_sizes or output.numel() == tensor.numel()):
                         arguments = output, tensor, out_sizes, in_sizes
+                        hand_over = split if out_sizes or in_sizes else whole
                         work = hand_over((tensor, output), 1, (output,), opts, arguments)
                         if work is not None:
                             return work
@@ -488,6 +489,7 @@ class Group(Watched):
             Buffers([tensor], [output], tensor.numel() // self._n, self._n),
             opts,
             lambda copy: [*copy([output, tensor]), out_sizes or [], in_sizes or []],
+            bool(out_sizes or in_sizes),
         )
 
     @watched
@@ -508,6 +510,7 @@ class Group(Watched):
             buffers,
             opts,
             lambda copy: [copy(outputs), copy(inputs)],
+            True,
         )
 
     @watched
