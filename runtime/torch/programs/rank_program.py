@@ -17,6 +17,7 @@ from emit.columns import Columns
 from emit.goal import goal_for
 from emit.program import OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from runtime.buffers import Layout, executable_columns
+from runtime.torch.programs.one_step import exchanges_inputs
 from topologies.errors import InputError
 
 AHEAD = 64  # Receives that are posted early, since a sender can begin only then.
@@ -69,6 +70,7 @@ class RankProgram:
         keeps_lengths: Whether each chunk is only ever stored in the place of an equally long chunk.
         order: Place in the group of each of the program's ranks, as `target` and `source` of the steps name it; None
             for the same numbering.
+        is_one_step: Whether the program is an all-reduce that `exchanges_inputs`.
     """
 
     program: Program
@@ -78,6 +80,7 @@ class RankProgram:
     steps: tuple[RankStep, ...]
     keeps_lengths: bool
     order: tuple[int, ...] | None = None
+    is_one_step: bool = False
 
     @cached_property
     def most_chunks(self) -> int:
@@ -142,7 +145,8 @@ def rank_program(program: Program, place: int, order: tuple[int, ...] | None = N
                 columns.place(int(columns.dep[step]))[1:] if columns.dep[step] >= 0 else None,
             )
         )
-    return RankProgram(program, rank, inplace, shift, tuple(steps), keeps_lengths, order)
+    is_one_step = exchanges_inputs(program, columns, sequence, partner, lengths)
+    return RankProgram(program, rank, inplace, shift, tuple(steps), keeps_lengths, order, is_one_step)
 
 
 def order_steps(program: Program, columns: Columns) -> tuple[list[int], dict[int, int], list[list[int]]]:
