@@ -18,10 +18,11 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
+from math import gcd
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -50,7 +51,7 @@ CHOSEN = ("asked for", "by the table")  # Reasons of a deliberate choice: no alg
 _MOST_CALLS = 1024  # Most recent distinct calls whose choices are cached.
 # The fields of an entry on which choices depend.
 _CHOICE_FIELDS = attrgetter(
-    "file", "inplace", "min_bytes", "max_bytes", "group", "isomorphic_groups", "collective", "root", "target"
+    "file", "inplace", "min_bytes", "max_bytes", "group", "isomorphic_groups", "collective", "root", "sizes", "target"
 )
 
 
@@ -376,6 +377,33 @@ class Chooser:
         """
         programs = [(entry, self._read(entry)) for entry in self._entries(TableCall(name, 0, "", ranks))]
         return [(entry, program) for entry, program in programs if program.collective == "custom"]
+
+    def for_sizes(self, call: TableCall, sizes: Sequence[int], method: Method | None = None) -> Program | None:
+        """Return the library's program for an all-gather or a reduce-scatter of blocks of these sizes, or None.
+
+        Only synth without an algorithm uses one: tables do not know such calls. A program is for the proportions of the
+        sizes, and for the order of the group.
+
+        Args:
+            call: The call; its collective is that of equal blocks, its size that of all blocks.
+            sizes: Elements of the block of each rank, by its place.
+            method: The method that overrules SYNTH_BACKEND, or None.
+
+        Raises:
+            InputError: A file of the library is wrong, which `check` finds earlier.
+        """
+        unit = gcd(*sizes)
+        if (method or Method(self.backend)) != Method("synth") or not unit:
+            return None
+        proportions = tuple(size // unit for size in sizes)
+        return next(
+            (
+                program
+                for entry, program in self.custom(f"{call.collective}v", call.ranks)
+                if entry.sizes == proportions and entry.in_range(call.size_bytes) and not _order(entry, call.ranks)
+            ),
+            None,
+        )
 
     def _choose(self, method: Method, call: TableCall) -> Choice:
         """Return what serves a call with a method, without a look at earlier choices; `choose` says what it raises.

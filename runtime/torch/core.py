@@ -577,24 +577,48 @@ class Core:
             return None, f"blocks too unequal for {part.program.name}: sent directly"
         return part, ""
 
+    def part_for_sizes(self, call: TableCall, sizes: Sequence[int]) -> RankProgram | None:
+        """Return this rank's part of the library's program for blocks of these sizes, or None; the same on all ranks.
+
+        Args:
+            call: The call, an all-gather or a reduce-scatter; its size is that of all blocks.
+            sizes: Elements of the block of each rank, by its place.
+
+        Raises:
+            InputError: The program's steps do not fit each other.
+        """
+        program = self._chooser.for_sizes(call, sizes, requested_method.get())
+        part = None if program is None else self._part(program)
+        # Chunks of one length: a block may begin at any chunk of one buffer, and at the first chunk of the other.
+        return part if part is not None and sum(sizes) % part.program.nchunks_per_loop == 0 else None
+
     def send_blocks(
-        self, call: TableCall, buffers: Buffers, work: Callable[[Transport], None], op: str, terms: Terms
+        self,
+        call: TableCall,
+        buffers: Buffers,
+        work: Callable[[Transport], None],
+        op: str,
+        terms: Terms,
+        part: RankProgram | None = None,
     ) -> GroupTask:
         """Start a collective of unequal blocks whose sizes all ranks know, and return its task.
 
         Args:
             call: Facts on which the choice depends.
             buffers: Tensors of the call; `work` writes the outputs.
-            work: Sends the blocks one by one, given the messages of the call.
+            work: Sends the blocks, given the messages of the call.
             op: Reduction; for avg `work` leaves sums, which are then divided. Any other key of REDUCERS has no effect.
             terms: Conditions of the call.
+            part: This rank's part of the program that `work` runs; None if it sends the blocks one by one.
 
         Raises:
             RuntimeError: Ranks compare their calls, and these differ, or a rank is lost.
         """
-        issued = self.issue(call, f"{call.collective} of unequal blocks, {call.kind}")
-        reason = "blocks of unequal sizes: sent one by one"
-        record = counters.count(call.collective, "one by one", call.size_bytes, reason, len(self.ranks))
+        name = "" if part is None else part.program.name
+        issued = self.issue(call, f"{call.collective} of unequal blocks, {call.kind}", name and f", on {name}")
+        reason = "" if name else "blocks of unequal sizes: sent one by one"
+        served_by = f"synth {name}" if name else "one by one"
+        record = counters.count(call.collective, served_by, call.size_bytes, reason, len(self.ranks))
         return self._start(issued, record, work, buffers.outputs, op, terms)
 
     def finish_calls(self, limit_s: float) -> bool:

@@ -26,6 +26,7 @@ from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.messages import OWN_TAG, error_text
 from runtime.torch.programs.blocks import Blocks, Buffers, as_values, flat, holds_values
+from runtime.torch.programs.rank_program import RankProgram
 from runtime.torch.programs.transport import Transport
 from runtime.torch.table import TableCall
 from topologies.errors import InputError
@@ -319,15 +320,23 @@ class Dispatcher:
         return self.core.run_blocks(call, text, blocks, buffers, agrees, self.terms(opts))
 
     def send_blocks(
-        self, name: str, buffers: Buffers, opts: Any, work: Callable[[Transport], None], op: str = "sum"
+        self,
+        name: str,
+        buffers: Buffers,
+        sizes: Sequence[int],
+        opts: Any,
+        work: Callable[[RankProgram | None, Transport], None],
+        op: str = "sum",
     ) -> Any:
         """Start a collective of unequal blocks whose sizes all ranks know, and return torch's Work.
 
         Args:
             name: Name of a row of OPERATIONS.
-            buffers: Tensors of the call, on the CPU; the size of the block is only counted.
+            buffers: Tensors of the call, on the CPU; the size of the block is that of all blocks.
+            sizes: Elements of the block of each rank, by its place.
             opts: torch's options of the call, or None.
-            work: Sends the blocks one by one, given the messages of the call, and writes the outputs.
+            work: Runs this rank's part of a program for these sizes, or sends the blocks one by one for None, given the
+                messages of the call, and writes the outputs.
             op: A key of REDUCERS; for avg `work` leaves sums, which are then divided.
 
         Raises:
@@ -335,7 +344,9 @@ class Dispatcher:
         """
         operation = OPERATIONS[name]
         opts = opts or operation.options()
-        return self.core.send_blocks(self._call(operation, buffers, opts), buffers, work, op, self.terms(opts))
+        call = self._call(operation, buffers, opts)
+        part = self.core.part_for_sizes(call, sizes) if buffers.are_plain else None
+        return self.core.send_blocks(call, buffers, partial(work, part), op, self.terms(opts), part)
 
     def _call(self, operation: TorchOperation, buffers: Buffers, opts: Any) -> TableCall:
         """Return the facts on which the choice of an algorithm depends: size, type, root and the group's ranks.

@@ -21,8 +21,8 @@ from runtime.torch.programs.blocks import (
     Blocks,
     Buffers,
     Move,
-    exchange_blocks,
     flat,
+    gather_blocks,
     reduce_blocks,
     split_rows,
     write_back,
@@ -126,11 +126,13 @@ class Group(Watched):
                 " has"
             )
         if tensor.device.type == "cpu" and any(out.numel() != count for out in into):
+            sizes = [out.numel() for out in into]
             return self._dispatch.send_blocks(
                 "all_gather",
-                Buffers([tensor], into, sum(out.numel() for out in into)),
+                Buffers([tensor], into, sum(sizes)),
+                sizes,
                 opts,
-                lambda transport: exchange_blocks(transport, [tensor] * self._n, into),
+                lambda part, transport: gather_blocks(transport, tensor, into, part),
             )
         buffers = Buffers([tensor], into, count, self._n)
         return self._dispatch.run("all_gather", buffers, opts, lambda copy: [[copy(into)], copy(inputs)])
@@ -196,7 +198,12 @@ class Group(Watched):
         buffers = Buffers(parts, [out], total) if uneven else Buffers(parts, [out], count, self._n)
         if uneven and out.device.type == "cpu" and op in REDUCERS and type_name(out) in REDUCED_TYPES:
             return self._dispatch.send_blocks(
-                "reduce_scatter", buffers, opts, lambda transport: reduce_blocks(transport, out, parts, op), op
+                "reduce_scatter",
+                buffers,
+                [part.numel() for part in parts],
+                opts,
+                lambda part, transport: reduce_blocks(transport, out, parts, op, part),
+                op,
             )
         return self._dispatch.run("reduce_scatter", buffers, opts, lambda copy: [copy(outputs), [copy(parts)]])
 
