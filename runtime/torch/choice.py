@@ -9,7 +9,8 @@ Environment variables:
         the sizes of each call (`runtime.torch.programs.planned`).
 
 The wrapped back end serves the sizes that no row of the table covers, and all sizes without a table: a predicted time
-is no measurement.
+is no measurement. It also serves all-to-alls with splits, unless the table has the same answer for all sizes: the table
+was measured with equal blocks, and ranks would first have to exchange their sizes, which costs what it may gain.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
+from math import gcd
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -44,11 +46,12 @@ from topologies.text.files import read_bytes
 from topologies.text.writer import to_toml
 
 NO_TABLE = "no table says that ours is faster"
+SPLITS = "blocks of stated sizes: the table is for equal ones"
 CHOSEN = ("asked for", "by the table")  # Reasons of a deliberate choice: no algorithm is missing.
 _MOST_CALLS = 1024  # Most recent distinct calls whose choices are cached.
 # The fields of an entry on which choices depend.
 _CHOICE_FIELDS = attrgetter(
-    "file", "inplace", "min_bytes", "max_bytes", "group", "isomorphic_groups", "collective", "root", "target"
+    "file", "inplace", "min_bytes", "max_bytes", "group", "isomorphic_groups", "collective", "root", "sizes", "target"
 )
 
 
@@ -375,13 +378,41 @@ class Chooser:
         programs = [(entry, self._read(entry)) for entry in self._entries(TableCall(name, 0, "", ranks))]
         return [(entry, program) for entry, program in programs if program.collective == "custom"]
 
+    def for_sizes(self, call: TableCall, sizes: Sequence[int], method: Method | None = None) -> Program | None:
+        """Return the library's program for an all-gather or a reduce-scatter of blocks of these sizes, or None.
+
+        Only synth without an algorithm uses one: tables do not know such calls. A program is for the proportions of the
+        sizes, and for the order of the group.
+
+        Args:
+            call: The call; its collective is that of equal blocks, its size that of all blocks.
+            sizes: Elements of the block of each rank, by its place.
+            method: The method that overrules SYNTH_BACKEND, or None.
+
+        Raises:
+            InputError: A file of the library is wrong, which `check` finds earlier.
+        """
+        unit = gcd(*sizes)
+        if (method or Method(self.backend)) != Method("synth") or not unit:
+            return None
+        proportions = tuple(size // unit for size in sizes)
+        return next(
+            (
+                program
+                for entry, program in self.custom(f"{call.collective}v", call.ranks)
+                if entry.sizes == proportions and entry.in_range(call.size_bytes) and not _order(entry, call.ranks)
+            ),
+            None,
+        )
+
     def _choose(self, method: Method, call: TableCall) -> Choice:
         """Return what serves a call with a method, without a look at earlier choices; `choose` says what it raises.
 
         The wrapped back end serves groups of one rank, and all calls with gloo. A named algorithm serves any call that
         it can. With auto the table's first row that fits decides; without one the wrapped back end serves the call.
-        With synth the best entry of the library serves it, otherwise the default built-in algorithm, otherwise the
-        wrapped back end.
+        A call with splits goes to the wrapped back end if the rows have several answers for calls without: their ranks
+        do not all know the size. With synth the best entry of the library serves it, otherwise the default built-in
+        algorithm, otherwise the wrapped back end.
         """
         backend = method.backend
         if len(call.ranks) < 2:
@@ -398,6 +429,8 @@ class Chooser:
                 )
             return choice
         if backend == "auto":
+            if call.has_splits and len(self.paths(call._replace(has_splits=False), method)) > 1:
+                return Choice(None, SPLITS)
             row = next((row for row in self.rows if row.fits(call)), None)
             if row is not None and row.backend != "synth":
                 return _of_other(row.backend, "by the table")

@@ -49,6 +49,8 @@ _TICK_S = 0.005  # Seconds between two checks whether calls of the wrapped back 
 # The largest allowed block, as a multiple of the mean block of the busiest rank. A program divides its links evenly for
 # equal blocks. With this limit no link carries more than this multiple of its share.
 _MOST_UNEVEN = 4.0
+# Ranks up to which an exchange of all sizes costs no more than one of a single number: messages of up to 8 KiB.
+_MOST_AT_ONCE = 32
 # The method that `using` names for calls; each thread and each task of asyncio has its own.
 requested_method: ContextVar[Method | None] = ContextVar("requested_method", default=None)
 # The elements of all blocks that `known_sizes` states, as [giving place][taking place].
@@ -217,9 +219,21 @@ class Core:
         paths = self._chooser.paths(call, requested_method.get())
         return paths | {PLANNED} if self._planner_for(call) is not None else paths
 
+    def decides_by_size(self, call: TableCall) -> bool:
+        """Return True if the size decides about all-to-alls such as this one without splits, and not about others.
+
+        That is so where the table has several answers. All ranks must then state splits in a call, or none.
+        """
+        is_alltoall = call.collective == "alltoall" and not call.has_splits
+        return is_alltoall and self.paths(call) != self.paths(call._replace(has_splits=True))
+
     def plans(self, call: TableCall, method: Method | None) -> bool:
         """Return True if calls such as this one may be planned for their sizes; `method` overrules SYNTH_BACKEND."""
         return self._chooser.plans(call, method)
+
+    def path(self, choice: Choice) -> str:
+        """Return how a choice serves a call, as in `paths`."""
+        return self._chooser.path(choice)
 
     def _planner_for(self, call: TableCall) -> RankPlanner | None:
         """Return what plans calls such as this one with the method `using` names now; None if nothing does."""
@@ -440,6 +454,7 @@ class Core:
         method, served_by, reason = requested_method.get(), f"synth {DIRECT}", ""
         planner, stated = self._planner_for(call), self._stated_sizes(call, blocks)
         element_bytes = buffers.tensors[0].element_size()
+        at_once = planner is not None or (call.collective == "alltoall" and len(self.ranks) <= _MOST_AT_ONCE)
 
         def run_plan(transport: Transport, sizes: Sizes) -> bool:
             """Run the plan for these sizes in elements, if there is one that gains; return True if it ran."""
@@ -456,7 +471,7 @@ class Core:
             It sets `served_by` and `reason` for the count.
             """
             nonlocal served_by, reason
-            block, sizes = self._agreed_sizes(transport, blocks, stated, agrees, planner is not None)
+            block, sizes = self._agreed_sizes(transport, blocks, stated, agrees, at_once)
             if agrees and block is None:
                 if run_plan(transport, sizes):
                     return None
@@ -508,7 +523,7 @@ class Core:
         return sizes
 
     def _agreed_sizes(
-        self, transport: Transport, blocks: Blocks, stated: Sizes | None, agrees: bool, is_planned: bool
+        self, transport: Transport, blocks: Blocks, stated: Sizes | None, agrees: bool, at_once: bool
     ) -> tuple[int | None, Sizes]:
         """Return what ranks know of all blocks: the elements of each if these are equal, and else of every block.
 
@@ -517,7 +532,8 @@ class Core:
             blocks: This rank's blocks.
             stated: Elements of all blocks if they are known already; None if ranks must exchange them.
             agrees: Whether ranks need to know; otherwise they exchange the sizes only if ranks compare their calls.
-            is_planned: Whether the call may be planned, so that all sizes are exchanged at once.
+            at_once: Whether all sizes are exchanged at once, even if the blocks may be equal. Every pair of ranks must
+                then have a block.
 
         Returns:
             Elements of each block, or None if blocks differ or ranks do not agree; and elements of all blocks, as
@@ -527,7 +543,7 @@ class Core:
             InputError: Two ranks that exchange sizes expect different sizes of a block; on every rank.
             MessageLost: A message did not come.
         """
-        if stated is None and not is_planned:
+        if stated is None and not (agrees and at_once):
             block = agree_on_block(transport, blocks) if agrees else None
             return block, exchange_sizes(transport, blocks) if self._checks or (agrees and block is None) else []
         sizes = exchange_sizes(transport, blocks) if stated is None else stated
@@ -561,24 +577,48 @@ class Core:
             return None, f"blocks too unequal for {part.program.name}: sent directly"
         return part, ""
 
+    def part_for_sizes(self, call: TableCall, sizes: Sequence[int]) -> RankProgram | None:
+        """Return this rank's part of the library's program for blocks of these sizes, or None; the same on all ranks.
+
+        Args:
+            call: The call, an all-gather or a reduce-scatter; its size is that of all blocks.
+            sizes: Elements of the block of each rank, by its place.
+
+        Raises:
+            InputError: The program's steps do not fit each other.
+        """
+        program = self._chooser.for_sizes(call, sizes, requested_method.get())
+        part = None if program is None else self._part(program)
+        # Chunks of one length: a block may begin at any chunk of one buffer, and at the first chunk of the other.
+        return part if part is not None and sum(sizes) % part.program.nchunks_per_loop == 0 else None
+
     def send_blocks(
-        self, call: TableCall, buffers: Buffers, work: Callable[[Transport], None], op: str, terms: Terms
+        self,
+        call: TableCall,
+        buffers: Buffers,
+        work: Callable[[Transport], None],
+        op: str,
+        terms: Terms,
+        part: RankProgram | None = None,
     ) -> GroupTask:
         """Start a collective of unequal blocks whose sizes all ranks know, and return its task.
 
         Args:
             call: Facts on which the choice depends.
             buffers: Tensors of the call; `work` writes the outputs.
-            work: Sends the blocks one by one, given the messages of the call.
+            work: Sends the blocks, given the messages of the call.
             op: Reduction; for avg `work` leaves sums, which are then divided. Any other key of REDUCERS has no effect.
             terms: Conditions of the call.
+            part: This rank's part of the program that `work` runs; None if it sends the blocks one by one.
 
         Raises:
             RuntimeError: Ranks compare their calls, and these differ, or a rank is lost.
         """
-        issued = self.issue(call, f"{call.collective} of unequal blocks, {call.kind}")
-        reason = "blocks of unequal sizes: sent one by one"
-        record = counters.count(call.collective, "one by one", call.size_bytes, reason, len(self.ranks))
+        name = "" if part is None else part.program.name
+        issued = self.issue(call, f"{call.collective} of unequal blocks, {call.kind}", name and f", on {name}")
+        reason = "" if name else "blocks of unequal sizes: sent one by one"
+        served_by = f"synth {name}" if name else "one by one"
+        record = counters.count(call.collective, served_by, call.size_bytes, reason, len(self.ranks))
         return self._start(issued, record, work, buffers.outputs, op, terms)
 
     def finish_calls(self, limit_s: float) -> bool:

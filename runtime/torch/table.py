@@ -41,6 +41,7 @@ class TableCall(NamedTuple):
         ranks: Ranks of the group, as the whole job numbers them.
         root: Place of the root in the group; 0 for a collective without a root.
         inplace: Whether input and output are the same tensor.
+        has_splits: Whether the caller states the sizes of its blocks, of which other ranks know only their own.
     """
 
     collective: str
@@ -49,6 +50,7 @@ class TableCall(NamedTuple):
     ranks: tuple[int, ...]
     root: int = 0
     inplace: bool = False
+    has_splits: bool = False
 
 
 class TableRow(NamedTuple):

@@ -19,13 +19,14 @@ from runtime.torch.c10d.pass_through import PassThrough
 from runtime.torch.c10d.straight import Straight
 from runtime.torch.c10d.work import TaskWork, WrappedWork
 from runtime.torch.choice import CHOSEN, Choice
-from runtime.torch.core import Core, Issued, Terms, type_name, type_text
+from runtime.torch.core import Core, Issued, Terms, stated_sizes, type_name, type_text
 from runtime.torch.counters import counters
 from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart, wait_in_turns
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.messages import OWN_TAG, error_text
 from runtime.torch.programs.blocks import Blocks, Buffers, as_values, flat, holds_values
+from runtime.torch.programs.rank_program import RankProgram
 from runtime.torch.programs.transport import Transport
 from runtime.torch.table import TableCall
 from topologies.errors import InputError
@@ -142,6 +143,7 @@ class Dispatcher:
         added: The group's back ends that `runtime.torch.added` names, by their names.
         straight: Makes calls that need a few messages only.
         pass_through: By operation, the object that hands calls on CPU tensors straight to Gloo.
+        split_exchange: The same for all-to-alls of rows with splits.
         coalesced: The same for many all-reduces in one call.
         exchanged: The same for gathers and scatters, which are all-to-alls there.
     """
@@ -186,6 +188,9 @@ class Dispatcher:
         self.pass_through = {
             name: PassThrough(self.core, gloo, row, self._describe) for name, row in OPERATIONS.items()
         }
+        self.split_exchange = PassThrough(
+            self.core, gloo, OPERATIONS["all_to_all_single"], self._describe, has_splits=True
+        )
         self.coalesced = PassThrough(self.core, gloo, ALL_REDUCE_COALESCED, self._describe)
 
     def terms(self, opts: Any) -> Terms:
@@ -259,7 +264,15 @@ class Dispatcher:
             return self._run_wrapped(issued, operation, choice, buffers, arguments, opts, op)
         return self.core.execute(issued, part, buffers, op or "sum", self.terms(opts))
 
-    def run_blocks(self, name: str, blocks: Blocks, buffers: Buffers, opts: Any, arguments: Arguments) -> Any:
+    def run_blocks(
+        self,
+        name: str,
+        blocks: Blocks,
+        buffers: Buffers,
+        opts: Any,
+        arguments: Arguments,
+        has_splits: bool = False,
+    ) -> Any:
         """Start a collective in which a rank does not know all block sizes of the other ranks, and return torch's Work.
 
         Args:
@@ -269,6 +282,8 @@ class Dispatcher:
             opts: torch's options of the call, or None.
             arguments: Gives the arguments of the wrapped back end's method before its options, from a function that
                 copies tensors whose memory does not hold their values.
+            has_splits: Whether the caller states the sizes of blocks. They do not count as stated if `known_sizes`
+                states those of all ranks.
 
         Raises:
             InputError: The elements of an output share memory, an algorithm does not exist, the tensors are sparse or
@@ -281,8 +296,16 @@ class Dispatcher:
         like = buffers.tensors[0]
         buffers.check_outputs(operation.kind.name)
         call = self._call(operation, buffers, opts)
+        call = call._replace(has_splits=has_splits and stated_sizes.get() is None)
         text = f"{call.collective}{self._root(operation, opts)} of blocks of {call.kind}"
         paths = self.core.paths(call)
+        if self.core.decides_by_size(call) and stated_sizes.get() is None:
+            choice, part = self.core.choose(call, buffers, None)
+            path = self.core.path(choice)
+            if part is not None and path == "program":
+                issued = self.core.issue(call, f"{text}, {call.size_bytes} bytes", f", on {part.program.name}")
+                return self.core.execute(issued, part, buffers, "sum", self.terms(opts))
+            paths = frozenset([path if part is not None or choice.added else "wrapped"])
         only_path = next(iter(paths)) if len(paths) == 1 else ""
         # Ranks that compare their calls compare the sizes of blocks, too, which only our own exchange does.
         goes_on = operation.uneven and only_path == "wrapped" and not self.core.compares
@@ -297,15 +320,23 @@ class Dispatcher:
         return self.core.run_blocks(call, text, blocks, buffers, agrees, self.terms(opts))
 
     def send_blocks(
-        self, name: str, buffers: Buffers, opts: Any, work: Callable[[Transport], None], op: str = "sum"
+        self,
+        name: str,
+        buffers: Buffers,
+        sizes: Sequence[int],
+        opts: Any,
+        work: Callable[[RankProgram | None, Transport], None],
+        op: str = "sum",
     ) -> Any:
         """Start a collective of unequal blocks whose sizes all ranks know, and return torch's Work.
 
         Args:
             name: Name of a row of OPERATIONS.
-            buffers: Tensors of the call, on the CPU; the size of the block is only counted.
+            buffers: Tensors of the call, on the CPU; the size of the block is that of all blocks.
+            sizes: Elements of the block of each rank, by its place.
             opts: torch's options of the call, or None.
-            work: Sends the blocks one by one, given the messages of the call, and writes the outputs.
+            work: Runs this rank's part of a program for these sizes, or sends the blocks one by one for None, given the
+                messages of the call, and writes the outputs.
             op: A key of REDUCERS; for avg `work` leaves sums, which are then divided.
 
         Raises:
@@ -313,7 +344,9 @@ class Dispatcher:
         """
         operation = OPERATIONS[name]
         opts = opts or operation.options()
-        return self.core.send_blocks(self._call(operation, buffers, opts), buffers, work, op, self.terms(opts))
+        call = self._call(operation, buffers, opts)
+        part = self.core.part_for_sizes(call, sizes) if buffers.are_plain else None
+        return self.core.send_blocks(call, buffers, partial(work, part), op, self.terms(opts), part)
 
     def _call(self, operation: TorchOperation, buffers: Buffers, opts: Any) -> TableCall:
         """Return the facts on which the choice of an algorithm depends: size, type, root and the group's ranks.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -11,20 +10,20 @@ import torch
 import torch.distributed as dist
 
 from runtime.torch.c10d.dispatch import Dispatcher, reduction_of
-from runtime.torch.c10d.operations import ALL_REDUCE_COALESCED, OPERATIONS
-from runtime.torch.c10d.packing import MOST_BYTES, Coalesced, fuse, group_calls, pack
+from runtime.torch.c10d.operations import OPERATIONS
+from runtime.torch.c10d.packing import Coalesced, group_calls, pack
 from runtime.torch.c10d.registered import EARLIER, Watched, plain, watched
+from runtime.torch.c10d.short_cuts import ShortCuts
 from runtime.torch.c10d.untraced import untraced_methods
-from runtime.torch.c10d.work import FINISHED, CombinedWork
+from runtime.torch.c10d.work import CombinedWork
 from runtime.torch.core import Terms, type_name
 from runtime.torch.programs.blocks import (
     Blocks,
     Buffers,
     Move,
-    exchange_blocks,
     flat,
+    gather_blocks,
     reduce_blocks,
-    rows_fit,
     split_rows,
     write_back,
 )
@@ -35,8 +34,6 @@ from runtime.torch.table import REDUCED_TYPES
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
-Method: TypeAlias = Callable[..., Any]
-Build: TypeAlias = Callable[[Method], Method]  # Builds the function that replaces a method from the method.
 
 # By torch's function: the method that makes the packed call, and whether its input and output have a block per rank.
 _PACKED = {
@@ -44,7 +41,6 @@ _PACKED = {
     "all_gather_into_tensor": ("all_gather_single", (False, True)),
     "reduce_scatter_tensor": ("reduce_scatter_single", (True, False)),
 }
-_IN_PLACE = ("all_reduce", "broadcast", "reduce")
 # Places of the arguments that are lists of one tensor. torch's functions give no other lists, but Gloo supports several
 # devices per rank.
 ONE_TENSOR = {"allreduce": (0,), "broadcast": (0,), "reduce": (0,), "allgather": (0, 1), "reduce_scatter": (0, 1),
@@ -86,236 +82,11 @@ class Group(Watched):
         super().__init__(store, rank, size)
         self._me, self._n, self._timeout = rank, size, timeout
         self._dispatch = Dispatcher(store, rank, size, timeout, ranks, name)
-        self._shorten_calls()
+        for method, build in ShortCuts(self._dispatch, rank, size).builds.items():
+            self._shorten(method, build)
         for device, (kind, wrapped) in self._dispatch.wrapped.items():
             self._register_backend(torch.device(device), kind, wrapped)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-
-    def _shorten_calls(self) -> None:
-        """Let calls in the forms of torch's functions go straight to Gloo or to messages, where nothing else is due."""
-        straight = self._dispatch.straight
-        for operation in _IN_PLACE:
-            self._shorten(OPERATIONS[operation].method, self._in_place(operation))
-        self._shorten("all_gather_single", self._pair("all_gather_into_tensor", 1, self._n))
-        self._shorten("reduce_scatter_single", self._pair("reduce_scatter_tensor", self._n, 1))
-        self._shorten("all_to_all_single", self._exchange())
-        self._shorten("allgather", self._lists("all_gather", 0))
-        self._shorten("reduce_scatter", self._lists("reduce_scatter", 1))
-        self._shorten("gather", self._rooted("gather"))
-        self._shorten("scatter", self._rooted("scatter"))
-        self._shorten("barrier", straight.barrier)
-        self._shorten("allreduce_coalesced", self._all_reduces)
-        self._shorten("all_gather_single_coalesced", self._fused("all_gather_into_tensor", self._n, 1))
-        self._shorten("reduce_scatter_single_coalesced", self._fused("reduce_scatter_tensor", 1, self._n))
-        for message in ("send", "recv", "recv_anysource"):
-            self._shorten(message, straight.message(message))
-
-    def _in_place(self, operation: str) -> Build:
-        """Return what builds the function for calls of a list of one tensor with options."""
-        hand_over, options = self._dispatch.pass_through[operation].call, OPERATIONS[operation].options
-
-        def build(full: Method) -> Method:
-            """Return the function, which leaves other calls to the full method."""
-
-            def call(tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-                """Make a call and return torch's Work."""
-                if type(opts) is options and type(tensors) is list and len(tensors) == 1 and not more and not named:
-                    work = hand_over(tensors, 1, tensors, opts, (tensors,))
-                    if work is not None:
-                        return work
-                return full(tensors, *(() if opts is None else (opts, *more)), **named)
-
-            return call
-
-        return build
-
-    def _pair(self, operation: str, out_blocks: int, in_blocks: int) -> Build:
-        """Return what builds the function for calls of an output and an input with options.
-
-        `out_blocks` outputs have as many elements as `in_blocks` inputs.
-        """
-        hand_over, options = self._dispatch.pass_through[operation].call, OPERATIONS[operation].options
-
-        def build(full: Method) -> Method:
-            """Return the function, which leaves other calls to the full method."""
-
-            def call(output: Any, tensor: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
-                """Make a call and return torch's Work."""
-                are_two = type(opts) is options and type(output) is type(tensor) is torch.Tensor
-                if are_two and not (more or named) and out_blocks * output.numel() == in_blocks * tensor.numel():
-                    work = hand_over((output, tensor), out_blocks, (output,), opts, (output, tensor))
-                    if work is not None:
-                        return work
-                given = [value for value in (tensor, opts) if value is not None]
-                return full(output, *given, *more, **named)
-
-            return call
-
-        return build
-
-    def _exchange(self) -> Build:
-        """Return what builds the function for all-to-alls of rows with options."""
-        n, options = self._n, OPERATIONS["all_to_all_single"].options
-        hand_over = self._dispatch.pass_through["all_to_all_single"].call
-
-        def build(full: Method) -> Method:
-            """Return the function, which leaves other calls to the full method."""
-
-            def call(output: Any, tensor: Any = None, *rest: Any, **named: Any) -> Any:
-                """Make a call and return torch's Work."""
-                if len(rest) == 3 and type(rest[2]) is options and not named and output.dim() and tensor.dim():
-                    out_sizes, in_sizes, opts = rest
-                    fit = rows_fit(len(output), out_sizes, n) and rows_fit(len(tensor), in_sizes, n)
-                    if fit and (out_sizes or in_sizes or output.numel() == tensor.numel()):
-                        arguments = output, tensor, out_sizes, in_sizes
-                        work = hand_over((tensor, output), 1, (output,), opts, arguments)
-                        if work is not None:
-                            return work
-                return full(output, *(() if tensor is None else (tensor,)), *rest, **named)
-
-            return call
-
-        return build
-
-    def _lists(self, operation: str, place: int) -> Build:
-        """Return what builds the function for calls of a list of one tensor and a list of a list of one for each rank.
-
-        `place` is that of the list of one tensor among the method's two last arguments, outputs and inputs, that is 0
-        if the outputs come first.
-        """
-        n, hand_over = self._n, self._dispatch.pass_through[operation].call
-        options, gathers = OPERATIONS[operation].options, place == 0
-
-        def build(full: Method) -> Method:
-            """Return the function, which leaves other calls to the full method."""
-
-            def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
-                """Make a call and return torch's Work."""
-                if type(opts) is options and not more and not named and len(outputs) == len(inputs) == 1:
-                    tensor, blocks = (inputs[0], outputs[0]) if gathers else (outputs[0], inputs[0])
-                    count = tensor.numel()
-                    if len(blocks) == n and all(block.numel() == count for block in blocks):
-                        written = blocks if gathers else outputs
-                        work = hand_over((tensor, *blocks), n, written, opts, (outputs, inputs))
-                        if work is not None:
-                            return work
-                given = [value for value in (inputs, opts) if value is not None]
-                return full(outputs, *given, *more, **named)
-
-            return call
-
-        return build
-
-    def _rooted(self, operation: str) -> Build:
-        """Return what builds the function for gathers or scatters with options, which are all-to-alls on Gloo."""
-        n, me, hand_over = self._n, self._me, self._dispatch.exchanged[operation].call
-        options, gathers, follow = OPERATIONS[operation].options, operation == "gather", self._dispatch.follow
-        nothing = [0] * n
-
-        def build(full: Method) -> Method:
-            """Return the function, which leaves other calls to the full method."""
-
-            def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
-                """Make a call and return torch's Work."""
-                given = [value for value in (inputs, opts) if value is not None]
-                (own, lists) = (inputs, outputs) if gathers else (outputs, inputs)
-                if type(opts) is not options or type(own) is not list or len(own) != 1 or more or named:
-                    return full(outputs, *given, *more, **named)
-                block, root = own[0], opts.rootRank
-                size = block.numel()
-                if root != me:
-                    if not 0 <= root < n or not block.is_contiguous():
-                        return full(outputs, *given)
-                    flat_block, empty, sizes = block.view(-1), block.new_empty(0), nothing.copy()
-                    sizes[root] = size
-                    arguments = (empty, flat_block, nothing, sizes) if gathers else (flat_block, empty, sizes, nothing)
-                    work = hand_over(own, n, () if gathers else own, opts, arguments)
-                    return full(outputs, *given) if work is None else work
-                blocks = lists[0] if len(lists) == 1 else []
-                tensors = [block, *blocks]
-                sizes, own_size = [tensor.numel() for tensor in blocks], nothing.copy()
-                own_size[me] = size
-                if (
-                    len(blocks) != n
-                    or sizes[me] != size
-                    or not all(t.dtype is block.dtype and t.is_cpu and t.is_contiguous() for t in tensors)
-                ):
-                    return full(outputs, *given)
-                if not gathers:
-                    with torch.no_grad():
-                        tensor = torch.cat([part.view(-1) for part in blocks])
-                    work = hand_over(tensors, n, own, opts, (block.view(-1), tensor, own_size, sizes))
-                    return full(outputs, *given) if work is None else work
-                received = block.new_empty(sum(sizes))
-                work = hand_over(tensors, n, (), opts, (received, block.view(-1), sizes, own_size))
-                if work is None:
-                    return full(outputs, *given)
-
-                def unpack() -> None:
-                    """Write the received blocks into the outputs."""
-                    targets = [part.data.view(-1) for part in blocks]  # Autograd does not see these writes.
-                    torch._foreach_copy_(targets, torch.split_with_sizes(received, sizes))
-
-                if work is not FINISHED:
-                    return follow(work, unpack, blocks)
-                with torch.inference_mode() if any(part.is_inference() for part in blocks) else nullcontext():
-                    unpack()
-                return work
-
-            return call
-
-        return build
-
-    def _all_reduces(self, full: Method) -> Method:
-        """Return the function for many all-reduces in one call with options, from the full method.
-
-        The full method packs other calls, also if only those of other ranks are: Gloo packs in the same order.
-        """
-        hand_over, options = self._dispatch.coalesced.call, ALL_REDUCE_COALESCED.options
-
-        def call(tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-            """Make the calls and return torch's Work."""
-            if type(opts) is options and len(tensors) > 1 and not more and not named:
-                kind, places = tensors[0].dtype, {tensor.data_ptr() for tensor in tensors}
-                are_alike = all(tensor.dtype is kind and tensor.numel() for tensor in tensors)
-                if are_alike and len(places) == len(tensors) and sum(t.nbytes for t in tensors) <= MOST_BYTES:
-                    work = hand_over(tensors, 0, tensors, opts, (tensors,))
-                    if work is not None:
-                        return work
-            return full(tensors, *(() if opts is None else (opts, *more)), **named)
-
-        return call
-
-    def _fused(self, operation: str, out_blocks: int, in_blocks: int) -> Build:
-        """Return what builds the function for many calls in one, of lists of outputs and inputs with options.
-
-        An output has `out_blocks` blocks, an input `in_blocks`.
-        """
-        hand_over, options = self._dispatch.pass_through[operation].call, OPERATIONS[operation].options
-        follow = self._dispatch.follow
-
-        def build(full: Method) -> Method:
-            """Return the function, which leaves other calls to the full method."""
-
-            def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
-                """Make the calls and return torch's Work."""
-                if type(opts) is options and len(outputs) > 1 and not more and not named:
-                    fused = fuse(outputs, inputs, out_blocks, in_blocks)
-                    if fused is not None:
-                        tensor, output, unpack = fused
-                        work = hand_over((output, tensor), in_blocks, (output,), opts, (output, tensor))
-                        if work is FINISHED:
-                            with torch.inference_mode():  # It may write any tensor, and leaves nothing for autograd.
-                                unpack()
-                            return work
-                        if work is not None:
-                            return follow(work, unpack, outputs)
-                given = [value for value in (inputs, opts) if value is not None]
-                return full(outputs, *given, *more, **named)
-
-            return call
-
-        return build
 
     # ---- collectives
 
@@ -355,11 +126,13 @@ class Group(Watched):
                 " has"
             )
         if tensor.device.type == "cpu" and any(out.numel() != count for out in into):
+            sizes = [out.numel() for out in into]
             return self._dispatch.send_blocks(
                 "all_gather",
-                Buffers([tensor], into, sum(out.numel() for out in into)),
+                Buffers([tensor], into, sum(sizes)),
+                sizes,
                 opts,
-                lambda transport: exchange_blocks(transport, [tensor] * self._n, into),
+                lambda part, transport: gather_blocks(transport, tensor, into, part),
             )
         buffers = Buffers([tensor], into, count, self._n)
         return self._dispatch.run("all_gather", buffers, opts, lambda copy: [[copy(into)], copy(inputs)])
@@ -425,7 +198,12 @@ class Group(Watched):
         buffers = Buffers(parts, [out], total) if uneven else Buffers(parts, [out], count, self._n)
         if uneven and out.device.type == "cpu" and op in REDUCERS and type_name(out) in REDUCED_TYPES:
             return self._dispatch.send_blocks(
-                "reduce_scatter", buffers, opts, lambda transport: reduce_blocks(transport, out, parts, op), op
+                "reduce_scatter",
+                buffers,
+                [part.numel() for part in parts],
+                opts,
+                lambda part, transport: reduce_blocks(transport, out, parts, op, part),
+                op,
             )
         return self._dispatch.run("reduce_scatter", buffers, opts, lambda copy: [copy(outputs), [copy(parts)]])
 
@@ -488,6 +266,7 @@ class Group(Watched):
             Buffers([tensor], [output], tensor.numel() // self._n, self._n),
             opts,
             lambda copy: [*copy([output, tensor]), out_sizes or [], in_sizes or []],
+            bool(out_sizes or in_sizes),
         )
 
     @watched
@@ -508,6 +287,7 @@ class Group(Watched):
             buffers,
             opts,
             lambda copy: [copy(outputs), copy(inputs)],
+            True,
         )
 
     @watched

@@ -68,6 +68,7 @@ class PassThrough:
         operation: TorchOperation,
         describe: Describe,
         method: Callable[..., Any] | None = None,
+        has_splits: bool = False,
     ) -> None:
         """Build the function that makes the calls of an operation.
 
@@ -77,7 +78,9 @@ class PassThrough:
             operation: The operation whose calls are made.
             describe: Gives the text of a call for errors, from the operation, its bytes, their type and its options.
             method: Makes a call; None for the wrapped back end's method of the operation's name.
+            has_splits: Whether the callers state the sizes of blocks.
         """
+        self._has_splits = has_splits
         self._core, self._operation, self._describe, self._backend = core, operation, describe, wrapped.name()
         self._ranges: dict[_Key, list[tuple[int, str | None]]] = {}
         self._method = method or getattr(wrapped, operation.method)
@@ -199,13 +202,15 @@ class PassThrough:
         """
         core, collective, key = self._core, self._operation.kind, (kind, requested_method.get())
         if key not in self._ranges:
-            call = TableCall(collective.name, 0, type_text(kind), core.ranks)
-            self._ranges[key] = [(0, None)] if core.compares else core.wrapped_ranges(call)
+            call = TableCall(collective.name, 0, type_text(kind), core.ranks, has_splits=self._has_splits)
+            unknown: list[tuple[int, str | None]] = [(0, None)]
+            ranges = unknown if core.compares else core.wrapped_ranges(call)
+            # Other ranks may have blocks of other sizes, and must choose alike.
+            differs = self._operation.uneven and len(ranges) > 1 and not core.decides_by_size(call)
+            self._ranges[key] = unknown if differs else ranges
         ranges = self._ranges[key]
         at = bisect_right(ranges, size_bytes, key=lambda size_and_reason: size_and_reason[0])
         low, why = ranges[at - 1]
-        if self._operation.uneven and len(ranges) > 1:
-            why = None  # Other ranks may have blocks of other sizes, and must choose alike.
         high = ranges[at][0] if at < len(ranges) else math.inf
         reason = "" if why in CHOSEN else why or ""
         tally = None if why is None else counters.tally(collective.name, self._backend, reason, len(core.ranks))

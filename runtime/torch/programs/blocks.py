@@ -253,19 +253,54 @@ def exchange_blocks(
             write_back(tensor, values)
 
 
-def reduce_blocks(transport: Transport, out: Tensor, parts: Sequence[Tensor], op: str) -> None:
-    """Reduce all ranks' parts for this rank into `out`, in the order of ranks; avg leaves sums.
+def gather_blocks(
+    transport: Transport, tensor: Tensor, into: Sequence[Tensor], part: RankProgram | None = None
+) -> None:
+    """Send a tensor to all ranks, and receive into[r] from each rank r.
+
+    Args:
+        transport: Messages of the call.
+        tensor: This rank's block.
+        into: Tensor that is written for each rank, of any sizes.
+        part: This rank's part of a program for these sizes; None to send each block straight.
+
+    Raises:
+        RuntimeError: A message did not come.
+    """
+    if part is None:
+        exchange_blocks(transport, [tensor] * len(into), into)
+        return
+    sizes = [block.numel() for block in into]
+    padded, gathered = (tensor.new_empty(sum(sizes)) for _ in range(2))  # A program's buffers are equally long.
+    padded[: tensor.numel()] = flat(tensor)
+    run(part, padded, gathered, len(padded), "sum", transport)
+    for block, values in zip(into, gathered.split(sizes), strict=True):
+        block.copy_(values.view(block.shape))
+
+
+def reduce_blocks(
+    transport: Transport, out: Tensor, parts: Sequence[Tensor], op: str, part: RankProgram | None = None
+) -> None:
+    """Reduce all ranks' parts for this rank into `out`; avg leaves sums.
 
     Args:
         transport: Messages of the call.
         out: Tensor that is written, with as many elements as this rank's own part.
         parts: This rank's part for each rank, of any sizes; they stay unchanged.
         op: A key of REDUCERS.
+        part: This rank's part of a program for these sizes; None to send each part straight, and to reduce in the order
+            of ranks.
 
     Raises:
         RuntimeError: A message did not come.
     """
     sent_parts = [flat(tensor) for tensor in parts]
+    if part is not None:
+        whole = torch.cat(sent_parts)
+        reduced = torch.empty_like(whole)  # A program's buffers are equally long.
+        run(part, whole, reduced, len(whole), op, transport)
+        out.copy_(reduced[: out.numel()].view(out.shape))
+        return
     received_parts = [torch.empty_like(sent_parts[transport.rank]) for _ in sent_parts]
     received_parts[transport.rank].copy_(sent_parts[transport.rank])
     exchange(transport, sent_parts, received_parts)

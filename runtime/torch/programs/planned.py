@@ -94,8 +94,11 @@ class RankPlanner:
         """Return what `plan` does, without a look at earlier plans."""
         if sum(map(sum, sizes)) < self._least_bytes:  # Planning would take longer than it can gain.
             return None
+        straight = self._planner.plan_straight(sizes)
+        if straight.time_us < _LEAST_GAIN * straight.bound_us:  # No plan can gain so much.
+            return None
         plan = self._planner.plan(sizes)
-        if plan.is_straight or self._planner.plan_straight(sizes).time_us < _LEAST_GAIN * plan.time_us:
+        if plan.is_straight or straight.time_us < _LEAST_GAIN * plan.time_us:
             return None
         net = self._planner.shape.net
         order = np.argsort(plan.start_us, kind="stable")

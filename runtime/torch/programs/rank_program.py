@@ -9,6 +9,8 @@ program does not matter here.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -69,6 +71,8 @@ class RankProgram:
         keeps_lengths: Whether each chunk is only ever stored in the place of an equally long chunk.
         order: Place in the group of each of the program's ranks, as `target` and `source` of the steps name it; None
             for the same numbering.
+        is_one_step: Whether the program is an all-reduce in which each rank sends its data to all others, and there are
+            three ranks or more.
     """
 
     program: Program
@@ -78,6 +82,7 @@ class RankProgram:
     steps: tuple[RankStep, ...]
     keeps_lengths: bool
     order: tuple[int, ...] | None = None
+    is_one_step: bool = False
 
     @cached_property
     def most_chunks(self) -> int:
@@ -142,7 +147,8 @@ def rank_program(program: Program, place: int, order: tuple[int, ...] | None = N
                 columns.place(int(columns.dep[step]))[1:] if columns.dep[step] >= 0 else None,
             )
         )
-    return RankProgram(program, rank, inplace, shift, tuple(steps), keeps_lengths, order)
+    is_one_step = _exchanges_inputs(program, columns, sequence, partner, lengths)
+    return RankProgram(program, rank, inplace, shift, tuple(steps), keeps_lengths, order, is_one_step)
 
 
 def order_steps(program: Program, columns: Columns) -> tuple[list[int], dict[int, int], list[list[int]]]:
@@ -243,6 +249,51 @@ def _cells(
     if buffer == 2:
         return tuple(scratch.get((rank, cell), 0) for cell in range(first, first + count))
     return tuple(cell % chunks for cell in range(first, first + count))
+
+
+def _exchanges_inputs(
+    program: Program,
+    columns: Columns,
+    order: Sequence[int],
+    partner: Mapping[int, int],
+    chunks_of_step: Mapping[int, Sequence[int]],
+) -> bool:
+    """Return True if a program is an all-reduce in which each rank sends each chunk of its own to each other rank.
+
+    All messages must hold consecutive chunks of inputs as they were, and nothing must be sent twice. The result is
+    False for two ranks, since a sum of two numbers does not depend on their order.
+
+    Args:
+        program: The program.
+        columns: Its steps.
+        order: All steps in an executable order.
+        partner: By step that receives, the step that sends to it.
+        chunks_of_step: By step, the chunks that it moves.
+    """
+    if program.collective != "allreduce" or program.nranks < 3:
+        return False
+    input_buffers = (0, 1) if program.inplace else (0,)
+    written: set[tuple[int, int]] = set()  # Cells of inputs, by rank, that do not have their first values any more.
+    arrivals: Counter[tuple[int, int, int]] = Counter()  # By giving rank, taking rank and chunk.
+    for step in order:
+        op, rank, count = OPS[int(columns.op[step])], int(columns.rank[columns.block[step]]), int(columns.count[step])
+        first = int(columns.src_at[step])
+        cells = range(first, first + count)
+        if columns.sends[step] >= 0 and (
+            op != "s" or int(columns.src[step]) not in input_buffers or any((rank, cell) in written for cell in cells)
+        ):
+            return False
+        if step in partner:
+            giver, chunks = int(columns.rank[columns.block[partner[step]]]), chunks_of_step[step]
+            if list(chunks) != list(range(chunks[0], chunks[0] + count)):
+                return False
+            arrivals.update((giver, rank, chunk) for chunk in chunks)
+        if op in WRITES_DST and int(columns.dst[step]) in input_buffers:
+            first = int(columns.dst_at[step])
+            written.update((rank, cell) for cell in range(first, first + count))
+    return len(arrivals) == program.nranks * (program.nranks - 1) * program.nchunks_per_loop and all(
+        count == 1 for count in arrivals.values()
+    )
 
 
 def _hazards(

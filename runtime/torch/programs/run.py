@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -16,6 +16,7 @@ import torch
 from emit.program import RECEIVES
 from runtime.buffers import Layout, part_in_place
 from runtime.torch.failures.apart import PARTS_FROM_BYTES
+from runtime.torch.programs.one_step import run_one_step
 from runtime.torch.programs.pieces import Sizes, map_pieces
 from runtime.torch.programs.rank_program import AHEAD, RankProgram, RankStep
 from runtime.torch.programs.transport import Started, Transport
@@ -67,6 +68,13 @@ def run(
     buffers = [
         t if t is not None else sample.new_empty(n) for t, n in zip((input_tensor, output_tensor), sizes, strict=True)
     ]
+    if part.is_one_step:
+        spans = layout.spans(layout.chunks).tolist()
+        one_step = partial(run_one_step, part, buffers[0], buffers[1], spans, REDUCERS[op], transport)
+        transport.wait_for(one_step, part.most_chunks * layout.longest * sample.element_size())
+        if late_copy is not None:
+            late_copy[0].copy_(late_copy[1])
+        return
     scratch_cells = part.program.gpus[part.rank].s_chunks
     buffers.append(sample.new_empty(scratch_cells * layout.longest))
     gpu = part.program.gpus[part.rank]

@@ -15,7 +15,7 @@ import pytest
 from emit.library.index import index_text
 from emit.msccl.format import write_msccl
 from runtime.algorithms.built_in import built_in, names
-from runtime.torch.choice import NO_TABLE, Choice, Chooser, Method
+from runtime.torch.choice import NO_TABLE, SPLITS, Choice, Chooser, Method
 from runtime.torch.table import TableCall, load_table
 from topologies.errors import InputError
 
@@ -69,6 +69,24 @@ def test_rows_of_a_table_in_their_order(tmp_path: Path) -> None:
     assert chooser.choose(CALL._replace(kind="int64")).program is None
     assert chooser.choose(CALL._replace(ranks=(0, 1))).program is None
     assert chooser.choose(CALL, Method("gloo")).reason == "asked for"
+
+
+def test_splits_stay_with_the_wrapped_back_end_unless_all_sizes_have_one_answer(tmp_path: Path) -> None:
+    """Check calls with splits: ranks do not know the size, so the choice must be the same for every size."""
+    call = TableCall("alltoall", 4096, "float32", (0, 1, 2, 3))
+    split_call = call._replace(has_splits=True)
+    row = {"collective": "alltoall", "algorithm": "direct"}
+    by_size = Chooser(table=table(tmp_path, row | {"min_bytes": 1024, "max_bytes": 8192}))
+    assert by_size.paths(call) == {"wrapped", "direct"}
+    assert by_size.choose(call).program is not None
+    for size in (0, 4096, 1 << 30):
+        assert by_size.choose(split_call._replace(size_bytes=size)) == Choice(None, SPLITS)
+    assert by_size.paths(split_call) == {"wrapped"}
+    assert by_size.wrapped_ranges(split_call) == [(0, SPLITS)]
+    assert by_size.choose(split_call, Method("synth")).program is not None
+    for_all = Chooser(table=table(tmp_path, row))
+    assert for_all.paths(split_call) == for_all.paths(call) == {"direct"}
+    assert Chooser().choose(split_call) == Chooser().choose(call)
 
 
 def test_a_library_serves_its_ranks_and_sizes(tmp_path: Path) -> None:

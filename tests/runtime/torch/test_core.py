@@ -19,6 +19,7 @@ if find_spec("torch") is None:
 
 import torch
 
+import synth
 from emit.compiler.compile import compile_instructions
 from emit.msccl.format import write_msccl
 from runtime.algorithms.built_in import built_in
@@ -26,8 +27,10 @@ from runtime.torch.choice import Method
 from runtime.torch.core import Core, Terms, requested_method
 from runtime.torch.counters import counters
 from runtime.torch.failures.lost import FailureWatch
-from runtime.torch.programs.blocks import Blocks, Buffers, exchange_blocks
+from runtime.torch.programs.blocks import Blocks, Buffers, exchange_blocks, gather_blocks, reduce_blocks
+from runtime.torch.programs.transport import Transport
 from runtime.torch.table import TableCall
+from synth.solvers.workers import Workers
 from tests.runtime.torch.test_rank_program import End, Post
 from tests.runtime.torch.uneven import relays
 
@@ -171,3 +174,64 @@ def test_unequal_blocks_run_the_librarys_program_unless_they_are_too_unequal(
     log_line = "not ours: alltoall, {} calls: blocks too unequal for relayed: sent directly"
     assert log_line.format(n) in counters.text()
     assert "too unequal" not in before
+
+
+def _sized(sizes: list[int], method: Method, reduces: bool) -> str:
+    """Run an all-gather or a reduce-scatter of blocks of these sizes on ranks that know all; return what ran."""
+    n, post, collective = len(sizes), Post(True), "reducescatter" if reduces else "allgather"
+    faults: list[BaseException] = []
+
+    def rank(me: int) -> None:
+        try:
+            core = Core(FailureWatch(me, range(n), Rank(post, me)))
+            requested_method.set(method)
+            blocks = [torch.arange(float(size)) + 100 * me + 1000 * r for r, size in enumerate(sizes)]
+            into = [torch.zeros(size) for size in sizes]
+            buffers = (
+                Buffers(blocks, into[me : me + 1], sum(sizes)) if reduces else Buffers([blocks[me]], into, sum(sizes))
+            )
+            call = TableCall(collective, buffers.size_bytes, "float32", core.ranks)
+            part = core.part_for_sizes(call, sizes)
+
+            def work(transport: Transport) -> None:
+                if reduces:
+                    reduce_blocks(transport, into[me], blocks, "avg", part)
+                else:
+                    gather_blocks(transport, blocks[me], into, part)
+
+            core.send_blocks(call, buffers, work, "avg" if reduces else "sum", Terms(True), part).wait()
+            core.lane.stop()
+            own = torch.arange(float(sizes[me])) + 1000 * me + 100 * (n - 1) / 2
+            every = [torch.arange(float(size)) + 1100 * r for r, size in enumerate(sizes)]
+            for got, expected in zip(into[me : me + 1] if reduces else into, [own] if reduces else every, strict=True):
+                torch.testing.assert_close(got, expected)
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=rank, args=(r,)) for r in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults, faults
+    return counters.last(collective)
+
+
+def test_the_librarys_programs_for_the_proportions_of_sizes_serve_gathers_and_reduce_scatters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Workers(()) as no_workers:
+        for collective in ("allgatherv", "reducescatterv"):
+            answer = synth.synthesize(
+                collective, "ring:4", sizes=[3000, 1000, 0, 2000], budget=0.5, engine="route", target="msccl",
+                workers=no_workers,
+            )  # fmt: skip
+            answer.save(tmp_path, "msccl")
+    monkeypatch.setenv("SYNTH_LIBRARY", str(tmp_path))
+    for reduces in (False, True):
+        for unit in (2, 20):
+            assert _sized([3 * unit, unit, 0, 2 * unit], Method("synth"), reduces).startswith("synth ")
+        assert _sized([6, 2, 0, 6], Method("synth"), reduces) == "one by one"  # Other proportions.
+        assert _sized([2, 6, 0, 4], Method("synth"), reduces) == "one by one"  # Other ranks have these blocks.
+        assert _sized([0, 0, 0, 0], Method("synth"), reduces) == "one by one"
+        assert _sized([6, 2, 0, 4], Method("auto"), reduces) == "one by one"

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emit.compiler.compile import compile_instructions
-from emit.language import load_script
+from emit.language import Script, load_script
 from emit.program import ROOTED, Gpu, Program, Step, ThreadBlock
 from runtime.algorithms.built_in import built_in, names
 from runtime.torch.failures.apart import PARTS_FROM_BYTES
@@ -240,3 +240,69 @@ def test_a_program_that_stops_is_refused() -> None:
     program = Program("stuck", "alltoall", "Simple", 2, 2, False, True, gpus)
     with pytest.raises(InputError, match=r"stuck: stops before its end: rank 0 tb 0 step 0"):
         rank_program(program, 0)
+
+
+def _sums(parts: list[RankProgram], inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the sums of every rank of an all-reduce."""
+    n, post = len(parts), Post(True)
+    outputs = [tensor.clone() for tensor in inputs]
+
+    def rank(r: int) -> None:
+        transport = Transport(post.end(r), range(n), r, 0, "a test")
+        run(parts[r], outputs[r], outputs[r], len(inputs[r]), "sum", transport)
+
+    threads = [threading.Thread(target=rank, args=(r,)) for r in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outputs
+
+
+def _one_step(ranks: int, in_scratch: bool) -> Program:
+    """Build an all-reduce in one step, whose ranks add what comes to their own data, from scratch or at once."""
+    script = Script("one-step", "allreduce", ranks, chunks=2)
+    inputs = [script.chunk(r, "i", 0, 2) for r in range(ranks)]
+    if in_scratch:
+        copies = {(r, p): inputs[r].copy(p, "s", 2 * r) for r in range(ranks) for p in range(ranks) if p != r}
+        for r in range(ranks):
+            for p in range(ranks):
+                if p != r:
+                    inputs[r] = inputs[r].reduce(copies[p, r])
+        return compile_instructions(script.instructions()).program
+    sends = [Step("s", "i", 0, "o", -1, 2, has_dep=True)]
+    gpus = []
+    for r in range(ranks):
+        peers = [(r + shift) % ranks for shift in range(1, ranks)]
+        blocks = [ThreadBlock(peer, -1, 0, sends) for peer in peers]
+        # What it sends must have left before it adds to it.
+        steps, last = [Step("nop", dep_tb=tb, dep_step=0) for tb in range(ranks - 2)], (ranks - 2, 0)
+        for tb, peer in enumerate(peers, ranks - 1):
+            steps.append(Step("rrc", "i", 0, "i", 0, 2, *last, has_dep=peer != peers[-1]))
+            blocks.append(ThreadBlock(-1, peer, 0, steps))
+            steps, last = [], (tb, len(steps) - 1)
+        gpus.append(Gpu(2, 0, 0, blocks))
+    return Program("one-step", "allreduce", "Simple", ranks, 2, True, False, gpus)
+
+
+def test_all_ranks_get_the_same_bits() -> None:
+    """Check all-reduces of random floats: replicas of a model must not drift apart."""
+    torch.manual_seed(0)
+    programs = [built_in("allreduce", name, n) for n in (2, 3, 4, 8) for name in names("allreduce", n)]
+    programs += [_one_step(n, in_scratch) for n in (2, 3, 5) for in_scratch in (False, True)]
+    for program in programs:
+        parts = [rank_program(program, rank) for rank in range(program.nranks)]
+        assert parts[0].is_one_step == (program.name == "one-step" and len(parts) > 2)
+        count = 3 * program.nchunks_per_loop + parts[0].is_one_step
+        inputs = [torch.randn(count) * 10.0 ** torch.randint(-3, 4, (count,)) for _ in parts]
+        outputs = _sums(parts, inputs)
+        assert all(torch.equal(outputs[0], output) for output in outputs), (program.name, len(parts))
+        torch.testing.assert_close(outputs[0], torch.stack(inputs).sum(0), rtol=1e-4, atol=1e-3)
+
+
+def test_without_the_order_of_ranks_the_bits_differ() -> None:
+    torch.manual_seed(0)
+    parts = [rank_program(_one_step(4, True), rank) for rank in range(4)]
+    spoilt = [replace(part, is_one_step=False) for part in parts]
+    outputs = _sums(spoilt, [torch.randn(999) for _ in parts])
+    assert not all(torch.equal(outputs[0], output) for output in outputs)

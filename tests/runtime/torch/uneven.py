@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -18,10 +20,13 @@ from torch.distributed import ReduceOp
 import runtime.torch.process_group as ours
 from emit.compiler.compile import compile_instructions
 from emit.language import Script
+from emit.library.index import load_index
 from emit.library.saving.add import Addition, add
 from emit.targets import TARGETS
 from runtime.torch import core
+from runtime.torch.choice import SPLITS
 from runtime.torch.programs import agree
+from runtime.torch.table import FORMAT
 from tests.runtime.torch.like_gloo import compare
 from tests.runtime.torch.values import expect, folded, values
 from topologies.errors import InputError
@@ -212,6 +217,50 @@ def with_programs(folder: Path) -> None:
         expect([text], partial(wrong, group=group), InputError)
         got, _ = _scatter((3, 2, 1, 0), 0, group, True)  # The group is still usable.
         compare(got, values(0, 3 - me, salt=me))
+
+
+def by_table(folder: Path) -> None:
+    """Check all-to-alls by a table with several answers: by size without splits, on Gloo with splits; no exchange."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    library, table = folder / f"tabled{me}", folder / f"table{me}.json"
+    program = compile_instructions(relays(n)[-1].instructions()).program
+    add([Addition(program, None, TARGETS["executor-nccl"])], library)
+    name = next(Path(entry.file).stem for entry in load_index(library))
+    row = {"collective": "alltoall", "ranks": n, "min_bytes": 8 * n, "max_bytes": 4096, "backend": "synth"}
+    rows = [row | {"algorithm": name}, row | {"min_bytes": 4097, "max_bytes": 8192, "algorithm": "direct"}]
+    table.write_text(json.dumps({"format": FORMAT, "machine": platform.node(), "rows": rows}))
+    os.environ["SYNTH_LIBRARY"], os.environ["SYNTH_TABLE"] = str(library), str(table)
+    group = dist.new_group(timeout=timedelta(seconds=60))
+    os.environ["SYNTH_CHECK"] = "1"
+    comparing = dist.new_group(timeout=timedelta(seconds=60))
+    del os.environ["SYNTH_LIBRARY"], os.environ["SYNTH_TABLE"], os.environ["SYNTH_CHECK"]
+
+    def no_exchange(*_: Any) -> Any:
+        raise AssertionError("ranks exchange sizes")
+
+    core.exchange_sizes = core.agree_on_block = no_exchange
+    none, every = (False,) * n, (True,) * n
+    cases: list[tuple[str, Any, Callable[[int, int], int]]] = [("gloo", every, _rising)]
+    for rows_of_block, served_by in ((0, "gloo"), (1, program.name), (200, "direct"), (2000, "gloo")):
+        cases += [(served_by, none, lambda _, __, count=rows_of_block: count)]
+        cases += [("gloo", every, lambda _, __, count=rows_of_block: count)]
+    try:
+        for wait in (True, False):
+            for served_by, has_splits, rows_of in cases:
+                out, work = _split(has_splits, rows_of, group, wait)
+                if work is not None:
+                    work.wait()
+                compare(out, _wanted_rows(rows_of))
+                assert served_by in ours.counters.last("alltoall"), (served_by, ours.counters.last("alltoall"))
+        assert SPLITS in ours.counters.text()
+        compare(_all_to_all(group, True)[0], [values(r, r + 2 * me, salt=me) for r in range(n)])
+    finally:
+        core.exchange_sizes, core.agree_on_block = agree.exchange_sizes, agree.agree_on_block
+    # Some ranks state splits, and others do not: they would choose differently, and each of them says so.
+    mixed = partial(_split, (False,) + (True,) * (n - 1), lambda _, __: 1, comparing, True)
+    expect(["rank 0 calls", program.name, "must be the same on all ranks"], mixed, RuntimeError)
+    for has_splits in (none, every):
+        compare(_split(has_splits, lambda _, __: 1, comparing, True)[0], _wanted_rows(lambda _, __: 1))
 
 
 def planned(folder: Path) -> None:
