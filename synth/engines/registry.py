@@ -135,6 +135,7 @@ class EngineRow:
         is_near: Whether its answers come so near to the bound that better bounds are searched while it works.
         cuts_unequally: Whether it can cut blocks with sizes of their own into chunks of about one size (see `in_chunks`
             in `synth.model.collective`). For other engines every block is cut into as many equal chunks.
+        reverses: Whether it solves the reverse of a problem where that is likely to be better (`in_reverse`).
     """
 
     name: str
@@ -146,6 +147,7 @@ class EngineRow:
     in_auto: bool = True
     is_near: bool = False
     cuts_unequally: bool = False
+    reverses: bool = False
 
     def accepts(self, problem: Problem, options: Options) -> str:
         """Import the engine, and return the reason why it cannot work on a problem, empty where it can."""
@@ -155,7 +157,12 @@ class EngineRow:
         """Import the engine, and return the iterator over its candidates, claims and progress."""
         if not self.cuts_unequally and problem.collective.block is not None:
             problem = replace(problem, collective=replace(problem.collective, block=None))
-        return self.load().solve(problem, request)
+        solve = self.load().solve
+        if not self.reverses:
+            return solve(problem, request)
+        from synth.engines.in_reverse import solved
+
+        return solved(solve, problem, request)
 
 
 _EXACT = ("cpsat", "linear")
@@ -182,7 +189,9 @@ ENGINES: dict[str, EngineRow] = {
         EngineRow("two-hops", "broadcast and reduce where all ranks are linked", _two_hops),
         EngineRow("messages", "few messages between nodes, where each costs a gap", _messages, cuts_unequally=True),
         EngineRow("skewed", "all-to-all of given sizes, balanced over NICs or links", _skewed),
-        EngineRow("levels", "schedules across nodes and inside them, composed", _levels, cuts_unequally=True),
+        EngineRow(
+            "levels", "schedules across nodes and inside them, composed", _levels, cuts_unequally=True, reverses=True
+        ),
         EngineRow("rails", "schedules for nodes that are not alike, over their rails", _rails),
         EngineRow("trees", "spanning trees at the throughput optimum, pipelined", _trees),
         EngineRow(
@@ -192,7 +201,14 @@ ENGINES: dict[str, EngineRow] = {
             is_near=True,
             cuts_unequally=True,
         ),
-        EngineRow("flow", "routing and scheduling for any number of ranks", _flow, is_near=True, cuts_unequally=True),
+        EngineRow(
+            "flow",
+            "routing and scheduling for any number of ranks",
+            _flow,
+            is_near=True,
+            cuts_unequally=True,
+            reverses=True,
+        ),
         EngineRow("lns", "large neighbourhood search over routes and times", _lns, is_near=True, cuts_unequally=True),
         EngineRow("ksync", "CP-SAT and Z3 in steps and rounds", _ksync, ("cpsat", "smt"), _EXACT, constructive=False),
         EngineRow("cpsat", "CP-SAT alone", _ksync, ("cpsat",), _EXACT, constructive=False, in_auto=False),

@@ -26,7 +26,7 @@ from topologies.load import load
 from topologies.text.reader import from_toml
 
 
-def _found(problem: Problem, size: float) -> list[Passage]:
+def _witnesses(problem: Problem, size: float) -> list[Passage]:
     """Return the witnesses that the searches find at a size, with the numbers that they prove."""
     search = BoundSearch(problem, size_bytes=size)
     return [proved(problem, witness) for find in (find_entering, find_leaving) for witness in find(search)]
@@ -63,21 +63,21 @@ def test_one_time_by_hand(collective: str, witness_class: type[Passage]) -> None
     A door's message counts twice if it comes by T - δ, before copies of δ - 1 µs, or else once, by T.
     """
     problem = _two_nodes(collective)
-    (found,) = (witness for witness in _found(problem, 4000.0) if isinstance(witness, witness_class))
+    (searched,) = (witness for witness in _witnesses(problem, 4000.0) if isinstance(witness, witness_class))
     by_hand = []
     for before_us in (1.0, 1.5, 2.0):
-        witness = proved(problem, replace(found, times=(before_us,), prices=((0, 1.0),)))
+        witness = proved(problem, replace(searched, times=(before_us,), prices=((0, 1.0),)))
         each_door = (4.0 - 2.0 * (before_us - 1.0)) / 2
         by_hand.append(10 + min(each_door / 2 + before_us, each_door))
         assert witness.at(4000.0) == pytest.approx(by_hand[-1])
     # With δ = 4 there is time for another message after the gap: 1 KB by T - 1, or 2 KB by T.
-    witness = proved(problem, replace(found, times=(1.0, 4.0), prices=((0, 0.9), (1, 0.1))))
+    witness = proved(problem, replace(searched, times=(1.0, 4.0), prices=((0, 0.9), (1, 0.1))))
     each_door = (4.0 - 0.1 * 2.0 * 3.0) / 2
     early, late = 1.9, 2.0  # what a byte counts that comes by T - 1, or by T - 4
     after = max(early * (4.0 - 1.0 - 2.0), 4.0 - 2.0)
     first = [each_door, each_door / early + 1.0, max(0.0, each_door - after) / late + 4.0]
     assert witness.at(4000.0) == pytest.approx(10 + min(first))
-    assert found.at(4000.0) >= max(by_hand) * 0.99
+    assert searched.at(4000.0) >= max(by_hand) * 0.99
 
 
 @settings(max_examples=40, derandomize=True)
@@ -86,15 +86,15 @@ def test_no_schedule_is_faster_whatever_the_weights(seed: int) -> None:
     rng = random.Random(seed)
     problem = random_cluster(rng)
     size = rng.choice((16.0, 1e4, 1e6))
-    found = _found(problem, size)
-    limits = [*found]
-    for witness in found:
+    searched = _witnesses(problem, size)
+    limits = [*searched]
+    for witness in searched:
         for _ in range(4):
             place = np.array(sorted(rng.uniform(0, 2) for _ in range(rng.randint(1, 6))))
             times = witness.times[0] + (witness.times[-1] - witness.times[0]) * place
             prices = tuple((number, rng.random()) for number in range(len(times)))
             limits.append(proved(problem, replace(witness, times=tuple(times.tolist()), prices=prices)))
-    assert not found or max(limit.at(size) for limit in limits) == max(limit.at(size) for limit in found)
+    assert not searched or max(limit.at(size) for limit in limits) == max(limit.at(size) for limit in searched)
     for schedule in random_schedules(rng, problem):
         time_us = predict_us(problem, schedule, size)
         for limit in limits:
@@ -116,7 +116,7 @@ def test_a_bound_at_a_middle_size_has_a_node_s_doors(collective: str) -> None:
 
 def test_wrong_witnesses_are_refused() -> None:
     problem = make_problem(with_costs(load("mi300x:2")), "allgather").under("Simple")
-    (witness,) = _found(problem, 1e6)
+    (witness,) = _witnesses(problem, 1e6)
     check(problem, witness)
     for wrong, message in (
         (replace(witness, per_byte_us=witness.per_byte_us * 1.01), "claims"),
@@ -144,4 +144,4 @@ def test_nodes_without_a_gap_between_them_have_no_doors() -> None:
     problem = make_problem(with_costs(load("dgx-h100:2")), "allgather").under("LL")
     half_a_node = Entering(ranks=(0, 1, 2, 3), times=(9.0,), prices=((0, 1.0),), at_bytes=1e4)
     assert proved(problem, half_a_node).claims == (0.0, 0.0, np.inf)
-    assert not _found(make_problem(load("dgx-h100:2"), "allgather"), 1e4)
+    assert not _witnesses(make_problem(load("dgx-h100:2"), "allgather"), 1e4)
