@@ -112,12 +112,12 @@ class Passage(ResourceWitness):
         """Return (0, µs / `at_bytes`, µs): the least time for the node's far data, or for the sums that leave it.
 
         Larger messages need that time too, and smaller ones their part of it: of a faster schedule of theirs all times
-        could be stretched. The result is (0, 0, inf) where `doorway` finds nothing to count.
+        could be stretched. The result is (0, 0, inf) where `doorway_of` finds nothing to count.
 
         Raises:
             BadWitness: A rank does not exist, a link that counts uses none of the resources, the size is no number of
                 bytes from 1 to 10¹⁸, the times are more than 64, do not rise or are below the latency inside the node,
-                or weights are negative, or of times that do not exist.
+                or weights are not from 0 to 1, or of times that do not exist.
         """
         self.check_size(self.at_bytes)
         doorway = doorway_of(problem, self.flags(problem, self.ranks), self.at_bytes, self.enters)
@@ -131,8 +131,8 @@ class Passage(ResourceWitness):
         if (np.diff(before_us) <= 0).any() or before_us[0] < doorway.inner_us:
             raise self.refusal(f"the times must rise from {doorway.inner_us:g} µs or more")
         for place, weight in self.prices:
-            if not 0 <= place < len(weights) or not 0 <= weight < np.inf:
-                raise self.refusal(f"weight {weight:g} of time {place}; it must be 0 or more, of one of the times")
+            if not 0 <= place < len(weights) or not 0 <= weight <= 1:  # An infinite sum would leave no weight.
+                raise self.refusal(f"weight {weight:g} of time {place}; it must be 0 to 1, of one of the times")
             weights[place] += weight
         if weights.sum() <= 0 or not np.isfinite(inner_gbs):
             return NOTHING

@@ -143,6 +143,7 @@ def test_wrong_witnesses_are_refused() -> None:
         (replace(witness, prices=((0, -1.0),)), "weight -1"),
         (replace(witness, prices=((len(witness.times), 1.0),)), "of one of the times"),
         (replace(witness, prices=((0, float("nan")),)), "weight nan"),
+        (replace(witness, prices=((0, 1e308), (1, 1e308))), "weight 1e\\+308"),  # whose sum is infinite
         (replace(witness, at_bytes=0.0), "the size is 0 bytes"),
         (replace(witness, at_bytes=1e300), "the size is 1e\\+300 bytes"),
     ):
