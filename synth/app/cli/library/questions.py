@@ -39,7 +39,7 @@ from synth.model.text import (
     format_time,
 )
 from synth.search.settings import NONE
-from topologies.errors import InputError
+from topologies.errors import InputError, right_name
 from topologies.load import load
 
 _RANKS = 1 << 20  # ranks that a group may name
@@ -53,7 +53,7 @@ def _check_names(entries: Sequence[IndexEntry], target: str | None, topology: st
         target_named(target)
     names = sorted({entry.topology for entry in entries})
     if topology is not None and topology not in names:
-        raise InputError(f"--topology {topology}: the library has no file for it; it has files for {', '.join(names)}")
+        raise InputError(f"--topology {topology[:40]}: the library has no file for it; {right_name(topology, names)}")
 
 
 @dataclass(frozen=True)
