@@ -127,7 +127,7 @@ def known_sizes(rows: ArrayLike, row_elements: int = 1) -> Iterator[None]:
     """State the sizes of all blocks of the all-to-alls in a with block, so that ranks need not exchange them.
 
     All ranks must state the same, which they compare with SYNTH_CHECK=1 only. It matters where SYNTH_TOPOLOGY names the
-    network, so that calls are planned.
+    network, so that calls are planned, and where the table has several answers, which calls with splits follow only so.
 
     Args:
         rows: Rows of the tensor that each rank sends to each other, whole numbers, shape (ranks, ranks), as

@@ -301,7 +301,7 @@ def naming_keywords(function: Function) -> Function:
         """Check the names of the keywords, then call the function."""
         for name in options:
             if name not in keywords:
-                raise UnknownKeyword(f"{function.__name__}: has no keyword {name!r}; {right_name(name, keywords)}")
+                raise UnknownKeyword(f"{function.__name__}: has no keyword {name[:40]!r}; {right_name(name, keywords)}")
         return function(*arguments, **options)
 
     return checked  # type: ignore[return-value]

@@ -176,7 +176,10 @@ class _Clustering:
         return best
 
     def in_cells(self, shape: Floats) -> Ints:
-        """Return a shape in whole cells, rounded up, that pad the fullest buffer little; int64, shape (k, k)."""
+        """Return the number of cells of each block that holds a shape, int64, shape (k, k); a used block has a cell.
+
+        Several sizes of a cell are tried. With the chosen one the fullest buffer is the smallest, its padding included.
+        """
         cuts = []
         for cells in np.linspace(self._most_cells / 2, self._most_cells, self._tuning.cuts).astype(int).tolist():
             cut = np.ceil(shape * (cells / _fullest(shape) * _LESS)).astype(np.int64)

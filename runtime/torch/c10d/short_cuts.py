@@ -16,6 +16,7 @@ from runtime.torch.c10d.dispatch import Dispatcher
 from runtime.torch.c10d.operations import ALL_REDUCE_COALESCED, OPERATIONS
 from runtime.torch.c10d.packing import MOST_BYTES, fuse
 from runtime.torch.c10d.work import FINISHED
+from runtime.torch.core import stated_sizes
 from runtime.torch.programs.blocks import rows_fit
 
 Method: TypeAlias = Callable[..., Any]
@@ -101,7 +102,10 @@ class ShortCuts:
         return build
 
     def _exchange(self) -> Build:
-        """Return what builds the function for all-to-alls of rows with options."""
+        """Return what builds the function for all-to-alls of rows with options, but not those of `known_sizes`.
+
+        The table may have one of our algorithms for these, since all ranks know the sizes.
+        """
         n, options = self._n, OPERATIONS["all_to_all_single"].options
         whole, split = self._dispatch.pass_through["all_to_all_single"].call, self._dispatch.split_exchange.call
 
@@ -110,7 +114,8 @@ class ShortCuts:
 
             def call(output: Any, tensor: Any = None, *rest: Any, **named: Any) -> Any:
                 """Make a call and return torch's Work."""
-                if len(rest) == 3 and type(rest[2]) is options and not named and output.dim() and tensor.dim():
+                is_usual = len(rest) == 3 and type(rest[2]) is options and not named and stated_sizes.get() is None
+                if is_usual and output.dim() and tensor.dim():
                     out_sizes, in_sizes, opts = rest
                     fit = rows_fit(len(output), out_sizes, n) and rows_fit(len(tensor), in_sizes, n)
                     if fit and (out_sizes or in_sizes or output.numel() == tensor.numel()):

@@ -3,12 +3,12 @@
 Let a node need far data: chunks, or contributions to sums, that none of its ranks has. A byte of them that q ranks want
 must be brought to q ranks, each time by a message from another node, or by a copy inside the node that begins after
 some message has brought the byte. Links into ranks of the node carry at most R bytes per µs of such copies, and a copy
-takes the latency λ besides. If q is the number of the node's ranks, one of them has the byte from the message, so that
-a byte has at most c = q - 1 such copies; else c = q.
+takes the latency λ besides.
 
-1. For every δ, what is copied after T - δ is at most R · (δ - λ), and what was copied before came by T - δ. So of D
-   bytes in all messages and A(T - δ) bytes in messages that come by T - δ, where Q bytes must be brought to ranks,
-   Q ≤ D + c · A(T - δ) + R · (δ - λ).
+1. Let the byte be in D messages in all, and in A(T - δ) messages that come by T - δ. If A(T - δ) is 0, all its copies
+   are made after T - δ, and it has at least q - D of them. Else D is 1 or more too, so that q ≤ D + (q - 1) · A(T - δ).
+   What is copied after T - δ is at most R · (δ - λ). In sum over all bytes, where D and A count those in messages, Q
+   bytes must be brought to ranks, and each to at most c + 1 ranks: Q ≤ D + c · A(T - δ) + R · (δ - λ) for every δ.
 2. Weigh these inequalities for several δ with w(δ), 1 in sum. Then each byte in a message counts 1 + c · W, where W is
    the weight of all δ by whose T - δ the message comes. The node has d doors. A door passes one message at a time, each
    for b / bandwidth and the gap, and the message comes a latency after its last byte. What one door's messages count at
@@ -46,7 +46,7 @@ class Doorway(NamedTuple):
     Attributes:
         counted: How often each link or hyperlink counts as copies inside, int64, shape (links and hyperlinks,).
         wanted_kb: What must be brought to ranks, or gathered from them, each rank counted: Q.
-        copies: Most copies of a byte inside the node: c.
+        copies: Most ranks that need a byte, without the one to which a message may bring it: c.
         doors: Most messages at once between the node and others: d.
         door_gbs: Highest bandwidth of a door.
         gap_us: Least gap.
@@ -112,12 +112,12 @@ class Passage(ResourceWitness):
         """Return (0, µs / `at_bytes`, µs): the least time for the node's far data, or for the sums that leave it.
 
         Larger messages need that time too, and smaller ones their part of it: of a faster schedule of theirs all times
-        could be stretched. The result is (0, 0, inf) where `doorway` finds nothing to count.
+        could be stretched. The result is (0, 0, inf) where `doorway_of` finds nothing to count.
 
         Raises:
             BadWitness: A rank does not exist, a link that counts uses none of the resources, the size is no number of
                 bytes from 1 to 10¹⁸, the times are more than 64, do not rise or are below the latency inside the node,
-                or weights are negative, or of times that do not exist.
+                or weights are not from 0 to 1, or of times that do not exist.
         """
         self.check_size(self.at_bytes)
         doorway = doorway_of(problem, self.flags(problem, self.ranks), self.at_bytes, self.enters)
@@ -131,8 +131,8 @@ class Passage(ResourceWitness):
         if (np.diff(before_us) <= 0).any() or before_us[0] < doorway.inner_us:
             raise self.refusal(f"the times must rise from {doorway.inner_us:g} µs or more")
         for place, weight in self.prices:
-            if not 0 <= place < len(weights) or not 0 <= weight < np.inf:
-                raise self.refusal(f"weight {weight:g} of time {place}; it must be 0 or more, of one of the times")
+            if not 0 <= place < len(weights) or not 0 <= weight <= 1:  # An infinite sum would leave no weight.
+                raise self.refusal(f"weight {weight:g} of time {place}; it must be 0 to 1, of one of the times")
             weights[place] += weight
         if weights.sum() <= 0 or not np.isfinite(inner_gbs):
             return NOTHING
@@ -193,7 +193,7 @@ def doorway_of(problem: Problem, near: Bools, size_bytes: float, enters: bool) -
     return Doorway(
         counted=counted,
         wanted_kb=float(collective.fraction[counts] @ members[counts]) * size_bytes * 1e-3,
-        copies=int((members[counts] - (members[counts] == near.sum())).max()),
+        copies=int(members[counts].max()) - 1,
         doors=doors_at(net, across),
         door_gbs=float(net.bandwidth_gbs[across].max()),
         gap_us=gap_us,

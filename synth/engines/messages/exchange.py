@@ -103,15 +103,16 @@ class _Exchange:
             self.rows.append(Row(self._stage, (turn,), chunk, link, self._stage, number, reduces))
 
     def add_inside(self, sources: int | None, goals: int | None) -> None:
-        """Add the stages in which every goal of a node gets the sum of what the node's sources have.
+        """Add the stages in which, for each part, every goal of a node gets the sum of what the node's sources have.
 
-        In a scattered form the sums meet at one of the sources and are copied from there. Otherwise every goal adds for
-        itself; a goal that is no source takes what one of them has, and adds the rest.
+        In a scattered form the sources send each chunk to one of the ranks that exchange the part, which adds them and
+        copies the sum to the goals. Otherwise the sources send to every goal, which adds for itself; a goal that is no
+        source gets a copy of what one source has first, and adds what the others have.
 
         Args:
-            sources: Number of the places that exchange the part that are sources, the first ones; None for all places
-                of the node.
-            goals: The same of the goals.
+            sources: How many of the part's ranks (`places_of`), from the first on, are sources; None if all ranks of
+                the node are.
+            goals: How many of them are goals, likewise.
         """
         all_places = range(len(self._nodes.members[0]))
         sums, copies = list[_Inside](), list[_Inside]()

@@ -253,6 +253,9 @@ def by_table(folder: Path) -> None:
                 compare(out, _wanted_rows(rows_of))
                 assert served_by in ours.counters.last("alltoall"), (served_by, ours.counters.last("alltoall"))
         assert SPLITS in ours.counters.text()
+        with ours.known_sizes([[1] * n] * n, 2):  # All ranks know the sizes, so that the table decides.
+            compare(_split(every, lambda _, __: 1, group, True)[0], _wanted_rows(lambda _, __: 1))
+        assert program.name in ours.counters.last("alltoall"), ours.counters.last("alltoall")
         compare(_all_to_all(group, True)[0], [values(r, r + 2 * me, salt=me) for r in range(n)])
     finally:
         core.exchange_sizes, core.agree_on_block = agree.exchange_sizes, agree.agree_on_block

@@ -62,7 +62,7 @@ def random_schedules(rng: random.Random, problem: Problem) -> Iterator[Schedule]
 
 
 def random_cluster(rng: random.Random) -> Problem:
-    """Return a problem of two or three nodes with two or four ranks each, whose links inside a node have no gap."""
+    """Return a problem of two or three nodes of two or four ranks, maybe with relays, without gaps inside a node."""
     spec, stride = rng.choice((("dgx-h100:2", 4), ("dgx-h100:3", 4), ("dgx-h100:2", 2), ("dgx-a100:2", 4)))
     alpha_us = rng.choice((1.0, 4.0, 20.0))
     latency_us = {"nvlink": alpha_us * rng.choice((0.1, 0.5, 1.0, 2.0)), "network": alpha_us}
@@ -70,4 +70,5 @@ def random_cluster(rng: random.Random) -> Problem:
     topology = load(spec)
     name = rng.choice(("broadcast", "allgather", "reduce", "reducescatter", "allreduce", "alltoall"))
     topology = replace(with_costs(topology, costs), protocol="LL")
-    return make_problem(topology, name, range(0, topology.nranks, stride))
+    relays = [rank for rank in range(topology.nranks) if rank % stride and rng.random() < 0.1]
+    return make_problem(topology, name, range(0, topology.nranks, stride), relays if rng.random() < 0.5 else ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,8 +33,9 @@ def _witnesses(problem: Problem, size: float) -> list[Passage]:
     return [proved(problem, witness) for find in (find_entering, find_leaving) for witness in find(search)]
 
 
-def _two_nodes(collective: str) -> Problem:
+def _two_nodes(collective: str, relays: Sequence[int] = ()) -> Problem:
     """Return a problem on two nodes of two ranks: 1 GB/s everywhere, α 1 µs inside, 10 µs and a gap of 2 µs outside."""
+    group = [rank for rank in range(4) if rank not in relays]
     topology = from_toml(
         """
         name = "two-nodes"
@@ -53,7 +55,7 @@ def _two_nodes(collective: str) -> Problem:
         "two nodes",
     )
     topology = with_costs(topology, Costs({"Simple": Protocol(gap_us={"network": 2.0})}))
-    return make_problem(replace(topology, protocol="Simple"), collective)
+    return make_problem(replace(topology, protocol="Simple"), collective, group, relays)
 
 
 @pytest.mark.parametrize(("collective", "witness_class"), [("allgather", Entering), ("reducescatter", Leaving)])
@@ -78,6 +80,14 @@ def test_one_time_by_hand(collective: str, witness_class: type[Passage]) -> None
     first = [each_door, each_door / early + 1.0, max(0.0, each_door - after) / late + 4.0]
     assert witness.at(4000.0) == pytest.approx(10 + min(first))
     assert searched.at(4000.0) >= max(by_hand) * 0.99
+
+
+def test_a_byte_for_one_rank_of_a_node_is_brought_by_its_message_or_a_copy_not_both() -> None:
+    """Check a node whose other rank is a relay: its two doors bring 8 KB, and no message counts twice."""
+    problem = _two_nodes("allgather", relays=(1, 3))
+    (found,) = (witness for witness in _found(problem, 16000.0) if isinstance(witness, Entering))
+    witness = proved(problem, replace(found, times=(1.0,), prices=((0, 1.0),)))
+    assert witness.at(16000.0) == pytest.approx(10 + 8 / 2)
 
 
 @settings(max_examples=40, derandomize=True)
@@ -133,6 +143,7 @@ def test_wrong_witnesses_are_refused() -> None:
         (replace(witness, prices=((0, -1.0),)), "weight -1"),
         (replace(witness, prices=((len(witness.times), 1.0),)), "of one of the times"),
         (replace(witness, prices=((0, float("nan")),)), "weight nan"),
+        (replace(witness, prices=((0, 1e308), (1, 1e308))), "weight 1e\\+308"),  # whose sum is infinite
         (replace(witness, at_bytes=0.0), "the size is 0 bytes"),
         (replace(witness, at_bytes=1e300), "the size is 1e\\+300 bytes"),
     ):

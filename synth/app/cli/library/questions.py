@@ -39,7 +39,7 @@ from synth.model.text import (
     format_time,
 )
 from synth.search.settings import NONE
-from topologies.errors import InputError
+from topologies.errors import InputError, right_name
 from topologies.load import load
 
 _RANKS = 1 << 20  # ranks that a group may name
@@ -53,7 +53,7 @@ def _check_names(entries: Sequence[IndexEntry], target: str | None, topology: st
         target_named(target)
     names = sorted({entry.topology for entry in entries})
     if topology is not None and topology not in names:
-        raise InputError(f"--topology {topology}: the library has no file for it; it has files for {', '.join(names)}")
+        raise InputError(f"--topology {topology[:40]}: the library has no file for it; {right_name(topology, names)}")
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,10 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
 
 def _by_question(entry: IndexEntry) -> tuple[Any, ...]:
     """Return a key that sorts entries by their questions, calls in place first, and then by message sizes."""
+    root = -1 if entry.root is None else entry.root
     return (
-        entry.collective, entry.topology, entry.nranks, entry.group, entry.target, not entry.inplace, entry.min_bytes,
+        entry.collective, entry.topology, entry.nranks, entry.group, entry.relays, root, entry.sizes, entry.target,
+        not entry.inplace, entry.min_bytes,
     )  # fmt: skip
 
 
@@ -388,9 +390,9 @@ def pick_(
     if collective[:1].isdigit():
         raise InputError(f"{collective[:60]!r}: is no collective; the order is LIB COLLECTIVE GROUP SIZE")
     spelled = spelled_name(entries, collective)
+    _check_names(entries, target, topology)
     ranks, size_bytes = _ranks_of_call(entries, group, topology), parse_size(size, "size")
     element_bytes = TYPES[parse_type(kind)].itemsize
-    _check_names(entries, target, topology)
     served_forms = {
         entry.inplace
         for entry in entries_of(entries, ranks)
@@ -436,7 +438,7 @@ def _ranks_of_call(entries: Sequence[IndexEntry], group: str, topology: str | No
     Args:
         entries: The library's entries.
         group: The ranks as written.
-        topology: Name of the topology; None for that of all entries.
+        topology: Name of a topology that has entries; None for that of all entries.
 
     Raises:
         InputError: The text is no list of ranks, or files are for several topologies and none is named.

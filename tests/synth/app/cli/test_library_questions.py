@@ -106,6 +106,10 @@ def test_pick_knows_all_ranks_and_refuses_sizes_that_the_call_cannot_have(synth:
         refused = synth("library", "pick", lib, collective, "all", "64K", "--sizes", sizes)
         assert (refused.code, refused.out) == (2, "")
         assert why in refused.err
+    for name in ("nowhere", 99 * "nowhere"):
+        refused = synth("library", "pick", lib, "allreduce", "all", "64K", "--topology", name)
+        assert (refused.code, "the library has no file for it; it must be one of full:4" in refused.err) == (2, True)
+        assert len(refused.err) <= 161  # with the end of the line
 
 
 def test_show_has_the_ranges_that_no_file_serves(synth: Call, working_folder: Path) -> None:
@@ -123,6 +127,21 @@ def test_show_has_the_ranges_that_no_file_serves(synth: Call, working_folder: Pa
     assert "no file: NCCL's own algorithm serves these sizes" in lines
     (lib / "index.json").write_bytes(index_text([row | {"max_bytes": 4096}]))  # The answer for one size.
     assert "no file" not in synth("library", "show", lib).out
+
+
+def test_show_keeps_the_ranges_of_each_root_together(synth: Call, working_folder: Path) -> None:
+    """Check that two roots whose ranges begin at the same sizes have no sizes without a file."""
+    lib = library(working_folder / "lib", "ring")
+    (row,) = json.loads((lib / "index.json").read_bytes())["algorithms"]
+    row |= {"collective": "broadcast", "isomorphic_groups": []}
+    ranges = {"min_bytes": 0, "max_bytes": 4095}, {"min_bytes": 4096, "max_bytes": None}
+    rows = [
+        row | {"root": root, "file": f"msccl/{root}{n}.xml"} | ends for root in (0, 1) for n, ends in enumerate(ranges)
+    ]
+    (lib / "index.json").write_bytes(index_text(rows))
+    shown = synth("library", "show", lib).out
+    assert shown.count("from 4 KiB") == 2
+    assert "no file" not in shown
 
 
 def test_pick_takes_the_only_form_of_calls_that_the_library_has(synth: Call, working_folder: Path) -> None:
