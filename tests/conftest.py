@@ -10,6 +10,7 @@ os.environ["SYNTH_CACHE"] = "none"  # Processes that tests start inherit this.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -19,7 +20,9 @@ from hypothesis import settings
 from jsonschema import Draft202012Validator
 
 from synth.app import documents
+from synth.bounds.search import DEFAULT
 from synth.model import defects
+from synth.search import staged
 from synth.solvers import workers
 
 # Files that take a minute or more of one process: they begin first, so that no process is left with one at the end.
@@ -75,6 +78,23 @@ def spare_solver_processes() -> Iterator[None]:
         yield
     for child in chain.from_iterable(spare.values()):
         child.kill()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_windows() -> Iterator[None]:
+    """Leave bounds by windows of time out of searches in the tests' processes, except in tests that use `windows`.
+
+    Their linear programs keep a core busy for as long as engines work, and few tests look at what they prove.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staged, "BOUNDS", replace(staged.BOUNDS, window_ranks=0))
+        yield
+
+
+@pytest.fixture
+def windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the test's searches also prove bounds by windows of time, as they do outside of tests."""
+    monkeypatch.setattr(staged, "BOUNDS", DEFAULT)
 
 
 @pytest.fixture

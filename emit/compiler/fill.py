@@ -152,7 +152,7 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
             tried.append((candidate_score, repetition, candidate))
             if candidate_score <= _GAIN * best_score:
                 best, best_score, best_repetition = candidate, candidate_score, repetition
-            elif candidate_score > _GAIN * last_score:
+            elif candidate_score > _GAIN * last_score and not is_hasty:
                 break
             last_score = candidate_score
     near = [

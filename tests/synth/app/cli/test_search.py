@@ -209,6 +209,7 @@ def test_lines_of_other_commands_fit_the_terminal(
         ("alltoall", "--topo", "ring:3", "--engine", "route", "--size", "1M"),
     ],
 )
+@pytest.mark.usefixtures("windows")
 def test_same_input_same_bytes(synth: Call, process: Call, working_folder: Path, arguments: tuple[str, ...]) -> None:
     """Check that this process and another one, with different hash seeds, write the same bytes."""
     assert synth(*arguments, "--out", "a").code == process(*arguments, "--out", "b").code == 0
