@@ -51,6 +51,13 @@ def _one_shot() -> Engine:
     return one_shot
 
 
+def _balanced() -> Engine:
+    """Import and return `balanced`, the module of the engine `balanced`."""
+    from synth.engines import balanced
+
+    return balanced
+
+
 def _two_hops() -> Engine:
     from synth.engines import two_hops
 
@@ -186,6 +193,7 @@ ENGINES: dict[str, EngineRow] = {
             )
         ),
         EngineRow("one-shot", "allreduce in which every rank sums for itself, short messages", _one_shot),
+        EngineRow("balanced", "all-gather and reduce-scatter of unlike blocks, all ranks linked", _balanced),
         EngineRow("two-hops", "broadcast and reduce where all ranks are linked", _two_hops),
         EngineRow("messages", "few messages between nodes, where each costs a gap", _messages, cuts_unequally=True),
         EngineRow("skewed", "all-to-all of given sizes, balanced over NICs or links", _skewed),

@@ -32,7 +32,7 @@ def accepts(problem: Problem, options: Options) -> str:
         return "two-hops takes no steps or rounds; leave --steps and --rounds out"
     if problem.collective.name not in ("broadcast", "reduce") or problem.collective.nranks < 3:
         return "two-hops is for broadcast and reduce of three ranks or more"
-    if (_links(problem) < 0).any():
+    if (links_between(problem) < 0).any():
         return "two-hops needs a link between every two ranks of the group"
     return ""
 
@@ -62,7 +62,7 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
         yield candidate
 
 
-def _links(problem: Problem) -> Ints:
+def links_between(problem: Problem) -> Ints:
     """Return the widest link between two places of the group, shape (k, k); -1 for no link, 0 on the diagonal."""
     net, k = problem.network, problem.collective.nranks
     between = np.full((net.nranks, net.nranks), -1)
@@ -81,7 +81,7 @@ def _schedule(problem: Problem, size_bytes: float) -> Schedule:
     piece that it got from the root before: m is odd, so these peers all differ, and in m slots every peer meets every
     other once. Where the number of peers is even, an absent peer makes m odd.
     """
-    collective, between = problem.collective, _links(problem)
+    collective, between = problem.collective, links_between(problem)
     reduces, k, pieces = collective.reducing, collective.nranks, collective.nchunks
     root = int((collective.post if reduces else collective.pre)[0, 0])
     peers = np.array([rank for rank in range(k) if rank != root])

@@ -135,6 +135,7 @@ class ProtocolPlan:
         "baseline",
         "switch",
         "closed",
+        "balanced",
         "two-hops",
         "skewed",
         "levels",
@@ -303,6 +304,7 @@ SINGLE = SearchPlan(
         Stage("closed", share=0.25, gap=1.02, in_shares=True),
         # Ordering the sends of larger answers takes longer than the search.
         Stage("baseline", share=0.2, most_sends=15_000, always=True),
+        Stage("balanced", share=0.1, gap=1.005),
         Stage("two-hops", most_sends=15_000),
         Stage("one-shot", share=0.15, gap=1.02),
         # Before the packing of trees.

@@ -18,7 +18,7 @@ from synth.engines.estimates import estimated_sends
 from synth.engines.flow.ordering import OrderedSends
 from synth.engines.flow.quotients import quotient_of
 from synth.engines.flow.routes import UNKNOWN_TIME, USUAL_SHAPE, ExpectedTime, FlowRouter, RouteShape, Routing
-from synth.engines.flow.time_expanded_matching import FlowSchedule, is_matchable, match_schedule
+from synth.engines.flow.time_expanded_matching import FlowSchedule, is_matchable, match_schedule, matching_s
 from synth.engines.flow.tree_sends import Sends, tree_sends
 from synth.engines.flow.tuning import SEARCH, TUNING, FlowTuning, SearchTuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
@@ -280,7 +280,8 @@ def best_of(
     """
     run = run or choose_runner(interpreted_s(problem, passes, orders))
     best: FlowSchedule | None = None
-    if problem.allowed_holders is None and is_matchable(problem, tuning):
+    has_time = now() + matching_s(problem) < deadline  # Matching does not look at the clock.
+    if problem.allowed_holders is None and has_time and is_matchable(problem, tuning):
         best = match_schedule(problem, size_bytes, run)
         if best is not None and best.took_us <= expected.enough_us:
             return best

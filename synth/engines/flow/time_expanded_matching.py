@@ -24,6 +24,8 @@ from synth.phases.reversal import reversible
 from synth.timing.simulate import predict_us, resource_loads_us
 from topologies.arrays import pointers
 
+_GOAL_S = 2.5e-5  # Seconds that the compiled loop takes for a goal of a chunk, where there are a million.
+
 
 class _Offers(NamedTuple):
     """Chunks that wait at a bundle, first come first served, as linked lists.
@@ -113,6 +115,11 @@ def is_matchable(problem: Problem, tuning: FlowTuning = TUNING) -> bool:
     goals_of_chunk = len(collective.pre if collective.reducing else collective.post) / max(1, collective.nchunks)
     cells = collective.nchunks * problem.nranks
     return goals_of_chunk > tuning.matched_share * problem.nranks and cells <= tuning.matched_cells
+
+
+def matching_s(problem: Problem) -> float:
+    """Return about how many seconds the matching of a large problem takes; for small ones it is too little."""
+    return _GOAL_S * max(len(problem.collective.pre), len(problem.collective.post))
 
 
 def match_schedule(problem: Problem, size_bytes: float, run: Runner) -> FlowSchedule | None:

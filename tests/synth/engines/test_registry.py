@@ -123,6 +123,7 @@ def test_an_unknown_engine_is_refused_with_the_nearest_name() -> None:
 APART: dict[str, tuple[str, str | Collective]] = {
     "switch": ("dgx-h100", "broadcast"),
     "two-hops": ("full:4", "reduce"),
+    "balanced": ("full:4", uneven("allgatherv", np.array([4.0, 1.0, 0.0, 2.0]))),
     "one-shot": ("line:3", "allreduce"),
     "levels": ("fattree:2x2x2", "reduce"),
     "skewed": ("dgx-h100:2", uneven("alltoallv", np.add.outer(np.arange(16), np.arange(16) ** 2) * 1.0)),

@@ -175,8 +175,8 @@ def test_the_same_question_gets_the_same_bytes(workers: Workers, tmp_path: Path)
     assert written[0] == written[1]
 
 
-# Not all targets have a name for what the engine skewed answers; its own tests check its programs.
-@pytest.mark.parametrize("engine", [name for name in names() if name not in (*CLOSED_FORMS, "skewed")])
+# Not all targets have a name for what the engines skewed and balanced answer; their own tests check their programs.
+@pytest.mark.parametrize("engine", [name for name in names() if name not in (*CLOSED_FORMS, "skewed", "balanced")])
 def test_every_engine_through_every_target(workers: Workers, tmp_path: Path, engine: str) -> None:
     # For other problems the library's own answers stand in for an engine's.
     where = {"switch": "dgx-h100", "levels": "fattree:2x2x2", "messages": "dgx-a100:2", "rails": "dgx-a100:2"}

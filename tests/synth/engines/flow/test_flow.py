@@ -28,6 +28,7 @@ from synth.engines.flow.routes import ExpectedTime, RouteShape
 from synth.engines.flow.tuning import SEARCH as TUNING_OF_FLOW
 from synth.engines.request import Options, Request
 from synth.model.collective import Floats, uneven
+from synth.model.deadline import now
 from synth.model.problem import LARGEST, Problem, make_problem
 from synth.model.schedule import Schedule
 from synth.search.search import search
@@ -338,3 +339,14 @@ def test_trials_with_pinned_chunks_have_these_also_if_none_was_useful(workers: W
     trials = list(flow._FlowSearch(problem, request, TUNING_OF_FLOW)._trials(LARGEST))
     assert {trial.chunks for trial in trials} == {3}
     assert {trial.passes for trial in trials} >= {TUNING_OF_FLOW.passes_at_last}
+
+
+def test_a_matching_that_would_outlast_the_deadline_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check it because the compiled loop of a matching does not look at the clock."""
+    problem, tried = make_problem(load("torus:3x3"), "allgather"), list[Problem]()
+    monkeypatch.setattr(flow, "match_schedule", lambda problem, *_: tried.append(problem))
+    monkeypatch.setattr(flow, "matching_s", lambda _: 100.0)
+    flow.best_of(problem, 1e6, deadline=now() + 50)
+    assert not tried
+    flow.best_of(problem, 1e6, deadline=now() + 150)
+    assert tried == [problem]
