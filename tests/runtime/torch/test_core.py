@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import threading
 from dataclasses import replace
 from datetime import timedelta
 from importlib.util import find_spec
@@ -32,6 +31,7 @@ from runtime.torch.programs.transport import Transport
 from runtime.torch.table import TableCall
 from synth.solvers.workers import Workers
 from tests.runtime.torch.test_rank_program import End, Post
+from tests.runtime.torch.threads import run_ranks
 from tests.runtime.torch.uneven import relays
 
 FOLDER = ROOT / "runtime" / "torch"
@@ -83,39 +83,28 @@ def test_the_core_imports_neither_c10d_nor_its_face() -> None:
 
 def test_ranks_of_another_library_run_our_algorithms() -> None:
     n, post = 4, Post(True)
-    faults: list[BaseException] = []
 
     def rank(me: int) -> None:
-        try:
-            core = Core(FailureWatch(me, range(n), Rank(post, me)))
-            requested_method.set(Method("synth"))
-            tensor = torch.arange(1000.0) + me
-            buffers = Buffers([tensor], [tensor], 1000, in_place=True)
-            call = TableCall("allreduce", 4000, "float32", core.ranks, inplace=True)
-            choice, part = core.choose(call, buffers, "avg")
-            assert part is not None, choice.reason
-            task = core.execute(
-                core.issue(call, "allreduce"), part, buffers, "avg", Terms(timeout=timedelta(seconds=9))
-            )
-            into = [torch.zeros(me + r) for r in range(n)]
-            parts = [torch.full((me + r,), float(me)) for r in range(n)]
-            later = core.send_blocks(
-                call, Buffers(parts, into, 0), lambda transport: exchange_blocks(transport, parts, into), "sum", Terms()
-            )
-            task.wait()
-            later.wait()
-            torch.testing.assert_close(tensor, torch.arange(1000.0) + (n - 1) / 2)
-            assert [t.tolist() for t in into] == [[float(r)] * (me + r) for r in range(n)]
-            core.lane.stop()
-        except BaseException as error:
-            faults.append(error)
+        core = Core(FailureWatch(me, range(n), Rank(post, me)))
+        requested_method.set(Method("synth"))
+        tensor = torch.arange(1000.0) + me
+        buffers = Buffers([tensor], [tensor], 1000, in_place=True)
+        call = TableCall("allreduce", 4000, "float32", core.ranks, inplace=True)
+        choice, part = core.choose(call, buffers, "avg")
+        assert part is not None, choice.reason
+        task = core.execute(core.issue(call, "allreduce"), part, buffers, "avg", Terms(timeout=timedelta(seconds=9)))
+        into = [torch.zeros(me + r) for r in range(n)]
+        parts = [torch.full((me + r,), float(me)) for r in range(n)]
+        later = core.send_blocks(
+            call, Buffers(parts, into, 0), lambda transport: exchange_blocks(transport, parts, into), "sum", Terms()
+        )
+        task.wait()
+        later.wait()
+        torch.testing.assert_close(tensor, torch.arange(1000.0) + (n - 1) / 2)
+        assert [t.tolist() for t in into] == [[float(r)] * (me + r) for r in range(n)]
+        core.lane.stop()
 
-    threads = [threading.Thread(target=rank, args=(r,)) for r in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not faults, faults
+    run_ranks(n, rank)
 
 
 def test_parts_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,27 +121,18 @@ def test_parts_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> 
 def _exchange(sizes: list[list[int]]) -> str:
     """Run an all-to-all of these blocks on ranks that know their own only; return what ran, the same on all."""
     n, post = len(sizes), Post(True)
-    faults: list[BaseException] = []
 
     def rank(me: int) -> None:
-        try:
-            core = Core(FailureWatch(me, range(n), Rank(post, me)))
-            parts = [torch.full((sizes[me][r],), float(10 * me + r)) for r in range(n)]
-            into = [torch.zeros(sizes[r][me]) for r in range(n)]
-            buffers, call = Buffers(parts, into, 0), TableCall("alltoall", 0, "float32", core.ranks)
-            assert "program" in core.paths(call)
-            core.run_blocks(call, "alltoall", Blocks.of(parts, into), buffers, True, Terms(True)).wait()
-            assert [t.tolist() for t in into] == [[10.0 * r + me] * sizes[r][me] for r in range(n)]
-            core.lane.stop()
-        except BaseException as error:
-            faults.append(error)
+        core = Core(FailureWatch(me, range(n), Rank(post, me)))
+        parts = [torch.full((sizes[me][r],), float(10 * me + r)) for r in range(n)]
+        into = [torch.zeros(sizes[r][me]) for r in range(n)]
+        buffers, call = Buffers(parts, into, 0), TableCall("alltoall", 0, "float32", core.ranks)
+        assert "program" in core.paths(call)
+        core.run_blocks(call, "alltoall", Blocks.of(parts, into), buffers, True, Terms(True)).wait()
+        assert [t.tolist() for t in into] == [[10.0 * r + me] * sizes[r][me] for r in range(n)]
+        core.lane.stop()
 
-    threads = [threading.Thread(target=rank, args=(r,)) for r in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not faults, faults
+    run_ranks(n, rank)
     return counters.last("alltoall")
 
 
@@ -179,41 +159,30 @@ def test_unequal_blocks_run_the_librarys_program_unless_they_are_too_unequal(
 def _sized(sizes: list[int], method: Method, reduces: bool) -> str:
     """Run an all-gather or a reduce-scatter of blocks of these sizes on ranks that know all; return what ran."""
     n, post, collective = len(sizes), Post(True), "reducescatter" if reduces else "allgather"
-    faults: list[BaseException] = []
 
     def rank(me: int) -> None:
-        try:
-            core = Core(FailureWatch(me, range(n), Rank(post, me)))
-            requested_method.set(method)
-            blocks = [torch.arange(float(size)) + 100 * me + 1000 * r for r, size in enumerate(sizes)]
-            into = [torch.zeros(size) for size in sizes]
-            buffers = (
-                Buffers(blocks, into[me : me + 1], sum(sizes)) if reduces else Buffers([blocks[me]], into, sum(sizes))
-            )
-            call = TableCall(collective, buffers.size_bytes, "float32", core.ranks)
-            part = core.part_for_sizes(call, sizes)
+        core = Core(FailureWatch(me, range(n), Rank(post, me)))
+        requested_method.set(method)
+        blocks = [torch.arange(float(size)) + 100 * me + 1000 * r for r, size in enumerate(sizes)]
+        into = [torch.zeros(size) for size in sizes]
+        buffers = Buffers(blocks, into[me : me + 1], sum(sizes)) if reduces else Buffers([blocks[me]], into, sum(sizes))
+        call = TableCall(collective, buffers.size_bytes, "float32", core.ranks)
+        part = core.part_for_sizes(call, sizes)
 
-            def work(transport: Transport) -> None:
-                if reduces:
-                    reduce_blocks(transport, into[me], blocks, "avg", part)
-                else:
-                    gather_blocks(transport, blocks[me], into, part)
+        def work(transport: Transport) -> None:
+            if reduces:
+                reduce_blocks(transport, into[me], blocks, "avg", part)
+            else:
+                gather_blocks(transport, blocks[me], into, part)
 
-            core.send_blocks(call, buffers, work, "avg" if reduces else "sum", Terms(True), part).wait()
-            core.lane.stop()
-            own = torch.arange(float(sizes[me])) + 1000 * me + 100 * (n - 1) / 2
-            every = [torch.arange(float(size)) + 1100 * r for r, size in enumerate(sizes)]
-            for got, expected in zip(into[me : me + 1] if reduces else into, [own] if reduces else every, strict=True):
-                torch.testing.assert_close(got, expected)
-        except BaseException as error:
-            faults.append(error)
+        core.send_blocks(call, buffers, work, "avg" if reduces else "sum", Terms(True), part).wait()
+        core.lane.stop()
+        own = torch.arange(float(sizes[me])) + 1000 * me + 100 * (n - 1) / 2
+        every = [torch.arange(float(size)) + 1100 * r for r, size in enumerate(sizes)]
+        for got, expected in zip(into[me : me + 1] if reduces else into, [own] if reduces else every, strict=True):
+            torch.testing.assert_close(got, expected)
 
-    threads = [threading.Thread(target=rank, args=(r,)) for r in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not faults, faults
+    run_ranks(n, rank)
     return counters.last(collective)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from importlib.util import find_spec
 
 import pytest
@@ -18,6 +17,7 @@ from runtime.torch.programs.blocks import Buffers
 from runtime.torch.programs.rank_program import rank_program
 from runtime.torch.programs.transport import Transport
 from tests.runtime.torch.test_rank_program import Post
+from tests.runtime.torch.threads import run_ranks
 
 ORDER = (2, 0, 3, 1)  # The place of each rank of the program.
 N = len(ORDER)
@@ -65,11 +65,7 @@ def run_all(program: Program, root: int, elements: int) -> list[str]:
         except Exception as error:
             faults.append(f"place {place}: {error}")
 
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(N)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_ranks(N, run)
     return faults
 
 

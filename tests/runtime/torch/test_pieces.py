@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
@@ -26,6 +25,7 @@ from runtime.torch.programs.pieces import map_pieces
 from runtime.torch.programs.rank_program import rank_program
 from runtime.torch.programs.transport import Transport
 from tests.runtime.torch.test_rank_program import Post
+from tests.runtime.torch.threads import run_ranks
 from tests.runtime.torch.uneven import relays
 
 
@@ -91,11 +91,7 @@ def wrong_after(
             if not torch.equal(into[r], values(r, me)) or not torch.equal(parts[r], values(me, r)):
                 faults.append(f"rank {me}, block of rank {r}")
 
-    threads = [threading.Thread(target=run_rank, args=(r,)) for r in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_ranks(n, run_rank)
     return faults
 
 

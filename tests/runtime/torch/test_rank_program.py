@@ -26,6 +26,7 @@ from runtime.torch.failures.apart import PARTS_FROM_BYTES
 from runtime.torch.programs.rank_program import RankProgram, rank_program
 from runtime.torch.programs.run import run
 from runtime.torch.programs.transport import Transport
+from tests.runtime.torch.threads import run_ranks
 from topologies.errors import InputError
 
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -150,11 +151,7 @@ def executed(
         except Exception as error:
             faults.append(f"rank {r}: {error}")
 
-    threads = [threading.Thread(target=rank, args=(r,)) for r in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_ranks(n, rank)
     for r in range(n):
         got, start = (inputs[r] if c in ("allreduce", "broadcast", "reduce") else outputs[r]), before[r]
         if c in ("allreduce", "reduce"):
@@ -251,11 +248,7 @@ def _sums(parts: list[RankProgram], inputs: list[torch.Tensor]) -> list[torch.Te
         transport = Transport(post.end(r), range(n), r, 0, "a test")
         run(parts[r], outputs[r], outputs[r], len(inputs[r]), "sum", transport)
 
-    threads = [threading.Thread(target=rank, args=(r,)) for r in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_ranks(n, rank)
     return outputs
 
 
