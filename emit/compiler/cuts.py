@@ -54,7 +54,13 @@ def wide_cut(algorithm: Algorithm, cells: Sequence[int], width: int) -> CommonCh
     """
     chunks = algorithm.problem.collective.chunks
     number = next((number for number in cells if number >= width * chunks), cells[-1])
-    return cut_blocks(algorithm.problem.collective, np.diff(np.arange(chunks + 1) * number // chunks).tolist())
+    return cut_blocks(algorithm.problem.collective, _even_widths(chunks, number))
+
+
+def _even_widths(chunks: int, cells: int) -> list[int]:
+    """Return the number of cells of each chunk, which sum to `cells`; larger and smaller chunks alternate evenly."""
+    widths: list[int] = np.diff(np.arange(chunks + 1) * cells // chunks).tolist()
+    return widths
 
 
 def _widths(algorithm: Algorithm, cells: int) -> list[list[int]]:
@@ -68,7 +74,7 @@ def _widths(algorithm: Algorithm, cells: int) -> list[list[int]]:
     np.minimum.at(first, schedule.chunk % chunks, schedule.start_us)
     early = np.full(chunks, cells // chunks)
     early[np.argsort(first, kind="stable")[: cells % chunks]] += 1
-    return [np.diff(np.arange(chunks + 1) * cells // chunks).tolist(), early.tolist()]
+    return [_even_widths(chunks, cells), early.tolist()]
 
 
 def cut_time_us(algorithm: Algorithm, common: CommonChunk | None, size_bytes: float) -> float:

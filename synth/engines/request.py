@@ -12,6 +12,7 @@ from synth.model.collective import Floats
 from synth.model.numbers import MOST_SECONDS
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from synth.model.text import format_count
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
@@ -79,7 +80,7 @@ class Options:
     def shape(self) -> str:
         """Return the pinned shape as text, such as `3 steps, 1 chunk`; empty where nothing is pinned."""
         pinned = (("step", self.steps), ("round", self.rounds), ("chunk", self.chunks))
-        return ", ".join(f"{value} {name}{'s' * (value > 1)}" for name, value in pinned if value is not None)
+        return ", ".join(format_count(value, name) for name, value in pinned if value is not None)
 
 
 class SearchKnowledge(Protocol):

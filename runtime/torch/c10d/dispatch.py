@@ -296,10 +296,11 @@ class Dispatcher:
         like = buffers.tensors[0]
         buffers.check_outputs(operation.kind.name)
         call = self._call(operation, buffers, opts)
-        call = call._replace(has_splits=has_splits and stated_sizes.get() is None)
+        all_know_sizes = stated_sizes.get() is not None
+        call = call._replace(has_splits=has_splits and not all_know_sizes)
         text = f"{call.collective}{self._root(operation, opts)} of blocks of {call.kind}"
         paths = self.core.paths(call)
-        if self.core.decides_by_size(call) and stated_sizes.get() is None:
+        if self.core.decides_by_size(call) and not all_know_sizes:
             choice, part = self.core.choose(call, buffers, None)
             path = self.core.path(choice)
             if part is not None and path == "program":
