@@ -179,8 +179,12 @@ class Converter(Protocol):
 class SwitchWriter(Protocol):
     """The functions of a module that writes multicasts and sums of switches."""
 
-    def write_program(self, algorithm: Algorithm, common: CommonChunk, inplace: bool, sms: int) -> tuple[str, Program]:
-        """Return the text of an algorithm whose sends go through switches, and its Program without threadblocks.
+    def draft_program(
+        self, algorithm: Algorithm, common: CommonChunk, inplace: bool, sms: int
+    ) -> tuple[Draft, Program]:
+        """Return an algorithm whose sends go through switches in the form of its file, and as a Program.
+
+        The Program has no threadblocks.
 
         Args:
             algorithm: The algorithm.
@@ -320,17 +324,17 @@ class Format:
             return self.load().threadblocks(program, text)
         return [] if program is None else [len(gpu.threadblocks) for gpu in program.gpus]
 
-    def write_in_switch(
+    def draft_in_switch(
         self, algorithm: Algorithm, common: CommonChunk, inplace: bool, sms: int
-    ) -> tuple[str, Program]:
-        """Return the text of an algorithm whose sends go through switches, and its Program without threadblocks.
+    ) -> tuple[Draft, Program]:
+        """Return an algorithm whose sends go through switches in the form of its file, and as a Program.
 
-        Arguments and errors are those of `SwitchWriter.write_program`.
+        Arguments and errors are those of `SwitchWriter.draft_program`.
         """
         if refusal := self.refusal_in_switch(algorithm):
             raise InputError(refusal)
         assert self.load_in_switch is not None
-        return self.load_in_switch().write_program(algorithm, common, inplace, sms)
+        return self.load_in_switch().draft_program(algorithm, common, inplace, sms)
 
     def refusal_in_switch(self, algorithm: Algorithm) -> str:
         """Return why files cannot express an algorithm through switches, as far as a quick look shows; else ""."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -32,6 +32,7 @@ class Images:
         element: Element that maps its representative to each rank, int, shape (nranks,).
         representative: Representative of each rank, int, shape (nranks,).
         order: Number of elements.
+        unit: Number of neighbouring ranks, beginning at a multiple of it, that stay neighbours in all images.
     """
 
     def __init__(self, translations: Translations, nranks: int) -> None:
@@ -42,6 +43,7 @@ class Images:
         self.element: Ints = element_of_rank(translations, ranks)
         self.representative: Ints = translate(translations, ranks, [-digit for digit in digits(translations, ranks)])
         self.order = nranks // len(self.representatives)
+        self.unit = min((stride for stride, _ in translations), default=nranks)
         self._first = ranks[self.representative == self.representatives[0]] if nranks else ranks
         self._moved: dict[int, Ints] = {}
 
@@ -61,11 +63,17 @@ class Images:
 
     def inverse(self, element: int) -> int:
         """Return the number of the inverse of an element."""
-        number, weight = 0, 1
-        for count, (_, extent) in zip(self.counts(element), self.translations, strict=True):
-            number += -count % extent * weight
-            weight *= extent
-        return number
+        return self._inverses[element]
+
+    @cached_property
+    def _inverses(self) -> list[int]:
+        """Return the number of the inverse of each element."""
+        left, inverse, weight = np.arange(self.order), np.zeros(self.order, dtype=np.int64), 1
+        for _, extent in self.translations:
+            inverse += -left % extent * weight
+            left, weight = left // extent, weight * extent
+        inverses: list[int] = inverse.tolist()
+        return inverses
 
     def composed(self, element: int) -> Ints:
         """Return the numbers of the products of an element with each of the elements 0, 1, …, int, shape (order,)."""
@@ -102,9 +110,14 @@ images_of = lru_cache(maxsize=8)(Images)
 def block_of_buffer(program: Program, size: int) -> int:
     """Return the chunks of a block of an input or output buffer of `size` chunks; 0 if translations keep its order.
 
-    A buffer of as many chunks as a loop has one block for each rank, which translations map like the ranks.
+    A buffer of as many chunks as a loop has one block for each `Images.unit` ranks, which translations map like them.
     """
-    return program.nchunks_per_loop // program.nranks if size == program.nchunks_per_loop else 0
+    return block_of_chunks(program.translations, program.nranks, size) if size == program.nchunks_per_loop else 0
+
+
+def block_of_chunks(translations: Translations, nranks: int, chunks: int) -> int:
+    """Return how many of the chunks of all ranks belong to the ranks that stay neighbours; 0 without translations."""
+    return chunks * images_of(translations, nranks).unit // nranks if translations else 0
 
 
 def input_block(program: Program) -> int:
@@ -122,7 +135,7 @@ class BufferImages:
 
     Attributes:
         images: Images of the ranks.
-        blocks: Chunks of a block of each buffer by its name, 0 if translations keep the buffer's order.
+        blocks: Chunks of a block of each buffer by its name (`block_of_chunks`), 0 if translations keep its order.
     """
 
     def __init__(self, images: Images, blocks: Mapping[str, int]) -> None:
@@ -130,51 +143,36 @@ class BufferImages:
 
     def place(self, rank: int, buffer: str, chunk: int) -> int:
         """Return the index in a buffer at which a rank has the chunk that its representative has at index `chunk`."""
-        return self._moved(int(self.images.element[rank]), buffer, chunk)
+        return self.moved(int(self.images.element[rank]), buffer, chunk)
 
     def place_of_representative(self, rank: int, buffer: str, chunk: int) -> int:
         """Return the index in a buffer at which a rank's representative has the chunk that the rank has at `chunk`."""
-        return self._moved(self.images.inverse(int(self.images.element[rank])), buffer, chunk)
+        return self.moved(self.images.inverse(int(self.images.element[rank])), buffer, chunk)
 
-    def _moved(self, element: int, buffer: str, chunk: int) -> int:
+    def moved(self, element: int, buffer: str, chunk: int) -> int:
         """Return the index of a chunk in the image of a buffer under an element.
 
         It is `chunk` itself if the buffer keeps its order, or `chunk` is not in one of the ranks' blocks.
         """
-        block = self.blocks.get(buffer, 0)
-        if not block or not element or not 0 <= chunk < block * self.images.nranks:
+        block, unit = self.blocks.get(buffer, 0), self.images.unit
+        if not block or not element or not 0 <= chunk < block * (self.images.nranks // unit):
             return chunk
-        return int(self.images.moved(element)[chunk // block]) * block + chunk % block
+        return int(self.images.moved(element)[chunk // block * unit]) // unit * block + chunk % block
 
     def moves_together(self, buffer: str, chunk: int, count: int) -> bool:
         """Return True if neighbouring chunks of a buffer stay neighbours in all images."""
-        return moves_together(self.images.translations, self.blocks.get(buffer, 0), chunk, count)
+        return moves_together(self.blocks.get(buffer, 0), chunk, count)
 
 
-def moves_together(translations: Translations, block: int, first: int, count: int) -> bool:
-    """Return True if neighbouring chunks of a buffer with a block for each rank stay neighbours in all images.
-
-    Without translations or blocks this is so.
+def moves_together(block: int, first: int, count: int) -> bool:
+    """Return True if neighbouring chunks of a buffer stay neighbours in all images: if they are in one block.
 
     Args:
-        translations: The translations.
-        block: Chunks of a block; 0 if translations keep the buffer's order.
+        block: Chunks of a block of the buffer (`block_of_chunks`); 0 if translations keep its order.
         first: First chunk.
         count: Number of chunks.
     """
-    if not block or not translations:
-        return True
-    group = block * min(stride for stride, _ in translations)
-    return first // group == (first + count - 1) // group
-
-
-def neighbours(program: Program, size: int) -> int:
-    """Return how many aligned chunks of a buffer of `size` chunks stay neighbours in all images; 0 for all of them.
-
-    It is 0 without translations too.
-    """
-    block = block_of_buffer(program, size)
-    return block * min(stride for stride, _ in program.translations) if program.translations else 0
+    return not block or first // block == (first + count - 1) // block
 
 
 def image_of_chunk(images: Images, block: int, element: int, first: Ints) -> Ints:
@@ -182,13 +180,13 @@ def image_of_chunk(images: Images, block: int, element: int, first: Ints) -> Int
 
     Args:
         images: Images of the ranks.
-        block: Chunks of the buffer's block for each rank; 0 if translations keep its order, so that nothing moves.
+        block: Chunks of a block of the buffer (`block_of_chunks`); 0 if translations keep its order.
         element: The element.
         first: Places of the chunks in the representative's buffer.
     """
     if not block:
         return first
-    return images.moved(element)[first // block] * block + first % block
+    return images.moved(element)[first // block * images.unit] // images.unit * block + first % block
 
 
 def whole_program(program: Program) -> Program:
@@ -222,7 +220,6 @@ def image_gpus(program: Program) -> Iterator[Gpu]:
 
 def check_images(program: Program) -> None:
     """Raise InputError if neighbouring chunks of an instruction are no neighbours in some image."""
-    translations = program.translations
     for _, gpu in zip(*_parts(program), strict=True):
         blocks = {"i": block_of_buffer(program, gpu.i_chunks), "o": block_of_buffer(program, gpu.o_chunks), "s": 0}
         for tb in gpu.threadblocks:
@@ -231,7 +228,7 @@ def check_images(program: Program) -> None:
                     (READS_SRC, step.src_buf, step.src_off),
                     (WRITES_DST | READS_DST, step.dst_buf, step.dst_off),
                 ):
-                    if step.op in names and not moves_together(translations, blocks[buffer], first, step.count):
+                    if step.op in names and not moves_together(blocks[buffer], first, step.count):
                         raise InputError(
                             f"{program.name}: {step.op} of {buffer}[{first}..] has no image on other ranks"
                         )
@@ -248,17 +245,15 @@ def _image(program: Program, images: Images, gpu: Gpu, element: int) -> Gpu:
     if not element:
         return gpu
     moved = images.moved(element).tolist()
-    blocks = {"i": block_of_buffer(program, gpu.i_chunks), "o": block_of_buffer(program, gpu.o_chunks), "s": 0}
-
-    def place(buffer: str, first: int) -> int:
-        """Return the first chunk of a span in the image; `first` itself if the buffer keeps its order or lacks it."""
-        block = blocks[buffer]
-        is_inside = block and 0 <= first < program.nchunks_per_loop
-        return moved[first // block] * block + first % block if is_inside else first
+    blocks = {"i": block_of_buffer(program, gpu.i_chunks), "o": block_of_buffer(program, gpu.o_chunks)}
+    buffers = BufferImages(images, blocks)
 
     def step_of(step: Step) -> Step:
         """Return the image of a step; the step itself if its offsets stay."""
-        source, target = place(step.src_buf, step.src_off), place(step.dst_buf, step.dst_off)
+        source, target = (
+            buffers.moved(element, buffer, first)
+            for buffer, first in ((step.src_buf, step.src_off), (step.dst_buf, step.dst_off))
+        )
         if source == step.src_off and target == step.dst_off:
             return step
         return Step(

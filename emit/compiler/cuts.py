@@ -17,30 +17,40 @@ from synth.verify.algorithm import Algorithm
 
 _MOST_TIMED = 10_000  # sends that are timed to choose among numbers of cells
 _DOUBLING = 1.005  # gain in time that twice as many cells must bring, because they divide fewer message sizes
+_UNEVEN = (
+    1.005  # gain in time that cells which follow the schedule must bring; even ones may have images on other ranks
+)
 
 
-def best_cut(algorithm: Algorithm, cells: Sequence[int], size_bytes: float = LARGEST) -> CommonChunk:
+def best_cut(
+    algorithm: Algorithm, cells: Sequence[int], size_bytes: float = LARGEST, *, only_even: bool = False
+) -> CommonChunk:
     """Return the best division of an algorithm's blocks into cells.
 
-    The best division has the least time at a message size, where each doubling of cells must gain 0.5 %. Of a schedule
-    of many sends only the smallest numbers of cells are compared, because each takes time. It is that of
-    `common_chunk`, without a search, if the number of chunks of a block is among `cells`, or the chunks differ in size.
+    The best division has the least time at a message size, where each doubling of cells must gain 0.5 %, and so must a
+    division that is not even. Of a schedule of many sends only the smallest numbers of cells are compared, because each
+    takes time. It is that of `common_chunk`, without a search, if the number of chunks of a block is among `cells`, or
+    the chunks differ in size.
 
     Args:
         algorithm: The algorithm.
         cells: Allowed numbers of cells of a block, ascending, all at least the number of its chunks; if empty, the
             division is that of `common_chunk` too.
         size_bytes: The largest message size in bytes that is of interest.
+        only_even: Whether larger and smaller chunks must alternate evenly.
     """
     collective = algorithm.problem.collective
     equal_chunks = np.ptp(collective.fraction) == 0 and collective.nchunks % collective.chunks == 0
     if not cells or collective.chunks in cells or not equal_chunks:
         return common_chunk(collective)
     cells = cells[: max(1, _MOST_TIMED // max(1, len(algorithm.schedule)))]
-    candidates = [cut_blocks(collective, widths) for number in cells for widths in _widths(algorithm, number)]
+    widths = [(_even_widths(collective.chunks, number), 1.0) for number in cells]
+    if not only_even:
+        widths += [(_early_widths(algorithm, number), _UNEVEN) for number in cells]
+    candidates = [cut_blocks(collective, widths_of_chunks) for widths_of_chunks, _ in widths]
     doublings = np.log2([common.cells.chunks / cells[0] for common in candidates])
     times_us = [cut_time_us(algorithm, common, size_bytes) for common in checking_deadline(candidates)]
-    weighted_us = times_us * _DOUBLING**doublings
+    weighted_us = times_us * _DOUBLING**doublings * np.array([factor for _, factor in widths])
     return candidates[int(np.argmin(weighted_us))]
 
 
@@ -63,18 +73,15 @@ def _even_widths(chunks: int, cells: int) -> list[int]:
     return widths
 
 
-def _widths(algorithm: Algorithm, cells: int) -> list[list[int]]:
-    """Return two lists of the number of cells of each chunk of a block, in the order of chunks; each sums to `cells`.
-
-    In the first list, larger and smaller chunks alternate evenly; in the second, the chunks that are sent first are
-    larger.
-    """
+def _early_widths(algorithm: Algorithm, cells: int) -> list[int]:
+    """Return the number of cells of each chunk, which sum to `cells`; the chunks that are sent first are larger."""
     chunks, schedule = algorithm.problem.collective.chunks, algorithm.schedule
     first = np.full(chunks, np.inf)
     np.minimum.at(first, schedule.chunk % chunks, schedule.start_us)
-    early = np.full(chunks, cells // chunks)
-    early[np.argsort(first, kind="stable")[: cells % chunks]] += 1
-    return [_even_widths(chunks, cells), early.tolist()]
+    widths = np.full(chunks, cells // chunks)
+    widths[np.argsort(first, kind="stable")[: cells % chunks]] += 1
+    early: list[int] = widths.tolist()
+    return early
 
 
 def cut_time_us(algorithm: Algorithm, common: CommonChunk | None, size_bytes: float) -> float:

@@ -18,6 +18,7 @@ from emit.compiler.assembly import Assembled, BlockLayout, assemble, describe_si
 from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions, instructions_of
 from emit.compiler.prepared import Prepared
 from emit.findings import Findings
+from emit.images import block_of_chunks
 from emit.program import FIFO_DEPTH, Gpu, Program
 from emit.targets import Limits
 from synth.model.deadline import checking_deadline
@@ -225,11 +226,12 @@ def _channel_offsets(arrival_offsets: list[list[int]]) -> list[int]:
 def _block(ir: Instructions) -> int:
     """Return the number of chunks that belong to one rank, or of the whole buffer if blocks do not belong to ranks.
 
-    Translations map blocks like ranks, so with them blocks belong to ranks in every collective.
+    With translations, that buffer has a block for each group of ranks that they move (`block_of_chunks`).
     """
     p = ir.header
-    by_rank = bool(p.translations) or find_kind(p.collective).blocks_a_rank
-    return p.nchunks_per_loop // p.nranks if by_rank else p.nchunks_per_loop
+    if find_kind(p.collective).blocks_a_rank:
+        return p.nchunks_per_loop // p.nranks
+    return block_of_chunks(p.translations, p.nranks, p.nchunks_per_loop) or p.nchunks_per_loop
 
 
 def _is_paired(program: Program) -> bool:

@@ -165,7 +165,7 @@ class Instructions:
         header = self.header
         gpu = header.gpus[0]
         size = (gpu.i_chunks, gpu.o_chunks, 0)[first // BUFFER]
-        return moves_together(header.translations, block_of_buffer(header, size), first % BUFFER, count)
+        return moves_together(block_of_buffer(header, size), first % BUFFER, count)
 
     def calls(self) -> list[tuple[Goal | None, tuple[int | None, ...]]]:
         """Return, for each form of call that the program serves, its goal and where o[0] lies in each rank's i.

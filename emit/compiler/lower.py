@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ from synth.verify.algorithm import Algorithm
 from topologies.arrays import ranges, row_entries
 from topologies.errors import InputError
 from topologies.network import Network
-from topologies.symmetry.translations import Translations
+from topologies.symmetry.translations import Translations, translate
 from topologies.topology import Topology
 
 _IMAGES_FROM = 16  # Ranks from which on building few of them saves more than the search for translations costs.
@@ -283,9 +284,7 @@ def lower_to_instructions(
     if not ordinary(problem.network, algorithm.schedule.link):
         raise InputError(f"{name}: sends through switches that multicast or reduce; no program can express them")
     common = common or common_chunk(problem.collective)
-    translations = translations_of(algorithm) if by_images else ()
-    if translations and not _keeps_cells(problem, common):
-        translations = ()
+    translations = keeping_cells(problem, translations_of(algorithm), common) if by_images else ()
     if problem.quotient is not None:
         if not translations:
             raise InputError(f"{name}: a program of all {problem.nranks} ranks would be too large")
@@ -392,11 +391,31 @@ def translations_of(algorithm: Algorithm) -> Translations:
     return translations
 
 
-def _keeps_cells(problem: Problem, common: CommonChunk) -> bool:
-    """Return True if the blocks of all ranks are cut into cells in the same way."""
+def keeping_cells(problem: Problem, translations: Translations, common: CommonChunk) -> Translations:
+    """Return the translations that carry blocks only to blocks that are cut into as many cells.
+
+    Each translation is replaced by its least power of which that is true, or left out. All blocks of a quotient problem
+    are cut alike, so that it keeps its translations, or has none left.
+
+    Args:
+        problem: The problem.
+        translations: (stride, extent) of translations of its ranks.
+        common: Cells of its chunks.
+    """
+    if not translations:
+        return ()
     collective = problem.collective
     parts = collective.chunks // collective.nranks if collective.kind.in_shares else collective.chunks
-    return bool((common.count.reshape(-1, parts) == common.count[:parts]).all())
+    rows = common.count.reshape(-1, parts)
+    if (rows == rows[0]).all():
+        return translations
+    if problem.quotient is not None or len(rows) != problem.nranks:
+        return ()
+    ranks, kept = np.arange(problem.nranks), list[tuple[int, int]]()
+    for stride, extent in translations:
+        powers = ((stride * power, extent // power) for power in range(1, extent) if extent % power == 0)
+        kept += islice((edge for edge in powers if (rows[translate((edge,), ranks, (1,))] == rows).all()), 1)
+    return tuple(kept)
 
 
 def _cells_of_whole(problem: Problem, common: CommonChunk) -> CommonChunk:

@@ -28,14 +28,13 @@ class Lowered:
 
     Attributes:
         target: Executor.
-        program: The program.
+        program: The program; without threadblocks where switches multicast or reduce.
         goal: What it must achieve if its collective does not say so, else None.
         predictor: Predictor of its time.
         common: Cells of its chunks; `padding` is the empty share of the fullest buffer.
         scale: Message size that the executor sees, divided by the problem's message size.
         largest: Largest message in bytes, as the executor sees it, that its file takes; None for no limit.
-        text: Text of its file, checked, once it is written. Where switches multicast or reduce, the program has no
-            threadblocks, and the text is written with it.
+        text: Text of its file, checked, once it is written.
         draft: What its file says until it is written, if that is not the program itself.
         repetition: How often the lowered schedule runs side by side in the program.
     """

@@ -56,7 +56,7 @@ _LEAST_OF_OTHERS = 1 << 16
 _LARGEST = 8  # ratio of the largest to the smallest message of the program for the largest messages
 _PROGRAM_SEND_S, _PLAN_SEND_S = 4e-5, 4e-4  # Seconds to lower a send in haste.
 _PROGRAM_WRITING, _PLAN_WRITING = 2.0, 2.0  # The time with the file over the time without it.
-_MEMBERS_OF_SEND = 24  # Members of sums and multicasts of switches that are checked in the time to lower one send.
+_MEMBERS_OF_SEND = 32  # Members of operations of switches that are timed and checked in the time to lower one send.
 _SEND_STEPS = 2  # A send is a step at both of its ends.
 # Sends of an image that are written in the time to lower one: as operations of a plan, and as steps of a program.
 _WRITTEN_SENDS, _WRITTEN_STEPS = 100, 2
@@ -182,7 +182,8 @@ class Programs:
         """
         sends, net, link = len(algorithm.schedule), algorithm.problem.network, algorithm.schedule.link
         if not ordinary(net, link):
-            return max(sends, int(np.diff(net.pairs.ptr)[link].sum()) // _MEMBERS_OF_SEND)
+            operations = max(algorithm.problem.collective.nchunks, _IN_SWITCH_CELLS * net.nranks)
+            return max(sends, operations * net.nranks // _MEMBERS_OF_SEND)
         if algorithm.problem.quotient is not None:
             return sends
         order = math.prod(extent for _, extent in translations_of(algorithm))
@@ -300,7 +301,7 @@ class Programs:
             return self.lower_once(algorithm, usual, low, high, until, sizes)
 
     def _in_switch(self, algorithm: Algorithm) -> Lowered:
-        """Lower an algorithm whose sends go through summing or multicasting switches; the program's text is written.
+        """Lower an algorithm whose sends go through summing or multicasting switches.
 
         If there are few chunks, a program whose threadblocks share each chunk is made too. The faster of the two at the
         only size of interest, or at the largest, is returned.
@@ -309,7 +310,7 @@ class Programs:
             InputError: If the target's files cannot express it.
         """
         cells = self._cells(algorithm, SMALLEST, LARGEST)
-        cuts = [best_cut(algorithm, cells)]
+        cuts = [best_cut(algorithm, cells, only_even=True)]  # Uneven cells have no images on other ranks.
         is_little = len(cuts[0].count) * _IN_SWITCH_CELLS <= _MOST_SHARED_CELLS
         if cells and is_little and cuts[0].count.max() < _IN_SWITCH_CELLS:
             cuts.append(wide_cut(algorithm, cells, _IN_SWITCH_CELLS))
@@ -318,12 +319,10 @@ class Programs:
 
     def _in_switch_in_cells(self, algorithm: Algorithm, common: CommonChunk) -> Lowered:
         """Lower an algorithm whose sends go through switches, in given cells; errors as those of `_in_switch`."""
-        problem, form = algorithm.problem, FORMATS[self.target.format]
-        text, program = form.write_in_switch(algorithm, common, self.inplace, self.target.limits.sms)
-        predictor = form.predictor(text, program, self.problem.topology, problem.ranks)
-        return Lowered(
-            self.target, program, None, predictor, common, largest=form.writer.largest_message(text), text=text
-        )
+        form = FORMATS[self.target.format]
+        draft, program = form.draft_in_switch(algorithm, common, self.inplace, self.target.limits.sms)
+        predictor = draft.predictor(self.problem.topology, self.problem.ranks)
+        return Lowered(self.target, program, None, predictor, common, largest=draft.largest_message, draft=draft)
 
     def _largest(self, algorithm: Algorithm, large: Lowered, until: float) -> Lowered | None:
         """Return a program for the largest messages only; None if it is not needed, not faster there, or not possible.

@@ -74,7 +74,7 @@ def _with_channels(gpus: list[PlanGpu], images: Images | None = None) -> tuple[A
 
     The k-th channel of a rank to a peer is connected to the peer's k-th channel of that type to that rank; an end
     without such a channel has −1 in `across`. With images, the other end is that of the peer's representative; if that
-    is the same list, the ends of a channel are adjacent in it.
+    is the same list, the ends of a channel are adjacent in it, and the last of an odd number is its own other end.
     """
     plan_acts = Acts()
     end_of: dict[tuple[int, str, int], int] = {}
@@ -92,6 +92,8 @@ def _with_channels(gpus: list[PlanGpu], images: Images | None = None) -> tuple[A
             if there == (rank, peer):
                 for first_end, second_end in zip(own_ends[::2], own_ends[1::2], strict=False):
                     plan_acts.across[first_end], plan_acts.across[second_end] = second_end, first_end
+                if len(own_ends) % 2:
+                    plan_acts.across[own_ends[-1]] = own_ends[-1]  # The other end is an image of this one.
                 continue
             for own_end, other_end in zip(own_ends, ends_between.get((*there, kind), ()), strict=False):
                 plan_acts.across[own_end] = other_end

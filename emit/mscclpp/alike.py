@@ -3,7 +3,7 @@
 A chunk that a plan always moves as a whole has as many cells as the plan cuts it into, each with the same accesses in
 the same order. Two adjacent cells are alike if every move has both or neither, next to each other; if what they hold at
 first, and must hold at the end, differs only by the next chunk; and if the cells that moves bring them to or from are
-alike too.
+alike too. In a plan with translations, their chunks must also stay next to each other in all images.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from emit.check.acts import Act, ActRun, Move
 from emit.goal import Goal, Sets
-from emit.mscclpp.memory import Memory
+from emit.mscclpp.memory import Memory, input_block
 from synth.model.collective import Bools, Ints
 from synth.model.deadline import checking_deadline
 
@@ -26,15 +26,14 @@ def first_of_alike(memory: Memory, goal: Goal, launches: Sequence[Sequence[Seque
     """Return which cells are the first of cells that are treated equally; None if each cell is to be looked at.
 
     The mask is bool, of shape (cells + 1,), because its last entry stands for the end. The result is None if a chunk
-    has more than one cell, the plan has translations, packets are also moved as other data, or too many passes over the
-    moves would be needed.
+    has more than one cell, packets are also moved as other data, or too many passes over the moves would be needed.
 
     Args:
         memory: Memory of the plan.
         goal: What cells hold at first and must hold at the end.
         launches: For each kind of launch whose cells differ, the acts of each threadblock.
     """
-    if memory.units > 1 or memory.images is not None:
+    if memory.units > 1:
         return None
     moves = [move for launch in launches for acts in launch for act in acts for move in act.moves]
     ncells = memory.first[-1]
@@ -88,29 +87,32 @@ def _has_packets_as_data(moves: Sequence[Move], ncells: int) -> bool:
 def _begin_by_goal(begins: Bools, memory: Memory, goal: Goal) -> None:
     """Set `begins` for the cells whose contents at first or at the end are not the next chunk after the cell before."""
     base = np.array([[memory.base[rank][buffer] for buffer in _BUFFERS] for rank in range(goal.nranks)])
+    block = input_block(memory.plan) or np.iinfo(np.int64).max  # Images move the chunks of a block together.
     rank, buffer, index, source, chunk = goal.initial
     holds = np.full((2, len(begins)), -1, dtype=np.int64)  # source and chunk
     holds[:, base[rank, buffer] + index] = source, chunk
-    is_next = (holds[0, 1:] == holds[0, :-1]) & ((holds[0, 1:] < 0) | (holds[1, 1:] == holds[1, :-1] + 1))
+    is_next_chunk = (holds[1, 1:] == holds[1, :-1] + 1) & (holds[1, 1:] % block != 0)
+    is_next = (holds[0, 1:] == holds[0, :-1]) & ((holds[0, 1:] < 0) | is_next_chunk)
     begins[1:] |= ~is_next
     rank, buffer, index, set_of_cell = goal.required
     wanted = np.full(len(begins), -1, dtype=np.int64)
     wanted[base[rank, buffer] + index] = set_of_cell
-    follows = np.append(_next_follows(goal.sets), False)
+    follows = np.append(_next_follows(goal.sets, block), False)
     is_next = np.where(wanted[1:] < 0, wanted[:-1] < 0, follows[wanted[:-1]] & (wanted[1:] == wanted[:-1] + 1))
     begins[1:] |= ~is_next
 
 
-def _next_follows(sets: Sets) -> Bools:
+def _next_follows(sets: Sets, block: int) -> Bools:
     """Return for each set but the last whether the next one has the next chunk of each of its sources, in order.
 
-    The result is bool, shape (sets − 1,).
+    The two chunks must be in one block of `block` chunks. The result is bool, shape (sets − 1,).
     """
     sizes = np.diff(sets.start)
     same_size = sizes[1:] == sizes[:-1]
     rows = np.arange(sets.start[1], sets.start[-1]) if len(sizes) > 1 else np.zeros(0, dtype=np.int64)
     set_of_row = np.repeat(np.arange(1, len(sizes)), sizes[1:])
     earlier: Ints = np.maximum(rows - sizes[set_of_row - 1], 0)
-    differs = (sets.source[rows] != sets.source[earlier]) | (sets.chunk[rows] != sets.chunk[earlier] + 1)
+    next_chunk = sets.chunk[earlier] + 1
+    differs = (sets.source[rows] != sets.source[earlier]) | (sets.chunk[rows] != next_chunk) | (next_chunk % block == 0)
     follows: Bools = same_size & ~np.isin(np.arange(1, len(sizes)), set_of_row[differs])
     return follows

@@ -25,7 +25,7 @@ from emit.check.program import check
 from emit.columns import columns_of
 from emit.findings import Finding, Findings, Judgement, Verdict, not_judged
 from emit.goal import Goal, goals_of, sizes_of
-from emit.images import BufferImages, Images, block_of_buffer, images_of, neighbours
+from emit.images import BufferImages, Images, block_of_buffer, images_of
 from emit.mscclpp.acts import acts_of
 from emit.mscclpp.building.meeting import add_meeting
 from emit.mscclpp.building.numbering import Numbering
@@ -443,7 +443,7 @@ def write_plan(
         subject = f"collective {program.collective!r} has no goal of its own"
         raise InputError(f"{subject}; it must be given one to check against")
     if form and not own_form:
-        group = neighbours(program, program.gpus[0].o_chunks)
+        group = block_of_buffer(program, program.gpus[0].o_chunks)
         program, own_form = replace(program, gpus=[_gpu_in_place(gpu, group) for gpu in program.gpus]), True
     own_program = replace(program, inplace=own_form, outofplace=not own_form)
     return _draft(own_program, goal, nodes, form, linked, sms).text()

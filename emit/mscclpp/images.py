@@ -3,14 +3,16 @@
 A rank has as many channels to a peer as the peer has to it, and the k-th of the one is connected to the k-th of the
 other. If an element of the group exchanges two ranks, each channel from the one to the other has an image in the other
 direction. The representative lists the two ends one after the other, its own sending end first. Of two such ranks, the
-one with the greater number lists them in reverse, so that each sending end meets a receiving one.
+one with the greater number lists them in reverse, so that each sending end meets a receiving one. A single channel
+between two such ranks has one end in each list, and either is the image of the other.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from emit.images import BufferImages
@@ -123,24 +125,9 @@ def _marked(gpu: PlanGpu) -> PlanGpu:
 
     These are chunks of spans, numbers of channels, and peers.
     """
-    kind_of_buffer = [buffer.kind for buffer in gpu.buffers]
-
-    def parts_of(parts: Sequence[PlanPart], remote: list[int]) -> list[PlanPart]:
-        """Return spans with marks, which name the buffer, for their first chunks.
-
-        `remote` is the threadblock's list of remote buffers, in which remote spans count.
-        """
-        kinds = [part.at if part.side == "L" else kind_of_buffer[remote[int(part.at)]] for part in parts]
-        return [part._replace(first=_mark(str(kind), part.first)) for kind, part in zip(kinds, parts, strict=True)]
-
-    def op_of(op: Op, block: PlanBlock) -> Op:
-        """Return an operation of a threadblock with marks for the first chunks of its spans."""
-        remote = block.buffers.get(op.channel_type, [])
-        return op._replace(src=parts_of(op.src, remote), dst=parts_of(op.dst, remote)) if op.src else op
-
     blocks = [
         PlanBlock(
-            [op_of(op, block) for op in block.ops],
+            [_with_first_chunks(gpu, block, op, _mark) for op in block.ops],
             {kind: [_mark(kind, end) for end in ends] for kind, ends in block.channels.items()},
             block.buffers,
         )
@@ -174,29 +161,13 @@ def _image(gpu: PlanGpu, buffers: BufferImages, representative: int, rank: int) 
         )
         for kind, peers in gpu.peers.items()
     }
-    kind_of_buffer = [buffer.kind for buffer in gpu.buffers]
-
-    def part_of(part: PlanPart, remote: list[int]) -> PlanPart:
-        """Return the image of a span of an operation.
-
-        `remote` is the threadblock's list of remote buffers, in which remote spans count.
-        """
-        kind = part.at if part.side == "L" else kind_of_buffer[remote[int(part.at)]]
-        return part._replace(first=buffers.place(rank, str(kind), part.first))
-
-    def op_of(op: Op, block: PlanBlock) -> Op:
-        """Return the image of an operation; itself if it names no place that differs."""
-        if not op.src:
-            return op
-        remote = block.buffers.get(op.channel_type, [])
-        return op._replace(
-            src=[part_of(part, remote) for part in op.src], dst=[part_of(part, remote) for part in op.dst]
-        )
-
     blocks = [
         PlanBlock(
-            [op_of(op, block) for op in block.ops],
-            {kind: [order[kind][end] for end in ends] for kind, ends in block.channels.items()},
+            [_with_first_chunks(gpu, block, op, partial(buffers.place, rank)) for op in block.ops],
+            {
+                kind: [order[kind][end] if kind in order else end for end in ends]
+                for kind, ends in block.channels.items()
+            },
             block.buffers,
         )
         for block in gpu.blocks
@@ -209,10 +180,38 @@ def _image(gpu: PlanGpu, buffers: BufferImages, representative: int, rank: int) 
     )
 
 
+def _with_first_chunks(gpu: PlanGpu, block: PlanBlock, op: Op, first_chunk: Callable[[str, int], Any]) -> Op:
+    """Return an operation of a rank with other first chunks of its spans, also where a pipeline repeats them.
+
+    Args:
+        gpu: The rank.
+        block: The threadblock of the operation.
+        op: The operation.
+        first_chunk: Returns what replaces the first chunk of a span in a buffer of a kind.
+    """
+
+    def part_of(part: PlanPart) -> PlanPart:
+        """Return a span with its other first chunk."""
+        if part.side == "L":
+            kind = str(part.at)
+        elif part.side == "W":
+            kind = gpu.switches[block.channels["switch"][int(part.at)]][0]
+        else:
+            kind = gpu.buffers[block.buffers[op.channel_type][int(part.at)]].kind
+        return part._replace(first=first_chunk(kind, part.first))
+
+    if op.ops:
+        return op._replace(ops=[_with_first_chunks(gpu, block, inner, first_chunk) for inner in op.ops])
+    if not op.src:
+        return op
+    return op._replace(src=[part_of(part) for part in op.src], dst=[part_of(part) for part in op.dst])
+
+
 def _order_of_channels(peers: list[int], exchanged: list[bool], moved: list[int], rank: int) -> list[int]:
     """Return the place of each channel of a representative in the list of its image.
 
-    Two adjacent ends of one channel change places if the image of the peer has a smaller number than the image.
+    Two adjacent ends of one channel change places if the image of the peer has a smaller number than the image. The
+    last of an odd number of ends to a peer is connected to its own image, and stays.
 
     Args:
         peers: Rank at the other end of each channel, as the representative sees it.
@@ -220,10 +219,11 @@ def _order_of_channels(peers: list[int], exchanged: list[bool], moved: list[int]
         moved: Image of every rank.
         rank: The image of the representative.
     """
-    place = list(range(len(peers)))
-    before: dict[int, int] = {}
+    place, ends_to = list(range(len(peers))), dict[int, list[int]]()
     for number, peer in enumerate(peers):
         if exchanged[number] and moved[peer] < rank:
-            count = before[peer] = before.get(peer, 0) + 1
-            place[number] += 1 if count % 2 else -1
+            ends_to.setdefault(peer, []).append(number)
+    for ends in ends_to.values():
+        for first_end, second_end in zip(ends[::2], ends[1::2], strict=False):
+            place[first_end], place[second_end] = second_end, first_end
     return place

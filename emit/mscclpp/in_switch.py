@@ -5,7 +5,8 @@ multicast of a rank's own data (gstore): all-reduces, broadcasts and all-gathers
 threadblock has its own chunks, or parts of them if there are few, since it moves less than a port does. Ranks meet
 before the first operation, because the input of the others must exist, and after the last, because others write their
 output. The threadblocks of a rank divide the other ranks between them, so that a meeting takes the latency of one
-signal.
+signal. Where translations of the ranks' numbers keep the plan, it has the threadblocks of few ranks, whose images the
+others are (`emit.images`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from emit.images import BufferImages, block_of_chunks, images_of
 from emit.mscclpp.as_program import header
-from emit.mscclpp.format import check_plan
+from emit.mscclpp.format import PlanDraft
 from emit.mscclpp.memory import limit_sizes
 from emit.mscclpp.plan import (
     MAX_CHANNELS,
@@ -27,15 +29,14 @@ from emit.mscclpp.plan import (
     PlanBlock,
     PlanGpu,
     PlanPart,
-    plan_text,
 )
-from emit.mscclpp.read import read_plan
 from emit.program import Program
 from synth.model.common_chunk import CommonChunk, common_chunk
 from synth.model.pairs import ordinary
-from synth.model.registry import BUFFER, EVERY, OWN, ROOT, SHARE
+from synth.model.registry import BUFFER, EVERY, OWN, ROOT, SHARE, CollectiveKind
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
+from topologies.symmetry.translations import Translations, chains, single_translations
 
 _BLOCKS = 16  # Threadblocks of a rank: with two, the switch reduces for one while it multicasts for the other.
 
@@ -54,10 +55,10 @@ def refusal(algorithm: Algorithm) -> str:
     return ""
 
 
-def write_in_switch(
+def draft_in_switch(
     algorithm: Algorithm, name: str, *, inplace: bool = True, common: CommonChunk | None = None, sms: int = 0
-) -> str:
-    """Return the text of an algorithm's plan, of protocol Simple, checked.
+) -> PlanDraft:
+    """Return an algorithm's plan, of protocol Simple; it is checked when its text is made.
 
     Args:
         algorithm: The algorithm, whose sends all go through a switch.
@@ -74,7 +75,7 @@ def write_in_switch(
     problem = algorithm.problem
     readers, collective = _senders(algorithm), problem.collective
     common = common or common_chunk(collective)
-    n, cells, root = len(problem.group), common.cells, collective.root
+    n, cells = len(problem.group), common.cells
     is_share = collective.kind.before == OWN  # The input of a rank is its share.
     places = np.zeros(cells.nchunks, dtype=np.int64)
     places[cells.pre[:, 1]] = cells.in_index
@@ -84,14 +85,11 @@ def write_in_switch(
     blocks = max(parts, -(-(n - 1) // MAX_CHANNELS))
     if 0 < sms < blocks:
         raise InputError(f"{name}: {n} ranks need {blocks} threadblocks each to meet; each may have {sms} (--sms)")
-    plan = ExecutionPlan(name, collective.name, "Simple", inplace, [])
-    for rank in range(n):
-        gpu = PlanGpu(
-            cells.nchunks // n if is_share else cells.nchunks,
-            cells.nchunks,
-            0,
-            switches=[("i", tuple(range(n))), ("o", tuple(range(n)))],
-        )
+    translations = _translations(collective.kind, n, cells.nchunks, spans)
+    sizes, every_rank = (cells.nchunks // n if is_share else cells.nchunks, cells.nchunks, 0), tuple(range(n))
+    gpus = [PlanGpu(*sizes) for _ in every_rank]
+    for rank in images_of(translations, n).representatives.tolist():
+        gpu = gpus[rank] = PlanGpu(*sizes, switches=[("i", every_rank), ("o", every_rank)])
         for tb in range(blocks):
             data = [
                 _op(first, int(places[first]), count, sums=collective.reducing)
@@ -99,26 +97,54 @@ def write_in_switch(
             ]
             peers = [(rank + step) % n for step in range(1 + tb, n, blocks)]
             gpu.blocks.append(_block(gpu, peers, data, blocks))
-        plan.gpus.append(gpu)
+    plan = ExecutionPlan(name, collective.name, "Simple", inplace, gpus, translations=translations)
     limit_sizes(plan, 0, 0)
     max_ops = max(len(block.ops) for gpu in plan.gpus for block in gpu.blocks)
     if max_ops > MAX_OPS:
         raise InputError(
             f"{name}: {max_ops} operations in a threadblock; plans take {MAX_OPS}; use fewer chunks (--chunks)"
         )
-    text = plan_text(plan)
-    check_plan(text, None, root).raise_if_wrong(f"execution plan of {name}")
-    return text
+    return PlanDraft(plan, None, collective.root)
 
 
-def write_program(algorithm: Algorithm, common: CommonChunk, inplace: bool, sms: int) -> tuple[str, Program]:
-    """Return the text of an algorithm's plan, and its header as a Program without threadblocks.
+def draft_program(algorithm: Algorithm, common: CommonChunk, inplace: bool, sms: int) -> tuple[PlanDraft, Program]:
+    """Return an algorithm's plan, and its header as a Program without threadblocks.
 
-    The plan has the collective's name. The other arguments and the errors are those of `write_in_switch`.
+    The plan has the collective's name. The other arguments and the errors are those of `draft_in_switch`.
     """
     collective = algorithm.problem.collective
-    text = write_in_switch(algorithm, collective.name, inplace=inplace, common=common, sms=sms)
-    return text, header(read_plan(text), collective.root)
+    draft = draft_in_switch(algorithm, collective.name, inplace=inplace, common=common, sms=sms)
+    return draft, header(draft.plan, collective.root)
+
+
+def _translations(
+    kind: CollectiveKind, nranks: int, cells: int, spans: Sequence[Sequence[tuple[int, int]]]
+) -> Translations:
+    """Return the largest group of translations that carry the operations of each rank to those of its image.
+
+    Args:
+        kind: The kind of the collective.
+        nranks: Number of ranks.
+        cells: Number of cells of the output.
+        spans: First cell and number of cells of each operation, by rank.
+    """
+    if not kind.translatable:
+        return ()
+    operations = [sorted(own_spans) for own_spans in spans]
+
+    def is_kept(edge: tuple[int, int]) -> bool:
+        """Return True if a translation moves whole numbers of cells, and operations to operations."""
+        if cells * edge[0] % nranks:
+            return False
+        buffers = BufferImages(images_of((edge,), nranks), {"o": block_of_chunks((edge,), nranks, cells)})
+        images = buffers.images.moved(1).tolist()
+        return all(
+            sorted((buffers.moved(1, "o", first), count) for first, count in operations[rank]) == operations[image]
+            for rank, image in enumerate(images)
+        )
+
+    edges = [edge for edge in single_translations(nranks) if is_kept(edge)]
+    return next(chains(nranks, edges))
 
 
 def _senders(algorithm: Algorithm) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from emit.check.capacity import CAPACITY
 from emit.goal import Column, Goal, buffer_sizes, goal_for
-from emit.images import BufferImages, images_of
+from emit.images import BufferImages, block_of_chunks, images_of
 from emit.mscclpp.plan import MAX_MIN_BYTES, NO_LIMIT, OFFSET_END, ExecutionPlan, Op, PlanPart
 from emit.program import BUFFERS, COLLECTIVES
 from synth.model.collective import Ints
@@ -260,17 +260,16 @@ def images_of_buffers(plan: ExecutionPlan) -> BufferImages | None:
         return None
     gpu, chunks, nranks = plan.gpus[0], chunks_of(plan), len(plan.gpus)
     sizes = {"i": gpu.input_chunks, "o": gpu.output_chunks}
-    blocks = {buffer: chunks // nranks if size == chunks else 0 for buffer, size in sizes.items()}
+    block = block_of_chunks(plan.translations, nranks, chunks)
+    blocks = {buffer: block if size == chunks else 0 for buffer, size in sizes.items()}
     return BufferImages(images_of(plan.translations, nranks), blocks)
 
 
 def input_block(plan: ExecutionPlan) -> int:
-    """Return the chunks of a block of the input that a call out of place has; 0 if translations keep its order.
-
-    Else the input has one block for each rank, which translations map like the ranks.
-    """
+    """Return the chunks of a block of the input that a call out of place has; 0 if translations keep its order."""
     kind, chunks = find_kind(collective_of(plan)), chunks_of(plan)
-    return chunks // len(plan.gpus) if kind.before == EVERY or kind.unit == PAIR else 0
+    is_whole = kind.before == EVERY or kind.unit == PAIR
+    return block_of_chunks(plan.translations, len(plan.gpus), chunks) if is_whole else 0
 
 
 def width(plan: ExecutionPlan, op: Op) -> int:

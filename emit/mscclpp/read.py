@@ -108,7 +108,7 @@ def _plan_of_representatives(document: Any, text: str, reader: _PlanReader) -> E
     """Return the plan with translations whose images are exactly the text; None if there is none.
 
     Translations are guessed from the threadblocks and peers of a few ranks, and proved by writing the images. None are
-    looked for if the collective has no images, or a rank has switch channels.
+    looked for if the collective has no images, or a switch channel is not of all ranks.
 
     Args:
         document: The parsed text.
@@ -136,11 +136,17 @@ def _plan_of_representatives(document: Any, text: str, reader: _PlanReader) -> E
             plan = replace(head, gpus=list(head.gpus), translations=translations)
             for rank in images_of(translations, nranks).representatives.tolist():
                 plan.gpus[rank] = reader.gpu(gpus[rank], rank)
-            if not translations or any(gpu.switches for gpu in plan.gpus):
+            if not translations or not _has_whole_switches(plan):
                 return None
             if is_text_of_images(plan, text):
                 return plan
     return None
+
+
+def _has_whole_switches(plan: ExecutionPlan) -> bool:
+    """Return True if every switch channel of the ranks with threadblocks is of all ranks, which translations keep."""
+    ranks = list(range(len(plan.gpus)))
+    return all(sorted(members) == ranks for gpu in plan.gpus for _, members in gpu.switches)
 
 
 def _shape_of(gpu: dict[str, Any]) -> list[int]:

@@ -32,6 +32,7 @@ from emit.mscclpp.images import whole_plan
 from emit.mscclpp.memory import memory_of
 from emit.mscclpp.plan import IN_SWITCH, ExecutionPlan, PlanGpu
 from emit.mscclpp.structure import ensure_executable
+from emit.timing.clock import MOST_TURNS
 from emit.timing.links import MessageLinks, assign_links, program_network
 from emit.timing.timed import TimedProgram, TimedSteps
 from synth.engines.switch import SwitchTuning
@@ -78,7 +79,9 @@ class PlanPredictor(TimedProgram):
                 checked.
         """
         super().__init__(topology, "LL" if plan.packets else "Simple", len(plan.gpus), group)
-        if not made_here and not are_kept(self.network, plan.translations):
+        # A quotient of the network has no switches.
+        has_switches = any(gpu.switches for gpu in plan.gpus)
+        if has_switches or not (made_here or are_kept(self.network, plan.translations)):
             plan = whole_plan(plan)
         self.plan = plan
         self._chunks = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus)
@@ -95,7 +98,9 @@ class PlanPredictor(TimedProgram):
             flag_us = program_network(replace(self._costed, protocol=ANY), self.group).alpha_us
         if plan.translations:  # A message does to the orbit of a resource what all its images do to the resource.
             net = quotient_network(net, plan.translations)
-        self._take_steps(steps.timed(net, self._costed, weight, flag_us), FREE_SLOTS)
+        # Sums in switches share their links by slices.
+        most_turns = MOST_TURNS // _SLICES if any(op.name == "glres" for *_, op in plan.ops()) else MOST_TURNS
+        self._take_steps(steps.timed(net, self._costed, weight, flag_us), FREE_SLOTS, most_turns=most_turns)
         self._hold_us /= memory.units
 
     @property

@@ -65,16 +65,19 @@ class TimedProgram(ABC):
         self.group = place_ranks(nranks, self._costed, group)
         self.network: Network = program_network(self._costed, self.group)
 
-    def _take_steps(self, steps: TimedSteps, slots: int, compiled_from: int = COMPILED_FROM) -> None:
+    def _take_steps(
+        self, steps: TimedSteps, slots: int, compiled_from: int = COMPILED_FROM, most_turns: int = MOST_TURNS
+    ) -> None:
         """Prepare steps for timing: set `columns` and what a run needs, and drop clocks of earlier steps.
 
         Args:
             steps: The steps.
             slots: Transmissions in flight on a connection before the sender waits.
             compiled_from: Number of transmissions executed by this process from which on the loop runs compiled.
+            most_turns: Largest number of turns in which a transmission takes a link that it shares.
         """
         c = self.columns = steps.columns
-        self._steps, self._slots, self._compiled_from = steps, slots, compiled_from
+        self._steps, self._slots, self._compiled_from, self._most_turns = steps, slots, compiled_from, most_turns
         sending = np.flatnonzero(c.sends >= 0)
         self._rate_gbs = block_rates(self._costed, steps.links.bandwidth_gbs)
         self._hold_us = np.zeros(len(c.sends))  # for chunks of one byte
@@ -165,7 +168,7 @@ class TimedProgram(ABC):
                 self._rate_gbs,
                 self._slots,
                 start_us=self.network.start_us,
-                most_turns=MOST_TURNS // slices if shares_links else 1,
+                most_turns=self._most_turns // slices if shares_links else 1,
                 compiled_from=self._compiled_from,
             )
             self._runs[slices] = repeated, clock

@@ -131,9 +131,9 @@ def in_switches(algorithm: Algorithm) -> Iterator[tuple[str, str, Json | None]]:
     for size in (None, 3 * algorithm.problem.nranks << 16):
         for inplace in (True, False):
             try:
-                lowered = Programs(algorithm.problem, TargetSettings("mscclpp"), size=size, inplace=inplace).lower(
-                    algorithm
-                )
+                programs = Programs(algorithm.problem, TargetSettings("mscclpp"), size=size, inplace=inplace)
+                lowered = programs.lower(algorithm)
+                programs.complete(lowered)
                 text = lowered.text if isinstance(lowered, Lowered) else ""
             except InputError as error:
                 text = str(error)

@@ -33,3 +33,8 @@ def pairs_of_rows(net: Network, link: Ints) -> tuple[Ints, Ints, Ints]:
         return np.arange(len(link)), src[link], dst[link]
     entries = row_entries(ptr, link)
     return np.repeat(np.arange(len(link)), np.diff(ptr)[link]), src[entries], dst[entries]
+
+
+def count_pairs(net: Network, link: Ints) -> int:
+    """Return how many pairs of ranks the rows have, as `pairs_of_rows` lists them."""
+    return len(link) if ordinary(net, link) else int(np.diff(net.pairs.ptr)[link].sum())

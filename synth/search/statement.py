@@ -12,7 +12,7 @@ from synth.baselines.nccl.model import LibraryChoice
 from synth.baselines.vendors import LIBRARIES
 from synth.bounds.prove import OPTIMAL
 from synth.engines.request import StepClaim
-from synth.model.pairs import ordinary
+from synth.model.pairs import count_pairs, ordinary
 from synth.model.problem import LARGEST, SMALLEST, Problem, describe_alpha, question
 from synth.model.text import format_count
 from synth.search.offer import Offer
@@ -116,7 +116,8 @@ def _spacing(served: Offer) -> int:
 
     A long program that serves one size is timed at that size only.
     """
-    sends = len(served.algorithm.schedule)
+    algorithm = served.algorithm
+    sends = count_pairs(algorithm.problem.network, algorithm.schedule.link)
     is_long_program = served.execution is not None and sends > _LONG_PROGRAM
     if sends > _LONG or (is_long_program and served.low == served.high):
         return 0

@@ -13,10 +13,11 @@ import pytest
 
 from emit.check.program import check
 from emit.compiler import lower
+from emit.compiler.cuts import wide_cut
 from emit.compiler.instances import side_by_side
 from emit.compiler.ir import instructions_of
 from emit.compiler.lower import Lowering, forms
-from emit.images import Images, moves_together, whole_program
+from emit.images import Images, block_of_chunks, moves_together, whole_program
 from emit.library.programs import Programs
 from emit.msccl.format import write_msccl
 from emit.program import Program
@@ -26,6 +27,7 @@ from synth.baselines import baseline
 from synth.model.deadline import limited
 from synth.model.problem import make_problem
 from synth.search.settings import TargetSettings
+from synth.symmetry.invariance import invariant_under
 from synth.symmetry.quotient import quotient_problem
 from synth.verify.algorithm import Algorithm
 from tests.synth.symmetry.quotients import answer
@@ -184,12 +186,42 @@ def test_checks_of_representatives_and_of_all_ranks_agree(spec: str, name: str) 
     assert found or not _programs(spec, name)
 
 
+@pytest.mark.parametrize("inplace", [True, False])
+@pytest.mark.parametrize(("ranks", "cells", "kept"), [(6, 8, (3, 2)), (6, 16, (3, 2)), (8, 12, (2, 4)), (6, 7, None)])
+def test_blocks_of_unlike_cells_have_images(
+    ranks: int, cells: int, kept: tuple[int, int] | None, inplace: bool
+) -> None:
+    """Check programs whose ranks sum unlike numbers of cells, with faults, as rank by rank and as images."""
+    problem = make_problem(load(f"full:{ranks}"), "allreduce")
+    algorithm = next(a for a in baseline(problem) if invariant_under(a.problem, a.schedule) == ((1, ranks),))
+    common = wide_cut(algorithm, [cells], 1)
+    assert len(set(common.count.tolist())) == 2
+    lowering = Lowering(algorithm, "allreduce", common=common, by_images=True, inplace=inplace)
+    assert lowering.translations == (() if kept is None else (kept,))
+    program = lowering.program(min_bytes=1 << 20, max_bytes=1 << 20)
+    assert bool(program.translations) == (kept is not None)
+    assert check(program, target=None).ok
+    assert check(whole_program(program), target=None).ok
+    rng = random.Random(f"{ranks} {cells}")
+    refused = 0
+    for _ in range(8):
+        faulty = _faulty(program, rng)
+        with suppress(InputError):
+            reports = [check(candidate, target=None) for candidate in (faulty, whole_program(faulty))]
+            assert reports[0].ok == reports[1].ok
+            refused += not reports[0].ok
+    assert refused
+
+
 def test_spans_that_images_tear_apart_are_refused() -> None:
     """Check that a step over blocks of two ranks has no image, if translations move each block by itself."""
-    assert moves_together(((1, 8),), 2, 2, 2)
-    assert not moves_together(((1, 8),), 2, 2, 3)
-    assert moves_together(((4, 2),), 2, 0, 8)
-    assert not moves_together(((4, 2),), 2, 6, 4)
+    assert block_of_chunks(((1, 8),), 8, 16) == 2
+    assert block_of_chunks(((4, 2),), 8, 16) == 8
+    assert moves_together(2, 2, 2)
+    assert not moves_together(2, 2, 3)
+    assert moves_together(8, 0, 8)
+    assert not moves_together(8, 6, 4)
+    assert moves_together(0, 6, 4)
     program, _ = next((p, t) for p, t in _programs("full:8", "allgather") if p.translations[0][0] == 1)
     gpu = program.gpus[0]
     block = gpu.threadblocks[0]

@@ -393,10 +393,12 @@ def file_of(result: SearchResult, served: Offer, name: str, programs: Programs, 
         raise InputError(served.refused)
     low, high = lowered.served(served.low, served.high)
     program, goal = replace(lowered.program, name=name, min_bytes=low, max_bytes=high or 0), lowered.goal
-    text = ""
+    text, has_steps = "", any(gpu.threadblocks for gpu in program.gpus)
+    if not has_steps:  # Only its draft or its text says what it does.
+        programs.complete(lowered)
     if lowered.text:
         # A text that a format cannot restate, or not for these sizes, is written anew, if the program holds its steps.
-        with suppress(InputError) if any(gpu.threadblocks for gpu in program.gpus) else nullcontext():
+        with suppress(InputError) if has_steps else nullcontext():
             text = restate_program(lowered.text, name, low, high, target)
     text = text or programs.text(program, goal)
     asked_fields = question(problem)

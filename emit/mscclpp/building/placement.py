@@ -20,7 +20,7 @@ from emit.check.cells import Cells
 from emit.check.clocks import Row, VectorClocks, image_of_row
 from emit.columns import Columns
 from emit.goal import Goal, sizes_of
-from emit.images import images_of, neighbours
+from emit.images import block_of_buffer, images_of
 from emit.mscclpp.building.spans import (
     Origin,
     Span,
@@ -95,7 +95,9 @@ class Placer:
         nblocks = len(self.rank_of)
         # With translations, a row has entries for all images of each threadblock, as its rank sees them.
         images = images_of(program.translations, program.nranks) if program.translations else None
-        self.group = neighbours(program, program.nchunks_per_loop)  # Copies do not cross multiples of it; 0 for none.
+        self.group = block_of_buffer(
+            program, program.nchunks_per_loop
+        )  # Copies cross no multiple of it, unless it is 0.
         self.images, self.order_of_group = images, 1 if images is None else images.order
         elements = [0 if images is None else int(images.element[target]) for _, target, _ in c.connections]
         self.seen = [

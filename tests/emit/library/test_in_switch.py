@@ -58,8 +58,10 @@ def test_threadblocks_share_a_chunk_where_one_moves_less_than_a_port() -> None:
     problem = make_problem(with_costs(load("dgx-h100")), "broadcast", range(4)).under("Simple")
     algorithm = min(answers(problem, None), key=lambda answer: len(answer.schedule))
     assert len(algorithm.schedule) == 1
-    lowered = Programs(problem, TargetSettings("mscclpp"), size=size).lower(algorithm)
+    programs = Programs(problem, TargetSettings("mscclpp"), size=size)
+    lowered = programs.lower(algorithm)
     assert isinstance(lowered, Lowered)
+    programs.complete(lowered)
     plan = json.loads(lowered.text)
     moving = [tb for tb in plan["gpus"][0]["threadblocks"] if any(op["name"] == "gstore" for op in tb["ops"])]
     assert len(moving) == 16

@@ -10,7 +10,7 @@ import pytest
 
 import synth
 from emit.compiler.lower import lower
-from emit.mscclpp.in_switch import write_in_switch
+from emit.mscclpp.in_switch import draft_in_switch
 from emit.mscclpp.read import read_plan
 from emit.mscclpp.timing import PlanPredictor
 from synth import synthesize
@@ -171,5 +171,5 @@ def test_an_executor_also_gets_few_chunks_whose_program_is_nearly_as_fast_as_the
     times = [predict_us(candidate.problem, candidate.schedule, size) for candidate in candidates]
     few = candidates[0]
     assert len(few.schedule) < len(candidates[int(np.argmin(times))].schedule) / 4
-    plan = write_in_switch(Algorithm(few.problem, few.schedule, "switch"), "plan")
+    plan = draft_in_switch(Algorithm(few.problem, few.schedule, "switch"), "plan").text()
     assert min(times) < PlanPredictor(read_plan(plan), problem.topology).time_us(size) <= 1.05 * min(times)

@@ -15,7 +15,7 @@ from emit.formats import FORMATS, Format, format_of, write_program, write_trace
 from emit.library.selection.lookup import goal_beside
 from emit.mscclpp.format import read_and_check
 from emit.mscclpp.images import whole_plan
-from emit.mscclpp.in_switch import is_in_switch, write_in_switch
+from emit.mscclpp.in_switch import draft_in_switch, is_in_switch
 from emit.mscclpp.plan import ExecutionPlan
 from emit.mscclpp.read import read_plan
 from emit.mscclpp.script import script_of
@@ -219,7 +219,7 @@ def _write_in_switch(algorithm: Algorithm, source: str, out: str, inplace: bool)
         out: The file to write.
         inplace: Whether the plan is for calls in place.
     """
-    text = write_in_switch(algorithm, Path(source).stem[:_LONGEST_NAME], inplace=inplace)
+    text = draft_in_switch(algorithm, Path(source).stem[:_LONGEST_NAME], inplace=inplace).text()
     if _is_script(out):
         _write_script(read_plan(text), out)
         return
