@@ -15,7 +15,7 @@ import numpy as np
 from emit.check.capacity import CAPACITY
 from emit.compiler.cuts import best_cut, cut_time_us, wide_cut
 from emit.compiler.fill import ONCE, Repetition, least_bytes, rank_instances, repeated
-from emit.compiler.lower import Lowering, forms, program_collective, translations_of
+from emit.compiler.lower import Lowering, forms, keeping_cells, program_collective, translations_of
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, draft_program, write_draft, write_program
 from emit.goal import Goal, most_chunks
@@ -186,7 +186,11 @@ class Programs:
             return max(sends, operations * net.nranks // _MEMBERS_OF_SEND)
         if algorithm.problem.quotient is not None:
             return sends
-        order = math.prod(extent for _, extent in translations_of(algorithm))
+        translations = translations_of(algorithm)
+        cells = self._cells(algorithm, self.size or SMALLEST, self.size or LARGEST) if translations else []
+        if cells and algorithm.problem.collective.chunks not in cells:  # Unlike blocks may leave fewer translations.
+            translations = keeping_cells(algorithm.problem, translations, wide_cut(algorithm, cells, 1))
+        order = math.prod(extent for _, extent in translations)
         written = _WRITTEN_STEPS if FORMATS[self.target.format].holds_program else _WRITTEN_SENDS
         return sends if order == 1 else sends // order + sends // written
 

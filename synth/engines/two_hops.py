@@ -21,6 +21,7 @@ from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, predict_us
 
 NAME = "two-hops"
 _MOST_SENDS = 80_000  # in a schedule
+_NEARLY = 1.5  # time of a schedule of few pieces over that of the best one, up to which an executor gets it
 _WORTH = 0.015  # part of the time that twice as many pieces must gain, as they double the time to compile
 
 
@@ -40,7 +41,9 @@ def accepts(problem: Problem, options: Options) -> str:
 def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
     """Yield for each size the schedule with the best number of pieces.
 
-    It tries rising powers of two while they gain, or only the pinned number of chunks.
+    It tries rising powers of two while they gain, or only the pinned number of chunks. An executor also gets schedules
+    of fewer pieces than peers, which few peers pass on, while they are nearly as fast: with every peer a program may
+    need more threadblocks than plans hold.
     """
     peers = problem.collective.nranks - 1
     most_pieces = min(request.most_sends or _MOST_SENDS, _MOST_SENDS) // peers
@@ -60,6 +63,12 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
             best_us = time_us
             candidate = Candidate(whole, schedule, NAME, size, supersedes=True)
         yield candidate
+        for pieces in (counts[0] >> e for e in range(2, 5) if request.most_sends and len(counts) > 1):
+            whole = problem.with_chunks(pieces)
+            schedule = _schedule(whole, size)
+            if pieces < 2 or predict_us(whole, schedule, size) > _NEARLY * best_us:
+                break
+            yield Candidate(whole, schedule, NAME, size)
 
 
 def links_between(problem: Problem) -> Ints:
