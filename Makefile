@@ -14,11 +14,13 @@ demo: .venv/.installed
 
 # while lint and types take one core, the other compiles the loops that all processes of tests will want
 # what is compiled of Python is kept, also where the environment says that it is not: hundreds of commands are started
+# one process collects the tests first: in a fresh clone each of the three would compile all modules at the same time
 test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.installed-dev
 	@$(BIN)/python -m tests.synth.app.report.get_browser .venv/browser || echo "the tests of the report in a browser are skipped" >&2
 	@$(BIN)/synth warm-up > /dev/null 2>&1 & \
-	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports || exit; wait
+	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports || exit; \
+	$(BIN)/python -m pytest --collect-only > /dev/null 2>&1; wait
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=15
 	@test -x .venv/browser/browser || echo "Skipped without a browser: tests/synth/app/report/test_in_browser.py (SYNTH_BROWSER=… make test)"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +16,7 @@ from topologies.errors import InputError
 
 Column = NDArray[np.int64]
 Rows = tuple[ArrayLike, Sequence[str], ArrayLike, ArrayLike, ArrayLike]  # columns rank, buffer, index, source, chunk
+_KEPT_CELLS = 1 << 14  # cells of a goal that is kept: every pass of a compilation and every check asks for it
 MAX_CELLS = 1 << 20  # cells in all buffers of all ranks, which keeps a check of hostile input under 1 GiB
 
 
@@ -271,9 +273,18 @@ def goal_for(
     Raises:
         InputError: If nchunks_per_loop cannot be cut into nranks blocks, or the goal has more than MAX_CELLS cells.
     """
-    kind, n, k = find_kind(collective), nranks, nchunks_per_loop
+    own = None if ranks_with_cells is None else tuple(ranks_with_cells)
+    build = _kept_goal if nranks * nchunks_per_loop <= _KEPT_CELLS else _build_goal
+    return build(find_kind(collective), nranks, nchunks_per_loop, inplace, root, own)
+
+
+def _build_goal(
+    kind: CollectiveKind, n: int, k: int, inplace: bool, root: int, ranks_with_cells: tuple[int, ...] | None
+) -> Goal | None:
+    """Return the goal that `goal_for` describes, with its errors, for `k` chunks of a collective on `n` ranks."""
     if not kind.unit:
         return None
+    collective = kind.name
     own = range(n) if ranks_with_cells is None else ranks_with_cells
     sizes = {rank: buffer_sizes(collective, n, k, rank, root) for rank in own}
     if sum(i + o for i, o in sizes.values()) > MAX_CELLS:
@@ -303,6 +314,9 @@ def goal_for(
         sets,
         tuple(_o_in_i(kind, k, n, rank, root) if inplace else None for rank in range(n)),
     )
+
+
+_kept_goal = lru_cache(maxsize=16)(_build_goal)
 
 
 def _required(kind: CollectiveKind, n: int, rank: int, count: int, inplace: bool) -> Column:

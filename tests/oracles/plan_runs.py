@@ -129,17 +129,8 @@ class PlanRun:
         idle = list(range(self.nranks))  # Ranks between two launches.
         while idle or self.runnable or any(self.queues.values()):
             busy = [key for key, queue in self.queues.items() if queue]
-            pick = self.rng.choice(self.choices(idle, busy))
-            port = busy[pick - len(idle)] if len(idle) <= pick < len(idle) + len(busy) else None
-            if port is not None:
-                rank = port[0]
-            elif pick < len(idle):
-                rank = self.turns[self.ended[idle[pick]]] * self.nranks + idle[pick]
-            else:
-                rank = self.runnable[pick - len(idle) - len(busy)][0]
+            pick, rank, port = self.drawn(idle, busy)
             real = rank % self.nranks
-            if self.rng.random() > self.pace[real if port is None else port]:
-                continue
             if self.late and self.rng.random() < EARLY:
                 self.show_one(self.rng.choice(list(self.late)))
             if pick < len(idle):
@@ -156,6 +147,22 @@ class PlanRun:
                     idle.append(real)
         if any(self.asleep.values()):
             raise Wrong("it stops")
+
+    def drawn(self, idle: Sequence[int], busy: Sequence[tuple[int, int]]) -> tuple[int, int, tuple[int, int] | None]:
+        """Draw from `choices` until something is fast enough to go on; return its place, its rank, a port's key."""
+        choices, first_thread = self.choices(idle, busy), len(idle) + len(busy)
+        count, random_share = len(choices), self.rng.random
+        while True:  # A slow rank is drawn fifty times before it goes on; `choice` would take thrice as long.
+            pick, port = choices[int(random_share() * count)], None
+            if pick < len(idle):
+                rank = self.turns[self.ended[idle[pick]]] * self.nranks + idle[pick]
+            elif pick < first_thread:
+                port = busy[pick - len(idle)]
+                rank = port[0]
+            else:
+                rank = self.runnable[pick - first_thread][0]
+            if random_share() <= self.pace[rank % self.nranks if port is None else port]:
+                return pick, rank, port
 
     def choices(self, idle: Sequence[int], busy: Sequence[tuple[int, int]]) -> Sequence[int]:
         """Return the places of what can go on: idle ranks, busy ports, threads. `last` can only if nothing else can."""
@@ -276,12 +283,11 @@ class PlanRun:
                 return "barrier", rank, op["barrier_id"]
             return None
         if name in ("wait", "rlxwait"):
-            channels_of_thread = [c for k, c in enumerate(op["channel_ids"]) if k % THREADS == thread]
-            ends = Counter(self.end(rank, tb, op["channel_type"], c) for c in channels_of_thread)
-            return next((("in", end) for end, count in ends.items() if self.inbound[end] < count), None)
+            ends = [self.end(rank, tb, op["channel_type"], c) for c in op["channel_ids"][thread::THREADS]]
+            return next((("in", end) for end in ends if self.inbound[end] < ends.count(end)), None)
         if name == "sem_acquire":
-            ids = Counter(x for k, x in enumerate(op["semaphore_ids"]) if k % THREADS == thread)
-            return next((("sem", rank, x) for x, count in ids.items() if self.semaphores[rank, x] < count), None)
+            ids = op["semaphore_ids"][thread::THREADS]
+            return next((("sem", rank, x) for x in ids if self.semaphores[rank, x] < ids.count(x)), None)
         return self.unflagged(rank, tb, op, thread) if name in PACKETS else None
 
     def meets(self, block: tuple[int, int], thread: int) -> Hashable | None:

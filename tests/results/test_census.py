@@ -19,7 +19,7 @@ from results.scripts.census import (
 
 
 def test_an_answer_states_gap_engine_and_file() -> None:
-    answer = answered(Question(0, 0, "line:3", (0, 1, 2), "none", "broadcast", 1024), 5.0, "none")
+    answer = answered(Question(0, 0, "line:2", (0, 1), "none", "broadcast", 1024), 5.0, "none")
     assert 1 <= answer.gap < 1.001
     assert answer.engine
     assert answer.vs_nccl is None

@@ -25,6 +25,7 @@ _QUESTIONS: tuple[dict[str, Any], ...] = (
     {"collective": "allgather", "topo": "ring:4", "size": "1M", "engine": "steiner"},
     {"collective": "allreduce", "topo": "ring:4", "size": "1M", "engine": "trees"},
     {"collective": uneven("alltoallv", [[0, 3], [1, 0]]), "topo": "dgx1", "group": "0,1", "engine": "skewed"},
+    {"collective": uneven("alltoallv", [[0, 3, 1, 2]] * 4), "topo": "ring:4", "engine": "skewed"},  # forwards
 )
 _BUDGET_S = 5  # of a question that states none; compiling does not count
 

@@ -63,6 +63,8 @@ def judge_command(
     """
     if plot is not None and not plot.endswith(_PICTURES):
         raise InputError(f"--plot {plot}: is no picture's name; it must end in {', '.join(_PICTURES)}")
+    if plot is not None:
+        check_replaceable(plot)
     if out is not None:
         check_ending(out, ".toml", "a topology")
         check_not_source(out, file)

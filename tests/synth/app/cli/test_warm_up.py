@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from synth import synthesize
 from synth.app.cli import warm_up
+from synth.engines.skewed.loop import plan_into
+from synth.engines.skewed.routing import plan_routed
 from synth.model import loop_cache
+from synth.model.compiled import Runner
 from tests.synth.app.cli.calling import Call
 
 SMALL = {"collective": "allgather", "topo": "ring:4", "size": "1M", "engine": "route"}
@@ -33,3 +39,19 @@ def test_a_question_that_runs_out_of_time_is_no_failure(synth: Call, monkeypatch
 def test_a_folder_that_cannot_be_written_is_refused(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_up, "loops_folder", lambda: None)
     assert "set NUMBA_CACHE_DIR" in synth("warm-up").refusal
+
+
+def test_plans_of_uneven_exchanges_on_straight_and_routed_paths_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that both planners of the engine `skewed` run, of which a question runs one."""
+    run = Runner.__call__
+    loops: set[object] = set()
+
+    def run_and_note(runner: Runner, loop: Callable[..., Any], *arguments: Any) -> Any:
+        loops.add(loop)
+        return run(runner, loop, *arguments)
+
+    monkeypatch.setattr(Runner, "__call__", run_and_note)
+    for question in warm_up._QUESTIONS:
+        if question["engine"] == "skewed":
+            synthesize(**{"budget": 5, **question})
+    assert loops >= {plan_into, plan_routed}
