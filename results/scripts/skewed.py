@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from emit.library.selection.skewed_table import HEADER, table_bytes
 from results.measuring.measure import grid, page, write
 from synth.engines.skewed.plan import SizesPlanner
-from synth.engines.skewed.planner import Planner
-from synth.engines.skewed.prepare import prepare
+from synth.engines.skewed.prepare import planner_for, shape_for
 from synth.engines.skewed.schedule import algorithm_of, message_bytes
 from synth.model.text import format_time
 from topologies.load import load
@@ -152,11 +151,13 @@ def matrices(k: int, count: int, mean: int) -> Iterator[tuple[str, Sizes]]:
             yield kind, make(k, mean, draw)
 
 
-def measured(topology: Topology, planner: SizesPlanner, questions: list[tuple[str, Sizes]]) -> list[Measured]:
-    """Plan and replay all matrices; return what was measured."""
+def measured(
+    topology: Topology, planner: SizesPlanner, table: bytes, questions: list[tuple[str, Sizes]]
+) -> list[Measured]:
+    """Plan and replay all matrices, also in C by the group's table; return what was measured."""
     rows, replayed = [], set[str]()
     planner.plan(questions[0][1])
-    in_c = c_calls(planner, [sizes for _, sizes in questions])
+    in_c = c_calls(table, [sizes for _, sizes in questions])
     for (kind, sizes), (c_us, c_time_us) in zip(questions, in_c, strict=True):
         calls = []
         for _ in range(CALLS):
@@ -174,20 +175,20 @@ def measured(topology: Topology, planner: SizesPlanner, questions: list[tuple[st
     return rows
 
 
-def c_calls(planner: SizesPlanner, all_sizes: list[Sizes]) -> list[tuple[float, float]]:
-    """Return (least time of a call, time of the plan) in µs of each matrix in C; NaN without it."""
+def c_calls(table: bytes, all_sizes: list[Sizes]) -> list[tuple[float, float]]:
+    """Return (least time of a call, time of the plan) in µs of each matrix in C; NaN without a compiler."""
     compiler = shutil.which("cc")
-    if compiler is None or not isinstance(planner, Planner):
+    if compiler is None:
         return [(np.nan, np.nan)] * len(all_sizes)
     with tempfile.TemporaryDirectory() as folder:
-        source, program, table, sizes = (Path(folder) / name for name in ("main.c", "main", "table", "sizes"))
+        source, program, file, sizes = (Path(folder) / name for name in ("main.c", "main", "table", "sizes"))
         source.write_text(TIMED_IN_C)
         subprocess.run(
             [compiler, "-O2", "-std=gnu99", "-ffp-contract=off", "-I", HEADER.parent, source, "-o", program], check=True
         )
-        table.write_bytes(table_bytes(planner.shape))
+        file.write_bytes(table)
         sizes.write_bytes(b"".join(struct.pack(f"<{x.size}q", *x.ravel().tolist()) for x in all_sizes))
-        ran = subprocess.run([program, table, sizes, str(CALLS)], capture_output=True, text=True, check=True)
+        ran = subprocess.run([program, file, sizes, str(CALLS)], capture_output=True, text=True, check=True)
     figures = np.array([line.split() for line in ran.stdout.splitlines()], dtype=float).reshape(-1, CALLS, 2)
     return [(float(calls[:, 0].min()), float(calls[0, 1])) for calls in figures]
 
@@ -221,11 +222,12 @@ def main() -> None:
     for name in options.only:
         topology = load(name)
         begin = time.perf_counter()
-        planner = prepare(topology)
+        shape = shape_for(topology)
+        planner = planner_for(shape)
         prepared_s, k = time.perf_counter() - begin, topology.nranks
         count = options.matrices if k <= ALL_REPLAYED else max(1, options.matrices // 4)
         questions = list(matrices(k, count, (options.mebibytes << 20) // k))[:: options.every]
-        results = measured(topology, planner, questions)
+        results = measured(topology, planner, table_bytes(shape), questions)
         for kind in dict.fromkeys(row.kind for row in results):
             rows.append(table_row(name, kind, [row for row in results if row.kind == kind]))
         rows.append(table_row(name, "all", results))
@@ -253,9 +255,8 @@ def main() -> None:
         " is the time of sending every block whole by the straight path / the plan's time: median (least). Blocks on"
         " different rails have no direct link; straight they leave at the source's rail and are passed on inside the"
         " node of their goal. Where ranks of a node have no link (dgx1, tori), chunks take paths that share the links,"
-        " straight blocks take one shortest path, and the bound also counts what all blocks need of all links; the"
-        " header in C does not plan these. Every plan of up to 64 GPUs was replayed, and of more GPUs one of each kind;"
-        " the plans in C had equal times."
+        " straight blocks take one shortest path, and the bound also counts what all blocks need of all links. Every"
+        " plan of up to 64 GPUs was replayed, and of more GPUs one of each kind; the plans in C had equal times."
     )
     titles = ("topology", "sizes", "matrices", "sends", "call", "95 %", "call in C", "95 %")
     titles += ("time / bound", "95 %", "most", "straight (least)")

@@ -15,12 +15,12 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from emit.library.selection.skewed_table import HEADER, table_bytes
+from emit.library.selection.skewed_table import HEADER, HEADERS, table_bytes
 from synth.app.cli.options import declare, json_option, print_json
 from synth.app.cli.programs import check_ending, check_not_source, write_into, write_text
 from synth.app.cli.values import StrictGroup
 from synth.app.present.layout import say_fitted, terminal_width, warn, wrapped
-from synth.engines.skewed.shape import shape_of
+from synth.engines.skewed.prepare import shape_for
 from synth.model.problem import parse_ranks
 from synth.model.text import format_count
 from topologies.clusters import Machine
@@ -224,16 +224,18 @@ def _topo_here(out: str | None, name: str | None, reference: str | None) -> None
 def _topo_planner(topology: str, group: str | None, out: str) -> None:
     """Write what a program in C needs to plan all-to-alls whose sizes change at every step.
 
-    It writes skewed.table, which has the nodes, NICs and links of the group, and synth_skewed.h, which reads it and
-    plans as `synth.alltoallv_planner` does. The head of the header says how it is called.
+    It writes skewed.table, which has the links of the group and its NICs or paths, and synth_skewed.h with two headers
+    that it includes. They read the table and plan as `synth.alltoallv_planner` does. The head of synth_skewed.h says
+    how it is called.
 
     \b
     synth topo planner dgx-h100:4 -o planner
+    synth topo planner torus:4x4 -o planner
     """
     network = load(topology)
     ranks = None if group is None else parse_ranks(group, "--group", network.nranks)
-    data = table_bytes(shape_of(network, ranks))
-    for name, content in (("skewed.table", data), (HEADER.name, HEADER.read_bytes())):
+    data = table_bytes(shape_for(network, ranks))
+    for name, content in (("skewed.table", data), *((header.name, header.read_bytes()) for header in HEADERS)):
         write_into(Path(out) / name, content)
     say_fitted(f"{origin_of(Path(out) / 'skewed.table')}: {len(data)} bytes; {HEADER.name} in the same folder reads it")
 

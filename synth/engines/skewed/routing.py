@@ -14,8 +14,8 @@ from synth.engines.skewed.columns import BAD, BOUND, CHUNKS, FULL, PLANNED, ROWS
 from synth.engines.skewed.loads import bound_us, set_loads
 
 FAR = 1e300  # More than any sum of prices.
-_FLOOR = 1e-3  # Price of a resource without load; that of the most loaded one is 1 more.
-_POWER = 4  # Prices rise as the 16th power of loads.
+_FLOOR = 1e-3  # Cost of a resource without load; that of the most loaded one is 1 more.
+_POWER = 4  # Costs rise as the 16th power of loads.
 _ROUNDS = 8  # A part of each block is placed in each of so many rounds.
 _SWEEPS = 16  # Times that all chunks choose again, at most.
 _NEAR = 1.002  # A load within this factor of the bound is good enough.
@@ -54,52 +54,57 @@ def set_distances(k: int, links: int, src: Any, dst: Any, price: Any, dist: Any)
                         dist[row + j] = length
 
 
-def set_prices(
-    links: int, uses_ptr: Any, uses: Any, busy_us: Any, load: Any, top: float, power: int, price: Any
-) -> float:
-    """Set the price of a byte on each link by the loads of its resources; return the sum of the resources' prices.
+def set_costs(load: Any, top: float, cost: Any) -> float:
+    """Set what it costs to keep each resource busy for a µs, by the loads; return the sum of these costs.
 
-    The price of a resource is (load / most load)^(2^power), and a little more so that it is above 0.
+    Args:
+        load: Time in µs for which each resource is busy.
+        top: The most load; 0 where nothing is loaded.
+        cost: Costs, to be set.
+    """
+    total = 0.0
+    for resource in range(len(load)):
+        cost[resource] = cost_of(load[resource], top)
+        total += cost[resource]
+    return total
+
+
+def cost_of(load: float, top: float) -> float:
+    """Return the cost of a resource: (load / most load)^(2^_POWER), and a little more so that it is above 0."""
+    part = load / top if top > 0.0 else 1.0
+    for _ in range(_POWER):
+        part *= part
+    return _FLOOR + part
+
+
+def set_prices(links: int, uses_ptr: Any, uses: Any, busy_us: Any, cost: Any, price: Any) -> None:
+    """Set the price of a byte on each link by the costs of its resources.
 
     Args:
         links: Number of links.
         uses_ptr: First entry of each link in `uses`.
         uses: Resources of the links.
         busy_us: Time in µs for which a byte over the link keeps the resource busy, for each entry of `uses`.
-        load: Time in µs for which each resource is busy.
-        top: The most load; 0 where nothing is loaded.
-        power: How steeply prices rise.
+        cost: Cost of each resource.
         price: Prices, to be set.
     """
     for link in range(links):
         price[link] = 0.0
         for at in range(uses_ptr[link], uses_ptr[link + 1]):
-            price[link] += busy_us[at] * _price(load[uses[at]], top, power)
-    total = 0.0
-    for resource in range(len(load)):
-        total += _price(load[resource], top, power)
-    return total
-
-
-def _price(load: float, top: float, power: int) -> float:
-    """Return the price of a resource."""
-    part = load / top if top > 0.0 else 1.0
-    for _ in range(power):
-        part *= part
-    return _FLOOR + part
+            price[link] += busy_us[at] * cost[uses[at]]
 
 
 def volume_bound_us(size: Any, k: int, dist: Any, total: float) -> float:
-    """Return the time in µs that all blocks need together, by the prices of resources.
+    """Return the time in µs that all blocks need together, by the costs of resources.
 
-    A byte from i to j pays at least the distance of i and j. What is paid in all is the sum of the prices of resources
+    A byte from i to j pays at least the distance of i and j. What is paid in all is the sum of the costs of resources
     times how long each of them is busy, and none is busy for longer than the schedule takes.
 
     Args:
         size: Bytes from each position to each position, shape (k · k,).
         k: Number of positions.
         dist: Distances, as `set_distances` sets them.
-        total: Sum of the prices of all resources.
+        total: Sum of the costs of all resources.
     """
     paid = 0.0
     for i in range(k):
@@ -110,9 +115,10 @@ def volume_bound_us(size: Any, k: int, dist: Any, total: float) -> float:
 
 
 def add_load(
-    chunk: int, width: int, hops: Any, path: Any, nbytes: float, uses_ptr: Any, uses: Any, busy_us: Any, load: Any
-) -> None:
-    """Add bytes, which may be negative, to the loads of the resources on a chunk's path.
+    chunk: int, width: int, hops: Any, path: Any, nbytes: float, uses_ptr: Any, uses: Any, busy_us: Any, top: float,
+    load: Any, cost: Any,
+) -> None:  # fmt: skip
+    """Add bytes, which may be negative, to the loads of the resources on a chunk's path, and set their costs anew.
 
     Args:
         chunk: The chunk.
@@ -123,19 +129,22 @@ def add_load(
         uses_ptr: As for `set_prices`, as the following ones.
         uses: Resources.
         busy_us: Times of a byte.
+        top: The most load for the costs.
         load: Loads, to be changed.
+        cost: Costs, to be changed.
     """
     for hop in range(hops[chunk]):
         link = path[chunk * width + hop]
         for at in range(uses_ptr[link], uses_ptr[link + 1]):
             load[uses[at]] += nbytes * busy_us[at]
+            cost[uses[at]] = cost_of(load[uses[at]], top)
 
 
 def choose(
     chunk: int, first: int, after: int, width: int, path_hops: Any, path_link: Any, uses_ptr: Any, uses: Any,
-    busy_us: Any, load: Any, top: float, power: int, hops: Any, path: Any,
+    busy_us: Any, cost: Any, hops: Any, path: Any,
 ) -> None:  # fmt: skip
-    """Set the path of a chunk to the cheapest one of some paths, by the present loads.
+    """Set the path of a chunk to the cheapest one of some paths, by the present costs.
 
     Args:
         chunk: The chunk.
@@ -147,9 +156,7 @@ def choose(
         uses_ptr: As for `set_prices`, as the following ones.
         uses: Resources.
         busy_us: Times of a byte.
-        load: Present loads.
-        top: The most load for the prices.
-        power: How steeply prices rise.
+        cost: Present cost of each resource.
         hops: Number of links on each chunk's path, to be set.
         path: Links of the path, to be set.
     """
@@ -159,7 +166,7 @@ def choose(
         for hop in range(path_hops[candidate]):
             link = path_link[candidate * width + hop]
             for at in range(uses_ptr[link], uses_ptr[link + 1]):
-                price += busy_us[at] * _price(load[uses[at]], top, power)
+                price += busy_us[at] * cost[uses[at]]
             if price >= best:
                 break
         if price < best:
@@ -324,10 +331,10 @@ def plan_routed(  # It exceeds 60 lines: its steps share nearly all columns.
     only_straight: bool, node_of: Any, rank_us: Any, rank_alpha: Any, node_us: Any, node_alpha: Any, least_us: Any,
     src: Any, dst: Any, alpha: Any, link_us: Any, gap: Any, uses_ptr: Any, uses: Any, part: Any, busy_us: Any,
     users_ptr: Any, users: Any, path_ptr: Any, path_hops: Any, path_link: Any, to_node: Any, pair: Any, rank: Any,
-    load: Any, price: Any, dist: Any, used: Any, done: Any, hops: Any, path: Any, queue_ptr: Any, queue_key: Any,
-    queue_chunk: Any, queue_count: Any, is_busy: Any, touched: Any, is_touched: Any, event_us: Any, event: Any,
-    chunk_source: Any, chunk_goal: Any, chunk_offset: Any, chunk_bytes: Any, send_chunk: Any, send_link: Any,
-    send_step: Any, send_start: Any, straight_source: Any, straight_goal: Any, straight_offset: Any,
+    load: Any, cost: Any, price: Any, dist: Any, used: Any, done: Any, hops: Any, path: Any, queue_ptr: Any,
+    queue_key: Any, queue_chunk: Any, queue_count: Any, is_busy: Any, touched: Any, is_touched: Any, event_us: Any,
+    event: Any, chunk_source: Any, chunk_goal: Any, chunk_offset: Any, chunk_bytes: Any, send_chunk: Any,
+    send_link: Any, send_step: Any, send_start: Any, straight_source: Any, straight_goal: Any, straight_offset: Any,
     straight_bytes: Any, straight_chunk: Any, straight_link: Any, straight_step: Any, straight_start: Any, state: Any,
     straight_state: Any, results: Any,
 ) -> int:  # fmt: skip
@@ -367,6 +374,7 @@ def plan_routed(  # It exceeds 60 lines: its steps share nearly all columns.
         pair: Workspace.
         rank: Workspace.
         load: Workspace.
+        cost: Workspace.
         price: Workspace.
         dist: Workspace.
         used: Workspace.
@@ -410,12 +418,14 @@ def plan_routed(  # It exceeds 60 lines: its steps share nearly all columns.
     best = bound_us(size, k, n, pair, rank, rank_us, rank_alpha, node_us, node_alpha, least_us, begins)
     for resource in range(len(load)):
         load[resource] = 0.0
-    prices = set_prices(links, uses_ptr, uses, busy_us, load, 0.0, _POWER, price)
+    costs = set_costs(load, 0.0, cost)
+    set_prices(links, uses_ptr, uses, busy_us, cost, price)
     set_distances(k, links, src, dst, price, dist)
-    best = max(best, begins + volume_bound_us(size, k, dist, prices) + least_alpha)
+    best = max(best, begins + volume_bound_us(size, k, dist, costs) + least_alpha)
     span, room, chunks, top = best - begins, len(chunk_bytes), 0, 0.0
     for turn in range(_ROUNDS):
         top = max(top, span * (turn + 1) / _ROUNDS)
+        set_costs(load, top, cost)
         for behind in range(1, k):
             for i in range(k):
                 j = (i + behind) % k
@@ -432,27 +442,30 @@ def plan_routed(  # It exceeds 60 lines: its steps share nearly all columns.
                     chunk_bytes[chunks] = nbytes // count + (1 if number < nbytes % count else 0)
                     choose(
                         chunks, path_ptr[i * k + j], path_ptr[i * k + j + 1], width, path_hops, path_link, uses_ptr,
-                        uses, busy_us, load, top, _POWER, hops, path,
+                        uses, busy_us, cost, hops, path,
                     )  # fmt: skip
-                    add_load(chunks, width, hops, path, 1.0 * chunk_bytes[chunks], uses_ptr, uses, busy_us, load)
+                    add_load(
+                        chunks, width, hops, path, 1.0 * chunk_bytes[chunks], uses_ptr, uses, busy_us, top, load, cost
+                    )  # fmt: skip
                     chunks += 1
     for _ in range(_SWEEPS):
         top = 0.0
         for resource in range(len(load)):
             top = max(top, load[resource])
-        prices = set_prices(links, uses_ptr, uses, busy_us, load, top, _POWER, price)
+        costs = set_costs(load, top, cost)
+        set_prices(links, uses_ptr, uses, busy_us, cost, price)
         set_distances(k, links, src, dst, price, dist)
-        best = max(best, begins + volume_bound_us(size, k, dist, prices) + least_alpha)
+        best = max(best, begins + volume_bound_us(size, k, dist, costs) + least_alpha)
         if top <= (best - begins) * _NEAR:
             break
         for c in range(chunks):
             block = chunk_source[c] * k + chunk_goal[c]
-            add_load(c, width, hops, path, -1.0 * chunk_bytes[c], uses_ptr, uses, busy_us, load)
+            add_load(c, width, hops, path, -1.0 * chunk_bytes[c], uses_ptr, uses, busy_us, top, load, cost)
             choose(
-                c, path_ptr[block], path_ptr[block + 1], width, path_hops, path_link, uses_ptr, uses, busy_us, load,
-                top, _POWER, hops, path,
+                c, path_ptr[block], path_ptr[block + 1], width, path_hops, path_link, uses_ptr, uses, busy_us, cost,
+                hops, path,
             )  # fmt: skip
-            add_load(c, width, hops, path, 1.0 * chunk_bytes[c], uses_ptr, uses, busy_us, load)
+            add_load(c, width, hops, path, 1.0 * chunk_bytes[c], uses_ptr, uses, busy_us, top, load, cost)
     results[BOUND] = best
     rows = 0
     for c in range(chunks):
@@ -481,7 +494,7 @@ def plan_routed(  # It exceeds 60 lines: its steps share nearly all columns.
                 hops[chunks] = path_hops[first]
                 for hop in range(path_hops[first]):
                     path[chunks * width + hop] = path_link[first * width + hop]
-                add_load(chunks, width, hops, path, 1.0 * nbytes, uses_ptr, uses, busy_us, load)
+                add_load(chunks, width, hops, path, 1.0 * nbytes, uses_ptr, uses, busy_us, top, load, cost)
                 rows += hops[chunks]
                 chunks += 1
     straight_state[CHUNKS], straight_state[ROWS] = chunks, rows

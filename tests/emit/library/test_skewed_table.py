@@ -12,9 +12,12 @@ import pytest
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
-from emit.library.selection.skewed_table import HEADER, table_bytes
+from emit.library.selection.skewed_table import COLUMNS, HEADER, HEADERS, table_bytes
+from emit.library.selection.skewed_table import ROUTED as ROUTED_TABLE
+from synth.engines.skewed.columns import MOST_BYTES
 from synth.engines.skewed.plan import Plan
-from tests.synth.engines.skewed.questions import Question, planner_of, questions, skewed
+from synth.engines.skewed.routed import RoutedShape, fixed_columns
+from tests.synth.engines.skewed.questions import GROUPS, ROUTED, Question, any_planner_of, questions, skewed
 
 MAIN = r"""
 #include "synth_skewed.h"
@@ -62,17 +65,21 @@ int main(int argc, char **argv) {
 """
 
 
+def compiled_in(folder: Path, headers: Path, compiler: str, *flags: str) -> Path:
+    """Compile MAIN with the headers of a folder; return the program."""
+    found = shutil.which(compiler)
+    if found is None:
+        pytest.skip(f"no compiler {compiler}")
+    source, program = folder / ("main.cc" if "++" in compiler else "main.c"), folder / "main"
+    source.write_text(MAIN)
+    strict = ("-Wall", "-Wextra", "-Werror", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover")
+    subprocess.run([found, *flags, *strict, "-I", headers, source, "-o", program], check=True)
+    return program
+
+
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("skewed")
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler")
-    (folder / "main.c").write_text(MAIN)
-    strict = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-O1", "-fsanitize=address,undefined")
-    include = ("-I", str(HEADER.parent))
-    subprocess.run([compiler, *strict, *include, str(folder / "main.c"), "-o", str(folder / "main")], check=True)
-    return folder / "main"
+    return compiled_in(tmp_path_factory.mktemp("skewed"), HEADER.parent, "cc", "-std=c99")
 
 
 def planned_in_c(program: Path, table: bytes, sizes: NDArray[np.int64], *room: int) -> bytes:
@@ -81,7 +88,7 @@ def planned_in_c(program: Path, table: bytes, sizes: NDArray[np.int64], *room: i
     sizes_file.write_bytes(sizes.astype("<i8").tobytes())
     command = [program, table_file, sizes_file, *map(str, room)]
     ran = subprocess.run(command, capture_output=True, check=False)
-    assert ran.stderr == b""
+    assert ran.stderr == b"", ran.stderr.decode()
     return ran.stdout
 
 
@@ -91,36 +98,156 @@ def plan_bytes(plan: Plan) -> bytes:
 
 
 @settings(max_examples=40)
-@given(questions())
+@given(questions((*GROUPS, *ROUTED)))
 def test_the_header_makes_the_plans_of_python(program: Path, question: Question) -> None:
     spec, group, sizes = question
-    planner = planner_of(spec, group)
+    planner = any_planner_of(spec, group)
     assert planned_in_c(program, table_bytes(planner.shape), sizes) == plan_bytes(planner.plan(sizes))
 
 
+@pytest.mark.parametrize("spec", ["dgx-h100:2", "dgx1"])
 @pytest.mark.parametrize("kind", ["even", "popular", "hot", "empty rows", "one block"])
-def test_the_header_makes_the_plans_of_python_for_large_messages(program: Path, kind: str) -> None:
-    planner, sizes = planner_of("dgx-h100:2", None), skewed(kind, 16, 1 << 21)
+def test_the_header_makes_the_plans_of_python_for_large_messages(program: Path, spec: str, kind: str) -> None:
+    planner = any_planner_of(spec, None)
+    k = planner.net.nranks
+    sizes = skewed(kind, k, 1 << 21)
     table = table_bytes(planner.shape)
-    assert planned_in_c(program, table, sizes) == plan_bytes(planner.plan(sizes))
-    assert planned_in_c(program, table, sizes, 300) in (b"-1", plan_bytes(planner.plan(sizes)))
+    plan = plan_bytes(planner.plan(sizes))
+    assert planned_in_c(program, table, sizes) == plan
+    assert planned_in_c(program, table, sizes, k * k + 44) in (b"-1", plan)
     sizes[3, 2] = -1
     assert planned_in_c(program, table, sizes) == b"-2"
 
 
-def test_the_header_reads_damaged_tables_safely(program: Path) -> None:
-    """Check that a changed or cut table gives a line or a plan, and that nothing beyond its end is read."""
-    planner, sizes = planner_of("dgx-h100:2", (0, 1, 2, 8, 9, 10)), skewed("even", 6, 1000)
-    good = table_bytes(planner.shape)
-    for at, value, words in (
-        (0, b"X", b"is no table"), (8, b"\2", b"another version"), (12, b"\1\2\3\4", b"little-endian"),
-        (16, b"\0\0", b"cut off"), (24, struct.pack("<I", 1 << 30), b"too large"), (36, b"\xff", b"beyond its end"),
-        (64, struct.pack("<d", -1.0), b"no time"), (96, b"\1", b"in no order"),
+def test_what_no_plan_can_be_made_of_is_refused_with_a_code(program: Path) -> None:
+    for spec in ("full:5", "ring:5"):
+        planner, sizes = any_planner_of(spec, None), np.full((5, 5), 1 << 36)
+        table = table_bytes(planner.shape)
+        assert planned_in_c(program, table, sizes) == plan_bytes(planner.plan(sizes))
+        for size in (MOST_BYTES + 1, (1 << 63) - 1, -1, -(1 << 63)):
+            sizes[1, 2] = size
+            assert planned_in_c(program, table, sizes) == b"-2"
+        for room in (-(1 << 63), -1, 0, 24, (1 << 28) + 1, (1 << 63) - 1):
+            assert planned_in_c(program, table, sizes, room) == b"-3"
+
+
+def test_the_header_is_valid_cpp(tmp_path: Path) -> None:
+    program = compiled_in(tmp_path, HEADER.parent, "c++", "-std=c++11")
+    for spec in ("full:5", "ring:5"):
+        planner, sizes = any_planner_of(spec, None), skewed("hot", 5, 1 << 20)
+        assert planned_in_c(program, table_bytes(planner.shape), sizes) == plan_bytes(planner.plan(sizes))
+
+
+def changed(good: bytes, at: int, value: bytes) -> bytes:
+    return good[:at] + value + good[at + len(value) :]
+
+
+DAMAGED = (
+    ("dgx-h100:2", (0, 1, 2, 8, 9, 10), 36, b"\xff", b"beyond its end"),  # lanes
+    ("dgx-h100:2", (0, 1, 2, 8, 9, 10), 64, struct.pack("<d", -1.0), b"no time"),  # length of a tick
+    ("dgx-h100:2", (0, 1, 2, 8, 9, 10), 96, b"\1", b"in no order"),  # first node
+    ("ring:5", None, 40, struct.pack("<I", 0), b"beyond its end"),  # links
+    ("ring:5", None, 72, struct.pack("<d", np.nan), b"no time"),  # start
+    ("ring:5", None, 84, struct.pack("<I", 1 << 31), b"too large"),  # links of a path
+    ("ring:5", None, 96, b"\1", b"in no order"),  # resources of the first link
+)
+
+
+@pytest.mark.parametrize(("spec", "group", "at", "value", "words"), DAMAGED)
+def test_the_header_says_what_is_wrong_with_a_table(
+    program: Path, spec: str, group: tuple[int, ...] | None, at: int, value: bytes, words: bytes
+) -> None:
+    planner = any_planner_of(spec, group)
+    good, sizes = table_bytes(planner.shape), np.ones((planner.net.nranks,) * 2, dtype=np.int64)
+    for place, other, reason in (
+        (0, b"X", b"is no table"), (8, b"\3", b"another version"), (12, b"\1\2\3\4", b"little-endian"),
+        (16, b"\0\0", b"cut off"), (24, struct.pack("<I", 1 << 30), b"too large"), (at, value, words),
     ):  # fmt: skip
-        assert words in planned_in_c(program, good[:at] + value + good[at + len(value) :], sizes)
+        assert reason in planned_in_c(program, changed(good, place, other), sizes)
     assert planned_in_c(program, good[:-8], sizes) == b"is cut off"
+
+
+def column_of(shape: RoutedShape, name: str) -> tuple[int, int]:
+    """Return the place of a column's first entry in a table, and the bytes of an entry."""
+    at, columns = 96, fixed_columns(shape)
+    for kind, names in COLUMNS[ROUTED_TABLE].items():
+        each = np.dtype(kind).itemsize
+        for column in names.split():
+            if column == name:
+                return at, each
+            at += -(-len(columns[column]) * each // 8) * 8
+    raise AssertionError(name)
+
+
+WRONG = (
+    ("uses_ptr", 1, 0, b"uses nothing"),
+    ("uses", 1, 1 << 20, b"beyond its end"),
+    ("uses", 1, 0, b"user that is none"),
+    ("users", 3, 4, b"user that is none"),
+    ("path_ptr", 2, 0, b"without a path"),
+    ("path_hops", 0, 0, b"to another position"),
+    ("path_hops", 0, 200, b"beyond its end"),
+    ("path_link", 0, 7, b"interrupted"),
+    ("path_link", 0, 1, b"another position"),
+    ("dst", 0, 5, b"beyond its end"),
+    ("part", 0, 1.5, b"part that is none"),
+    ("part", 0, 0.1, b"part that is none"),
+    ("busy_us", 0, -1.0, b"no time"),
+    ("least_us", 1, np.inf, b"no time"),
+)
+
+
+@pytest.mark.parametrize(("name", "entry", "value", "words"), WRONG)
+def test_the_header_refuses_wrong_paths_and_resources(
+    program: Path, name: str, entry: int, value: float, words: bytes
+) -> None:
+    shape = any_planner_of("ring:5", None).shape
+    at, each = column_of(shape, name)
+    kind = "<d" if isinstance(value, float) else {4: "<I", 8: "<q"}[each]
+    table = changed(table_bytes(shape), at + entry * each, struct.pack(kind, value))
+    assert words in planned_in_c(program, table, np.ones((5, 5), dtype=np.int64))
+
+
+@pytest.mark.parametrize(
+    ("spec", "group"), [("dgx-h100:2", (0, 1, 2, 8, 9, 10)), ("ring:5", None), ("fattree:4", (0, 1))]
+)
+def test_the_header_reads_damaged_tables_safely(program: Path, spec: str, group: tuple[int, ...] | None) -> None:
+    """Check that a changed table gives a line or a plan, and that nothing beyond its end is read."""
+    planner = any_planner_of(spec, group)
+    good, sizes = table_bytes(planner.shape), skewed("even", planner.net.nranks, 1000)
     draw = np.random.default_rng(5)
     for at in draw.integers(24, len(good), 60).tolist():
-        changed = bytearray(good)
-        changed[at] ^= int(draw.integers(1, 256))
-        planned_in_c(program, bytes(changed), sizes)
+        planned_in_c(program, changed(good, at, bytes([good[at] ^ int(draw.integers(1, 256))])), sizes)
+
+
+def faulty(folder: Path, right: str, wrong: str) -> Path:
+    """Compile the headers with a fault in them; return the program."""
+    headers = folder / "headers"
+    headers.mkdir()
+    assert any(right in header.read_text() for header in HEADERS)
+    for header in HEADERS:
+        (headers / header.name).write_text(header.read_text().replace(right, wrong))
+    return compiled_in(folder, headers, "cc", "-std=c99")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("-ahead, (uint32_t)which_event", "ahead, (uint32_t)which_event"),  # The emptiest links come first.
+        ("top <= (best - t->head->start_us) * 1.002", "sweep == 1"),  # Chunks choose again only once.
+    ],
+)
+def test_a_header_of_other_steps_would_be_seen(tmp_path: Path, right: str, wrong: str) -> None:
+    planner, sizes = any_planner_of("dgx1", None), skewed("popular", 8, 1 << 21)
+    program = faulty(tmp_path, right, wrong)
+    assert planned_in_c(program, table_bytes(planner.shape), sizes) != plan_bytes(planner.plan(sizes))
+
+
+def test_a_table_that_is_not_checked_would_be_seen(tmp_path: Path) -> None:
+    program = faulty(tmp_path, "synth_skewed_above(t->path_link, (uint64_t)h->paths * width, links)", "0")
+    shape = any_planner_of("ring:5", None).shape
+    at, _ = column_of(shape, "path_link")
+    with pytest.raises(AssertionError, match="AddressSanitizer"):
+        planned_in_c(
+            program, changed(table_bytes(shape), at, struct.pack("<I", 1 << 20)), np.ones((5, 5), dtype=np.int64)
+        )
