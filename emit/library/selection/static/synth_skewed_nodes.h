@@ -67,8 +67,8 @@ static inline const char *synth_skewed_lanes_error(const struct synth_skewed *t)
         return "has a straight path without a link";
     }
   for (i = 0; i < h->parts; i++)
-    if (t->part_ports[i] < 1 || t->part_base[i + 1] - t->part_base[i] != t->part_ports[i] * t->part_ports[i] ||
-        t->part_ports[i] > 2048)
+    if (t->part_ports[i] < 1 || t->part_ports[i] > 2048 ||
+        t->part_base[i + 1] - t->part_base[i] != t->part_ports[i] * t->part_ports[i])
       return "has a matrix of a wrong size";
   return h->tick_us >= 1e-9 ? NULL : "has no length of a tick";
 }
