@@ -3,7 +3,7 @@
 Blocks are cut into chunks. Each chunk takes a path that is short where links are priced by how loaded they are; chunks
 choose again while others stay, so that loads become even. By the prices follows a bound (see `volume_bound_us`). Then
 links serve the chunks that wait for them, those first that have the most loaded links ahead, and are never idle while
-one could start.
+one could start. `emit/library/selection/static/synth_skewed_routed.h` has the same steps in C.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from emit.library.selection.skewed_table import NODES as NODES_TABLE
 from emit.library.selection.skewed_table import ROUTED as ROUTED_TABLE
 from synth.engines.skewed import planner, routed
 from synth.engines.skewed.columns import MOST_BYTES
-from synth.engines.skewed.plan import Plan
+from synth.engines.skewed.plan import SizesPlanner
 from synth.engines.skewed.routed import RoutedShape
 from synth.engines.skewed.shape import GroupShape
 from tests.synth.engines.skewed.questions import GROUPS, ROUTED, Question, any_planner_of, questions, skewed
@@ -41,6 +41,7 @@ int main(int argc, char **argv) {
   void *file = read_all(argv[1], &bytes), *sizes = read_all(argv[2], &unused), *work;
   const char *error = synth_skewed_open(&t, file, bytes);
   int64_t room, code;
+  uint32_t *from, *to;
   if (error) { printf("%s", error); free(file); free(sizes); return 1; }
   room = argc > 3 ? atoll(argv[3]) : synth_skewed_room(&t);
   work = malloc(synth_skewed_work_bytes(&t, room));
@@ -61,6 +62,12 @@ int main(int argc, char **argv) {
     fwrite(p.send_link, 4, (size_t)p.sends, stdout);
     fwrite(p.send_step, 4, (size_t)p.sends, stdout);
     fwrite(p.send_start, 8, (size_t)p.sends, stdout);
+    from = (uint32_t *)malloc(4 * (size_t)t.head->links);
+    to = (uint32_t *)malloc(4 * (size_t)t.head->links);
+    synth_skewed_link_ends(&t, from, to);
+    for (room = 0; room < p.sends; room++) fwrite(from + p.send_link[room], 4, 1, stdout);
+    for (room = 0; room < p.sends; room++) fwrite(to + p.send_link[room], 4, 1, stdout);
+    free(from); free(to);
   }
   free(file); free(sizes); free(work);
   return 0;
@@ -146,9 +153,12 @@ def planned_in_c(program: Path, table: bytes, sizes: NDArray[np.int64], *room: i
     return ran.stdout
 
 
-def plan_bytes(plan: Plan) -> bytes:
+def plan_bytes(planner: SizesPlanner, sizes: NDArray[np.int64]) -> bytes:
+    """Return what MAIN prints: the plan, and the positions that its sends leave and reach."""
+    plan = planner.plan(sizes)
+    ends = [ends[plan.link].astype("<u4") for ends in (planner.net.src, planner.net.dst)]
     head = struct.pack("<3q2d", len(plan.chunk_bytes), len(plan.chunk), plan.is_straight, plan.time_us, plan.bound_us)
-    return head + b"".join(column.tobytes() for column in plan[:8])
+    return head + b"".join(column.tobytes() for column in (*plan[:8], *ends))
 
 
 @settings(max_examples=40)
@@ -156,7 +166,7 @@ def plan_bytes(plan: Plan) -> bytes:
 def test_the_header_makes_the_plans_of_python(program: Path, question: Question) -> None:
     spec, group, sizes = question
     planner = any_planner_of(spec, group)
-    assert planned_in_c(program, table_bytes(planner.shape), sizes) == plan_bytes(planner.plan(sizes))
+    assert planned_in_c(program, table_bytes(planner.shape), sizes) == plan_bytes(planner, sizes)
 
 
 @pytest.mark.parametrize("spec", ["dgx-h100:2", "dgx1"])
@@ -166,7 +176,7 @@ def test_the_header_makes_the_plans_of_python_for_large_messages(program: Path, 
     k = planner.net.nranks
     sizes = skewed(kind, k, 1 << 21)
     table = table_bytes(planner.shape)
-    plan = plan_bytes(planner.plan(sizes))
+    plan = plan_bytes(planner, sizes)
     assert planned_in_c(program, table, sizes) == plan
     assert planned_in_c(program, table, sizes, k * k + 44) in (b"-1", plan)
     sizes[3, 2] = -1
@@ -177,7 +187,7 @@ def test_what_no_plan_can_be_made_of_is_refused_with_a_code(program: Path) -> No
     for spec in ("full:5", "ring:5"):
         planner, sizes = any_planner_of(spec, None), np.full((5, 5), 1 << 36)
         table = table_bytes(planner.shape)
-        assert planned_in_c(program, table, sizes) == plan_bytes(planner.plan(sizes))
+        assert planned_in_c(program, table, sizes) == plan_bytes(planner, sizes)
         for size in (MOST_BYTES + 1, (1 << 63) - 1, -1, -(1 << 63)):
             sizes[1, 2] = size
             assert planned_in_c(program, table, sizes) == b"-2"
@@ -189,7 +199,7 @@ def test_the_header_is_valid_cpp(tmp_path: Path) -> None:
     program = compiled_in(tmp_path, HEADER.parent, "c++", "-std=c++11")
     for spec in ("full:5", "ring:5"):
         planner, sizes = any_planner_of(spec, None), skewed("hot", 5, 1 << 20)
-        assert planned_in_c(program, table_bytes(planner.shape), sizes) == plan_bytes(planner.plan(sizes))
+        assert planned_in_c(program, table_bytes(planner.shape), sizes) == plan_bytes(planner, sizes)
 
 
 def changed(good: bytes, at: int, value: bytes) -> bytes:
@@ -298,7 +308,7 @@ def faulty(folder: Path, right: str, wrong: str) -> Path:
 def test_a_header_of_other_steps_would_be_seen(tmp_path: Path, right: str, wrong: str) -> None:
     planner, sizes = any_planner_of("dgx1", None), skewed("popular", 8, 1 << 21)
     program = faulty(tmp_path, right, wrong)
-    assert planned_in_c(program, table_bytes(planner.shape), sizes) != plan_bytes(planner.plan(sizes))
+    assert planned_in_c(program, table_bytes(planner.shape), sizes) != plan_bytes(planner, sizes)
 
 
 def test_a_table_that_is_not_checked_would_be_seen(tmp_path: Path) -> None:

@@ -5,12 +5,17 @@
  * place; nothing is allocated. All numbers are little-endian, all columns begin at multiples of 8 bytes.
  *
  *   struct synth_skewed t;
- *   if (synth_skewed_open(&t, file, bytes)) ...                 once a process group; else the reason in words
+ *   const char *error = synth_skewed_open(&t, file, bytes);     once a process group; NULL, or what is wrong in words
+ *   synth_skewed_link_ends(&t, from, to);                       once; which positions each link joins
  *   int64_t room = synth_skewed_room(&t);                       chunks of a plan; more if a plan says SYNTH_SKEWED_FULL
  *   void *work = malloc(synth_skewed_work_bytes(&t, room));     once; at a multiple of 8 bytes, for one thread
  *   struct synth_skewed_plan plan;
- *   if (synth_skewed_plan_sizes(&t, sizes, room, work, &plan)) ...   at every step
+ *   int code = synth_skewed_plan_sizes(&t, sizes, room, work, &plan);   at every step; 0, or why there is no plan
  *   for (int64_t i = 0; i < plan.sends; i++) ...                sends in order of priority
+ *
+ * Send i moves chunk plan.send_chunk[i] from position from[plan.send_link[i]] to position to[plan.send_link[i]], once
+ * the chunk is there: a send whose plan.send_step is above 0 waits for the chunk's send of the step before it. A chunk
+ * is the bytes from chunk_offset on of the block from chunk_source to chunk_goal.
  *
  * The table decides which planner is asked: synth_skewed_nodes.h for groups in nodes whose ranks all have links, joined
  * by NICs, and synth_skewed_routed.h for all other networks. Both must lie beside this file.
@@ -250,6 +255,19 @@ static inline uint64_t synth_skewed_lay(const struct synth_skewed *t, int64_t ro
 #undef SYNTH_SKEWED_INTS
 #undef SYNTH_SKEWED_REALS
 #undef SYNTH_SKEWED_WORDS
+
+/* Set the position that each link leaves and the one that it reaches, in columns of t->head->links numbers, for the sends
+ * of plans. Links that no plan uses may have SYNTH_SKEWED_NO_LINK. */
+static inline void synth_skewed_link_ends(const struct synth_skewed *t, uint32_t *from, uint32_t *to) {
+  uint32_t k = t->head->positions, link, i, j;
+  for (link = 0; link < t->head->links; link++) {
+    from[link] = t->src ? t->src[link] : SYNTH_SKEWED_NO_LINK;
+    to[link] = t->dst ? t->dst[link] : SYNTH_SKEWED_NO_LINK;
+  }
+  for (i = 0; t->between && i < k; i++)
+    for (j = 0; j < k; j++)
+      if ((link = t->between[i * k + j]) != SYNTH_SKEWED_NO_LINK) from[link] = i, to[link] = j;
+}
 
 /* How many chunks plans of usual sizes have at most; never less than straight paths need. */
 static inline int64_t synth_skewed_room(const struct synth_skewed *t) {
