@@ -211,12 +211,11 @@ class RoutedPlanner(SizesPlanner):
         lengths = {
             "to_node": (k * len(self.shape.node_us) // 2, ints), "pair": (len(self.shape.node_us) ** 2 // 4, ints),
             "rank": (2 * k, ints), "load": (net.nresources, reals), "cost": (net.nresources, reals),
-            "price": (links, reals), "dist": (cells, reals),
-            "used": (net.nresources, reals), "done": (max(room, cells), ints), "hops": (max(room, cells), ints),
-            "path": (max(room, cells) * width, ints), "queue_ptr": (links + 1, ints), "queue_key": (sends, reals),
-            "queue_chunk": (sends, ints), "queue_count": (links, ints), "is_busy": (links, ints),
-            "touched": (links, ints), "is_touched": (links, ints), "event_us": (max(room, cells) + links, reals),
-            "event": (max(room, cells) + links, ints),
+            "price": (links, reals), "dist": (cells, reals), "used": (net.nresources, reals),
+            "done": (max(room, cells), ints), "routes": (max(room, cells), ints), "queue_ptr": (links + 1, ints),
+            "queue_key": (sends, reals), "queue_chunk": (sends, ints), "queue_count": (links, ints),
+            "is_busy": (links, ints), "touched": (links, ints), "is_touched": (links, ints),
+            "event_us": (max(room, cells) + links, reals), "event": (max(room, cells) + links, ints),
         }  # fmt: skip
         work = [np.zeros(length, dtype=kind) for length, kind in lengths.values()]
         straight_sends = cells * width

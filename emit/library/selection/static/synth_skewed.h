@@ -138,7 +138,7 @@ struct synth_skewed_work {
   /* of other networks */
   int64_t most_sends, *queue_ptr;
   double *load, *cost, *used, *price, *dist, *queue_key, *event_us;
-  uint32_t *done, *hops, *path, *queue_chunk, *queue_count, *is_busy, *touched, *is_touched, *event;
+  uint32_t *done, *routes, *queue_chunk, *queue_count, *is_busy, *touched, *is_touched, *event;
 };
 
 /* Lay the columns of a plan out: which = 0, or 1 for straight paths. */

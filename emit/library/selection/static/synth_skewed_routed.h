@@ -101,7 +101,7 @@ static inline void synth_skewed_routed_lay(const struct synth_skewed *t, struct 
   w->load = SYNTH_SKEWED_REALS(resources), w->cost = SYNTH_SKEWED_REALS(resources);
   w->used = SYNTH_SKEWED_REALS(resources), w->price = SYNTH_SKEWED_REALS(links), w->dist = SYNTH_SKEWED_REALS(cells);
   w->queue_key = SYNTH_SKEWED_REALS(most), w->event_us = SYNTH_SKEWED_REALS(r + links);
-  w->done = SYNTH_SKEWED_WORDS(r), w->hops = SYNTH_SKEWED_WORDS(r), w->path = SYNTH_SKEWED_WORDS(r * width);
+  w->done = SYNTH_SKEWED_WORDS(r), w->routes = SYNTH_SKEWED_WORDS(r);
   w->queue_chunk = SYNTH_SKEWED_WORDS(most), w->queue_count = SYNTH_SKEWED_WORDS(links);
   w->is_busy = SYNTH_SKEWED_WORDS(links), w->touched = SYNTH_SKEWED_WORDS(links);
   w->is_touched = SYNTH_SKEWED_WORDS(links), w->event = SYNTH_SKEWED_WORDS(r + links);
@@ -158,12 +158,12 @@ static inline double synth_skewed_volume_bound(const struct synth_skewed *t, con
   return t->head->start_us + paid / total + t->least_alpha_us;
 }
 
-/* Add bytes, which may be negative, to the loads on a chunk's path, and set their costs anew. */
-static inline void synth_skewed_add_load(const struct synth_skewed *t, int64_t chunk, double bytes, double top, struct synth_skewed_work *w) {
-  const uint32_t *path = w->path + chunk * t->head->width;
+/* Add bytes, which may be negative, to the loads on a path, and set their costs anew. */
+static inline void synth_skewed_add_load(const struct synth_skewed *t, uint32_t route, double bytes, double top, struct synth_skewed_work *w) {
+  const uint32_t *path = t->path_link + (uint64_t)route * t->head->width;
   uint32_t hop;
   int64_t at;
-  for (hop = 0; hop < w->hops[chunk]; hop++)
+  for (hop = 0; hop < t->path_hops[route]; hop++)
     for (at = t->uses_ptr[path[hop]]; at < t->uses_ptr[path[hop] + 1]; at++) {
       uint32_t resource = t->uses[at];
       w->load[resource] += bytes * t->busy_us[at];
@@ -171,28 +171,27 @@ static inline void synth_skewed_add_load(const struct synth_skewed *t, int64_t c
     }
 }
 
-/* Let a chunk take a path. */
-static inline void synth_skewed_take_path(const struct synth_skewed *t, int64_t chunk, int64_t path, struct synth_skewed_work *w) {
-  uint64_t width = t->head->width;
-  w->hops[chunk] = t->path_hops[path];
-  memcpy(w->path + (uint64_t)chunk * width, t->path_link + (uint64_t)path * width, t->path_hops[path] * sizeof *w->path);
+/* Return the price of a byte on a path, or that on its first links if this is `most` or more. */
+static inline double synth_skewed_path_price(const struct synth_skewed *t, uint32_t route, double most, const struct synth_skewed_work *w) {
+  const uint32_t *path = t->path_link + (uint64_t)route * t->head->width;
+  uint32_t hop;
+  int64_t at;
+  double price = 0.0;
+  for (hop = 0; hop < t->path_hops[route] && !(price >= most); hop++)
+    for (at = t->uses_ptr[path[hop]]; at < t->uses_ptr[path[hop] + 1]; at++)
+      price += t->busy_us[at] * w->cost[t->uses[at]];
+  return price;
 }
 
-/* Let a chunk take the cheapest path of its block, by the present costs. */
-static inline void synth_skewed_choose(const struct synth_skewed *t, int64_t chunk, int64_t block, struct synth_skewed_work *w) {
-  uint64_t width = t->head->width;
-  int64_t chosen = t->path_ptr[block], candidate, at;
-  double best = SYNTH_SKEWED_FAR;
-  for (candidate = chosen; candidate < t->path_ptr[block + 1]; candidate++) {
-    const uint32_t *path = t->path_link + (uint64_t)candidate * width;
-    uint32_t hop;
-    double price = 0.0;
-    for (hop = 0; hop < t->path_hops[candidate] && !(price >= best); hop++)
-      for (at = t->uses_ptr[path[hop]]; at < t->uses_ptr[path[hop] + 1]; at++)
-        price += t->busy_us[at] * w->cost[t->uses[at]];
-    if (price < best) best = price, chosen = candidate;
+/* Return the cheapest path of a block if it is cheaper than `route`, by the present costs; else `route`. */
+static inline uint32_t synth_skewed_cheapest(const struct synth_skewed *t, uint32_t route, int64_t block, const struct synth_skewed_work *w) {
+  double best = synth_skewed_path_price(t, route, SYNTH_SKEWED_FAR, w);
+  int64_t candidate;
+  for (candidate = t->path_ptr[block]; candidate < t->path_ptr[block + 1]; candidate++) {
+    double price = synth_skewed_path_price(t, (uint32_t)candidate, best, w);
+    if (price < best) best = price, route = (uint32_t)candidate;
   }
-  synth_skewed_take_path(t, chunk, chosen, w);
+  return route;
 }
 
 /* Add an item to a heap; the item of the least key, then number, is its first. */
@@ -243,7 +242,7 @@ static inline int64_t synth_skewed_start(const struct synth_skewed *t, int which
   w->send_start[which][row] = now, w->rows++;
   leaves = now + (double)w->chunk_bytes[which][chunk] * t->link_us[link], arrives = leaves + t->alpha[link];
   synth_skewed_push(w->event_us, w->event, events++, leaves + t->gap[link], (uint32_t)w->chunks + link);
-  if (++w->done[chunk] < w->hops[chunk]) synth_skewed_push(w->event_us, w->event, events++, arrives, chunk);
+  if (++w->done[chunk] < t->path_hops[w->routes[chunk]]) synth_skewed_push(w->event_us, w->event, events++, arrives, chunk);
   else *last = synth_skewed_later(*last, arrives);
   return events;
 }
@@ -260,7 +259,7 @@ static inline double synth_skewed_serve(const struct synth_skewed *t, int which,
   for (at = 0; at < (int64_t)t->head->resources; at++) w->used[at] = 0.0;
   w->rows = 0;
   for (c = 0; c < w->chunks; c++)
-    for (hop = 0; hop < w->hops[c]; hop++) w->queue_ptr[w->path[c * width + hop] + 1]++;
+    for (hop = 0; hop < t->path_hops[w->routes[c]]; hop++) w->queue_ptr[t->path_link[w->routes[c] * width + hop] + 1]++;
   for (link = 0; link < links; link++) w->queue_ptr[link + 1] += w->queue_ptr[link];
   for (c = 0; c < w->chunks; c++) w->done[c] = 0, synth_skewed_push(w->event_us, w->event, events++, last, (uint32_t)c);
   while (events > 0) {
@@ -269,10 +268,10 @@ static inline double synth_skewed_serve(const struct synth_skewed *t, int which,
       int64_t which_event = w->event[0], ended = which_event - w->chunks;
       synth_skewed_pop(w->event_us, w->event, events--);
       if (ended < 0) { /* a chunk has arrived, and waits for its next link */
-        const uint32_t *path = w->path + which_event * width;
+        const uint32_t *path = t->path_link + w->routes[which_event] * width;
         double ahead = 0.0;
         hop = w->done[which_event], link = path[hop];
-        while (++hop < w->hops[which_event])
+        while (++hop < t->path_hops[w->routes[which_event]])
           for (at = t->uses_ptr[path[hop]]; at < t->uses_ptr[path[hop] + 1]; at++) ahead += w->load[t->uses[at]];
         at = w->queue_ptr[link];
         synth_skewed_push(w->queue_key + at, w->queue_chunk + at, w->queue_count[link]++, -ahead, (uint32_t)which_event);
@@ -305,6 +304,7 @@ static inline int synth_skewed_place(const struct synth_skewed *t, const int64_t
     for (behind = 1; behind < k; behind++)
       for (i = 0; i < k; i++) {
         int64_t bytes, count, number, end;
+        uint32_t route;
         double exact;
         j = (i + behind) % k, bytes = size[i * k + j];
         if (bytes == 0) continue;
@@ -315,9 +315,9 @@ static inline int synth_skewed_place(const struct synth_skewed *t, const int64_t
           int64_t larger = bytes % count, part = bytes / count;
           if (w->chunks == w->room) return SYNTH_SKEWED_FULL;
           synth_skewed_chunk(w, 0, i, j, part * number + synth_skewed_min(number, larger), part + (number < larger));
-          synth_skewed_choose(t, w->chunks, i * k + j, w);
-          synth_skewed_add_load(t, w->chunks, (double)(part + (number < larger)), *top, w);
-          w->chunks++;
+          route = synth_skewed_cheapest(t, (uint32_t)t->path_ptr[i * k + j], i * k + j, w);
+          synth_skewed_add_load(t, route, (double)(part + (number < larger)), *top, w);
+          w->routes[w->chunks++] = route;
         }
       }
   }
@@ -326,8 +326,8 @@ static inline int synth_skewed_place(const struct synth_skewed *t, const int64_t
 
 /* Plan sizes whose loads are set; 0 or SYNTH_SKEWED_FULL. */
 static inline int synth_skewed_plan_routed(const struct synth_skewed *t, const int64_t *sizes, struct synth_skewed_work *w, struct synth_skewed_plan *plan) {
-  int64_t k = t->head->positions, resources = t->head->resources, c, at, sweep, i, j, behind, rows = 0;
-  double best = synth_skewed_bound(t, sizes, w), top = 0.0, time_us;
+  int64_t k = t->head->positions, resources = t->head->resources, c, at, sweep, i, j, behind, rows = 0, stale = 0, moved;
+  double best = synth_skewed_bound(t, sizes, w), top = 0.0, least_top = SYNTH_SKEWED_FAR, time_us;
   for (at = 0; at < resources; at++) w->load[at] = 0.0;
   best = synth_skewed_later(best, synth_skewed_volume_bound(t, sizes, 0.0, w));
   if (synth_skewed_place(t, sizes, best - t->head->start_us, &top, w)) return SYNTH_SKEWED_FULL;
@@ -335,15 +335,21 @@ static inline int synth_skewed_plan_routed(const struct synth_skewed *t, const i
     top = 0.0;
     for (at = 0; at < resources; at++) top = synth_skewed_later(top, w->load[at]);
     best = synth_skewed_later(best, synth_skewed_volume_bound(t, sizes, top, w));
-    if (top <= (best - t->head->start_us) * 1.002) break;
+    stale = top < least_top * 0.999 ? 0 : stale + 1;
+    if (top < least_top) least_top = top;
+    if (top <= (best - t->head->start_us) * 1.002 || stale == 3) break;
+    moved = 0;
     for (c = 0; c < w->chunks; c++) {
       double bytes = (double)w->chunk_bytes[0][c];
-      synth_skewed_add_load(t, c, -bytes, top, w);
-      synth_skewed_choose(t, c, (int64_t)w->chunk_source[0][c] * k + w->chunk_goal[0][c], w);
-      synth_skewed_add_load(t, c, bytes, top, w);
+      uint32_t before = w->routes[c];
+      synth_skewed_add_load(t, before, -bytes, top, w);
+      w->routes[c] = synth_skewed_cheapest(t, before, (int64_t)w->chunk_source[0][c] * k + w->chunk_goal[0][c], w);
+      synth_skewed_add_load(t, w->routes[c], bytes, top, w);
+      moved += w->routes[c] != before;
     }
+    if (!moved) break;
   }
-  for (c = 0; c < w->chunks; c++) rows += w->hops[c];
+  for (c = 0; c < w->chunks; c++) rows += t->path_hops[w->routes[c]];
   if (rows > w->most_sends) return SYNTH_SKEWED_FULL;
   plan->bound_us = best;
   synth_skewed_set(0, synth_skewed_serve(t, 0, w), w, plan);
@@ -355,8 +361,8 @@ static inline int synth_skewed_plan_routed(const struct synth_skewed *t, const i
       j = (i + behind) % k;
       if (sizes[i * k + j] == 0) continue;
       synth_skewed_chunk(w, 1, i, j, 0, sizes[i * k + j]);
-      synth_skewed_take_path(t, w->chunks, t->path_ptr[i * k + j], w);
-      synth_skewed_add_load(t, w->chunks++, (double)sizes[i * k + j], top, w);
+      w->routes[w->chunks] = (uint32_t)t->path_ptr[i * k + j];
+      synth_skewed_add_load(t, w->routes[w->chunks++], (double)sizes[i * k + j], top, w);
     }
   time_us = synth_skewed_serve(t, 1, w);
   if (time_us <= plan->time_us) synth_skewed_set(1, time_us, w, plan);
