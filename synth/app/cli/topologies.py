@@ -25,13 +25,14 @@ from synth.model.problem import parse_ranks
 from synth.model.text import format_count
 from topologies.clusters import Machine
 from topologies.compare import compare
+from topologies.costed import with_protocol
 from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.families import FAMILIES
 from topologies.graphs import FORMS, graph_text
 from topologies.importers.combine import import_files
 from topologies.levels.hierarchy import find_levels
-from topologies.load import load, load_machine
+from topologies.load import apply_costs, load, load_machine
 from topologies.machines import machines
 from topologies.text.files import origin_of
 from topologies.text.vertex_sets import format_names, format_set
@@ -220,8 +221,21 @@ def _topo_here(out: str | None, name: str | None, reference: str | None) -> None
 @topo.command("planner")
 @click.argument("topology")
 @click.option("--group", metavar="RANKS", help="Use these ranks, in this order. Default: all.")
+@click.option(
+    "--costs",
+    default="none",
+    metavar="none|machine|FILE",
+    help="Count an executor's costs besides α and bandwidth: none (the default), machine (the topology's own), or those"
+    " of a FILE with [costs].",
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(["Simple", "LL", "LL128"]),
+    default="Simple",
+    help="Count the costs of this protocol. Default: Simple.",
+)
 @click.option("-o", "--out", required=True, metavar="DIR", help="Write to this folder.")
-def _topo_planner(topology: str, group: str | None, out: str) -> None:
+def _topo_planner(topology: str, group: str | None, costs: str, protocol: str, out: str) -> None:
     """Write what a program in C needs to plan all-to-alls whose sizes change at every step.
 
     It writes skewed.table, which has the links of the group and its NICs or paths, and synth_skewed.h with two headers
@@ -232,7 +246,7 @@ def _topo_planner(topology: str, group: str | None, out: str) -> None:
     synth topo planner dgx-h100:4 -o planner
     synth topo planner torus:4x4 -o planner
     """
-    network = load(topology)
+    network = with_protocol(apply_costs(load(topology), costs), protocol)
     ranks = None if group is None else parse_ranks(group, "--group", network.nranks)
     data = table_bytes(shape_for(network, ranks))
     for name, content in (("skewed.table", data), *((header.name, header.read_bytes()) for header in HEADERS)):
