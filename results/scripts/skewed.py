@@ -257,6 +257,7 @@ def main() -> None:
         " node of their goal. Where ranks of a node have no link (dgx1, tori), chunks take paths that share the links,"
         " straight blocks take one shortest path, and the bound also counts what all blocks need of all links. Every"
         " plan of up to 64 GPUs was replayed, and of more GPUs one of each kind; the plans in C had equal times."
+        + ("" if options.every == 1 else f" It is a sample: one matrix of {options.every}.")
     )
     titles = ("topology", "sizes", "matrices", "sends", "call", "95 %", "call in C", "95 %")
     titles += ("time / bound", "95 %", "most", "straight (least)")

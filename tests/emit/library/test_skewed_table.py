@@ -17,10 +17,19 @@ from emit.library.selection.skewed_table import NODES as NODES_TABLE
 from emit.library.selection.skewed_table import ROUTED as ROUTED_TABLE
 from synth.engines.skewed import planner, routed
 from synth.engines.skewed.columns import MOST_BYTES
-from synth.engines.skewed.plan import SizesPlanner
-from synth.engines.skewed.routed import RoutedShape
+from synth.engines.skewed.plan import Plan, SizesPlanner
+from synth.engines.skewed.routed import MOST_RANKS, RoutedShape
+from synth.engines.skewed.schedule import algorithm_of, message_bytes
 from synth.engines.skewed.shape import GroupShape
-from tests.synth.engines.skewed.questions import GROUPS, ROUTED, Question, any_planner_of, questions, skewed
+from tests.synth.engines.skewed.questions import (
+    GROUPS,
+    ROUTED,
+    Question,
+    any_planner_of,
+    questions,
+    skewed,
+    topology_of,
+)
 
 MAIN = r"""
 #include "synth_skewed.h"
@@ -193,6 +202,35 @@ def test_what_no_plan_can_be_made_of_is_refused_with_a_code(program: Path) -> No
             assert planned_in_c(program, table, sizes) == b"-2"
         for room in (-(1 << 63), -1, 0, 24, (1 << 28) + 1, (1 << 63) - 1):
             assert planned_in_c(program, table, sizes, room) == b"-3"
+
+
+def plan_in(printed: bytes) -> Plan:
+    """Return the plan that MAIN printed."""
+    chunks, sends, is_straight, time_us, bound_us = struct.unpack_from("<3q2d", printed)
+    at, columns = 40, []
+    for name, kind in zip(Plan._fields, ["u4", "u4", "i8", "i8", "u4", "u4", "u4", "f8"], strict=False):
+        columns.append(np.frombuffer(printed, "<" + kind, chunks if name.startswith("chunk_") else sends, at))
+        at += columns[-1].nbytes
+    return Plan._make((*columns, time_us, bound_us, bool(is_straight)))
+
+
+def test_plans_of_contracted_arithmetic_are_right(tmp_path: Path) -> None:
+    """Check that plans replay in their time where products and sums are one operation, though cuts may differ."""
+    program = compiled_in(tmp_path, HEADER.parent, "cc", "-std=gnu11", "-march=native", "-ffp-contract=fast")
+    for spec in ("dgx-h100:2", "dgx1"):
+        planner = any_planner_of(spec, None)
+        k = planner.net.nranks
+        for kind in ("popular", "hot", "empty rows"):
+            sizes = skewed(kind, k, 1 << 21)
+            plan, expected = plan_in(planned_in_c(program, table_bytes(planner.shape), sizes)), planner.plan(sizes)
+            time_us = algorithm_of(topology_of(spec), None, plan, sizes).time_us(message_bytes(sizes))
+            assert time_us == pytest.approx(plan.time_us, rel=1e-9)
+            assert plan.bound_us == pytest.approx(expected.bound_us, rel=1e-9)
+            assert plan.bound_us <= plan.time_us * (1 + 1e-9)
+
+
+def test_both_planners_take_groups_of_the_same_sizes() -> None:
+    assert f"SYNTH_SKEWED_MOST_ROUTED {MOST_RANKS} " in "".join(header.read_text() for header in HEADERS)
 
 
 def test_the_header_is_valid_cpp(tmp_path: Path) -> None:

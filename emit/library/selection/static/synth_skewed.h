@@ -22,7 +22,8 @@
  *
  * The file is not trusted: synth_skewed_open checks all that the functions here go by. Positions are places in the
  * process group, 0 to k - 1. A block is what a position sends to a position. Where floating point contracts a product
- * and a sum into one operation, times and cuts may differ from Python's in the last digits; ISO C on x86 does not.
+ * and a sum into one operation, times, cuts and paths may differ from Python's, and are right all the same; ISO C on x86
+ * (gcc -std=c99, or -ffp-contract=off) does not contract.
  */
 #ifndef SYNTH_SKEWED_H
 #define SYNTH_SKEWED_H
