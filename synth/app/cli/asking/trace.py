@@ -32,8 +32,7 @@ from synth.app.present.trace import trace_table
 from synth.app.question import make_question
 from synth.app.synthesis import find_answer
 from synth.bounds.borders import Borders, borders_of
-from synth.engines.skewed.prepare import planner_for, shape_for
-from synth.engines.skewed.routed import RoutedShape
+from synth.engines.skewed.prepare import interpreted_s, planner_for, shape_for
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import choose_runner
 from synth.model.deadline import TimeUp, limited, now
@@ -51,8 +50,6 @@ from topologies.costed import with_protocol
 from topologies.errors import InputError
 
 _CUTS = 0.1  # The share of the budget in which cuts of examples are looked for.
-_PLANNED_S = 5e-5  # The interpreter takes about so long for a block of a plan of nodes,
-_ROUTED_S = 2e-3  # or of any other network.
 
 
 @dataclass(frozen=True, eq=False)
@@ -426,8 +423,7 @@ def _planned_us(problem: Problem, calls: Ints) -> tuple[dict[str, Floats], str]:
         shapes = [shape_for(topology, problem.group) for topology in topologies]
     except InputError as error:
         return {}, str(error)
-    block_s = _ROUTED_S if isinstance(shapes[0], RoutedShape) else _PLANNED_S
-    interpreted = choose_runner(len(calls) * problem.collective.nranks**2 * block_s).interpreted
+    interpreted = choose_runner(len(calls) * sum(map(interpreted_s, shapes))).interpreted
     planners = [planner_for(shape, interpreted=interpreted) for shape in shapes]
     return {
         "planned": np.array([min(planner.plan(sizes).time_us for planner in planners) for sizes in calls]),
