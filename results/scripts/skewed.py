@@ -1,4 +1,4 @@
-"""Plan all-to-alls of changing sizes, compared with the bound and with straight sending: clusters, a DGX-1 and tori.
+"""Plan all-to-alls of changing sizes, compared with the bound and with straight sending: clusters, DGX-1, MI300X, tori.
 
     python -m results.scripts.skewed [--only TOPOLOGY …] [--matrices 24] [--mebibytes 64] [--every 1]
 
@@ -30,7 +30,7 @@ from topologies.load import load
 from topologies.topology import Topology
 
 Sizes = NDArray[np.int64]
-TOPOLOGIES = ("dgx-h100:4", "dgx-h100:8", "dgx-h100:40", "dgx1", "torus:4x4", "torus:4x4x4")
+TOPOLOGIES = ("dgx-h100:4", "dgx-h100:8", "dgx-h100:40", "dgx1", "mi300x", "torus:4x4", "torus:4x4x4")
 GOALS_US = {
     "dgx-h100:4": 100.0,
     "dgx-h100:8": 1_000.0,
@@ -254,7 +254,7 @@ def main() -> None:
         " plan's time in the model (α and bandwidth), against the heaviest rank, the heaviest node, and α. *Straight*"
         " is the time of sending every block whole by the straight path / the plan's time: median (least). Blocks on"
         " different rails have no direct link; straight they leave at the source's rail and are passed on inside the"
-        " node of their goal. Where ranks of a node have no link (dgx1, tori), chunks take paths that share the links,"
+        " node of their goal. In one node and on tori, chunks take paths that share the links,"
         " straight blocks take one shortest path, and the bound also counts what all blocks need of all links. Every"
         " plan of up to 64 GPUs was replayed, and of more GPUs one of each kind; the plans in C had equal times."
         + ("" if options.every == 1 else f" It is a sample: one matrix of {options.every}.")
