@@ -37,7 +37,9 @@ GOALS_US = {
     "dgx-h100:40": 77_000.0,
 }  # of a call; 25 µs and 77 ms: FAST (arXiv 2505.09764)
 TOKEN_BYTES = 14_336  # 7,168 numbers of 16 bits
-CALLS = 9  # of each plan, of which the least counts, as other work disturbs the others
+CALLS = 9  # of each plan, of which the least counts, as other work disturbs the others; more of short ones,
+CALLS_US = 10_000.0  # up to so much time,
+MOST_CALLS = 200  # but at most so many
 ALL_REPLAYED = 64  # ranks up to which every plan is replayed
 SEED = 1
 
@@ -157,10 +159,13 @@ def measured(
     """Plan and replay all matrices, also in C by the group's table; return what was measured."""
     rows, replayed = [], set[str]()
     planner.plan(questions[0][1])
-    in_c = c_calls(table, [sizes for _, sizes in questions])
+    begin_ns = time.thread_time_ns()
+    planner.plan(questions[0][1])
+    ncalls = min(max(CALLS, int(CALLS_US * 1e3 / (time.thread_time_ns() - begin_ns))), MOST_CALLS)
+    in_c = c_calls(table, [sizes for _, sizes in questions], ncalls)
     for (kind, sizes), (c_us, c_time_us) in zip(questions, in_c, strict=True):
         calls = []
-        for _ in range(CALLS):
+        for _ in range(ncalls):
             begin_ns = time.thread_time_ns()
             plan = planner.plan(sizes)
             calls.append((time.thread_time_ns() - begin_ns) / 1e3)
@@ -175,8 +180,8 @@ def measured(
     return rows
 
 
-def c_calls(table: bytes, all_sizes: list[Sizes]) -> list[tuple[float, float]]:
-    """Return (least time of a call, time of the plan) in µs of each matrix in C; NaN without a compiler."""
+def c_calls(table: bytes, all_sizes: list[Sizes], ncalls: int) -> list[tuple[float, float]]:
+    """Return (least time of so many calls, time of the plan) in µs of each matrix in C; NaN without a compiler."""
     compiler = shutil.which("cc")
     if compiler is None:
         return [(np.nan, np.nan)] * len(all_sizes)
@@ -188,8 +193,8 @@ def c_calls(table: bytes, all_sizes: list[Sizes]) -> list[tuple[float, float]]:
         )
         file.write_bytes(table)
         sizes.write_bytes(b"".join(struct.pack(f"<{x.size}q", *x.ravel().tolist()) for x in all_sizes))
-        ran = subprocess.run([program, file, sizes, str(CALLS)], capture_output=True, text=True, check=True)
-    figures = np.array([line.split() for line in ran.stdout.splitlines()], dtype=float).reshape(-1, CALLS, 2)
+        ran = subprocess.run([program, file, sizes, str(ncalls)], capture_output=True, text=True, check=True)
+    figures = np.array([line.split() for line in ran.stdout.splitlines()], dtype=float).reshape(-1, ncalls, 2)
     return [(float(calls[:, 0].min()), float(calls[0, 1])) for calls in figures]
 
 
@@ -249,8 +254,8 @@ def main() -> None:
         )
     text = (
         f"A rank sends {options.mebibytes} MiB on average, itself included. *Call* is the CPU time in which one core"
-        f" plans one matrix, the least of {CALLS} calls: of the compiled planner in Python with the copies that it"
-        " returns, and of the header in C; beside it the 95th percentile over the matrices. Time / bound is of the"
+        f" plans one matrix, the least of {CALLS} calls or more: of the compiled planner in Python with the copies that"
+        " it returns, and of the header in C; beside it the 95th percentile over the matrices. Time / bound is of the"
         " plan's time in the model (α and bandwidth), against the heaviest rank, the heaviest node, and α. *Straight*"
         " is the time of sending every block whole by the straight path / the plan's time: median (least). Blocks on"
         " different rails have no direct link; straight they leave at the source's rail and are passed on inside the"
