@@ -1,4 +1,4 @@
-"""Plan all-to-alls of changing sizes, compared with the bound and with straight sending: clusters, a DGX-1 and tori.
+"""Plan all-to-alls of changing sizes, compared with the bound and with straight sending: clusters, DGX-1, MI300X, tori.
 
     python -m results.scripts.skewed [--only TOPOLOGY …] [--matrices 24] [--mebibytes 64] [--every 1]
 
@@ -23,22 +23,23 @@ from numpy.typing import NDArray
 from emit.library.selection.skewed_table import HEADER, table_bytes
 from results.measuring.measure import grid, page, write
 from synth.engines.skewed.plan import SizesPlanner
-from synth.engines.skewed.planner import Planner
-from synth.engines.skewed.prepare import prepare
+from synth.engines.skewed.prepare import planner_for, shape_for
 from synth.engines.skewed.schedule import algorithm_of, message_bytes
 from synth.model.text import format_time
 from topologies.load import load
 from topologies.topology import Topology
 
 Sizes = NDArray[np.int64]
-TOPOLOGIES = ("dgx-h100:4", "dgx-h100:8", "dgx-h100:40", "dgx1", "torus:4x4", "torus:4x4x4")
+TOPOLOGIES = ("dgx-h100:4", "dgx-h100:8", "dgx-h100:40", "dgx1", "mi300x", "torus:4x4", "torus:4x4x4")
 GOALS_US = {
     "dgx-h100:4": 100.0,
     "dgx-h100:8": 1_000.0,
     "dgx-h100:40": 77_000.0,
 }  # of a call; 25 µs and 77 ms: FAST (arXiv 2505.09764)
 TOKEN_BYTES = 14_336  # 7,168 numbers of 16 bits
-CALLS = 9  # of each plan, of which the least counts, as other work disturbs the others
+CALLS = 9  # of each plan, of which the least counts, as other work disturbs the others; more of short ones,
+CALLS_US = 10_000.0  # up to so much time,
+MOST_CALLS = 200  # but at most so many
 ALL_REPLAYED = 64  # ranks up to which every plan is replayed
 SEED = 1
 
@@ -152,14 +153,19 @@ def matrices(k: int, count: int, mean: int) -> Iterator[tuple[str, Sizes]]:
             yield kind, make(k, mean, draw)
 
 
-def measured(topology: Topology, planner: SizesPlanner, questions: list[tuple[str, Sizes]]) -> list[Measured]:
-    """Plan and replay all matrices; return what was measured."""
+def measured(
+    topology: Topology, planner: SizesPlanner, table: bytes, questions: list[tuple[str, Sizes]]
+) -> list[Measured]:
+    """Plan and replay all matrices, also in C by the group's table; return what was measured."""
     rows, replayed = [], set[str]()
     planner.plan(questions[0][1])
-    in_c = c_calls(planner, [sizes for _, sizes in questions])
+    begin_ns = time.thread_time_ns()
+    planner.plan(questions[0][1])
+    ncalls = min(max(CALLS, int(CALLS_US * 1e3 / (time.thread_time_ns() - begin_ns))), MOST_CALLS)
+    in_c = c_calls(table, [sizes for _, sizes in questions], ncalls)
     for (kind, sizes), (c_us, c_time_us) in zip(questions, in_c, strict=True):
         calls = []
-        for _ in range(CALLS):
+        for _ in range(ncalls):
             begin_ns = time.thread_time_ns()
             plan = planner.plan(sizes)
             calls.append((time.thread_time_ns() - begin_ns) / 1e3)
@@ -174,21 +180,21 @@ def measured(topology: Topology, planner: SizesPlanner, questions: list[tuple[st
     return rows
 
 
-def c_calls(planner: SizesPlanner, all_sizes: list[Sizes]) -> list[tuple[float, float]]:
-    """Return (least time of a call, time of the plan) in µs of each matrix in C; NaN without it."""
+def c_calls(table: bytes, all_sizes: list[Sizes], ncalls: int) -> list[tuple[float, float]]:
+    """Return (least time of so many calls, time of the plan) in µs of each matrix in C; NaN without a compiler."""
     compiler = shutil.which("cc")
-    if compiler is None or not isinstance(planner, Planner):
+    if compiler is None:
         return [(np.nan, np.nan)] * len(all_sizes)
     with tempfile.TemporaryDirectory() as folder:
-        source, program, table, sizes = (Path(folder) / name for name in ("main.c", "main", "table", "sizes"))
+        source, program, file, sizes = (Path(folder) / name for name in ("main.c", "main", "table", "sizes"))
         source.write_text(TIMED_IN_C)
         subprocess.run(
             [compiler, "-O2", "-std=gnu99", "-ffp-contract=off", "-I", HEADER.parent, source, "-o", program], check=True
         )
-        table.write_bytes(table_bytes(planner.shape))
+        file.write_bytes(table)
         sizes.write_bytes(b"".join(struct.pack(f"<{x.size}q", *x.ravel().tolist()) for x in all_sizes))
-        ran = subprocess.run([program, table, sizes, str(CALLS)], capture_output=True, text=True, check=True)
-    figures = np.array([line.split() for line in ran.stdout.splitlines()], dtype=float).reshape(-1, CALLS, 2)
+        ran = subprocess.run([program, file, sizes, str(ncalls)], capture_output=True, text=True, check=True)
+    figures = np.array([line.split() for line in ran.stdout.splitlines()], dtype=float).reshape(-1, ncalls, 2)
     return [(float(calls[:, 0].min()), float(calls[0, 1])) for calls in figures]
 
 
@@ -221,11 +227,12 @@ def main() -> None:
     for name in options.only:
         topology = load(name)
         begin = time.perf_counter()
-        planner = prepare(topology)
+        shape = shape_for(topology)
+        planner = planner_for(shape)
         prepared_s, k = time.perf_counter() - begin, topology.nranks
         count = options.matrices if k <= ALL_REPLAYED else max(1, options.matrices // 4)
         questions = list(matrices(k, count, (options.mebibytes << 20) // k))[:: options.every]
-        results = measured(topology, planner, questions)
+        results = measured(topology, planner, table_bytes(shape), questions)
         for kind in dict.fromkeys(row.kind for row in results):
             rows.append(table_row(name, kind, [row for row in results if row.kind == kind]))
         rows.append(table_row(name, "all", results))
@@ -247,15 +254,15 @@ def main() -> None:
         )
     text = (
         f"A rank sends {options.mebibytes} MiB on average, itself included. *Call* is the CPU time in which one core"
-        f" plans one matrix, the least of {CALLS} calls: of the compiled planner in Python with the copies that it"
-        " returns, and of the header in C; beside it the 95th percentile over the matrices. Time / bound is of the"
+        f" plans one matrix, the least of {CALLS} calls or more: of the compiled planner in Python with the copies that"
+        " it returns, and of the header in C; beside it the 95th percentile over the matrices. Time / bound is of the"
         " plan's time in the model (α and bandwidth), against the heaviest rank, the heaviest node, and α. *Straight*"
         " is the time of sending every block whole by the straight path / the plan's time: median (least). Blocks on"
         " different rails have no direct link; straight they leave at the source's rail and are passed on inside the"
-        " node of their goal. Where ranks of a node have no link (dgx1, tori), chunks take paths that share the links,"
-        " straight blocks take one shortest path, and the bound also counts what all blocks need of all links; the"
-        " header in C does not plan these. Every plan of up to 64 GPUs was replayed, and of more GPUs one of each kind;"
-        " the plans in C had equal times."
+        " node of their goal. In one node and on tori, chunks take paths that share the links,"
+        " straight blocks take one shortest path, and the bound also counts what all blocks need of all links. Every"
+        " plan of up to 64 GPUs was replayed, and of more GPUs one of each kind; the plans in C had equal times."
+        + ("" if options.every == 1 else f" It is a sample: one matrix of {options.every}.")
     )
     titles = ("topology", "sizes", "matrices", "sends", "call", "95 %", "call in C", "95 %")
     titles += ("time / bound", "95 %", "most", "straight (least)")

@@ -135,7 +135,7 @@ def main() -> None:
         " bound, and in brackets the largest time / bound of a call; the bound is that of the call's own sizes."
         " *Padding* is the part of it that no file of these proportions avoids; the rest is the search's, which a"
         " longer budget makes smaller. *Even padding* makes each block as large as the call's largest. *Straight* and"
-        " *planned* are sends that a program makes for the sizes of each call (nodes with NICs only), which no file can"
+        " *planned* are sends that a program makes for the sizes of each call, which no file can"
         " be."
     )
     titles = ("network", "trace", "files", "fit", "padding", "time / bound", "even padding", "straight", "planned")

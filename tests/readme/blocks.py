@@ -35,7 +35,7 @@ class Block:
     @property
     def name(self) -> str:
         """Return the name of the file that the block shows; "": its first line has no name."""
-        named = re.fullmatch(r"# ([\w.-]+\.(?:toml|csv|py|txt))", self.text.splitlines()[0])
+        named = re.fullmatch(r"(?:#|//) ([\w.-]+\.(?:toml|csv|py|txt|c))", self.text.splitlines()[0])
         return named[1] if named else ""
 
 
@@ -55,7 +55,7 @@ def all_text() -> str:
 
 def files() -> list[Block]:
     """Return the blocks that show a file, whose first line has its name."""
-    return [block for block in blocks("toml", "csv", "python", "text") if block.name]
+    return [block for block in blocks("toml", "csv", "python", "text", "c") if block.name]
 
 
 def write_files(folder: Path) -> None:

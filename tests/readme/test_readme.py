@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -118,6 +119,8 @@ def test_command(example: Path, synth: Call, command: str) -> None:
     """Check that a command works: in this process and with a short budget, unless it uses more of a shell."""
     if find_spec("torch") is None and any(word in command for word in _OF_TORCH):
         pytest.skip("PyTorch is not installed: make torch runs this")
+    if command.startswith("cc ") and shutil.which("cc") is None:
+        pytest.skip("no C compiler")
     if command.startswith("synth ") and not re.search(r"[$*<>|]", command):
         answer = synth(*_quickly(shlex.split(command, comments=True)[1:]))
         assert (answer.code, answer.err) == (0, ""), answer.out
@@ -176,7 +179,7 @@ def test_the_site_lists_every_page() -> None:
 def test_kinds_of_blocks() -> None:
     """Check that there is no block of a kind that no test runs."""
     shown = re.findall(r"^```(\w*)$", all_text(), re.M)
-    assert {kind for kind in shown if kind} <= {"console", "sh", "python", "toml", "csv", "text"}
+    assert {kind for kind in shown if kind} <= {"console", "sh", "python", "toml", "csv", "text", "c"}
     assert len([kind for kind in shown if kind]) * 2 == len(shown)
 
 

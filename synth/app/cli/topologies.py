@@ -15,23 +15,24 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from emit.library.selection.skewed_table import HEADER, table_bytes
+from emit.library.selection.skewed_table import HEADER, HEADERS, table_bytes
 from synth.app.cli.options import declare, json_option, print_json
 from synth.app.cli.programs import check_ending, check_not_source, write_into, write_text
 from synth.app.cli.values import StrictGroup
 from synth.app.present.layout import say_fitted, terminal_width, warn, wrapped
-from synth.engines.skewed.shape import shape_of
+from synth.engines.skewed.prepare import shape_for
 from synth.model.problem import parse_ranks
 from synth.model.text import format_count
 from topologies.clusters import Machine
 from topologies.compare import compare
+from topologies.costed import with_protocol
 from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.families import FAMILIES
 from topologies.graphs import FORMS, graph_text
 from topologies.importers.combine import import_files
 from topologies.levels.hierarchy import find_levels
-from topologies.load import load, load_machine
+from topologies.load import apply_costs, load, load_machine
 from topologies.machines import machines
 from topologies.text.files import origin_of
 from topologies.text.vertex_sets import format_names, format_set
@@ -220,20 +221,35 @@ def _topo_here(out: str | None, name: str | None, reference: str | None) -> None
 @topo.command("planner")
 @click.argument("topology")
 @click.option("--group", metavar="RANKS", help="Use these ranks, in this order. Default: all.")
+@click.option(
+    "--costs",
+    default="none",
+    metavar="none|machine|FILE",
+    help="Count an executor's costs besides α and bandwidth: none (the default), machine (the topology's own), or those"
+    " of a FILE with [costs].",
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(["Simple", "LL", "LL128"]),
+    default="Simple",
+    help="Count the costs of this protocol. Default: Simple.",
+)
 @click.option("-o", "--out", required=True, metavar="DIR", help="Write to this folder.")
-def _topo_planner(topology: str, group: str | None, out: str) -> None:
+def _topo_planner(topology: str, group: str | None, costs: str, protocol: str, out: str) -> None:
     """Write what a program in C needs to plan all-to-alls whose sizes change at every step.
 
-    It writes skewed.table, which has the nodes, NICs and links of the group, and synth_skewed.h, which reads it and
-    plans as `synth.alltoallv_planner` does. The head of the header says how it is called.
+    It writes skewed.table, which has the links of the group and its NICs or paths, and synth_skewed.h with two headers
+    that it includes. They read the table and plan as `synth.alltoallv_planner` does. The head of synth_skewed.h says
+    how it is called.
 
     \b
     synth topo planner dgx-h100:4 -o planner
+    synth topo planner torus:4x4 -o planner
     """
-    network = load(topology)
+    network = with_protocol(apply_costs(load(topology), costs), protocol)
     ranks = None if group is None else parse_ranks(group, "--group", network.nranks)
-    data = table_bytes(shape_of(network, ranks))
-    for name, content in (("skewed.table", data), (HEADER.name, HEADER.read_bytes())):
+    data = table_bytes(shape_for(network, ranks))
+    for name, content in (("skewed.table", data), *((header.name, header.read_bytes()) for header in HEADERS)):
         write_into(Path(out) / name, content)
     say_fitted(f"{origin_of(Path(out) / 'skewed.table')}: {len(data)} bytes; {HEADER.name} in the same folder reads it")
 

@@ -1,7 +1,7 @@
 """The columns of a planner: their names and their order, in which the loops take them.
 
 The loops that plan are plain Python over flat sequences, in the form that `synth.model.compiled` takes; tests interpret
-them. `emit/library/selection/static/synth_skewed.h` has the same steps in C.
+them. `emit/library/selection/static/synth_skewed_nodes.h` has the same steps in C.
 
 A *piece* is what a lane carries of one block. A *chunk* is what is sent at once: a piece, or a part of it. A *row* is
 a send of a chunk: into the rank of its lane's first NIC, over the lane, or from its last NIC to its goal. Rows are

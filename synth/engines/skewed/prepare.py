@@ -10,14 +10,18 @@ from synth.engines.skewed.planner import Planner
 from topologies.network import Network
 from topologies.topology import Topology
 
+_MOST_IN_NODE = 16  # Ranks of a node whose links chunks share; a plan of more takes longer than it gains.
+_NODES_S, _ROUTED_S = 5e-5, 2e-3  # The interpreter takes about so long for a block of a plan.
+
 
 def shape_for(
     topology: Topology, group: Sequence[int] | None = None, net: Network | None = None
 ) -> shape.GroupShape | routed.RoutedShape:
     """Return what plans for a process group go by.
 
-    Groups in nodes whose ranks all have links, joined by NICs, get plans that balance the NICs (`Planner`); those of
-    all other networks get plans whose chunks share the links (`RoutedPlanner`).
+    Groups in nodes whose ranks all have links, joined by NICs, get plans that balance the NICs (`Planner`). Groups of
+    all other networks get plans whose chunks share the links (`RoutedPlanner`). So do groups of up to 16 ranks in one
+    node whose links share no ports, as a large block gains by relays there.
 
     Args:
         topology: The topology. Its chassis are the nodes; the costs of an executor count where they are on.
@@ -28,9 +32,17 @@ def shape_for(
         InputError: There are fewer than two ranks or too many, or some rank does not reach another one.
     """
     try:
-        return shape.shape_of(topology, group, net)
+        nodes = shape.shape_of(topology, group, net)
     except shape.NotInNodes:
         return routed.routed_shape(topology, group, net)
+    if nodes.nnodes == 1 and not nodes.has_ports and 2 < nodes.nranks <= _MOST_IN_NODE:
+        return routed.routed_shape(topology, group, net)
+    return nodes
+
+
+def interpreted_s(group: shape.GroupShape | routed.RoutedShape) -> float:
+    """Return about how many seconds the interpreter takes for a plan."""
+    return group.net.nranks**2 * (_ROUTED_S if isinstance(group, routed.RoutedShape) else _NODES_S)
 
 
 def planner_for(

@@ -32,6 +32,9 @@ _MOST_PATHS = 24  # Of a pair of ranks.
 _TREES = 4  # Choices among equally short paths.
 _JITTER = 0.01  # How far prices differ by chance, so that equally short paths are all found.
 _SEED = 1
+_PARTS_OF_ONE = float(
+    1 << 44
+)  # Parts of resources are multiples of 2⁻⁴⁴: sums are exact, and what is idle has all free.
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +186,7 @@ class RoutedPlanner(SizesPlanner):
         """
         super().__init__(shape.net, interpreted)
         self.shape = shape
-        self._fixed = _fixed_columns(shape)
+        self._fixed = list(fixed_columns(shape).values())
         link_us = 1e-3 / shape.net.bandwidth_gbs * shape.unit_bytes
         self._numbers = (
             *(shape.net.nranks, len(shape.node_us) // 2, shape.net.nlinks, shape.width, shape.net.start_us),
@@ -207,12 +210,12 @@ class RoutedPlanner(SizesPlanner):
         ints, reals = np.int64, np.float64
         lengths = {
             "to_node": (k * len(self.shape.node_us) // 2, ints), "pair": (len(self.shape.node_us) ** 2 // 4, ints),
-            "rank": (2 * k, ints), "load": (net.nresources, reals), "price": (links, reals), "dist": (cells, reals),
-            "used": (net.nresources, reals), "done": (max(room, cells), ints), "hops": (max(room, cells), ints),
-            "path": (max(room, cells) * width, ints), "queue_ptr": (links + 1, ints), "queue_key": (sends, reals),
-            "queue_chunk": (sends, ints), "queue_count": (links, ints), "is_busy": (links, ints),
-            "touched": (links, ints), "is_touched": (links, ints), "event_us": (max(room, cells) + links, reals),
-            "event": (max(room, cells) + links, ints),
+            "rank": (2 * k, ints), "load": (net.nresources, reals), "cost": (net.nresources, reals),
+            "price": (links, reals), "dist": (cells, reals), "used": (net.nresources, reals),
+            "done": (max(room, cells), ints), "routes": (max(room, cells), ints), "queue_ptr": (links + 1, ints),
+            "queue_key": (sends, reals), "queue_chunk": (sends, ints), "queue_count": (links, ints),
+            "is_busy": (links, ints), "touched": (links, ints), "is_touched": (links, ints),
+            "event_us": (max(room, cells) + links, reals), "event": (max(room, cells) + links, ints),
         }  # fmt: skip
         work = [np.zeros(length, dtype=kind) for length, kind in lengths.values()]
         straight_sends = cells * width
@@ -235,19 +238,33 @@ class RoutedPlanner(SizesPlanner):
         return int(self._run(plan_routed, column, *self._numbers, only_straight, *self._arguments))
 
 
-def _fixed_columns(shape: RoutedShape) -> list[NDArray[Any]]:
-    """Return the columns of a shape and of its links, in the order in which `plan_routed` takes them."""
+def fixed_columns(shape: RoutedShape) -> dict[str, NDArray[Any]]:
+    """Return the columns of a shape and of its links by name, in the order in which `plan_routed` takes them."""
     net, k, unit = shape.net, shape.net.nranks, shape.unit_bytes
     outward, inward = border_times(net, np.arange(k), k)
     link_us = 1e-3 / net.bandwidth_gbs * unit
     part = np.minimum(net.bandwidth_gbs[net.link_of_use] / net.capacity_gbs[net.uses_idx], 1.0)
-    users = np.argsort(net.uses_idx, kind="stable")
-    columns = [
-        shape.node_of, np.concatenate([outward[0], inward[0]]) * unit, np.concatenate([outward[1], inward[1]]),
-        shape.node_us, shape.node_alpha_us, least_latency(k, net.src, net.dst, net.alpha_us).ravel(), net.src, net.dst,
-        net.alpha_us, link_us, net.gap_us if len(net.gap_us) else np.zeros(net.nlinks), net.uses_ptr, net.uses_idx,
-        part, part * link_us[net.link_of_use], pointers(np.bincount(net.uses_idx, minlength=net.nresources)),
-        net.link_of_use[users], shape.path_ptr, shape.path_hops, shape.path_link,
-    ]  # fmt: skip
-    kinds = (np.float64 if column.dtype.kind == "f" else np.int64 for column in columns)
-    return [np.array(column, dtype=kind) for column, kind in zip(columns, kinds, strict=True)]
+    part = np.maximum(np.rint(part * _PARTS_OF_ONE), 1.0) / _PARTS_OF_ONE
+    columns = {
+        "node_of": shape.node_of,
+        "rank_us": np.concatenate([outward[0], inward[0]]) * unit,
+        "rank_alpha_us": np.concatenate([outward[1], inward[1]]),
+        "node_us": shape.node_us,
+        "node_alpha_us": shape.node_alpha_us,
+        "least_us": least_latency(k, net.src, net.dst, net.alpha_us).ravel(),
+        "src": net.src,
+        "dst": net.dst,
+        "alpha": net.alpha_us,
+        "link_us": link_us,
+        "gap": net.gap_us if len(net.gap_us) else np.zeros(net.nlinks),
+        "uses_ptr": net.uses_ptr,
+        "uses": net.uses_idx,
+        "part": part,
+        "busy_us": part * link_us[net.link_of_use],
+        "users_ptr": pointers(np.bincount(net.uses_idx, minlength=net.nresources)),
+        "users": net.link_of_use[np.argsort(net.uses_idx, kind="stable")],
+        "path_ptr": shape.path_ptr,
+        "path_hops": shape.path_hops,
+        "path_link": shape.path_link,
+    }
+    return {name: np.array(x, dtype=np.float64 if x.dtype.kind == "f" else np.int64) for name, x in columns.items()}

@@ -3,7 +3,7 @@
 Blocks are cut into chunks. Each chunk takes a path that is short where links are priced by how loaded they are; chunks
 choose again while others stay, so that loads become even. By the prices follows a bound (see `volume_bound_us`). Then
 links serve the chunks that wait for them, those first that have the most loaded links ahead, and are never idle while
-one could start.
+one could start. `emit/library/selection/static/synth_skewed_routed.h` has the same steps in C.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from synth.engines.skewed.columns import BAD, BOUND, CHUNKS, FULL, PLANNED, ROWS
 from synth.engines.skewed.loads import bound_us, set_loads
 
 FAR = 1e300  # More than any sum of prices.
-_FLOOR = 1e-3  # Price of a resource without load; that of the most loaded one is 1 more.
-_POWER = 4  # Prices rise as the 16th power of loads.
+_FLOOR = 1e-3  # Cost of a resource without load; that of the most loaded one is 1 more.
+_POWER = 4  # Costs rise as the 16th power of loads.
 _ROUNDS = 8  # A part of each block is placed in each of so many rounds.
 _SWEEPS = 16  # Times that all chunks choose again, at most.
 _NEAR = 1.002  # A load within this factor of the bound is good enough.
+_BETTER = 0.999  # The most load falls by this factor or more in a sweep that was worth it;
+_STALE = 3  # after so many sweeps that were not, chunks no longer choose.
 _PARTS = 48  # Chunks take at most such a part of the time on their fastest link,
 _LEAST_US = 1.0  # unless they would take less than this,
 _MOST_CHUNKS = 512  # or a block would have more chunks than this.
@@ -54,52 +56,57 @@ def set_distances(k: int, links: int, src: Any, dst: Any, price: Any, dist: Any)
                         dist[row + j] = length
 
 
-def set_prices(
-    links: int, uses_ptr: Any, uses: Any, busy_us: Any, load: Any, top: float, power: int, price: Any
-) -> float:
-    """Set the price of a byte on each link by the loads of its resources; return the sum of the resources' prices.
+def set_costs(load: Any, top: float, cost: Any) -> float:
+    """Set what it costs to keep each resource busy for a µs, by the loads; return the sum of these costs.
 
-    The price of a resource is (load / most load)^(2^power), and a little more so that it is above 0.
+    Args:
+        load: Time in µs for which each resource is busy.
+        top: The most load; 0 where nothing is loaded.
+        cost: Costs, to be set.
+    """
+    total = 0.0
+    for resource in range(len(load)):
+        cost[resource] = cost_of(load[resource], top)
+        total += cost[resource]
+    return total
+
+
+def cost_of(load: float, top: float) -> float:
+    """Return the cost of a resource: (load / most load)^(2^_POWER), and a little more so that it is above 0."""
+    part = load / top if top > 0.0 else 1.0
+    for _ in range(_POWER):
+        part *= part
+    return _FLOOR + part
+
+
+def set_prices(links: int, uses_ptr: Any, uses: Any, busy_us: Any, cost: Any, price: Any) -> None:
+    """Set the price of a byte on each link by the costs of its resources.
 
     Args:
         links: Number of links.
         uses_ptr: First entry of each link in `uses`.
         uses: Resources of the links.
         busy_us: Time in µs for which a byte over the link keeps the resource busy, for each entry of `uses`.
-        load: Time in µs for which each resource is busy.
-        top: The most load; 0 where nothing is loaded.
-        power: How steeply prices rise.
+        cost: Cost of each resource.
         price: Prices, to be set.
     """
     for link in range(links):
         price[link] = 0.0
         for at in range(uses_ptr[link], uses_ptr[link + 1]):
-            price[link] += busy_us[at] * _price(load[uses[at]], top, power)
-    total = 0.0
-    for resource in range(len(load)):
-        total += _price(load[resource], top, power)
-    return total
-
-
-def _price(load: float, top: float, power: int) -> float:
-    """Return the price of a resource."""
-    part = load / top if top > 0.0 else 1.0
-    for _ in range(power):
-        part *= part
-    return _FLOOR + part
+            price[link] += busy_us[at] * cost[uses[at]]
 
 
 def volume_bound_us(size: Any, k: int, dist: Any, total: float) -> float:
-    """Return the time in µs that all blocks need together, by the prices of resources.
+    """Return the time in µs that all blocks need together, by the costs of resources.
 
-    A byte from i to j pays at least the distance of i and j. What is paid in all is the sum of the prices of resources
+    A byte from i to j pays at least the distance of i and j. What is paid in all is the sum of the costs of resources
     times how long each of them is busy, and none is busy for longer than the schedule takes.
 
     Args:
         size: Bytes from each position to each position, shape (k · k,).
         k: Number of positions.
         dist: Distances, as `set_distances` sets them.
-        total: Sum of the prices of all resources.
+        total: Sum of the costs of all resources.
     """
     paid = 0.0
     for i in range(k):
@@ -110,35 +117,39 @@ def volume_bound_us(size: Any, k: int, dist: Any, total: float) -> float:
 
 
 def add_load(
-    chunk: int, width: int, hops: Any, path: Any, nbytes: float, uses_ptr: Any, uses: Any, busy_us: Any, load: Any
-) -> None:
-    """Add bytes, which may be negative, to the loads of the resources on a chunk's path.
+    route: int, width: int, path_hops: Any, path_link: Any, nbytes: float, uses_ptr: Any, uses: Any, busy_us: Any,
+    top: float, load: Any, cost: Any,
+) -> None:  # fmt: skip
+    """Add bytes, which may be negative, to the loads of the resources on a path, and set their costs anew.
 
     Args:
-        chunk: The chunk.
-        width: Room for links on the path of each chunk.
-        hops: Number of links on the path of each chunk.
-        path: Links of each chunk's path.
+        route: The path.
+        width: Room for links on a path.
+        path_hops: Number of links of each path.
+        path_link: Links of each path.
         nbytes: The bytes.
         uses_ptr: As for `set_prices`, as the following ones.
         uses: Resources.
         busy_us: Times of a byte.
+        top: The most load for the costs.
         load: Loads, to be changed.
+        cost: Costs, to be changed.
     """
-    for hop in range(hops[chunk]):
-        link = path[chunk * width + hop]
+    for hop in range(path_hops[route]):
+        link = path_link[route * width + hop]
         for at in range(uses_ptr[link], uses_ptr[link + 1]):
             load[uses[at]] += nbytes * busy_us[at]
+            cost[uses[at]] = cost_of(load[uses[at]], top)
 
 
-def choose(
-    chunk: int, first: int, after: int, width: int, path_hops: Any, path_link: Any, uses_ptr: Any, uses: Any,
-    busy_us: Any, load: Any, top: float, power: int, hops: Any, path: Any,
-) -> None:  # fmt: skip
-    """Set the path of a chunk to the cheapest one of some paths, by the present loads.
+def cheapest(
+    route: int, first: int, after: int, width: int, path_hops: Any, path_link: Any, uses_ptr: Any, uses: Any,
+    busy_us: Any, cost: Any,
+) -> int:  # fmt: skip
+    """Return the cheapest path of a pair of positions, by the present costs; it is `route` where none is cheaper.
 
     Args:
-        chunk: The chunk.
+        route: The path that a chunk has; the first one where it has none.
         first: First path of the pair of positions.
         after: First path of the next pair.
         width: Room for links on a path.
@@ -147,26 +158,20 @@ def choose(
         uses_ptr: As for `set_prices`, as the following ones.
         uses: Resources.
         busy_us: Times of a byte.
-        load: Present loads.
-        top: The most load for the prices.
-        power: How steeply prices rise.
-        hops: Number of links on each chunk's path, to be set.
-        path: Links of the path, to be set.
+        cost: Present cost of each resource.
     """
-    best, chosen = FAR, first
-    for candidate in range(first, after):
-        price = 0.0
+    best, chosen = FAR, route
+    for number in range(first - 1, after):
+        candidate, price = route if number < first else number, 0.0
         for hop in range(path_hops[candidate]):
             link = path_link[candidate * width + hop]
             for at in range(uses_ptr[link], uses_ptr[link + 1]):
-                price += busy_us[at] * _price(load[uses[at]], top, power)
+                price += busy_us[at] * cost[uses[at]]
             if price >= best:
                 break
         if price < best:
             best, chosen = price, candidate
-    hops[chunk] = path_hops[chosen]
-    for hop in range(path_hops[chosen]):
-        path[chunk * width + hop] = path_link[chosen * width + hop]
+    return chosen
 
 
 def push(key: Any, item: Any, base: int, count: int, new_key: float, new_item: int) -> None:
@@ -205,10 +210,11 @@ def pop(key: Any, item: Any, base: int, count: int) -> None:
 
 
 def serve(  # It exceeds 60 lines: the state of its one pass is too large to hand to a function for each event.
-    chunks: int, links: int, width: int, hops: Any, path: Any, nbytes: Any, uses_ptr: Any, uses: Any, part: Any,
-    users_ptr: Any, users: Any, alpha: Any, link_us: Any, gap: Any, load: Any, begins: float, used: Any, done: Any,
-    queue_ptr: Any, queue_key: Any, queue_chunk: Any, queue_count: Any, is_busy: Any, touched: Any, is_touched: Any,
-    event_us: Any, event: Any, send_chunk: Any, send_link: Any, send_step: Any, send_start: Any,
+    chunks: int, links: int, width: int, routes: Any, path_hops: Any, path_link: Any, nbytes: Any, uses_ptr: Any,
+    uses: Any, part: Any, users_ptr: Any, users: Any, alpha: Any, link_us: Any, gap: Any, load: Any, begins: float,
+    used: Any, done: Any, queue_ptr: Any, queue_key: Any, queue_chunk: Any, queue_count: Any, is_busy: Any,
+    touched: Any, is_touched: Any, event_us: Any, event: Any, send_chunk: Any, send_link: Any, send_step: Any,
+    send_start: Any,
 ) -> float:  # fmt: skip
     """Let links serve the chunks that wait for them, and set the columns of the sends; return the last arrival in µs.
 
@@ -218,8 +224,9 @@ def serve(  # It exceeds 60 lines: the state of its one pass is too large to han
         chunks: Number of chunks.
         links: Number of links.
         width: Room for links on a path.
-        hops: Number of links on each chunk's path.
-        path: Links of the paths.
+        routes: Path of each chunk.
+        path_hops: Number of links of each path.
+        path_link: Links of each path.
         nbytes: Bytes of each chunk.
         uses_ptr: First entry of each link in `uses`.
         uses: Resources of the links.
@@ -252,8 +259,8 @@ def serve(  # It exceeds 60 lines: the state of its one pass is too large to han
     for resource in range(len(used)):
         used[resource] = 0.0
     for c in range(chunks):
-        for hop in range(hops[c]):
-            queue_ptr[path[c * width + hop] + 1] += 1
+        for hop in range(path_hops[routes[c]]):
+            queue_ptr[path_link[routes[c] * width + hop] + 1] += 1
     for link in range(links):
         queue_ptr[link + 1] += queue_ptr[link]
         queue_count[link] = is_busy[link] = 0
@@ -269,10 +276,11 @@ def serve(  # It exceeds 60 lines: the state of its one pass is too large to han
             pop(event_us, event, 0, events)
             events -= 1
             if which < chunks:
-                link = path[which * width + done[which]]
+                route = routes[which]
+                link = path_link[route * width + done[which]]
                 ahead = 0.0
-                for hop in range(done[which] + 1, hops[which]):
-                    later = path[which * width + hop]
+                for hop in range(done[which] + 1, path_hops[route]):
+                    later = path_link[route * width + hop]
                     for at in range(uses_ptr[later], uses_ptr[later + 1]):
                         ahead += load[uses[at]]
                 push(queue_key, queue_chunk, queue_ptr[link], queue_count[link], -ahead, which)
@@ -311,7 +319,7 @@ def serve(  # It exceeds 60 lines: the state of its one pass is too large to han
             events += 1
             done[c] += 1
             arrives = end + alpha[link]
-            if done[c] < hops[c]:
+            if done[c] < path_hops[routes[c]]:
                 push(event_us, event, 0, events, arrives, c)
                 events += 1
             else:
@@ -324,7 +332,7 @@ def plan_routed(  # It exceeds 60 lines: its steps share nearly all columns.
     only_straight: bool, node_of: Any, rank_us: Any, rank_alpha: Any, node_us: Any, node_alpha: Any, least_us: Any,
     src: Any, dst: Any, alpha: Any, link_us: Any, gap: Any, uses_ptr: Any, uses: Any, part: Any, busy_us: Any,
     users_ptr: Any, users: Any, path_ptr: Any, path_hops: Any, path_link: Any, to_node: Any, pair: Any, rank: Any,
-    load: Any, price: Any, dist: Any, used: Any, done: Any, hops: Any, path: Any, queue_ptr: Any, queue_key: Any,
+    load: Any, cost: Any, price: Any, dist: Any, used: Any, done: Any, routes: Any, queue_ptr: Any, queue_key: Any,
     queue_chunk: Any, queue_count: Any, is_busy: Any, touched: Any, is_touched: Any, event_us: Any, event: Any,
     chunk_source: Any, chunk_goal: Any, chunk_offset: Any, chunk_bytes: Any, send_chunk: Any, send_link: Any,
     send_step: Any, send_start: Any, straight_source: Any, straight_goal: Any, straight_offset: Any,
@@ -367,12 +375,12 @@ def plan_routed(  # It exceeds 60 lines: its steps share nearly all columns.
         pair: Workspace.
         rank: Workspace.
         load: Workspace.
+        cost: Workspace.
         price: Workspace.
         dist: Workspace.
         used: Workspace.
         done: Workspace.
-        hops: Workspace.
-        path: Workspace.
+        routes: Workspace.
         queue_ptr: Workspace.
         queue_key: Workspace.
         queue_chunk: Workspace.
@@ -410,12 +418,14 @@ def plan_routed(  # It exceeds 60 lines: its steps share nearly all columns.
     best = bound_us(size, k, n, pair, rank, rank_us, rank_alpha, node_us, node_alpha, least_us, begins)
     for resource in range(len(load)):
         load[resource] = 0.0
-    prices = set_prices(links, uses_ptr, uses, busy_us, load, 0.0, _POWER, price)
+    costs = set_costs(load, 0.0, cost)
+    set_prices(links, uses_ptr, uses, busy_us, cost, price)
     set_distances(k, links, src, dst, price, dist)
-    best = max(best, begins + volume_bound_us(size, k, dist, prices) + least_alpha)
+    best = max(best, begins + volume_bound_us(size, k, dist, costs) + least_alpha)
     span, room, chunks, top = best - begins, len(chunk_bytes), 0, 0.0
     for turn in range(_ROUNDS):
         top = max(top, span * (turn + 1) / _ROUNDS)
+        set_costs(load, top, cost)
         for behind in range(1, k):
             for i in range(k):
                 j = (i + behind) % k
@@ -430,40 +440,51 @@ def plan_routed(  # It exceeds 60 lines: its steps share nearly all columns.
                     begin = nbytes // count * number + min(number, nbytes % count)
                     chunk_source[chunks], chunk_goal[chunks], chunk_offset[chunks] = i, j, begin
                     chunk_bytes[chunks] = nbytes // count + (1 if number < nbytes % count else 0)
-                    choose(
-                        chunks, path_ptr[i * k + j], path_ptr[i * k + j + 1], width, path_hops, path_link, uses_ptr,
-                        uses, busy_us, load, top, _POWER, hops, path,
+                    first = path_ptr[i * k + j]
+                    routes[chunks] = cheapest(
+                        first, first, path_ptr[i * k + j + 1], width, path_hops, path_link, uses_ptr, uses, busy_us,
+                        cost,
                     )  # fmt: skip
-                    add_load(chunks, width, hops, path, 1.0 * chunk_bytes[chunks], uses_ptr, uses, busy_us, load)
+                    add_load(
+                        routes[chunks], width, path_hops, path_link, 1.0 * chunk_bytes[chunks], uses_ptr, uses, busy_us,
+                        top, load, cost,
+                    )  # fmt: skip
                     chunks += 1
+    least_top, stale = FAR, 0
     for _ in range(_SWEEPS):
         top = 0.0
         for resource in range(len(load)):
             top = max(top, load[resource])
-        prices = set_prices(links, uses_ptr, uses, busy_us, load, top, _POWER, price)
+        costs = set_costs(load, top, cost)
+        set_prices(links, uses_ptr, uses, busy_us, cost, price)
         set_distances(k, links, src, dst, price, dist)
-        best = max(best, begins + volume_bound_us(size, k, dist, prices) + least_alpha)
-        if top <= (best - begins) * _NEAR:
+        best = max(best, begins + volume_bound_us(size, k, dist, costs) + least_alpha)
+        stale = 0 if top < least_top * _BETTER else stale + 1
+        least_top = min(least_top, top)
+        if top <= (best - begins) * _NEAR or stale == _STALE:
             break
+        moved = 0
         for c in range(chunks):
-            block = chunk_source[c] * k + chunk_goal[c]
-            add_load(c, width, hops, path, -1.0 * chunk_bytes[c], uses_ptr, uses, busy_us, load)
-            choose(
-                c, path_ptr[block], path_ptr[block + 1], width, path_hops, path_link, uses_ptr, uses, busy_us, load,
-                top, _POWER, hops, path,
+            block, before, nbytes = chunk_source[c] * k + chunk_goal[c], routes[c], 1.0 * chunk_bytes[c]
+            add_load(before, width, path_hops, path_link, -nbytes, uses_ptr, uses, busy_us, top, load, cost)
+            routes[c] = cheapest(
+                before, path_ptr[block], path_ptr[block + 1], width, path_hops, path_link, uses_ptr, uses, busy_us, cost
             )  # fmt: skip
-            add_load(c, width, hops, path, 1.0 * chunk_bytes[c], uses_ptr, uses, busy_us, load)
+            add_load(routes[c], width, path_hops, path_link, nbytes, uses_ptr, uses, busy_us, top, load, cost)
+            moved += 1 if routes[c] != before else 0
+        if moved == 0:
+            break
     results[BOUND] = best
     rows = 0
     for c in range(chunks):
-        rows += hops[c]
+        rows += path_hops[routes[c]]
     if rows > len(send_chunk):
         return FULL
     state[CHUNKS], state[ROWS] = chunks, rows
     results[TIME] = serve(
-        chunks, links, width, hops, path, chunk_bytes, uses_ptr, uses, part, users_ptr, users, alpha, link_us, gap,
-        load, begins, used, done, queue_ptr, queue_key, queue_chunk, queue_count, is_busy, touched, is_touched,
-        event_us, event, send_chunk, send_link, send_step, send_start,
+        chunks, links, width, routes, path_hops, path_link, chunk_bytes, uses_ptr, uses, part, users_ptr, users, alpha,
+        link_us, gap, load, begins, used, done, queue_ptr, queue_key, queue_chunk, queue_count, is_busy, touched,
+        is_touched, event_us, event, send_chunk, send_link, send_step, send_start,
     )  # fmt: skip
     if not only_straight and results[TIME] <= best * _EQUAL:
         return PLANNED
@@ -477,18 +498,17 @@ def plan_routed(  # It exceeds 60 lines: its steps share nearly all columns.
             if nbytes > 0:
                 straight_source[chunks], straight_goal[chunks], straight_offset[chunks] = i, j, 0
                 straight_bytes[chunks] = nbytes
-                first = path_ptr[i * k + j]
-                hops[chunks] = path_hops[first]
-                for hop in range(path_hops[first]):
-                    path[chunks * width + hop] = path_link[first * width + hop]
-                add_load(chunks, width, hops, path, 1.0 * nbytes, uses_ptr, uses, busy_us, load)
-                rows += hops[chunks]
+                routes[chunks] = path_ptr[i * k + j]
+                add_load(
+                    routes[chunks], width, path_hops, path_link, 1.0 * nbytes, uses_ptr, uses, busy_us, top, load, cost
+                )  # fmt: skip
+                rows += path_hops[routes[chunks]]
                 chunks += 1
     straight_state[CHUNKS], straight_state[ROWS] = chunks, rows
     time = serve(
-        chunks, links, width, hops, path, straight_bytes, uses_ptr, uses, part, users_ptr, users, alpha, link_us, gap,
-        load, begins, used, done, queue_ptr, queue_key, queue_chunk, queue_count, is_busy, touched, is_touched,
-        event_us, event, straight_chunk, straight_link, straight_step, straight_start,
+        chunks, links, width, routes, path_hops, path_link, straight_bytes, uses_ptr, uses, part, users_ptr, users,
+        alpha, link_us, gap, load, begins, used, done, queue_ptr, queue_key, queue_chunk, queue_count, is_busy, touched,
+        is_touched, event_us, event, straight_chunk, straight_link, straight_step, straight_start,
     )  # fmt: skip
     if not only_straight and time > results[TIME]:
         return PLANNED

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from synth.engines.request import Candidate, Options, Outcome, Request
-from synth.engines.skewed.prepare import planner_for, shape_for
+from synth.engines.skewed.prepare import interpreted_s, planner_for, shape_for
 from synth.engines.skewed.routed import RoutedShape
 from synth.engines.skewed.schedule import NAME, cut_as_planned, schedule_of
 from synth.engines.skewed.shape import GroupShape
@@ -21,8 +21,6 @@ from synth.model.common_chunk import common_chunk
 from synth.model.compiled import choose_runner
 from synth.model.problem import Problem
 from topologies.errors import InputError
-
-_INTERPRETED_S, _ROUTED_S = 5e-5, 5e-3  # The interpreter takes about so long for a block of a plan.
 
 
 def accepts(problem: Problem, options: Options) -> str:
@@ -46,10 +44,9 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
     """Yield a plan for each size; it is never slower than straight paths, but cuts only at cells."""
     shape = _shape(problem)
     units = _units(problem.collective)
-    k, block_s = shape.net.nranks, _ROUTED_S if isinstance(shape, RoutedShape) else _INTERPRETED_S
     for size in request.sizes:
         cell_bytes = float(problem.collective.fraction.sum() / units.sum()) * size
-        interpreted = choose_runner(k * k * block_s).interpreted
+        interpreted = choose_runner(interpreted_s(shape)).interpreted
         plan = planner_for(shape, cell_bytes, interpreted).plan(units)
         whole = replace(problem, collective=cut_as_planned(problem.collective, plan, units))
         yield Candidate(whole, schedule_of(plan), NAME, size)

@@ -32,8 +32,7 @@ from synth.app.present.trace import trace_table
 from synth.app.question import make_question
 from synth.app.synthesis import find_answer
 from synth.bounds.borders import Borders, borders_of
-from synth.engines.skewed.planner import Planner
-from synth.engines.skewed.shape import shape_of
+from synth.engines.skewed.prepare import interpreted_s, planner_for, shape_for
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import choose_runner
 from synth.model.deadline import TimeUp, limited, now
@@ -51,7 +50,6 @@ from topologies.costed import with_protocol
 from topologies.errors import InputError
 
 _CUTS = 0.1  # The share of the budget in which cuts of examples are looked for.
-_PLANNED_S = 5e-5  # The interpreter takes about so long for a block of a plan.
 
 
 @dataclass(frozen=True, eq=False)
@@ -419,14 +417,14 @@ def _planned_us(problem: Problem, calls: Ints) -> tuple[dict[str, Floats], str]:
     """
     if problem.relays:
         return {}, "plans are for groups without relays"
-    interpreted = choose_runner(len(calls) * problem.collective.nranks**2 * _PLANNED_S).interpreted
-    planners = []
+    names = problem.protocols or [""]
+    topologies = [with_protocol(problem.topology, name) if name else problem.topology for name in names]
     try:
-        for name in problem.protocols or [""]:
-            topology = with_protocol(problem.topology, name) if name else problem.topology
-            planners.append(Planner(shape_of(topology, problem.group), interpreted))
+        shapes = [shape_for(topology, problem.group) for topology in topologies]
     except InputError as error:
         return {}, str(error)
+    interpreted = choose_runner(len(calls) * sum(map(interpreted_s, shapes))).interpreted
+    planners = [planner_for(shape, interpreted=interpreted) for shape in shapes]
     return {
         "planned": np.array([min(planner.plan(sizes).time_us for planner in planners) for sizes in calls]),
         "straight": np.array([min(planner.plan_straight(sizes).time_us for planner in planners) for sizes in calls]),

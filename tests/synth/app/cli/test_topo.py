@@ -4,19 +4,36 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from emit.library.selection.skewed_table import HEADER, table_bytes
+import pytest
+
+from emit.library.selection.skewed_table import HEADERS, table_bytes
 from tests.synth.app.cli.calling import Call
-from tests.synth.engines.skewed.questions import planner_of
+from tests.synth.engines.skewed.questions import any_planner_of
 
 
-def test_the_command_writes_the_table_and_the_header(working_folder: Path, synth: Call) -> None:
-    answer = synth("topo", "planner", "dgx-h100:2", "--group", "9,0,1,8", "-o", "planner")
+@pytest.mark.parametrize(
+    ("words", "spec", "group"),
+    [
+        (("dgx-h100:2",), "dgx-h100:2", (9, 0, 1, 8)),
+        (("dgx1",), "dgx1", (0, 1, 2, 7, 6, 5, 4, 3)),
+        (("dgx-h100:2", "--costs", "machine"), "costs of Simple", (0, 1, 8, 9)),
+    ],
+)
+def test_the_command_writes_the_table_and_the_headers(
+    working_folder: Path, synth: Call, words: tuple[str, ...], spec: str, group: tuple[int, ...]
+) -> None:
+    answer = synth("topo", "planner", *words, "--group", ",".join(map(str, group)), "-o", "planner")
     assert (answer.code, answer.err) == (0, "")
-    assert (working_folder / "planner/skewed.table").read_bytes() == table_bytes(
-        planner_of("dgx-h100:2", (9, 0, 1, 8)).shape
-    )
-    assert (working_folder / "planner" / HEADER.name).read_bytes() == HEADER.read_bytes()
-    assert "have no link" in synth("topo", "planner", "ring:4", "-o", "none").refusal
+    written = {file.name: file.read_bytes() for file in (working_folder / "planner").iterdir()}
+    assert written.pop("skewed.table") == table_bytes(any_planner_of(spec, group).shape)
+    assert written == {header.name: header.read_bytes() for header in HEADERS}
+
+
+def test_what_has_no_planner_is_refused(working_folder: Path, synth: Call) -> None:
+    group = synth("topo", "planner", "ring:4", "--group", "0,2", "-o", "none")
+    assert "rank 0 does not reach rank 2 inside the group" in group.refusal
+    assert "must be 2 to 128" in synth("topo", "planner", "ring:129", "-o", "none").refusal
+    assert "states no [costs]" in synth("topo", "planner", "ring:4", "--costs", "machine", "-o", "none").refusal
     assert not (working_folder / "none").exists()
     (working_folder / "file").write_text("")
     assert "a folder you may write to" in synth("topo", "planner", "dgx-h100:2", "-o", "file").refusal

@@ -125,7 +125,10 @@ def test_what_has_no_row_is_said(synth: Call, working_folder: Path) -> None:
     np.save(working_folder / "calls.npy", np.array(calls) << 20)
     asked = ("alltoallv", "--topo", "dgx1", "--group", "0,1,5", "--trace", "calls.npy", "--files", "2")
     answer = synth(*asked, "--budget", "4s", "--out", "lib")
-    assert "planned for each call and sent straight are not known here: dgx1" in answer.flat
+    assert all(row in answer.flat for row in ("planned for each call 100%", "sent straight 100%"))
+    with_relays = synth(*asked, "--relay", "2", "--budget", "4s", "--target", "none")
+    assert "are not known here: plans are for groups without relays" in with_relays.flat
+    assert "planned for each call 100%" not in with_relays.flat
     assert "cannot tell these files apart" in answer.flat
 
 

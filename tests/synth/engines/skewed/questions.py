@@ -82,5 +82,5 @@ def skewed(kind: str, k: int, mean: int) -> NDArray[np.int64]:
     if kind == "empty rows":
         sizes[draw.random(k) < 0.5] = 0
     if kind == "one block":
-        sizes[3, 14] *= 100
+        sizes[3, k - 2] *= 100
     return sizes

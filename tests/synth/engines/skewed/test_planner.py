@@ -124,6 +124,22 @@ def test_chunks_share_the_links_of_other_networks(spec: str, most: float) -> Non
         assert planner.plan_straight(sizes).time_us >= plan.time_us
 
 
+@pytest.mark.parametrize(("spec", "group"), [("mi300x", None), ("dgx1", (0, 1, 2, 3))])
+def test_a_large_block_is_relayed_in_a_node_whose_ranks_have_a_link_each(
+    spec: str, group: tuple[int, ...] | None
+) -> None:
+    topology = load(spec)
+    planner = prepare(topology, group)
+    k = planner.net.nranks
+    sizes = np.full((k, k), 1 << 16)
+    sizes[0, k - 1] = 1 << 26
+    plan = planner.plan(sizes)
+    algorithm_of(topology, group, plan, sizes)
+    assert plan.time_us <= 1.1 * plan.bound_us
+    assert plan.time_us <= 0.5 * Planner(shape_of(topology, group)).plan(sizes).time_us
+    assert isinstance(prepare(load("dgx-h100")), Planner)  # At a switch no relay is faster.
+
+
 def test_prices_that_are_wrong_would_be_no_bound() -> None:
     """Check that the bound of all blocks together is at most the optimum, where this is known, and reaches it."""
     planner = RoutedPlanner(routed_shape(load("ring:4,bw=1,alpha=0")), interpreted=True)
