@@ -17,6 +17,7 @@ from synth.bounds.witnesses.knowledge import Knowledge
 from synth.bounds.witnesses.lengths import Lengths
 from synth.bounds.witnesses.messages import MessageGaps
 from synth.bounds.witnesses.parts import Parts
+from synth.bounds.witnesses.two_steps import TwoSteps
 from synth.model.problem import Problem
 
 _W = TypeVar("_W", bound=Witness)
@@ -35,6 +36,7 @@ WITNESSES: dict[str, type[Witness]] = {
         ToAfar,
         Cut,
         Parts,
+        TwoSteps,
         Arrivals,
         Departures,
         Lengths,

@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 from synth.bounds.cuts.cut import find_cuts, find_worst_cuts
 from synth.bounds.ends import find_arrivals, find_departures, find_from_afar, find_to_afar
-from synth.bounds.hops import find_direct, find_path
+from synth.bounds.hops import find_direct, find_path, find_two_steps
 from synth.bounds.lengths import find_by_linear_program, find_by_loads, find_uniform
 from synth.bounds.messages import find_entering, find_knowledge, find_leaving, find_messages, find_messages_with_data
 from synth.bounds.parts import find_parts, find_parts_with_steps
@@ -28,6 +28,7 @@ from synth.bounds.witnesses.knowledge import Knowledge
 from synth.bounds.witnesses.lengths import Lengths
 from synth.bounds.witnesses.messages import MessageGaps
 from synth.bounds.witnesses.parts import Parts
+from synth.bounds.witnesses.two_steps import TwoSteps
 
 _W = TypeVar("_W", bound=Witness)
 
@@ -98,6 +99,7 @@ for _row in (
             BoundCost.WINDOWS: find_parts_with_steps,
         },
     ),
+    KindRow[TwoSteps](TwoSteps, {BoundCost.SIZE: find_two_steps, BoundCost.WINDOWS: find_two_steps}),
     KindRow[Arrivals](Arrivals, {BoundCost.QUICK: find_arrivals}),
     KindRow[Departures](Departures, {BoundCost.QUICK: find_departures}),
     KindRow[Lengths](

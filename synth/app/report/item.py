@@ -28,6 +28,9 @@ _WITNESSES = {  # sentences by kind of witness
     " count, a send carries one rank's data only before the first of them, and serves one rank only after the last.",
     "direct": "Either everything comes in one hop, and then one resource is loaded with all that has no other direct"
     " path; or something takes two hops, and their latency is spent ({text}).",
+    "two-steps": "Before the first latency is over, every rank has only its own data. So the sums of almost all bytes"
+    " come to a rank after one latency and a second one before the end ({text}). To get all contributions at once,"
+    " ports would have to carry each of them.",
     "lengths": "Give every link a length ({text}). However it is routed, every byte uses up at least the length of its"
     " shortest path, and in a microsecond the links offer only so much of capacity × length. What must be used up, over"
     " what is offered, is time that nobody can save.",
