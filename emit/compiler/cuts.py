@@ -15,7 +15,7 @@ from synth.model.deadline import checking_deadline
 from synth.model.problem import LARGEST
 from synth.verify.algorithm import Algorithm
 
-_MOST_TIMED = 10_000  # sends that are timed to choose among numbers of cells
+_MOST_TIMED = 100_000  # sends that are timed to choose among numbers of cells; so many take a tenth of a second
 _DOUBLING = 1.005  # gain in time that twice as many cells must bring, because they divide fewer message sizes
 _UNEVEN = (
     1.005  # gain in time that cells which follow the schedule must bring; even ones may have images on other ranks

@@ -32,9 +32,7 @@ _MOST_PATHS = 24  # Of a pair of ranks.
 _TREES = 4  # Choices among equally short paths.
 _JITTER = 0.01  # How far prices differ by chance, so that equally short paths are all found.
 _SEED = 1
-_PARTS_OF_ONE = float(
-    1 << 44
-)  # Parts of resources are multiples of 2⁻⁴⁴: sums are exact, and what is idle has all free.
+_PARTS_OF_ONE = 2.0**44  # Parts of resources are multiples of 2⁻⁴⁴: sums are exact, and what is idle has all free.
 
 
 @dataclass(frozen=True, eq=False)
