@@ -6,10 +6,11 @@ the usual sizes; a block of 64 cells, with 12 or 13 cells a chunk, divides most 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from synth.model.collective import Floats, Ints
 from synth.model.common_chunk import CommonChunk, common_chunk, cut_blocks
 from synth.model.deadline import checking_deadline
 from synth.model.problem import LARGEST
@@ -17,18 +18,22 @@ from synth.verify.algorithm import Algorithm
 
 _MOST_TIMED = 100_000  # sends that are timed to choose among numbers of cells; so many take a tenth of a second
 _DOUBLING = 1.005  # gain in time that twice as many cells must bring, because they divide fewer message sizes
-_UNEVEN = (
-    1.005  # gain in time that cells which follow the schedule must bring; even ones may have images on other ranks
-)
+_FEWER_IMAGES = 1.02  # gain in time that a division must bring under which fewer ranks do the same as each other
 
 
 def best_cut(
-    algorithm: Algorithm, cells: Sequence[int], size_bytes: float = LARGEST, *, only_even: bool = False
+    algorithm: Algorithm,
+    cells: Sequence[int],
+    size_bytes: float = LARGEST,
+    images: Callable[[CommonChunk], int] = lambda _: 1,
+    *,
+    only_even: bool = False,
 ) -> CommonChunk:
     """Return the best division of an algorithm's blocks into cells.
 
-    The best division has the least time at a message size, where each doubling of cells must gain 0.5 %, and so must a
-    division that is not even. Of a schedule of many sends only the smallest numbers of cells are compared, because each
+    The best division has the least time at a message size, where each doubling of cells must gain 0.5 %. A division
+    with fewer images must gain 2 %: sends of one size that begin at the same time end at the same time, so that no port
+    waits for another one. Of a schedule of many sends only the smallest numbers of cells are compared, because each
     takes time. It is that of `common_chunk`, without a search, if the number of chunks of a block is among `cells`, or
     the chunks differ in size.
 
@@ -37,6 +42,7 @@ def best_cut(
         cells: Allowed numbers of cells of a block, ascending, all at least the number of its chunks; if empty, the
             division is that of `common_chunk` too.
         size_bytes: The largest message size in bytes that is of interest.
+        images: Returns how many ranks do the same as each other under a division.
         only_even: Whether larger and smaller chunks must alternate evenly.
     """
     collective = algorithm.problem.collective
@@ -44,14 +50,27 @@ def best_cut(
     if not cells or collective.chunks in cells or not equal_chunks:
         return common_chunk(collective)
     cells = cells[: max(1, _MOST_TIMED // max(1, len(algorithm.schedule)))]
-    widths = [(_even_widths(collective.chunks, number), 1.0) for number in cells]
+    widths = [_even_widths(collective.chunks, number) for number in cells]
     if not only_even:
-        widths += [(_early_widths(algorithm, number), _UNEVEN) for number in cells]
-    candidates = [cut_blocks(collective, widths_of_chunks) for widths_of_chunks, _ in widths]
+        first_us = _first_us(algorithm)
+        widths += [_larger_first(number, np.arange(collective.chunks)) for number in cells]
+        widths += [_larger_first(number, np.argsort(first_us, kind="stable")) for number in cells]
+    candidates = [cut_blocks(collective, widths_of_chunks) for widths_of_chunks in widths]
     doublings = np.log2([common.cells.chunks / cells[0] for common in candidates])
     times_us = [cut_time_us(algorithm, common, size_bytes) for common in checking_deadline(candidates)]
-    weighted_us = times_us * _DOUBLING**doublings * np.array([factor for _, factor in widths])
+    image_counts = np.array([images(common) for common in candidates])
+    weighted_us = times_us * _DOUBLING**doublings * np.where(image_counts < image_counts.max(), _FEWER_IMAGES, 1.0)
     return candidates[int(np.argmin(weighted_us))]
+
+
+def most_images(algorithm: Algorithm, cells: int, images: Callable[[CommonChunk], int]) -> int:
+    """Return the most images under a division into so many cells, of those that do not depend on the schedule.
+
+    The last argument is that of `best_cut`.
+    """
+    collective = algorithm.problem.collective
+    widths = _even_widths(collective.chunks, cells), _larger_first(cells, np.arange(collective.chunks))
+    return max(images(cut_blocks(collective, widths_of_chunks)) for widths_of_chunks in widths)
 
 
 def wide_cut(algorithm: Algorithm, cells: Sequence[int], width: int) -> CommonChunk:
@@ -73,15 +92,23 @@ def _even_widths(chunks: int, cells: int) -> list[int]:
     return widths
 
 
-def _early_widths(algorithm: Algorithm, cells: int) -> list[int]:
-    """Return the number of cells of each chunk, which sum to `cells`; the chunks that are sent first are larger."""
+def _larger_first(cells: int, order: Ints) -> list[int]:
+    """Return the number of cells of each chunk, which sum to `cells`; the chunks that come first in an order get more.
+
+    `order` has the chunks of a block, shape (chunks,).
+    """
+    widths = np.full(len(order), cells // len(order))
+    widths[order[: cells % len(order)]] += 1
+    larger_first: list[int] = widths.tolist()
+    return larger_first
+
+
+def _first_us(algorithm: Algorithm) -> Floats:
+    """Return when each chunk of a block is sent first, in µs, shape (chunks,); inf where it is not sent."""
     chunks, schedule = algorithm.problem.collective.chunks, algorithm.schedule
-    first = np.full(chunks, np.inf)
-    np.minimum.at(first, schedule.chunk % chunks, schedule.start_us)
-    widths = np.full(chunks, cells // chunks)
-    widths[np.argsort(first, kind="stable")[: cells % chunks]] += 1
-    early: list[int] = widths.tolist()
-    return early
+    first_us = np.full(chunks, np.inf)
+    np.minimum.at(first_us, schedule.chunk % chunks, schedule.start_us)
+    return first_us
 
 
 def cut_time_us(algorithm: Algorithm, common: CommonChunk | None, size_bytes: float) -> float:

@@ -284,7 +284,7 @@ def lower_to_instructions(
     if not ordinary(problem.network, algorithm.schedule.link):
         raise InputError(f"{name}: sends through switches that multicast or reduce; no program can express them")
     common = common or common_chunk(problem.collective)
-    translations = keeping_cells(problem, translations_of(algorithm), common) if by_images else ()
+    translations = in_equal_blocks(problem, translations_of(algorithm), common) if by_images else ()
     if problem.quotient is not None:
         if not translations:
             raise InputError(f"{name}: a program of all {problem.nranks} ranks would be too large")
@@ -416,6 +416,20 @@ def keeping_cells(problem: Problem, translations: Translations, common: CommonCh
         powers = ((stride * power, extent // power) for power in range(1, extent) if extent % power == 0)
         kept += islice((edge for edge in powers if (rows[translate((edge,), ranks, (1,))] == rows).all()), 1)
     return tuple(kept)
+
+
+def in_equal_blocks(problem: Problem, translations: Translations, common: CommonChunk) -> Translations:
+    """Return those translations that keep cells (`keeping_cells`) and by which few ranks can stand for all.
+
+    All groups of ranks that these translations move together must have as many cells (`emit.images`). The translations
+    of the smallest strides are left out until that is so.
+    """
+    kept = keeping_cells(problem, translations, common)
+    if problem.quotient is not None:  # All its blocks have as many cells.
+        return kept
+    while kept and np.ptp(common.count.reshape(problem.nranks // kept[0][0], -1).sum(axis=1)):
+        kept = kept[1:]
+    return kept
 
 
 def _cells_of_whole(problem: Problem, common: CommonChunk) -> CommonChunk:

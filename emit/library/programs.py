@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -13,9 +13,16 @@ from itertools import accumulate
 import numpy as np
 
 from emit.check.capacity import CAPACITY
-from emit.compiler.cuts import best_cut, cut_time_us, wide_cut
+from emit.compiler.cuts import best_cut, cut_time_us, most_images, wide_cut
 from emit.compiler.fill import ONCE, Repetition, least_bytes, rank_instances, repeated
-from emit.compiler.lower import Lowering, forms, keeping_cells, program_collective, translations_of
+from emit.compiler.lower import (
+    Lowering,
+    forms,
+    in_equal_blocks,
+    keeping_cells,
+    program_collective,
+    translations_of,
+)
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, draft_program, write_draft, write_program
 from emit.goal import Goal, most_chunks
@@ -46,6 +53,7 @@ from synth.search.settings import ANY_TARGET, AUTO, NONE, TargetSettings
 from synth.verify.algorithm import Algorithm
 from topologies.costed import protocols_of
 from topologies.errors import InputError
+from topologies.symmetry.translations import Translations
 
 INTERRUPTED = "interrupted before it was lowered"
 _AT_ONCE = 300  # sends of an algorithm that is lowered after Ctrl-C: a few tenths of a second
@@ -186,11 +194,10 @@ class Programs:
             return max(sends, operations * net.nranks // _MEMBERS_OF_SEND)
         if algorithm.problem.quotient is not None:
             return sends
-        translations = translations_of(algorithm)
-        cells = self._cells(algorithm, self.size or SMALLEST, self.size or LARGEST) if translations else []
+        order = _order(translations_of(algorithm))
+        cells = self._cells(algorithm, self.size or SMALLEST, self.size or LARGEST) if order > 1 else []
         if cells and algorithm.problem.collective.chunks not in cells:  # Unlike blocks may leave fewer translations.
-            translations = keeping_cells(algorithm.problem, translations, wide_cut(algorithm, cells, 1))
-        order = math.prod(extent for _, extent in translations)
+            order = most_images(algorithm, cells[0], _order_under(algorithm, in_equal_blocks))
         written = _WRITTEN_STEPS if FORMATS[self.target.format].holds_program else _WRITTEN_SENDS
         return sends if order == 1 else sends // order + sends // written
 
@@ -374,7 +381,8 @@ class Programs:
             InputError: If the target can hold no program of the algorithm.
         """
         plain = common_chunk(algorithm.problem.collective)
-        common = best_cut(algorithm, self._cells(algorithm, low, high), max(sizes, default=high))
+        cells = self._cells(algorithm, low, high)
+        common = best_cut(algorithm, cells, max(sizes, default=high), _order_under(algorithm, keeping_cells))
         try:
             return self._lower_in_cells(algorithm, protocol, low, high, common, until, sizes)
         except InputError:
@@ -627,6 +635,22 @@ class Programs:
     def files(self, offers: Sequence[Offer]) -> list[Offer]:
         """Return the offers split so that each has one program and sizes that its file can serve (see `by_size`)."""
         return by_size(offers)
+
+
+def _order_under(
+    algorithm: Algorithm, kept: Callable[[Problem, Translations, CommonChunk], Translations]
+) -> Callable[[CommonChunk], int]:
+    """Return a function from cells of an algorithm's chunks to the number of images of a rank.
+
+    `kept` returns which translations of the algorithm are kept under the cells.
+    """
+    translations = translations_of(algorithm)
+    return lambda common: _order(kept(algorithm.problem, translations, common))
+
+
+def _order(translations: Translations) -> int:
+    """Return the number of images of a rank under translations, with itself."""
+    return math.prod(extent for _, extent in translations)
 
 
 def _is_faster(lowered: Lowered, other: Lowered, sizes: Sequence[int]) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from emit.library.lowered import Lowered
 from emit.library.programs import Programs
 from emit.mscclpp.format import check_plan
 from synth.baselines import baseline
 from synth.model.problem import make_problem
 from synth.search.settings import TargetSettings
+from topologies.costed import with_costs
 from topologies.load import load
 
 _SIZE = 1 << 16
@@ -25,3 +28,20 @@ def test_programs_of_few_ranks_stand_for_ranks_that_sum_unlike_numbers_of_cells(
     assert lowered.program.translations == ((9, 2),)
     programs.complete(lowered)
     assert check_plan(lowered.text).ok
+
+
+def test_ranks_of_a_node_sum_as_many_cells() -> None:
+    """Check three nodes, whose shares of the cells differ: ranks of one node sum the same, at the same time."""
+    problem = make_problem(with_costs(load("dgx-a100:3")), "allreduce").under("LL")
+    programs = Programs(problem, TargetSettings("mscclpp"), size=_SIZE)
+    algorithms = [a for a in baseline(problem) if a.problem.collective.chunks == problem.nranks]
+    assert len(algorithms) > 1
+    for algorithm in algorithms:
+        lowered = programs.lower(algorithm)
+        assert isinstance(lowered, Lowered)
+        if algorithm.engine == "direct":
+            cells_of_node = lowered.common.count.reshape(3, 8)
+            assert np.ptp(cells_of_node[:, 0]) == 1
+            assert not np.ptp(cells_of_node, axis=1).any()
+        programs.complete(lowered)
+        assert check_plan(lowered.text).ok
