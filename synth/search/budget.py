@@ -229,13 +229,15 @@ class Budget:
     def enough_for(self, needs_s: float) -> str:
         """Return the least budget as text, such as `90s`, in which a program would be written.
 
-        It is at least 1.2 times the present budget, and is stated for the whole command's budget.
+        It is at least 1.2 times the present budget, or the time so far if that is more, and is stated for the whole
+        command's budget.
 
         Args:
             needs_s: Seconds to lower the program in haste and to write its file.
         """
-        enough_s = max(1.2 * self.seconds, self.seconds / 2 + _SPARE_LOWERING * needs_s)
-        return format_seconds(enough_s * max(1.0, self.stated_s / self.seconds))
+        seconds = max(self.seconds, now() - self.begun)  # A deadline that is over leaves no seconds.
+        enough_s = max(1.2 * seconds, seconds / 2 + _SPARE_LOWERING * needs_s)
+        return format_seconds(enough_s * max(1.0, self.stated_s / seconds))
 
 
 def least_seconds(topology: Topology, sends: int = 0, members: int = 0) -> float:

@@ -446,3 +446,12 @@ def test_a_program_stays_until_a_better_one_is_lowered(algorithms: list[Algorith
     (served,) = state.pool.frontier()
     assert isinstance(served.execution, Slower)
     assert served.time_us(LARGEST) == worse.time_us(LARGEST)
+
+
+@pytest.mark.parametrize("left_s", [-20.0, -1.0, 5.0])
+def test_a_budget_that_is_over_proposes_a_longer_one(left_s: float) -> None:
+    """Check budgets of which 12 s are spent: what is proposed is more than these, and enough for what is needed."""
+    budget = Budget.until(now() + left_s, spent_s=12.0)
+    for needs_s in (0.1, 4.0, 60.0):
+        enough_s = float(budget.enough_for(needs_s).removesuffix("s"))
+        assert enough_s >= max(14.0, 2 * needs_s)
