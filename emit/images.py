@@ -116,8 +116,12 @@ def block_of_buffer(program: Program, size: int) -> int:
 
 
 def block_of_chunks(translations: Translations, nranks: int, chunks: int) -> int:
-    """Return how many of the chunks of all ranks belong to the ranks that stay neighbours; 0 without translations."""
-    return chunks * images_of(translations, nranks).unit // nranks if translations else 0
+    """Return how many of the chunks of all ranks belong to the ranks that stay neighbours.
+
+    It is 0, for chunks that keep their order in all images, without translations and if it would be no whole number.
+    """
+    block, rest = divmod(chunks * images_of(translations, nranks).unit, nranks) if translations else (0, 0)
+    return 0 if rest else block
 
 
 def input_block(program: Program) -> int:

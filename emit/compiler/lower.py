@@ -394,8 +394,9 @@ def translations_of(algorithm: Algorithm) -> Translations:
 def keeping_cells(problem: Problem, translations: Translations, common: CommonChunk) -> Translations:
     """Return the translations that carry blocks only to blocks that are cut into as many cells.
 
-    Each translation is replaced by its least power of which that is true, or left out. All blocks of a quotient problem
-    are cut alike, so that it keeps its translations, or has none left.
+    Each translation is replaced by its least power of which that is true, or left out. All groups of ranks that it
+    moves together must also have as many cells. All blocks of a quotient problem are cut alike, so that it keeps its
+    translations, or has none left.
 
     Args:
         problem: The problem.
@@ -412,9 +413,15 @@ def keeping_cells(problem: Problem, translations: Translations, common: CommonCh
     if problem.quotient is not None or len(rows) != problem.nranks:
         return ()
     ranks, kept = np.arange(problem.nranks), list[tuple[int, int]]()
+
+    def keeps_cells(edge: tuple[int, int]) -> bool:
+        """Return True if a translation maps blocks to equal ones, and cells can be counted by groups of equal size."""
+        cells_of_group = rows.reshape(problem.nranks // edge[0], -1).sum(axis=1)
+        return np.ptp(cells_of_group) == 0 and np.array_equal(rows[translate((edge,), ranks, (1,))], rows)
+
     for stride, extent in translations:
         powers = ((stride * power, extent // power) for power in range(1, extent) if extent % power == 0)
-        kept += islice((edge for edge in powers if (rows[translate((edge,), ranks, (1,))] == rows).all()), 1)
+        kept += islice(filter(keeps_cells, powers), 1)
     return tuple(kept)
 
 
