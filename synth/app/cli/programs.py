@@ -42,6 +42,20 @@ def read_program(file: str | Path, depth: int | None = None) -> tuple[Program, G
     return verdict.program, goal or verdict.goal, verdict
 
 
+def read_header(file: str | Path, depth: int | None = None) -> tuple[Program, Verdict]:
+    """Return the program of a file and the verdict on it, as `read_program` does, but of a plan without threadblocks.
+
+    Plans are timed themselves, and some are too large to become programs. A wrong plan is converted all the same.
+    """
+    if load_converter := format_of(file).load_converter:
+        verdict = load_converter().verify_header(Path(file), goal_beside(file))
+        if verdict.program is not None:
+            check_depth(file, depth)
+            return verdict.program, verdict
+    program, _, verdict = read_program(file, depth)
+    return program, verdict
+
+
 def check_depth(file: str | Path, depth: int | None) -> None:
     """Raise InputError for fewer than one FIFO slot, or for any number of slots with a format without FIFOs.
 
