@@ -17,9 +17,7 @@ from synth.verify.algorithm import Algorithm
 
 _MOST_TIMED = 10_000  # sends that are timed to choose among numbers of cells
 _DOUBLING = 1.005  # gain in time that twice as many cells must bring, because they divide fewer message sizes
-_UNEVEN = (
-    1.005  # gain in time that cells which follow the schedule must bring; even ones may have images on other ranks
-)
+_UNEVEN = 1.005  # gain in time that cells which follow the schedule must bring, as even ones may have images
 
 
 def best_cut(

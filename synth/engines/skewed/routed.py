@@ -32,9 +32,7 @@ _MOST_PATHS = 24  # Of a pair of ranks.
 _TREES = 4  # Choices among equally short paths.
 _JITTER = 0.01  # How far prices differ by chance, so that equally short paths are all found.
 _SEED = 1
-_PARTS_OF_ONE = float(
-    1 << 44
-)  # Parts of resources are multiples of 2⁻⁴⁴: sums are exact, and what is idle has all free.
+_PARTS_OF_ONE = 2.0**44  # Parts of resources are multiples of 2⁻⁴⁴: sums are exact, and what is idle has all free.
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,7 +242,8 @@ def fixed_columns(shape: RoutedShape) -> dict[str, NDArray[Any]]:
     outward, inward = border_times(net, np.arange(k), k)
     link_us = 1e-3 / net.bandwidth_gbs * unit
     part = np.minimum(net.bandwidth_gbs[net.link_of_use] / net.capacity_gbs[net.uses_idx], 1.0)
-    part = np.maximum(np.rint(part * _PARTS_OF_ONE), 1.0) / _PARTS_OF_ONE
+    # They are rounded down, so that as many links as share a resource evenly can use it together.
+    part = np.maximum(np.floor(part * _PARTS_OF_ONE), 1.0) / _PARTS_OF_ONE
     columns = {
         "node_of": shape.node_of,
         "rank_us": np.concatenate([outward[0], inward[0]]) * unit,
