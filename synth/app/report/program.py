@@ -13,7 +13,7 @@ from emit.check.cells import cells_of
 from emit.check.order import run
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
-from emit.formats import format_of, verify_program
+from emit.formats import format_of, verify_header, verify_program
 from emit.goal import Goal, goal_for
 from emit.library.entry import IndexEntry, is_figure
 from emit.library.selection.lookup import goal_beside
@@ -102,8 +102,7 @@ def program_item(
     form, undrawn = format_of(source.path), list[str]()
     if verdict.program is None and form.load_converter is not None:  # A plan may be too large to become a program.
         undrawn = ["Not drawn: " + "; ".join(verdict.lines)]
-        header_verdict = form.load_converter().verify_header(source.path, goal)
-        verdict = verdict if header_verdict.program is None else header_verdict
+        verdict = verify_header(source.path, goal)
     if verdict.program is None and (form.simulator or not form.holds_program):
         raise InputError("; ".join(verdict.lines))
     program = verdict.program or read_msccl(source.path)  # `read_msccl` raises with what cannot be read.

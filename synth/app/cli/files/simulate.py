@@ -16,7 +16,7 @@ from emit.timing.timed import TimedProgram
 from emit.timing.trace import chrome_trace
 from synth.app.cli.files.plan_scripts import PLAN_SOURCE, name_of
 from synth.app.cli.options import costs_option, json_option, print_json, topo_option
-from synth.app.cli.programs import check_ending, check_not_source, named_problem, read_header, write_text
+from synth.app.cli.programs import check_ending, check_not_source, named_problem, read_program, write_text
 from synth.app.cli.size_ranges import DEFAULT_SIZES, parse_sweep
 from synth.app.present.layout import say_fitted
 from synth.bounds.prove import OPTIMAL, prove
@@ -73,7 +73,7 @@ def simulate(
     entry = entry_beside(file)
     if group is None and entry is not None and entry.topology == topology.name:
         members = entry.communicator
-    program, verdict = read_header(file, depth)
+    program, _, verdict = read_program(file, depth, needs_steps=False)
     status = "not judged" if verdict.exit_code == 2 else verdict.status
     cautions = [line for line in verdict.lines if line.startswith("caution: ")]
     document: dict[str, Any] = {"file": name_of(file), "status": status, "why": _why(verdict), "cautions": cautions}
