@@ -444,6 +444,19 @@ def verify_program(path: str | os.PathLike[str], goal: Goal | None = None, fifo_
     return file_format.verify(Path(path), goal, fifo_depth)
 
 
+def verify_header(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
+    """Read and check a file as `verify_program` does, but give a plan that is not wrong a program without threadblocks.
+
+    That says what a plan is for, and a plan is timed itself. Some plans are too large to become programs with steps.
+    The arguments are those of `verify_program`.
+    """
+    if load_converter := format_of(Path(path)).load_converter:
+        verdict = load_converter().verify_header(Path(path), goal)
+        if verdict.program is not None:
+            return verdict
+    return verify_program(path, goal, fifo_depth)
+
+
 def check_place(verdict: Verdict, threadblocks: Sequence[int], topology: Topology, ranks: Sequence[int]) -> Verdict:
     """Return the verdict on a file with the findings that depend on the ranks of a topology on which it is to run.
 

@@ -2,8 +2,9 @@
 
 Translations of the network (`topologies.symmetry.translations`) form a group in which only the identity leaves a rank
 in its place. A program with translations holds the threadblocks of the representatives only. Its peers are ranks as the
-representative sees them. Every other rank executes the same steps, with each peer replaced by its image, and each block
-of a buffer with one block for each rank replaced by the block of the image. `whole_program` writes these images out.
+representative sees them. Every other rank executes the same steps, with each peer replaced by its image. So are blocks
+of chunks, in buffers with chunks of all ranks. Ranks that stay neighbours in all images have one block together, in
+which their numbers of chunks may differ. `whole_program` writes these images out.
 """
 
 from __future__ import annotations
@@ -44,7 +45,6 @@ class Images:
         self.representative: Ints = translate(translations, ranks, [-digit for digit in digits(translations, ranks)])
         self.order = nranks // len(self.representatives)
         self.unit = min((stride for stride, _ in translations), default=nranks)
-        self._first = ranks[self.representative == self.representatives[0]] if nranks else ranks
         self._moved: dict[int, Ints] = {}
 
     def counts(self, element: int) -> list[int]:
@@ -116,8 +116,12 @@ def block_of_buffer(program: Program, size: int) -> int:
 
 
 def block_of_chunks(translations: Translations, nranks: int, chunks: int) -> int:
-    """Return how many of the chunks of all ranks belong to the ranks that stay neighbours; 0 without translations."""
-    return chunks * images_of(translations, nranks).unit // nranks if translations else 0
+    """Return how many of the chunks of all ranks belong to the ranks that stay neighbours.
+
+    It is 0, for chunks that keep their order in all images, without translations and if it would be no whole number.
+    """
+    block, rest = divmod(chunks * images_of(translations, nranks).unit, nranks) if translations else (0, 0)
+    return 0 if rest else block
 
 
 def input_block(program: Program) -> int:

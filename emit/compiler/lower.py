@@ -284,7 +284,7 @@ def lower_to_instructions(
     if not ordinary(problem.network, algorithm.schedule.link):
         raise InputError(f"{name}: sends through switches that multicast or reduce; no program can express them")
     common = common or common_chunk(problem.collective)
-    translations = in_equal_blocks(problem, translations_of(algorithm), common) if by_images else ()
+    translations = keeping_cells(problem, translations_of(algorithm), common, in_equal_groups=True) if by_images else ()
     if problem.quotient is not None:
         if not translations:
             raise InputError(f"{name}: a program of all {problem.nranks} ranks would be too large")
@@ -391,7 +391,9 @@ def translations_of(algorithm: Algorithm) -> Translations:
     return translations
 
 
-def keeping_cells(problem: Problem, translations: Translations, common: CommonChunk) -> Translations:
+def keeping_cells(
+    problem: Problem, translations: Translations, common: CommonChunk, *, in_equal_groups: bool
+) -> Translations:
     """Return the translations that carry blocks only to blocks that are cut into as many cells.
 
     Each translation is replaced by its least power of which that is true, or left out. All blocks of a quotient problem
@@ -401,6 +403,8 @@ def keeping_cells(problem: Problem, translations: Translations, common: CommonCh
         problem: The problem.
         translations: (stride, extent) of translations of its ranks.
         common: Cells of its chunks.
+        in_equal_groups: Whether all groups of ranks that a translation moves together must also have as many cells, as
+            in programs of few ranks whose images the others are (`emit.images`).
     """
     if not translations:
         return ()
@@ -412,24 +416,17 @@ def keeping_cells(problem: Problem, translations: Translations, common: CommonCh
     if problem.quotient is not None or len(rows) != problem.nranks:
         return ()
     ranks, kept = np.arange(problem.nranks), list[tuple[int, int]]()
+
+    def keeps_cells(edge: tuple[int, int]) -> bool:
+        """Return True if a translation maps blocks to equal ones, and groups of ranks are equal if they must be."""
+        cells_of_group = rows.reshape(problem.nranks // edge[0], -1).sum(axis=1)
+        are_equal = not in_equal_groups or np.ptp(cells_of_group) == 0
+        return bool(are_equal) and np.array_equal(rows[translate((edge,), ranks, (1,))], rows)
+
     for stride, extent in translations:
         powers = ((stride * power, extent // power) for power in range(1, extent) if extent % power == 0)
-        kept += islice((edge for edge in powers if (rows[translate((edge,), ranks, (1,))] == rows).all()), 1)
+        kept += islice(filter(keeps_cells, powers), 1)
     return tuple(kept)
-
-
-def in_equal_blocks(problem: Problem, translations: Translations, common: CommonChunk) -> Translations:
-    """Return those translations that keep cells (`keeping_cells`) and by which few ranks can stand for all.
-
-    All groups of ranks that these translations move together must have as many cells (`emit.images`). The translations
-    of the smallest strides are left out until that is so.
-    """
-    kept = keeping_cells(problem, translations, common)
-    if problem.quotient is not None:  # All its blocks have as many cells.
-        return kept
-    while kept and np.ptp(common.count.reshape(problem.nranks // kept[0][0], -1).sum(axis=1)):
-        kept = kept[1:]
-    return kept
 
 
 def _cells_of_whole(problem: Problem, common: CommonChunk) -> CommonChunk:

@@ -18,7 +18,6 @@ from emit.compiler.fill import ONCE, Repetition, least_bytes, rank_instances, re
 from emit.compiler.lower import (
     Lowering,
     forms,
-    in_equal_blocks,
     keeping_cells,
     program_collective,
     translations_of,
@@ -197,7 +196,7 @@ class Programs:
         order = _order(translations_of(algorithm))
         cells = self._cells(algorithm, self.size or SMALLEST, self.size or LARGEST) if order > 1 else []
         if cells and algorithm.problem.collective.chunks not in cells:  # Unlike blocks may leave fewer translations.
-            order = most_images(algorithm, cells[0], _order_under(algorithm, in_equal_blocks))
+            order = most_images(algorithm, cells[0], _order_under(algorithm, in_equal_groups=True))
         written = _WRITTEN_STEPS if FORMATS[self.target.format].holds_program else _WRITTEN_SENDS
         return sends if order == 1 else sends // order + sends // written
 
@@ -382,7 +381,7 @@ class Programs:
         """
         plain = common_chunk(algorithm.problem.collective)
         cells = self._cells(algorithm, low, high)
-        common = best_cut(algorithm, cells, max(sizes, default=high), _order_under(algorithm, keeping_cells))
+        common = best_cut(algorithm, cells, max(sizes, default=high), _order_under(algorithm, in_equal_groups=False))
         try:
             return self._lower_in_cells(algorithm, protocol, low, high, common, until, sizes)
         except InputError:
@@ -637,15 +636,12 @@ class Programs:
         return by_size(offers)
 
 
-def _order_under(
-    algorithm: Algorithm, kept: Callable[[Problem, Translations, CommonChunk], Translations]
-) -> Callable[[CommonChunk], int]:
-    """Return a function from cells of an algorithm's chunks to the number of images of a rank.
-
-    `kept` returns which translations of the algorithm are kept under the cells.
-    """
+def _order_under(algorithm: Algorithm, *, in_equal_groups: bool) -> Callable[[CommonChunk], int]:
+    """Return a function from cells of an algorithm's chunks to the number of images of a rank (`keeping_cells`)."""
     translations = translations_of(algorithm)
-    return lambda common: _order(kept(algorithm.problem, translations, common))
+    return lambda common: _order(
+        keeping_cells(algorithm.problem, translations, common, in_equal_groups=in_equal_groups)
+    )
 
 
 def _order(translations: Translations) -> int:

@@ -133,9 +133,7 @@ def _translations(
     operations = [sorted(own_spans) for own_spans in spans]
 
     def is_kept(edge: tuple[int, int]) -> bool:
-        """Return True if a translation moves whole numbers of cells, and operations to operations."""
-        if cells * edge[0] % nranks:
-            return False
+        """Return True if a translation moves operations to operations."""
         buffers = BufferImages(images_of((edge,), nranks), {"o": block_of_chunks((edge,), nranks, cells)})
         images = buffers.images.moved(1).tolist()
         return all(

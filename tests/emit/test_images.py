@@ -16,7 +16,7 @@ from emit.compiler import lower
 from emit.compiler.cuts import wide_cut
 from emit.compiler.instances import side_by_side
 from emit.compiler.ir import instructions_of
-from emit.compiler.lower import Lowering, forms
+from emit.compiler.lower import Lowering, forms, keeping_cells
 from emit.images import Images, block_of_chunks, moves_together, whole_program
 from emit.library.programs import Programs
 from emit.msccl.format import write_msccl
@@ -24,6 +24,7 @@ from emit.program import Program
 from emit.targets import USUAL_LIMITS, target_named
 from emit.timing.predict import Predictor
 from synth.baselines import baseline
+from synth.model.common_chunk import cut_blocks
 from synth.model.deadline import limited
 from synth.model.problem import make_problem
 from synth.search.settings import TargetSettings
@@ -213,10 +214,22 @@ def test_blocks_of_unlike_cells_have_images(
     assert refused
 
 
+def test_groups_of_unlike_numbers_of_cells_have_no_images() -> None:
+    """Check that translations which keep cells, but whose groups of ranks have unlike numbers of them, are left out."""
+    problem = make_problem(load("full:4"), "allreduce", chunks=4)
+    collective = problem.collective
+    assert keeping_cells(problem, ((1, 2),), cut_blocks(collective, [1, 1, 2, 2]), in_equal_groups=True) == ()
+    assert keeping_cells(problem, ((1, 2), (2, 2)), cut_blocks(collective, [1, 2, 1, 2]), in_equal_groups=True) == (
+        (2, 2),
+    )
+    assert keeping_cells(problem, ((1, 2),), cut_blocks(collective, [2, 2, 2, 2]), in_equal_groups=True) == ((1, 2),)
+
+
 def test_spans_that_images_tear_apart_are_refused() -> None:
     """Check that a step over blocks of two ranks has no image, if translations move each block by itself."""
     assert block_of_chunks(((1, 8),), 8, 16) == 2
     assert block_of_chunks(((4, 2),), 8, 16) == 8
+    assert block_of_chunks(((1, 8),), 8, 17) == 0  # Chunks that are no whole blocks keep their order.
     assert moves_together(2, 2, 2)
     assert not moves_together(2, 2, 3)
     assert moves_together(8, 0, 8)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from emit.formats import FORMATS, verify_file, verify_program
+from emit.formats import FORMATS, verify_file, verify_header
 from emit.library.entry import ISOMORPHIC, IndexEntry
 from emit.library.index import load_index
 from emit.library.library_file import MOST_BYTES
@@ -138,7 +138,7 @@ def checked_bytes(entry: IndexEntry) -> bytes:
         raise InputError(f"{origin_of(entry.path)}: is not what its entry says; see synth library check")
     verdict = verify_file(entry.path, entry.goal(), None, entry.target)
     if verdict.status == "right" and FORMATS[TARGETS[entry.target].format].load_converter:
-        verdict = verify_program(entry.path, entry.goal())
+        verdict = verify_header(entry.path, entry.goal())
     fault = verdict.status
     if verdict.program is not None and verdict.status == "right":
         fault = _other_call(entry, verdict.program)

@@ -15,11 +15,8 @@ from synth.engines.skewed.shape import GroupShape
 
 _STATIC = Path(__file__).parent / "static"
 HEADER = _STATIC / "synth_skewed.h"
-HEADERS = (
-    HEADER,
-    _STATIC / "synth_skewed_nodes.h",
-    _STATIC / "synth_skewed_routed.h",
-)  # The first includes the others.
+# The first includes the others.
+HEADERS = (HEADER, _STATIC / "synth_skewed_nodes.h", _STATIC / "synth_skewed_routed.h")
 MAGIC, BYTE_ORDER = b"SYNTHSKW", 0x01020304
 NODES, ROUTED = 1, 2  # Versions of the table.
 _HEAD = struct.Struct("<8sIIQ10I2d4I")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from emit.findings import Verdict
-from emit.formats import format_of, verify_program
+from emit.formats import format_of, verify_header, verify_program
 from emit.goal import Goal
 from emit.library.selection.lookup import goal_beside
 from emit.program import Program
@@ -21,7 +21,9 @@ from topologies.topology import Topology
 Place = tuple[Topology, list[int]]  # a topology, and its rank of each rank of the program
 
 
-def read_program(file: str | Path, depth: int | None = None) -> tuple[Program, Goal | None, Verdict]:
+def read_program(
+    file: str | Path, depth: int | None = None, *, needs_steps: bool = True
+) -> tuple[Program, Goal | None, Verdict]:
     """Return the program of a file, what it must achieve, and the verdict on it.
 
     The second result is the goal in the file next to it or in the file itself, or None if there is none. A wrong
@@ -30,13 +32,14 @@ def read_program(file: str | Path, depth: int | None = None) -> tuple[Program, G
     Args:
         file: The file.
         depth: FIFO slots; None for those of its protocol.
+        needs_steps: Whether the program of a plan must have threadblocks; plans may be too large for that.
 
     Raises:
         InputError: The file holds no program, or the number of FIFO slots is impossible.
     """
     check_depth(file, depth)
     goal = goal_beside(file)
-    verdict = verify_program(file, goal, depth)
+    verdict = (verify_program if needs_steps else verify_header)(file, goal, depth)
     if verdict.program is None:
         raise InputError(verdict.refusal(origin_of(file)))
     return verdict.program, goal or verdict.goal, verdict

@@ -13,7 +13,7 @@ from emit.check.cells import cells_of
 from emit.check.order import run
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
-from emit.formats import format_of, verify_program
+from emit.formats import format_of, verify_header, verify_program
 from emit.goal import Goal, goal_for
 from emit.library.entry import IndexEntry, is_figure
 from emit.library.selection.lookup import goal_beside
@@ -99,13 +99,16 @@ def program_item(
     """
     entry, goal = source.entry, goal_beside(source.path)
     verdict = verify_program(source.path, goal)
-    form = format_of(source.path)
+    form, undrawn = format_of(source.path), list[str]()
+    if verdict.program is None and form.load_converter is not None:  # A plan may be too large to become a program.
+        undrawn = ["Not drawn: " + "; ".join(verdict.lines)]
+        verdict = verify_header(source.path, goal)
     if verdict.program is None and (form.simulator or not form.holds_program):
         raise InputError("; ".join(verdict.lines))
     program = verdict.program or read_msccl(source.path)  # `read_msccl` raises with what cannot be read.
     right = verdict.status == "right"
     explained = [line for line in verdict.lines if line][: _FINDINGS + 1]
-    notes = explained[1:] if right else explained if verdict.status.startswith("not") else []
+    notes = undrawn + (explained[1:] if right else explained if verdict.status.startswith("not") else [])
     timing = _stated(entry)
     if group is None and entry is not None and topology is not None and topology.name == entry.topology:
         group = entry.communicator
@@ -115,7 +118,7 @@ def program_item(
         if predictor is not None:
             timed = form.predictor(source.path, program, predictor.topology, group)
             timing = _timed(program, timed, size, right)
-            if timed.fifo_depth is None:
+            if timed.fifo_depth is None and not undrawn:
                 notes = [*notes, _PLAN_NOTE]
     except InputError as error:
         if only or topology is None:
@@ -245,8 +248,8 @@ def program_view(
 
     Without a predictor a step takes one tick, and the load of a connection is its share of the busiest connection's
     chunks. With one, times are predicted in µs, and instructions are not listed. A program with a deadlock is drawn as
-    far as it runs. Of one whose steps have errors other than races, only the threadblocks are in the data, and
-    `network` is None.
+    far as it runs. Of one without steps, or whose steps have errors other than races, only the threadblocks are in the
+    data, and `network` is None.
 
     Args:
         program: The program.
@@ -260,7 +263,7 @@ def program_view(
     """
     findings = Findings()
     columns = columns_of(program, findings)
-    if any(f.kind != "race" for f in findings.reported):
+    if len(columns.op) == 0 or any(f.kind != "race" for f in findings.reported):
         blocks = _blocks(program, [], 0)
         return {"kind": "program", "unit": "steps", "span": 0.0, "network": None, "blocks": blocks}
     order = run(columns, None, split=False).order

@@ -242,7 +242,8 @@ def fixed_columns(shape: RoutedShape) -> dict[str, NDArray[Any]]:
     outward, inward = border_times(net, np.arange(k), k)
     link_us = 1e-3 / net.bandwidth_gbs * unit
     part = np.minimum(net.bandwidth_gbs[net.link_of_use] / net.capacity_gbs[net.uses_idx], 1.0)
-    part = np.maximum(np.rint(part * _PARTS_OF_ONE), 1.0) / _PARTS_OF_ONE
+    # They are rounded down, so that as many links as share a resource evenly can use it together.
+    part = np.maximum(np.floor(part * _PARTS_OF_ONE), 1.0) / _PARTS_OF_ONE
     columns = {
         "node_of": shape.node_of,
         "rank_us": np.concatenate([outward[0], inward[0]]) * unit,

@@ -73,7 +73,7 @@ def simulate(
     entry = entry_beside(file)
     if group is None and entry is not None and entry.topology == topology.name:
         members = entry.communicator
-    program, _, verdict = read_program(file, depth)
+    program, _, verdict = read_program(file, depth, needs_steps=False)
     status = "not judged" if verdict.exit_code == 2 else verdict.status
     cautions = [line for line in verdict.lines if line.startswith("caution: ")]
     document: dict[str, Any] = {"file": name_of(file), "status": status, "why": _why(verdict), "cautions": cautions}

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from emit.check import order
+from emit.check.capacity import CAPACITY
 from emit.library import load_index
 from tests import EXAMPLES
 from tests.emit.mscclpp import test_foreign_plans as foreign
@@ -92,6 +96,26 @@ def test_report(plan: Path, synth: Call, working_folder: Path) -> None:
     entries = load_index(working_folder / "out")
     number = len(entries) + len({entry.schedule for entry in entries})  # The plans and the schedules.
     assert synth("report", "out").out.startswith(f"report.html: {number} algorithm")
+
+
+def test_a_plan_that_is_too_large_for_a_program_is_timed(
+    plan: Path, synth: Call, working_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that times, a page and an export need no program of a plan, as racks have large ones; a run has a line."""
+    arguments = ("simulate", plan, "--topo", "full:4", "--sizes", "64K", "--json")
+    timed = json.loads(synth(*arguments).out)
+    search = ("allgather", "--topo", "ring:4", "--target", "mscclpp", "--engine", "route", "--size", "64K")
+    assert synth(*search).code == 0
+    monkeypatch.setattr(order, "CAPACITY", replace(CAPACITY, moves=10))
+    assert json.loads(synth(*arguments).out) == timed
+    assert synth("report", plan, "--topo", "full:4", "--size", "64K").code == 0
+    page = (working_folder / "report.html").read_text()
+    assert re.search(r"Not drawn: \S*ring.json: program moves \d+ chunks", page)
+    assert "The drawing shows" not in page
+    assert f"{timed['sizes'][0]['time_us']:.3g} µs" in page
+    assert "it must be at most 10 to be checked" in synth("bench", plan).refusal
+    assert synth("library", "export", "out", "--for", "mscclpp", "-o", "exported").code == 0
+    assert synth("library", "diff", "out", "out").code == 0
 
 
 def test_optimize_and_convert(plan: Path, synth: Call) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from synth.engines.route import quick_schedule
 from synth.engines.skewed.plan import Plan
 from synth.engines.skewed.planner import Planner
 from synth.engines.skewed.prepare import prepare
-from synth.engines.skewed.routed import RoutedPlanner, routed_shape
+from synth.engines.skewed.routed import RoutedPlanner, fixed_columns, routed_shape
 from synth.engines.skewed.schedule import algorithm_of, message_bytes
 from synth.engines.skewed.shape import NotInNodes, shape_of
 from synth.model.collective import uneven
@@ -122,6 +124,22 @@ def test_chunks_share_the_links_of_other_networks(spec: str, most: float) -> Non
         assert_right(spec, None, sizes, plan)
         assert plan.time_us <= most * plan.bound_us
         assert planner.plan_straight(sizes).time_us >= plan.time_us
+
+
+def test_links_that_share_a_limit_evenly_have_room_together(tmp_path: Path) -> None:
+    """Check 46 links, because 46 times a 46th is above 1 if it is rounded to the nearest part."""
+    links, ranks = 46, 92
+    pairs = " ".join(f"{rank}>{rank + links}" for rank in range(links))
+    ring = " ".join(f"{rank}>{(rank + 1) % ranks}" for rank in range(ranks))
+    link = '[[links]]\npairs = "{}"\ngbs = 1\nalpha_us = 0.5\n'
+    path = tmp_path / "spine.toml"
+    limit = f'[[limits]]\nname = "spine"\npairs = "{pairs}"\ngbs = {links}\n'
+    path.write_text(f'name = "spine"\nranks = {ranks}\n' + link.format(pairs) + link.format(ring) + limit)
+    shape = routed_shape(load(str(path)))
+    spine = shape.net.resource_names.index("spine")
+    parts = fixed_columns(shape)["part"][shape.net.uses_idx == spine]
+    assert len(parts) == links
+    assert 1 - 1e-9 <= parts.sum() <= 1
 
 
 @pytest.mark.parametrize(("spec", "group"), [("mi300x", None), ("dgx1", (0, 1, 2, 3))])
