@@ -155,8 +155,8 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
 
 def test_every_shown_file_is_used() -> None:
     commands = " ".join(c for _, c in _commands())
-    assert {block.kind for block in files()} == {"toml", "csv", "python", "text"}
-    assert all(block.name for block in blocks("toml", "csv", "text"))
+    assert {block.kind for block in files()} == {"toml", "csv", "python", "text", "c"}
+    assert all(block.name for block in blocks("toml", "csv", "text", "c"))
     for block in files():
         assert block.name in commands
 
