@@ -237,7 +237,7 @@ class Budget:
         """
         seconds = max(self.seconds, now() - self.begun)  # A deadline that is over leaves no seconds.
         enough_s = max(1.2 * seconds, seconds / 2 + _SPARE_LOWERING * needs_s)
-        return format_seconds(enough_s * max(1.0, self.stated_s / seconds))
+        return format_seconds(enough_s * (max(1.0, self.stated_s / seconds) if seconds else 1.0))
 
 
 def least_seconds(topology: Topology, sends: int = 0, members: int = 0) -> float:

@@ -114,7 +114,7 @@ def program_item(
         group = entry.communicator
     try:
         predictor = None if topology is None else Predictor(program, topology, group)
-        view = program_view(program, most_sends, goal, predictor, size)
+        view = _undrawn_view(program) if undrawn else program_view(program, most_sends, goal, predictor, size)
         if predictor is not None:
             timed = form.predictor(source.path, program, predictor.topology, group)
             timing = _timed(program, timed, size, right)
@@ -125,7 +125,7 @@ def program_item(
             raise
         # Of many programs, some may be for other networks.
         notes = [*notes, f"Shown in steps: {error}."]
-        view = program_view(program, most_sends, goal)
+        view = _undrawn_view(program) if undrawn else program_view(program, most_sends, goal)
     comparison_key: tuple[object, ...] = (program.nranks,)
     if entry is not None:
         root = 0 if entry.root is None else entry.group.index(entry.root)
@@ -237,6 +237,12 @@ def _facts(program: Program, view: dict[str, Any], timing: ItemTiming) -> list[F
     return facts
 
 
+def _undrawn_view(program: Program) -> dict[str, Any]:
+    """Return the data of a program of which nothing but its threadblocks is shown, as `program_view` does."""
+    blocks = _blocks(program, [], 0)
+    return {"kind": "program", "unit": "steps", "span": 0.0, "network": None, "blocks": blocks}
+
+
 def program_view(
     program: Program,
     most_sends: int,
@@ -248,8 +254,8 @@ def program_view(
 
     Without a predictor a step takes one tick, and the load of a connection is its share of the busiest connection's
     chunks. With one, times are predicted in µs, and instructions are not listed. A program with a deadlock is drawn as
-    far as it runs. Of one without steps, or whose steps have errors other than races, only the threadblocks are in the
-    data, and `network` is None.
+    far as it runs. Of one whose steps have errors other than races, only the threadblocks are in the data, and
+    `network` is None.
 
     Args:
         program: The program.
@@ -263,9 +269,8 @@ def program_view(
     """
     findings = Findings()
     columns = columns_of(program, findings)
-    if len(columns.op) == 0 or any(f.kind != "race" for f in findings.reported):
-        blocks = _blocks(program, [], 0)
-        return {"kind": "program", "unit": "steps", "span": 0.0, "network": None, "blocks": blocks}
+    if any(f.kind != "race" for f in findings.reported):
+        return _undrawn_view(program)
     order = run(columns, None, split=False).order
     tick = assign_ticks(columns, order)
     timed = _run(columns, order, tick, predictor, size_bytes)
