@@ -124,14 +124,33 @@ def block_of_chunks(translations: Translations, nranks: int, chunks: int) -> int
     return 0 if rest else block
 
 
-def input_block(program: Program) -> int:
+def block_of_input(collective: str, translations: Translations, nranks: int, chunks: int) -> int:
     """Return the chunks of a block of the input of a call out of place, whose chunks name contributions.
 
-    It is 0 if the input has no block for each rank, so that translations keep its order.
+    It is 0 if the input has no chunks for each rank, so that translations keep its order.
+
+    Args:
+        collective: Name of the collective.
+        translations: The translations.
+        nranks: Number of ranks.
+        chunks: Chunks of all ranks, as `Program.nchunks_per_loop`.
     """
-    size = program.nchunks_per_loop
-    whole = find_kind(program.collective).before == EVERY or find_kind(program.collective).unit == PAIR
-    return block_of_buffer(program, size) if whole else 0
+    kind = find_kind(collective)
+    return block_of_chunks(translations, nranks, chunks) if kind.before == EVERY or kind.unit == PAIR else 0
+
+
+def buffer_images(translations: Translations, nranks: int, chunks: int, sizes: tuple[int, int]) -> BufferImages:
+    """Return the images of the input and the output of ranks.
+
+    Args:
+        translations: The translations.
+        nranks: Number of ranks.
+        chunks: Chunks of all ranks, as `Program.nchunks_per_loop`; a buffer of as many has a block for each group.
+        sizes: Chunks of the input and of the output.
+    """
+    block = block_of_chunks(translations, nranks, chunks)
+    blocks = {buffer: block if size == chunks else 0 for buffer, size in zip("io", sizes, strict=True)}
+    return BufferImages(images_of(translations, nranks), blocks)
 
 
 class BufferImages:
@@ -225,14 +244,14 @@ def image_gpus(program: Program) -> Iterator[Gpu]:
 def check_images(program: Program) -> None:
     """Raise InputError if neighbouring chunks of an instruction are no neighbours in some image."""
     for _, gpu in zip(*_parts(program), strict=True):
-        blocks = {"i": block_of_buffer(program, gpu.i_chunks), "o": block_of_buffer(program, gpu.o_chunks), "s": 0}
+        buffers = _buffers_of(program, gpu)
         for tb in gpu.threadblocks:
             for step in tb.steps:
                 for names, buffer, first in (
                     (READS_SRC, step.src_buf, step.src_off),
                     (WRITES_DST | READS_DST, step.dst_buf, step.dst_off),
                 ):
-                    if step.op in names and not moves_together(blocks[buffer], first, step.count):
+                    if step.op in names and not buffers.moves_together(buffer, first, step.count):
                         raise InputError(
                             f"{program.name}: {step.op} of {buffer}[{first}..] has no image on other ranks"
                         )
@@ -244,13 +263,17 @@ def _parts(program: Program) -> tuple[list[int], list[Gpu]]:
     return ranks, [program.gpus[rank] for rank in ranks]
 
 
+def _buffers_of(program: Program, gpu: Gpu) -> BufferImages:
+    """Return the images of the buffers of a rank's part."""
+    return buffer_images(program.translations, program.nranks, program.nchunks_per_loop, (gpu.i_chunks, gpu.o_chunks))
+
+
 def _image(program: Program, images: Images, gpu: Gpu, element: int) -> Gpu:
     """Return the image of a representative's part under an element; the part itself under element 0."""
     if not element:
         return gpu
     moved = images.moved(element).tolist()
-    blocks = {"i": block_of_buffer(program, gpu.i_chunks), "o": block_of_buffer(program, gpu.o_chunks)}
-    buffers = BufferImages(images, blocks)
+    buffers = _buffers_of(program, gpu)
 
     def step_of(step: Step) -> Step:
         """Return the image of a step; the step itself if its offsets stay."""

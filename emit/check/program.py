@@ -15,7 +15,7 @@ from emit.check.races import find_races
 from emit.columns import Columns, columns_of
 from emit.findings import Findings, Judgement
 from emit.goal import Goal, goals_of, sizes_of
-from emit.images import check_images, images_of, input_block
+from emit.images import block_of_input, check_images, images_of
 from emit.program import FIFO_DEPTH, OPS, READS_DST, READS_SRC, ROOTED, WRITES_DST, Program
 from emit.targets import Limits, target_named
 from synth.model.deadline import checking_deadline
@@ -93,7 +93,10 @@ def check(
                 if races:
                     find_races(columns, order, cells, structure, prefix, images)
                 if goal_of_call is not None:
-                    contents = ProgramContents(goal_of_call, images, input_block(program))
+                    block = block_of_input(
+                        program.collective, program.translations, program.nranks, program.nchunks_per_loop
+                    )
+                    contents = ProgramContents(goal_of_call, images, block)
                     _replay(columns, order, cells, contents, structure, prefix)
                     judged = True
     if not judged and all(g is None for _, g, _ in goals):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,7 @@ from synth.verify.algorithm import Algorithm
 from topologies.arrays import ranges, row_entries
 from topologies.errors import InputError
 from topologies.network import Network
-from topologies.symmetry.translations import Translations, translate
+from topologies.symmetry.translations import Translations, least_powers, translate
 from topologies.topology import Topology
 
 _IMAGES_FROM = 16  # Ranks from which on building few of them saves more than the search for translations costs.
@@ -415,7 +414,7 @@ def keeping_cells(
         return translations
     if problem.quotient is not None or len(rows) != problem.nranks:
         return ()
-    ranks, kept = np.arange(problem.nranks), list[tuple[int, int]]()
+    ranks = np.arange(problem.nranks)
 
     def keeps_cells(edge: tuple[int, int]) -> bool:
         """Return True if a translation maps blocks to equal ones, and groups of ranks are equal if they must be."""
@@ -423,10 +422,7 @@ def keeping_cells(
         are_equal = not in_equal_groups or np.ptp(cells_of_group) == 0
         return bool(are_equal) and np.array_equal(rows[translate((edge,), ranks, (1,))], rows)
 
-    for stride, extent in translations:
-        powers = ((stride * power, extent // power) for power in range(1, extent) if extent % power == 0)
-        kept += islice(filter(keeps_cells, powers), 1)
-    return tuple(kept)
+    return least_powers(translations, keeps_cells)
 
 
 def _cells_of_whole(problem: Problem, common: CommonChunk) -> CommonChunk:

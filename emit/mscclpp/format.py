@@ -25,7 +25,7 @@ from emit.check.program import check
 from emit.columns import columns_of
 from emit.findings import Finding, Findings, Judgement, Verdict, not_judged
 from emit.goal import Goal, goals_of, sizes_of
-from emit.images import BufferImages, Images, block_of_buffer, images_of
+from emit.images import BufferImages, Images, block_of_buffer, buffer_images, images_of
 from emit.mscclpp.acts import acts_of
 from emit.mscclpp.building.meeting import add_meeting
 from emit.mscclpp.building.numbering import Numbering
@@ -577,8 +577,7 @@ def _buffers_of(program: Program, sizes: Sequence[tuple[int, int]]) -> BufferIma
     """
     if not program.translations:
         return None
-    blocks = {buffer: block_of_buffer(program, size) for buffer, size in zip("io", sizes[0], strict=True)}
-    return BufferImages(images_of(program.translations, program.nranks), blocks)
+    return buffer_images(program.translations, program.nranks, program.nchunks_per_loop, sizes[0])
 
 
 def restate(text: str, name: str, least: int, most: int | None, _: Target) -> str:

@@ -10,11 +10,11 @@ import numpy as np
 
 from emit.check.capacity import CAPACITY
 from emit.goal import Column, Goal, buffer_sizes, goal_for
-from emit.images import BufferImages, block_of_chunks, images_of
+from emit.images import BufferImages, block_of_input, buffer_images, images_of
 from emit.mscclpp.plan import MAX_MIN_BYTES, NO_LIMIT, OFFSET_END, ExecutionPlan, Op, PlanPart
 from emit.program import BUFFERS, COLLECTIVES
 from synth.model.collective import Ints
-from synth.model.registry import EVERY, PAIR, find_kind
+from synth.model.registry import find_kind
 from topologies.errors import InputError
 
 ALIGNMENT = 16  # Bytes that a thread moves; the executor refuses chunks that are no multiple of it.
@@ -258,18 +258,13 @@ def images_of_buffers(plan: ExecutionPlan) -> BufferImages | None:
     """Return the images of a plan's buffers, whose sizes are those of rank 0; None if it has no translations."""
     if not plan.translations:
         return None
-    gpu, chunks, nranks = plan.gpus[0], chunks_of(plan), len(plan.gpus)
-    sizes = {"i": gpu.input_chunks, "o": gpu.output_chunks}
-    block = block_of_chunks(plan.translations, nranks, chunks)
-    blocks = {buffer: block if size == chunks else 0 for buffer, size in sizes.items()}
-    return BufferImages(images_of(plan.translations, nranks), blocks)
+    sizes = plan.gpus[0].input_chunks, plan.gpus[0].output_chunks
+    return buffer_images(plan.translations, len(plan.gpus), chunks_of(plan), sizes)
 
 
 def input_block(plan: ExecutionPlan) -> int:
     """Return the chunks of a block of the input that a call out of place has; 0 if translations keep its order."""
-    kind, chunks = find_kind(collective_of(plan)), chunks_of(plan)
-    is_whole = kind.before == EVERY or kind.unit == PAIR
-    return block_of_chunks(plan.translations, len(plan.gpus), chunks) if is_whole else 0
+    return block_of_input(collective_of(plan), plan.translations, len(plan.gpus), chunks_of(plan))
 
 
 def width(plan: ExecutionPlan, op: Op) -> int:

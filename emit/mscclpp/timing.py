@@ -87,9 +87,9 @@ class PlanPredictor(TimedProgram):
         self._chunks = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus)
         if not made_here:
             ensure_executable(plan, None, "cannot be timed")
-        memory = memory_of(plan, None)
+        memory, has_sums = memory_of(plan, None), any(op.name == "glres" for *_, op in plan.ops())
         try:
-            steps = _PlanSteps(acts_of(memory), _switches(plan, self.network))
+            steps = _PlanSteps(acts_of(memory), _switches(self.network, paced=has_sums))
         except InputError as error:
             raise InputError(f"cannot be timed: {error}") from None
         weight = np.ones(len(plan.gpus)) if weight is None else weight
@@ -98,8 +98,7 @@ class PlanPredictor(TimedProgram):
             flag_us = program_network(replace(self._costed, protocol=ANY), self.group).alpha_us
         if plan.translations:  # A message does to the orbit of a resource what all its images do to the resource.
             net = quotient_network(net, plan.translations)
-        # Sums in switches share their links by slices.
-        most_turns = MOST_TURNS // _SLICES if any(op.name == "glres" for *_, op in plan.ops()) else MOST_TURNS
+        most_turns = MOST_TURNS // _SLICES if has_sums else MOST_TURNS  # Sums in switches share their links by slices.
         self._take_steps(steps.timed(net, self._costed, weight, flag_us), FREE_SLOTS, most_turns=most_turns)
         self._hold_us /= memory.units
 
@@ -499,17 +498,16 @@ class _PlanSteps:
             self._packets.update(dict.fromkeys(run.cells(length), arrival))
 
 
-def _switches(plan: ExecutionPlan, net: Network) -> dict[tuple[bool, int, frozenset[int]], int]:
+def _switches(net: Network, *, paced: bool) -> dict[tuple[bool, int, frozenset[int]], int]:
     """Return the number of each hyperlink by (whether it multicasts, its single rank, all members).
 
-    If the plan sums in a switch (glres), these are the paced hyperlinks, else those that are not paced. The result is
+    These are the paced hyperlinks, as plans that sum in switches need them, or those that are not paced. The result is
     empty if the network has no hyperlinks.
     """
     h = net.hyperlinks
     if h is None:
         return {}
-    has_sums = any(op.name == "glres" for *_, op in plan.ops())
     return {
         (bool(h.multicast[i]), int(h.hub[i]), frozenset(h.members(i).tolist())): i
-        for i in np.flatnonzero(h.paced == has_sums).tolist()
+        for i in np.flatnonzero(h.paced == paced).tolist()
     }

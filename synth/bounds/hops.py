@@ -9,7 +9,7 @@ import numpy as np
 from synth.bounds.metric import latencies, pair_distances, pairs, resource_loads
 from synth.bounds.search import BoundSearch, with_gbs
 from synth.bounds.witnesses.hops import Direct, Path
-from synth.bounds.witnesses.two_steps import TwoSteps
+from synth.bounds.witnesses.two_steps import TwoSteps, is_all_reduce
 from synth.model.collective import Ints, chunks_by_ends
 from synth.model.requirements import find_requirements, sum_by
 
@@ -108,7 +108,5 @@ def find_direct(search: BoundSearch) -> Iterator[Direct]:
 
 def find_two_steps(search: BoundSearch) -> Iterator[TwoSteps]:
     """Yield the witness at `search.size_bytes` that sums for all ranks need two steps; only for an all-reduce."""
-    problem, collective, k = search.problem, search.problem.collective, search.problem.collective.nranks
-    is_all_reduce = collective.reduces.all() and np.array_equal(collective.pre, collective.post)
-    if problem.quotient is None and k >= 3 and is_all_reduce and len(collective.pre) == k * collective.nchunks:
+    if is_all_reduce(search.problem.collective):
         yield TwoSteps(at_bytes=search.size_bytes, text="sums in two steps through the ports of all ranks")

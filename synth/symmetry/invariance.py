@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -13,7 +13,13 @@ from synth.model.problem import Problem
 from synth.model.registry import PAIR
 from synth.model.schedule import Schedule
 from topologies.network import Network
-from topologies.symmetry.translations import Translations, find_translations, translate, translate_links
+from topologies.symmetry.translations import (
+    Translations,
+    find_translations,
+    least_powers,
+    translate,
+    translate_links,
+)
 
 
 def invariant_under(problem: Problem, schedule: Schedule) -> Translations:
@@ -43,15 +49,7 @@ def invariant_under(problem: Problem, schedule: Schedule) -> Translations:
     place = (schedule.step * collective.nchunks + schedule.chunk) * problem.network.nlinks + schedule.link
     if len(np.unique(place)) < len(place):  # Which of two equal sends an image is would not be known.
         return ()
-    kept: list[tuple[int, int]] = []
-    for stride, extent in _translations_of(problem.network):
-        for power in (p for p in range(1, extent) if extent % p == 0):
-            check_deadline()
-            translation = (stride * power, extent // power)
-            if _keeps(problem, schedule, translation):
-                kept.append(translation)
-                break
-    return tuple(kept)
+    return least_powers(_translations_of(problem.network), partial(_keeps, problem, schedule))
 
 
 @lru_cache(maxsize=4)
@@ -94,7 +92,11 @@ def _keeps(problem: Problem, schedule: Schedule, translation: tuple[int, int]) -
         problem: The problem.
         schedule: A schedule without two sends of one chunk over one link in one step.
         translation: (stride, extent) of a translation of the network.
+
+    Raises:
+        TimeUp: The time of the work around is over.
     """
+    check_deadline()
     chunk = image_of_chunks(problem, (translation,), schedule.chunk, [1])
     link = translate_links(problem.network, (translation,), schedule.link, [1])
     here, there = (np.lexsort((schedule.step, *ends)) for ends in ((schedule.link, schedule.chunk), (link, chunk)))

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 
@@ -89,6 +90,15 @@ def element_of_rank(translations: Translations, ranks: Ints) -> Ints:
 def representatives(translations: Translations, nranks: int) -> Ints:
     """Return one rank of every orbit, ascending: those whose digits of all translations are 0."""
     return np.flatnonzero(element_of_rank(translations, np.arange(nranks)) == 0)
+
+
+def least_powers(translations: Translations, is_kept: Callable[[tuple[int, int]], bool]) -> Translations:
+    """Return each translation replaced by its least power for which `is_kept` is true, or left out if there is none."""
+    kept: list[tuple[int, int]] = []
+    for stride, extent in translations:
+        powers = ((stride * power, extent // power) for power in range(1, extent) if extent % power == 0)
+        kept += islice(filter(is_kept, powers), 1)
+    return tuple(kept)
 
 
 def translate_links(net: Network, translations: Translations, links: Ints, counts: Sequence[int | Ints]) -> Ints:

@@ -95,9 +95,8 @@ class Placer:
         nblocks = len(self.rank_of)
         # With translations, a row has entries for all images of each threadblock, as its rank sees them.
         images = images_of(program.translations, program.nranks) if program.translations else None
-        self.group = block_of_buffer(
-            program, program.nchunks_per_loop
-        )  # Copies cross no multiple of it, unless it is 0.
+        # Copies cross no multiple of it, unless it is 0.
+        self.group = block_of_buffer(program, program.nchunks_per_loop)
         self.images, self.order_of_group = images, 1 if images is None else images.order
         elements = [0 if images is None else int(images.element[target]) for _, target, _ in c.connections]
         self.seen = [

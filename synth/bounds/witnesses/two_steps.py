@@ -8,12 +8,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from synth.bounds.witness import NOTHING, Limit, Witness
-from synth.model.collective import Floats, Ints
+from synth.model.collective import Collective, Floats, Ints
 from synth.model.problem import Problem
-from topologies.arrays import row_of_entry
+from topologies.arrays import row_entries, row_of_entry
 from topologies.network import Network
 
-_MOST_CARRIERS = 1 << 20  # pairs of ranks over all links and hyperlinks; the check of so many takes a second
+_MOST_PAIRS = 1 << 20  # of ranks over all links and hyperlinks; the check of so many takes a second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,7 @@ class TwoSteps(Witness):
         """Return (α, µs per byte, µs): the latency, rising to the least time at `at_bytes`.
 
         The least time rises ever more slowly with the size, so between an empty message and `at_bytes` it lies above
-        the straight line. It is (0, 0, inf) where links are only some of the paths through switches, or a member has no
-        port.
+        the straight line. It is (0, 0, inf) where a member has no port, or the network has too many links.
 
         Raises:
             BadWitness: The collective is no all-reduce of three or more ranks, or the size is no number of bytes from 1
@@ -53,11 +52,10 @@ class TwoSteps(Witness):
         """
         net, collective = problem.network, problem.collective
         k = collective.nranks
-        is_all_reduce = collective.reduces.all() and np.array_equal(collective.pre, collective.post)
-        if k < 3 or not is_all_reduce or len(collective.pre) != k * collective.nchunks:
+        if not is_all_reduce(collective):
             raise self.refusal("it must be an allreduce of three or more ranks")
         self.check_size(self.at_bytes)
-        if net.switch_graph is not None or len(net.pairs.src) > _MOST_CARRIERS:
+        if len(net.pairs.src) > _MOST_PAIRS:
             return NOTHING
         ports_in, ports_out = ports_of(net, net.pairs.dst, k), ports_of(net, net.pairs.src, k)
         if ports_in is None or ports_out is None:
@@ -68,6 +66,12 @@ class TwoSteps(Witness):
             for ports in (ports_in, ports_out)
         )
         return alpha_us, (least_us - alpha_us) / self.at_bytes, least_us
+
+
+def is_all_reduce(collective: Collective) -> bool:
+    """Return True if a collective is the all-reduce of three or more ranks, each of which has every chunk."""
+    k, is_same = collective.nranks, np.array_equal(collective.pre, collective.post)
+    return k >= 3 and is_same and bool(collective.reduces.all()) and len(collective.pre) == k * collective.nchunks
 
 
 class Ports(NamedTuple):
@@ -101,12 +105,10 @@ def ports_of(net: Network, near: Ints, members: int) -> Ports | None:
     total_gbs, alphas, gains = 0.0, list[Floats](), list[Floats]()
     for rank in range(members):
         own = np.unique(carrier_of_pair[order[first[rank] : first[rank + 1]]])
-        used = np.concatenate(
-            [np.unique(carriers.uses_idx[slice(*carriers.uses_ptr[c : c + 2])]) for c in own] or [own]
-        )
-        resource, times = np.unique(used, return_counts=True)
+        # A carrier names each of its resources once.
+        resource, times = np.unique(carriers.uses_idx[row_entries(carriers.uses_ptr, own)], return_counts=True)
         common = resource[times == len(own)]
-        if not len(own) or not len(common):
+        if not len(common):
             return None
         capacity = float(net.capacity_gbs[common].min())
         by_alpha = own[np.argsort(carriers.alpha_us[own], kind="stable")]
