@@ -92,8 +92,8 @@ class Target:
         limits: Limits that a program compiled for it keeps.
         only_outofplace: Collectives that it can do only out of place.
         uncallable: Collectives that it reads but that its library has no function for.
-        only_ll_between_nodes: Collectives for which its host and its kernel count the steps of Simple differently over
-            a network.
+        not_simple_between_nodes: Collectives for which its host and its kernel count the steps of Simple
+            differently over a network.
         protocols: Maps each protocol of a program to its spelling in files.
         longest_name: Largest number of characters of an algorithm's name.
         needs_buffers: True if every rank must have an input and an output.
@@ -127,7 +127,7 @@ class Target:
     limits: Limits
     only_outofplace: frozenset[str] = frozenset({"alltoall"})
     uncallable: tuple[str, ...] = ()
-    only_ll_between_nodes: frozenset[str] = frozenset({"broadcast", "reduce"})
+    not_simple_between_nodes: frozenset[str] = frozenset({"broadcast", "reduce"})
     protocols: Mapping[str, str] = field(default_factory=lambda: {name: name for name in FIFO_DEPTH})
     longest_name: int = 255
     needs_buffers: bool = False
@@ -244,7 +244,7 @@ TARGETS: dict[str, Target] = {
                 "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom"
             ),
             limits=_MSCCLPP_LIMITS, protocols={"Simple": "Simple", "LL": "LL", "LL128": "Simple"},
-            only_outofplace=frozenset(), only_ll_between_nodes=frozenset(),
+            only_outofplace=frozenset(), not_simple_between_nodes=frozenset(),
             needs_buffers=True, flags_by_process=True, switch_ops=True,
             cell_bytes=16, capability_from=80, gcn=("gfx942", "gfx950"), amd=None,
             otherwise="an algorithm of MSCCL++'s or NCCL's own", libraries=("MSCCL++", "NCCL", "RCCL"),
@@ -428,10 +428,10 @@ def within_scratch(program: Program, limits: Limits) -> Program:
 def check_between_nodes(program: Program, nodes: Sequence[int], target: Target, findings: Findings) -> None:
     """Add a finding if a rank sends to another node with a protocol that the target cannot use there.
 
-    That is Simple with one of the target's `only_ll_between_nodes`. Only the first such send is reported. `nodes` holds
-    the node of each rank of the program.
+    That is Simple with one of the target's `not_simple_between_nodes`. Only the first such send is reported. `nodes`
+    holds the node of each rank of the program.
     """
-    if program.protocol != "Simple" or program.collective not in target.only_ll_between_nodes:
+    if program.protocol != "Simple" or program.collective not in target.not_simple_between_nodes:
         return
     for rank, gpu in enumerate(program.gpus):
         for tb, block in enumerate(gpu.threadblocks):
@@ -439,7 +439,7 @@ def check_between_nodes(program: Program, nodes: Sequence[int], target: Target, 
                 description = f"{program.collective} with Simple over a network, to rank {block.send}"
                 findings.add(
                     "hang",
-                    f"{description}: host and kernel count its steps differently; the protocol must be LL",
+                    f"{description}: host and kernel count its steps differently; the protocol must be LL or LL128",
                     rank,
                     tb,
                 )
@@ -480,7 +480,7 @@ def choose_protocol(
         collective: The program's collective.
         nodes: Node of each rank; empty if all share one.
     """
-    only_ll = target is not None and collective in target.only_ll_between_nodes and len(set(nodes)) > 1
+    only_ll = target is not None and collective in target.not_simple_between_nodes and len(set(nodes)) > 1
     small = largest_bytes is not None and largest_bytes <= LL_MOST_BYTES
     has_ll = target is None or "LL" in target.protocols
     return "LL" if has_ll and (small or only_ll) else "Simple"

@@ -217,11 +217,10 @@ class Programs:
     def able(self, protocols: Sequence[str]) -> list[str]:
         """Return those of `protocols` that the target's programs can have, in the same order; maybe none.
 
-        If the target needs LL at any size, as for some collectives between nodes, only LL can remain.
+        If the target cannot use Simple, as for some collectives between nodes, it is left out.
         """
-        if self.protocol(None) != "Simple":  # Then the target needs one protocol at any size.
-            return [name for name in protocols if name == self.protocol(None)]
-        return self.target.own_protocols(protocols)
+        has_simple = self.protocol(None) == "Simple"
+        return [name for name in self.target.own_protocols(protocols) if has_simple or name != "Simple"]
 
     def refusal(self, algorithm: Algorithm) -> str:
         """Return why lowering an algorithm is not even tried; empty if it is.

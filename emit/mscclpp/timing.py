@@ -3,7 +3,8 @@
 A threadblock that moves data to or from another rank's memory occupies the link between the two, and itself, for bytes
 / bandwidth; the data arrives α after it has left. A sum or multicast of a switch occupies every member's port once
 (`topologies.hyperlinks`); the switch multicasts finished sums while it sums more, in slices. A signal takes α and
-occupies nothing. A port channel moves data asynchronously, in the order of its requests. A reader of a packet waits for
+occupies nothing. A port channel moves data asynchronously, in the order of its requests. A threadblock that flushes it
+waits until its data and signals have arrived, since the NIC learns of that soon after. A reader of a packet waits for
 its arrival. Copies and sums within a rank take no time, and neither do semaphores, barriers and nops. There is no FIFO:
 the plan contains all its waits. Flags of packets take no time on the link (as for programs of protocol LL). A pipeline
 has as many iterations as its check unrolls, for any message size.
@@ -387,8 +388,10 @@ class _PlanSteps:
         self._add(self._new_block(target), receives=number)
         return len(self.dep) - 1
 
-    def _say(self, block: int, end: int) -> None:
+    def _say(self, block: int, end: int) -> int:
         """Add a signal on a channel end, which a port channel sends itself; without another end nothing is sent.
+
+        Return the step at which it has arrived, `_NONE` for none.
 
         It is a flag if nothing has moved from its rank to the other since the last signals of the threadblocks that
         moved it. From now on, the moves of `block` to the other rank count as signalled.
@@ -399,9 +402,11 @@ class _PlanSteps:
         untold = self._untold[rank, peer]
         tells_nothing = not untold
         untold.discard(block)
-        if other_end >= 0:
-            step = self._send(actor, rank, peer, 0, signal=True, flag=tells_nothing)
-            self._signals[other_end].append(step)
+        if other_end < 0:
+            return _NONE
+        step = self._send(actor, rank, peer, 0, signal=True, flag=tells_nothing)
+        self._signals[other_end].append(step)
+        return step
 
     def _hand_over(self, block: int, end: int) -> int:
         """Return the threadblock of a port channel, after it got a wait for the last step of the given threadblock."""
@@ -411,8 +416,8 @@ class _PlanSteps:
     def _data(self, block: int, act: Act) -> None:
         """Add the steps of a data operation: waits for the packets that it reads, then its messages.
 
-        A pws or pwsf also signals, and a pwsf then waits for its port channels. Moves on port channels are steps of the
-        channels.
+        A pws or pwsf also signals, and a pwsf then waits until that has arrived. Moves on port channels are steps of
+        the channels.
         """
         if act.flagged:
             cells = {cell for move in act.moves for cell in move.packets_read()}
@@ -428,9 +433,9 @@ class _PlanSteps:
             for k, target in enumerate(move.targets):
                 self._move(self._hand_over(block, act.ports[n + k]), block, move, (target,))
                 if act.name in ("pws", "pwsf"):
-                    self._say(block, act.ports[n + k])
-                if act.name == "pwsf":
-                    self._add(block, self._last(self.port[act.ports[n + k]]))
+                    arrival = self._say(block, act.ports[n + k])
+                    if act.name == "pwsf":
+                        self._add(block, arrival)
 
     def _in_switch(self, block: int, move: Move) -> None:
         """Add the messages of a sum and a multicast in the switch, slice by slice.

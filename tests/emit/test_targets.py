@@ -10,11 +10,13 @@ import pytest
 from emit.check.limits import check_limits
 from emit.findings import Findings
 from emit.formats import FORMATS, format_of, verify_file, verify_program
+from emit.library.programs import executor_for
 from emit.msccl.format import write_msccl
 from emit.program import FIFO_DEPTH, OPS, Gpu, Program, Step, ThreadBlock
-from emit.targets import TARGETS, Target, choose_protocol, choose_target, target_for
+from emit.targets import TARGETS, Target, TargetSettings, choose_protocol, choose_target, target_for
 from synth.model.problem import make_problem
 from tests.emit.small_programs import ring_allgather
+from topologies.costed import with_costs
 from topologies.errors import InputError
 from topologies.load import load
 
@@ -109,6 +111,17 @@ def test_protocol_between_nodes() -> None:
             assert choose_protocol(None, target, collective, [0, 0, 1]) == only_ll
             assert choose_protocol(None, target, collective, [3, 3, 3]) == "Simple"
         assert choose_protocol(None, target, "allreduce", [0, 1]) == "Simple"
+
+
+def test_searches_leave_out_only_what_the_target_cannot_use() -> None:
+    """Check that broadcasts between nodes are searched with LL and LL128, and all others also with Simple."""
+    names = ["LL", "LL128", "Simple"]
+    for topology, collective, able in (
+        ("ndv2:2", "broadcast", names[:2]), ("ndv2:2", "allgather", names), ("ndv2", "broadcast", names),
+    ):  # fmt: skip
+        programs = executor_for(make_problem(with_costs(load(topology)), collective), TargetSettings("msccl"))
+        assert programs is not None
+        assert programs.able(names) == able
 
 
 def test_plans_have_limits_of_their_own() -> None:

@@ -98,8 +98,10 @@ class Numbering:
     def _other_ends(self) -> None:
         """Add to the symbolic threadblocks the signals of receivers to their senders, and the senders' last waits.
 
-        At its start a receiver signals that it has started, if a sender waits for that; at its end it signals that
-        everything has arrived, on port channels whose sender would not hear of that otherwise.
+        At its start a receiver signals that it has started, if a sender waits for that. A sender may end only when port
+        channels have read what it sends. If it would not hear of that otherwise, a put that is the last operation of
+        its threadblock flushes the channel, and others are confirmed: the receiver signals at its end that everything
+        has arrived.
         """
         waiting_sends: dict[int, list[Step]] = defaultdict(list)
         for send, placed in enumerate(self.places.steps):
@@ -113,6 +115,11 @@ class Numbering:
                     ops.append(SymbolicOp("signal", sends=chosen[low : low + MAX_OP_CHANNELS], kind=kind, back=True))
             self.blocks[number].ops[:0] = ops
         confirmed_sends = {self.channel_of[send]: send for send in sorted(self.places.unconfirmed)}
+        for channel, send in list(confirmed_sends.items()):
+            last = self.blocks[channel[0]].ops[-1]
+            if last.name == "pws" and last.sends == [send]:
+                last.name = "pwsf"
+                del confirmed_sends[channel]
         synchronized: set[int] = set()
         for (_, receiver), send in confirmed_sends.items():
             if receiver not in synchronized:

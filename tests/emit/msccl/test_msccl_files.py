@@ -331,12 +331,13 @@ def test_gather_and_scatter_state_the_size_of_a_block(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["executor-nccl", "rccl", "msccl"])
-def test_broadcast_and_reduce_between_nodes_are_ll(target: str) -> None:
+def test_broadcast_and_reduce_between_nodes_are_not_simple(target: str) -> None:
     for program in (chain_broadcast(4, 0), chain_reduce(4, 0)):
         if any(step.op not in TARGETS[target].limits.ops for *_, step in program.steps()):
             continue
         simple = replace(program, protocol="Simple")
         write_program(simple, None, TARGETS[target], nodes=[0, 0, 0, 0])
-        write_program(replace(program, protocol="LL"), None, TARGETS[target], nodes=[0, 0, 1, 1])
-        with pytest.raises(InputError, match=r"with Simple over a network, to rank [12]: .*; the protocol must be LL"):
+        for protocol in TARGETS[target].own_protocols(["LL", "LL128"]):
+            write_program(replace(program, protocol=protocol), None, TARGETS[target], nodes=[0, 0, 1, 1])
+        with pytest.raises(InputError, match=r"with Simple over a network, to rank [12]: .*must be LL or LL128"):
             write_program(simple, None, TARGETS[target], nodes=[0, 0, 1, 1])

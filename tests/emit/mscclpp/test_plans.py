@@ -119,6 +119,17 @@ def test_a_pattern_without_a_name_of_its_own() -> None:
     assert "wrong result" in {f.kind for f in check_plan(text, other_goal).findings}
 
 
+def test_last_puts_flush_their_ports() -> None:
+    """Check that senders do not wait for confirmations, and that a put without its flush is found."""
+    text = write_plan(alltoall(4), inplace=False, nodes=halves(4))
+    blocks = [block for gpu in json.loads(text)["gpus"] for block in gpu["threadblocks"]]
+    senders = [block["ops"] for block in blocks if any(op["name"] == "pwsf" for op in block["ops"])]
+    assert len(senders) == 4 * 2  # Each rank sends to two ranks of the other node.
+    assert all([op["name"] for op in ops].index("pwsf") == len(ops) - 1 for ops in senders)
+    assert not any("still reads" in note for note in check_plan(text).notes)
+    assert any("still reads" in note for note in check_plan(text.replace("pwsf", "pws")).notes)
+
+
 def test_long_threadblocks_are_split() -> None:
     program = ring_allreduce(16, 1, "Simple")
     longest = max(len(tb.steps) for gpu in program.gpus for tb in gpu.threadblocks)

@@ -124,6 +124,19 @@ def test_signals_that_tell_of_no_data_are_flags(
     assert predictor.time_us(1 << 20) >= expected + hold_us
 
 
+def test_a_flush_lasts_until_the_data_has_arrived() -> None:
+    """Check that a signal after a flush leaves when the data is there, and otherwise together with the data."""
+    plan_json, hold_us = foreign.ports(), (1 << 20) / 2 / GBS / 1e3
+    for name, latencies in (("pws", 2), ("pwsf", 3)):
+        for gpu in plan_json["gpus"]:
+            (block,) = gpu["threadblocks"]
+            put = next(op for op in block["ops"] if op["name"].startswith("pws")) | {"name": name}
+            told = [foreign.on(word, "port") for word in ("signal", "wait", "wait")]
+            block["ops"] = [*foreign.hello("port"), put, foreign.NOP, *told]
+        predictor = PlanPredictor(read_plan(json.dumps(plan_json)), wired(2, (0, 1), (1, 0)))
+        assert predictor.time_us(1 << 20) == pytest.approx(latencies * ALPHA_US + hold_us)
+
+
 def test_a_multicast_without_a_switch_is_not_timed() -> None:
     assert foreign.RIGHT.keys() == WORKED_OUT.keys() | {"multicast", "multicast of packets"}
     for make_plan, lack in ((foreign.multicast, "reduces over"), (foreign.multicast_packets, "multicasts to")):
