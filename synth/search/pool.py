@@ -454,8 +454,31 @@ class Pool:
                 self._late.append(rival)
                 self._refuse(rival, self._reason_late(rival))
             return False
-        self._lower(offer if self.searching else self._next_to_lower(offer, sizes), sizes)
+        if self.searching:
+            self._lower(offer, sizes)
+        elif not self._improve_better(offer, sizes[-1]):
+            self._lower(self._next_to_lower(offer, sizes), sizes)
         return False
+
+    def _improve_better(self, offer: Offer, size_bytes: int) -> bool:
+        """Lower an algorithm with a program again if its schedule is faster than that of an offer without one.
+
+        So what may become the fastest is worked on first. Return whether there was such an algorithm.
+
+        Args:
+            offer: The fastest algorithm, which has no program.
+            size_bytes: Message size in bytes at which it is the fastest.
+        """
+        better = [
+            rival.at_size(size_bytes)
+            for rival in self.offers
+            if rival.execution is not None
+            and rival.algorithm not in self._improved
+            and rival.algorithm.time_us(size_bytes) < offer.algorithm.time_us(size_bytes)
+        ]
+        if self.budget.seconds == math.inf or not better:
+            return False
+        return self._improve(min(better, key=lambda rival: rival.algorithm.time_us(size_bytes)))
 
     def _is_worth_lowering(self, offer: Offer, sizes: Sequence[int]) -> bool:
         """Return whether a schedule is clearly faster than what has a program, at one of some message sizes in bytes.

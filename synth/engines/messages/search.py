@@ -103,23 +103,23 @@ class _MessagesSearch:
         """Yield better and better schedules for a message size in bytes.
 
         For programs, trees are searched apart: they have many messages whose order counts, which programs do not keep.
+        They come first, because they have few sends.
         """
-        forms, trees = self._forms(), self._trees(size)
-        yield from self._run(NAME, forms if self.request.most_sends else forms + trees, size, apart=False)
+        forms, trees, best_us = self._forms(), self._trees(size), self.request.knowledge.best_us(size)
         if self.request.most_sends:
-            yield from self._run(f"{NAME}, trees", trees, size, apart=True)
+            yield from self._run(f"{NAME}, trees", trees, size, np.inf)
+        yield from self._run(NAME, forms if self.request.most_sends else forms + trees, size, best_us)
 
-    def _run(self, name: str, forms: list[tuple[int, MessagesForm]], size: int, *, apart: bool) -> Iterator[Outcome]:
+    def _run(self, name: str, forms: list[tuple[int, MessagesForm]], size: int, best_us: float) -> Iterator[Outcome]:
         """Yield better and better schedules of some forms.
 
         Args:
             name: Name of the engine in these answers.
             forms: Chunks a block with each form.
             size: Message size in bytes.
-            apart: Whether other answers need not be beaten.
+            best_us: Time in µs that they must beat.
         """
-        self.name, self._best = name, None
-        self.best_us = np.inf if apart else self.request.knowledge.best_us(size)
+        self.name, self._best, self.best_us = name, None, best_us
         reached: list[tuple[float, int, MessagesForm]] = []
         kind, worth = _kind(self.problem), self.tuning.worth
         least_us_of = {

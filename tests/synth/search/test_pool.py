@@ -160,6 +160,23 @@ def test_a_program_is_improved_if_that_is_quick_or_no_other_is_nearly_as_fast(al
         assert executor.lowered.count(fast.engine) == lowerings
 
 
+def test_the_better_schedule_is_lowered_again_before_a_worse_one_is_lowered(algorithms: list[Algorithm]) -> None:
+    better, worse = algorithms[0], algorithms[-1]
+    assert better.time_us(LARGEST) < 0.95 * worse.time_us(LARGEST)
+    executor = Executor(factors={better.engine: 4.0})
+    pool = Pool(executor, Budget(1000.0))
+    pool.searching = True
+    pool.add(better, LARGEST)
+    executor.lowered.clear()
+    pool._improved.clear()
+    executor.send_s = 1.0  # Now other programs wait for the end of the stages.
+    pool.add(worse, LARGEST)
+    assert executor.lowered == []
+    pool.searching, executor.send_s = False, 3e-5
+    pool.files(LARGEST)
+    assert executor.lowered[:2] == [better.engine, worse.engine]
+
+
 def test_chunks_too_small_for_an_executor_are_not_lowered_for_that_size(algorithms: list[Algorithm]) -> None:
     fine, size = algorithms[0], LARGEST // 2
     chunk = float(fine.problem.collective.fraction.max())
