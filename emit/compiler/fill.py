@@ -109,10 +109,7 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
         first, and only those that are nearly as fast. It is the given program alone if links are full anyway.
     """
     problem = lowering.algorithm.problem
-    sizes_to_time = [size for size in sorted(sizes or _SIZES) if low <= size <= high] or [high]
-    sizes_to_time = [
-        sizes_to_time[i] for i in sorted({round(i) for i in np.linspace(0, len(sizes_to_time) - 1, _NSIZES)})
-    ]
+    sizes_to_time = some_of([size for size in sizes or _SIZES if low <= size <= high] or [high])
     schedule_us = np.array([lowering.algorithm.time_us(size) for size in sizes_to_time])
 
     def score(candidate: Program) -> float:
@@ -161,6 +158,12 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
         if candidate is not best and own_score <= _NEAR * best_score
     ]
     return [(best_repetition, best), *near]
+
+
+def some_of(sizes: Sequence[int]) -> list[int]:
+    """Return at most three of some message sizes, ascending, the smallest and the largest included."""
+    ascending = sorted(sizes)
+    return [ascending[i] for i in sorted({round(i) for i in np.linspace(0, len(ascending) - 1, _NSIZES)})]
 
 
 def _narrow(lowering: Lowering, program: Program, low: int, high: int) -> Program:

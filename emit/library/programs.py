@@ -14,7 +14,7 @@ import numpy as np
 
 from emit.check.capacity import CAPACITY
 from emit.compiler.cuts import best_cut, cut_time_us, most_images, wide_cut
-from emit.compiler.fill import ONCE, Repetition, least_bytes, rank_instances, repeated
+from emit.compiler.fill import ONCE, Repetition, least_bytes, rank_instances, repeated, some_of
 from emit.compiler.lower import (
     Lowering,
     forms,
@@ -470,16 +470,17 @@ class Programs:
             low: Smallest message in bytes.
             high: Largest message in bytes.
             until: Time of `now` after which the best program so far is taken.
-            sizes: Message sizes in bytes; the only size of interest, if there is one, takes their place.
+            sizes: Message sizes in bytes, of which some are timed; the only size of interest, if there is one, takes
+                their place.
 
         Raises:
             InputError: If the lowering fails, or the format refuses all candidates; then it is the first refusal.
         """
         begun = now()
         program = lowering.program(protocol, min_bytes=low, max_bytes=high, until=until)
-        sizes_to_time = sizes if self.size is None else (self.size,)
+        sizes = sizes if self.size is None else (self.size,)
         most_steps = self._most_steps(begun, until)
-        candidates = self._candidates(lowering, program, low, high, sizes_to_time, until, most_steps)
+        candidates = self._candidates(lowering, program, low, high, sizes, until, most_steps)
         best, fault = None, None
         # The times of plans differ from those of their programs, so several are drafted.
         for repetition, candidate in candidates[: 1 if self._holds_program else _MOST_PLANS]:
@@ -490,7 +491,7 @@ class Programs:
             except InputError as error:  # The format may still refuse the program.
                 fault = fault or error
                 continue
-            if best is None or _is_faster(lowered, best, sizes_to_time or (high,)):
+            if best is None or _is_faster(lowered, best, some_of(sizes or (high,))):
                 best, self._instances = lowered, repetition.instances
         self._improving_s = now() - max(begun, lowering.first)
         if best is None:

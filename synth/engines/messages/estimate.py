@@ -6,6 +6,7 @@ from math import prod
 
 import numpy as np
 
+from synth.engines.messages.merging import Doors, lasts_us
 from synth.engines.messages.nodes import LinkChoice, Nodes
 from synth.engines.messages.plans import MessagesForm, phases_of
 from synth.engines.messages.trees import rarest_first
@@ -36,6 +37,8 @@ def estimated_us(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str, 
         last_us = part / form.parts / form.carriers * 1e-3 / float(net.bandwidth_gbs[between].max())
         return net.start_us + scatter_us + last_us + 2 * alpha_us
     passes = 2 if kind == "both" and not form.exchanged else 1
+    if form.merged:
+        return net.start_us + passes * lasts_us(len(nodes), doors_of(nodes, size_bytes), form.merged)
     if problem.collective.block is not None and kind in ("spread", "gather"):
         phases = [_busy_between_us(nodes, messages, form) for messages in _uneven(problem, nodes, form, size_bytes)]
         return net.start_us + sum(phases) + alpha_us * len(phases_of(len(nodes), form.radix))
@@ -44,6 +47,17 @@ def estimated_us(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str, 
         for phase in _weights(problem, nodes, form, kind)
     ]
     return net.start_us + passes * (sum(phases) + alpha_us * len(phases))
+
+
+def doors_of(nodes: Nodes, size_bytes: float) -> Doors:
+    """Return the doors of a node for messages of equal parts of `size_bytes`, one of each node."""
+    net = nodes.net
+    between = net.gap_us > 0
+    block_us = size_bytes / len(nodes) * 1e-3 / float(net.bandwidth_gbs[between].max())
+    inner_us = net.alpha_us[~between]
+    alpha_us = float(net.alpha_us[between].min() + (inner_us.min() if len(inner_us) else 0.0))
+    places = max(len(members) for members in nodes.members)
+    return Doors(places, block_us, float(net.gap_us[between].min()), alpha_us)
 
 
 def slot_us(nodes: Nodes, form: MessagesForm, size_bytes: float) -> float:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from synth.engines.messages.merging import Phase
 from synth.engines.messages.nodes import LinkChoice, Nodes
 from synth.engines.messages.trees import rarest_first
 from synth.model.collective import Bools, Collective, Floats, Ints
@@ -35,6 +36,8 @@ class MessagesForm(NamedTuple):
         parts: Number of messages that follow each other from a node to another.
         trees: Number of parts of a root's buffer that go over trees of their own, rarest first; 0 for other forms.
         lag: With `trees`, the time in which a part comes to a node / the time for which its message keeps a link busy.
+        merged: Phases of messages of growing width (`synth.engines.messages.merging`), in place of `radix` and
+            `carriers`; () for other forms.
     """
 
     radix: int
@@ -47,6 +50,7 @@ class MessagesForm(NamedTuple):
     parts: int = 1
     trees: int = 0
     lag: float = 0.0
+    merged: tuple[Phase, ...] = ()
 
 
 class Row(NamedTuple):
@@ -173,24 +177,40 @@ class _Spreading:
         """
         count = len(order)
         lacking = [{home for homes in held for home in homes} - set(homes) for homes in held]
-        for ahead in phases_of(count, self._form.radix):
+        for ahead, width, links in self._phases(count):
             ends, carried, gained = list[tuple[int, int]](), list[tuple[int, list[int]]](), list[tuple[int, int, int]]()
             for place, distance in enumerate(ahead):
                 for node in range(count):
                     goal = (node + distance) % count
-                    homes = [home for home in held[node] if home in lacking[goal]]
+                    homes = [home for home in held[node] if home in lacking[goal] and (node - home) % count < width]
                     lacking[goal] -= set(homes)
                     if homes:
                         ends.append((order[node], order[goal]))
                         carried.append((place, sorted(chunk for home in homes for chunk in held[node][home])))
                         gained += [(goal, home, node) for home in homes]
-            messages = self.messages(ends, carried)
+            messages = self.messages(ends, carried, links)
             if arrivals is not None:
                 self.copy_inside(self.from_exits(arrivals, messages))
                 arrivals = None
             self.copy_inside(self.deliver(messages))
             for goal, home, node in gained:
                 held[goal][home] = held[node][home]
+
+    def _phases(self, count: int) -> list[tuple[list[int], int, int]]:
+        """Return the phases among so many nodes.
+
+        Returns:
+            For each phase how many nodes ahead each node sends, of how many nodes, itself and those behind it, the data
+            are, and over how many links each message is spread.
+        """
+        form = self._form
+        if not form.merged:
+            return [(ahead, count, form.carriers) for ahead in phases_of(count, form.radix)]
+        phases, first = list[tuple[list[int], int, int]](), 1
+        for messages, width, links in form.merged:
+            phases.append((list(range(first, min(count, first + messages * width), width)), width, links))
+            first += messages * width
+        return phases
 
     def grow_trees(self, root: int, arrivals: Sequence[_Arrival]) -> Floats:
         """Add the trees of all parts of the root's chunks, and return when each chunk leaves the root, from 0 to 1.
@@ -227,14 +247,17 @@ class _Spreading:
                 self.copy_inside(arrivals_of[number])
         return turn
 
-    def messages(self, ends: list[tuple[int, int]], carried: list[tuple[int, list[int]]]) -> list[_Message]:
+    def messages(
+        self, ends: list[tuple[int, int]], carried: list[tuple[int, list[int]]], links: int | None = None
+    ) -> list[_Message]:
         """Return messages from node to node, each with equal parts of the chunks over its links.
 
         Args:
             ends: Source and goal of each message, as nodes.
             carried: Place of each message among those of its source, and its chunks.
+            links: Most links of each; None for the form's `carriers`.
         """
-        links_of = self._carriers.choose(ends, self._form.carriers)
+        links_of = self._carriers.choose(ends, links or self._form.carriers)
         parts, places = range(self._form.parts), len(carried)
         return [
             (part * places + place, part_chunks, link)

@@ -1,8 +1,9 @@
 """The engine `messages`: few messages between nodes, each of as many chunks as can leave together.
 
 An executor's cost of a message (the gap) counts at small sizes more than its bytes. Programs send several chunks that
-leave together in one message. The engine tries phases of messages between nodes with several radixes, one or more links
-for each message, and waves that follow each other in a pipeline, as long as these help.
+leave together in one message. The engine tries phases of messages between nodes with several radixes, messages of
+growing width, one or more links for each message, and waves that follow each other in a pipeline, as long as these
+help.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from operator import itemgetter
 import numpy as np
 
 from synth.engines.flow.csr_network import CsrNetwork, carrier_network
-from synth.engines.messages.estimate import estimated_us, lag_of
+from synth.engines.messages.estimate import doors_of, estimated_us, lag_of
 from synth.engines.messages.exchange import exchanging, factors_of, shards_of
+from synth.engines.messages.merging import evened, growing
 from synth.engines.messages.nodes import Nodes, nodes_of
 from synth.engines.messages.ordering import ordered
 from synth.engines.messages.plans import MessagePlan, MessagesForm, moving, spreading
@@ -105,7 +107,7 @@ class _MessagesSearch:
         For programs, trees are searched apart: they have many messages whose order counts, which programs do not keep.
         They come first, because they have few sends.
         """
-        forms, trees, best_us = self._forms(), self._trees(size), self.request.knowledge.best_us(size)
+        forms, trees, best_us = self._forms(size), self._trees(size), self.request.knowledge.best_us(size)
         if self.request.most_sends:
             yield from self._run(f"{NAME}, trees", trees, size, np.inf)
         yield from self._run(NAME, forms if self.request.most_sends else forms + trees, size, best_us)
@@ -167,8 +169,8 @@ class _MessagesSearch:
         most = max(len(links) for links in self.nodes.between.values())
         return sorted({min(most, k) for k in (*powers, places, max(1, places // max(1, count - 1)))})
 
-    def _forms(self) -> list[tuple[int, MessagesForm]]:
-        """Return (chunks a block, form) for the forms to try, the most likely first, without trees."""
+    def _forms(self, size: int) -> list[tuple[int, MessagesForm]]:
+        """Return (chunks a block, form) for the forms to try at a message size in bytes, without trees."""
         count, places = len(self.nodes), max(len(members) for members in self.nodes.members)
         collective = self.problem.collective
         radixes = list(dict.fromkeys([count, *(r for r in self.tuning.radixes if r < count)]))
@@ -189,10 +191,19 @@ class _MessagesSearch:
                 for radixes in ways if 2 < radixes[0] <= places + 1 for scattered in (False, True)
             ]  # fmt: skip
             exchanged += [(form.carriers * shards_of(form), form) for form in gathered]
-            return exchanged + [(collective.nranks, form) for form in forms]
+            return exchanged + [(collective.nranks, form) for form in (*forms, *self._merged(size))]
         if self._has_root:
             return self._rooted(forms)
-        return [(1, form) for form in forms]
+        return [(1, form) for form in (*forms, *self._merged(size))]
+
+    def _merged(self, size: int) -> list[MessagesForm]:
+        """Return the forms whose messages grow, for a message size in bytes; none for collectives that move chunks."""
+        if _kind(self.problem) == "move":
+            return []
+        doors, count = doors_of(self.nodes, size), len(self.nodes)
+        plain = [growing(count, doors, widest) for widest in self.tuning.widths if widest < count]
+        phases = dict.fromkeys(own for phases in plain for own in (phases, evened(phases, doors.places)))
+        return [MessagesForm(count, 1, merged=own) for own in phases]
 
     def _rooted(self, forms: list[MessagesForm]) -> list[tuple[int, MessagesForm]]:
         """Return (chunks, form) for a root's buffer, of which the nodes get parts first or all at once."""

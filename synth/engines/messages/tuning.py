@@ -11,6 +11,7 @@ class MessagesTuning:
 
     Attributes:
         radixes: Radixes of the phases besides the number of nodes.
+        widths: Most nodes whose data a message of growing width carries.
         forms: Number of forms that are planned, those of the least estimates.
         worth: Ratio of a form's estimate to the best time above which it is not planned.
         waves: Numbers of waves to try for the best forms.
@@ -27,6 +28,7 @@ class MessagesTuning:
     """
 
     radixes: tuple[int, ...] = (2, 3, 4, 5, 9)
+    widths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
     forms: int = 16
     worth: float = 1.0
     waves: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
