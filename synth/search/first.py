@@ -1,6 +1,6 @@
 """The first programs for a question: of algorithms that others run, made in a fraction of a second before the search.
 
-They do not take part in the search, so that its answer is the same without them.
+They do not take part in the search, so that its answer is the same without them unless its time is too short.
 """
 
 from __future__ import annotations
@@ -61,6 +61,28 @@ def first_result(question: Question, executor: Executor | None) -> SearchResult:
             result.ranges = executor.files([replace(served, execution=execution)])
             result.bound = prove(problem, max_flow=False, size_bytes=options.size)
     return result
+
+
+def add_first(result: SearchResult, first: SearchResult, size_bytes: int | None) -> None:
+    """Replace what a search found by a first program if no program of the search is as fast, for want of time.
+
+    Its own schedules without a program move to `refused`. Searches for all sizes keep what they have, unless it has no
+    program at all.
+
+    Args:
+        result: The result of the search, which changes.
+        first: What `first_result` returned for the same question.
+        size_bytes: The only message size in bytes that counts; None for all sizes.
+    """
+    programs = [offer for offer in result.ranges if offer.execution is not None]
+    if not first.ranges or (programs and size_bytes is None):
+        return
+    offers = [*programs, *first.ranges]
+    if size_bytes is not None and min(offers, key=lambda offer: offer.rank_at(size_bytes)) in programs:
+        return
+    result.unused += programs
+    result.refused += [offer for offer in result.ranges if offer.execution is None]
+    result.ranges = first.ranges
 
 
 def _offers(problem: Problem, executor: Executor, size_bytes: int) -> Iterator[Offer]:

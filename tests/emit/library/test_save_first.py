@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from synth import synthesize
 from synth.app.arguments import QuestionArguments
 from synth.app.question import make_question
 from synth.app.synthesis import Synthesis
-from synth.search.first import first_result
+from synth.search.first import add_first, first_result
+from synth.search.offer import Execution
 from synth.search.question import Question
 from synth.search.result import SearchResult
 from synth.search.settings import AUTO, NONE, TargetSettings
@@ -110,3 +111,41 @@ def test_questions_without_first_programs(changes: dict[str, object], tmp_path: 
     assert first_of(question).ranges == []
     assert save_first(first_of(question), tmp_path / "out", question.settings) == []
     assert not (tmp_path / "out").exists()
+
+
+def test_a_first_program_that_no_other_reaches_is_the_answer(tmp_path: Path) -> None:
+    """Check that a search whose time was too short answers with the first program, and others with their own."""
+    question, size = question_of("costs"), 64 << 10
+    first = first_of(question)
+    (program,) = first.ranges
+    slower = synthesize("allreduce", "dgx-a100", "0,2,4,6", size=size, engine="baseline", target=AUTO).result
+    (own,) = slower.ranges
+    slower.ranges = [replace(own, execution=Slow(own.execution, 1.5))]
+    add_first(slower, first, size)
+    assert slower.ranges == first.ranges
+    assert [offer.algorithm for offer in slower.unused[-1:]] == [own.algorithm]
+    saved = save(slower, tmp_path, TARGET)
+    assert [row["time_us"] for row in saved.rows] == [program.time_us(size)]
+    faster = replace(own, execution=Slow(program.execution, 0.9))
+    for ranges, size_bytes in (([faster], size), ([replace(own, execution=Slow(own.execution, 1.5))], None)):
+        result = SearchResult(question.problem, list(ranges))
+        add_first(result, first, size_bytes)
+        assert result.ranges == ranges
+    without = SearchResult(question.problem, [own.without_program("too large")])
+    add_first(without, first, None)
+    assert (without.ranges, [offer.refused for offer in without.refused]) == (first.ranges, ["too large"])
+
+
+@dataclass(frozen=True)
+class Slow:
+    """An execution that takes a multiple of another one's time."""
+
+    execution: Execution | None
+    factor: float
+
+    def time_us(self, size_bytes: float) -> float:
+        assert self.execution is not None
+        return self.factor * self.execution.time_us(size_bytes)
+
+    def serves(self, _size_bytes: float) -> bool:
+        return True

@@ -37,7 +37,7 @@ from synth.model.deadline import now
 from synth.model.defects import collected, contained
 from synth.model.pattern import read_pattern
 from synth.model.text import format_count, format_shape, format_short_size
-from synth.search.first import first_result
+from synth.search.first import add_first, first_result
 from synth.search.pool import LATE
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
@@ -80,7 +80,7 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     check_writable(folder, question.settings.name)
     if exposed := cache.exposed():
         warn(f"warning: {exposed}, so every answer of it is checked; chmod go-w keeps other users out")
-    keep, first = None, list[IndexEntry]()
+    keep, first, entries = None, SearchResult(problem), list[IndexEntry]()
     if cache.folder is not None:
         key = answer_key(question, command.proof)
         try:
@@ -95,13 +95,15 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     if entries_of_question(existing_entries(folder), question):
         keep = None  # What is written then is not the answer of this search only.
     else:
-        first, progress = _write_first(command, folder, question, progress)
-    return partial(report, find_answer(question, workers, progress), first=first, keep=keep)
+        first, entries, progress = _write_first(command, folder, question, progress)
+    result = find_answer(question, workers, progress)
+    add_first(result, first, question.options.size)
+    return partial(report, result, first=entries, keep=keep)
 
 
 def _write_first(
     command: SearchCommand, folder: Path, question: Question, progress: Report
-) -> tuple[list[IndexEntry], Report]:
+) -> tuple[SearchResult, list[IndexEntry], Report]:
     """Write the files of first programs, which are usable while the search goes on.
 
     Nothing is written if the library cannot be written now; the end of the search says why.
@@ -113,20 +115,16 @@ def _write_first(
         progress: Receives what is tried and the best algorithm so far.
 
     Returns:
-        What `save_first` returned, and `progress`, whose lines name the first file in a log. On a terminal, where they
-        would not fit, a line of its own does.
+        What `first_result` and `save_first` returned, and `progress`, whose lines name the first file in a log. On a
+        terminal, where they would not fit, a line of its own does.
     """
-
-    def write() -> list[IndexEntry]:
-        """Make the programs and write their files."""
-        executor = executor_for(question.problem, question.settings, question.options.size)
-        return save_first(first_result(question, executor), folder, question.settings)
-
+    executor = executor_for(question.problem, question.settings, question.options.size)
+    first = contained("first program", partial(first_result, question, executor), SearchResult(question.problem))
     entries: list[IndexEntry] = []
     with suppress(InputError):
-        entries = contained("first file", write, entries)
+        entries = contained("first file", partial(save_first, first, folder, question.settings), entries)
     if not entries:
-        return [], progress
+        return first, [], progress
     size, gap = entries[0].shown_bytes, entries[0].gap
     quality = "" if size is None or gap is None else f" {gap:.2f} x the bound at {format_short_size(size)},"
     place = folder / Path(entries[0].file).parent
@@ -134,8 +132,8 @@ def _write_first(
     if sys.stderr.isatty():
         clear_line()
         warn(line)
-        return entries, progress
-    return entries, lambda text, best: progress(f"{text} · {line}", best)
+        return first, entries, progress
+    return first, entries, lambda text, best: progress(f"{text} · {line}", best)
 
 
 def with_pattern(command: SearchCommand) -> QuestionArguments:
