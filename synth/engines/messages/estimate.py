@@ -13,6 +13,8 @@ from synth.engines.messages.trees import rarest_first
 from synth.model.problem import Problem
 from topologies.arrays import row_entries
 
+_MOST_SENDERS = 8  # The most nodes that are all looked at.
+
 
 def estimated_us(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str, size_bytes: float) -> float:
     """Estimate the time in µs of one wave of a form: latencies, gaps and bytes of the messages, phase after phase.
@@ -78,8 +80,11 @@ def _weights(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str) -> l
     """Return for each phase its messages: (how many nodes ahead, part of the message size that it carries)."""
     count, collective = len(nodes), problem.collective
     if form.exchanged:
-        widths = [prod(form.radixes[:number]) for number in range(len(form.radixes))]
-        return [[(turn * width, 1.0) for turn in range(1, r)] for r, width in zip(form.radixes, widths, strict=True)]
+        exchanges = list[list[tuple[int, float]]]()
+        for number, radix in enumerate(form.radixes):
+            width, parts = prod(form.radixes[:number]), prod(form.radixes[: min(number + 1, form.halved)])
+            exchanges.append([(turn * width, 1.0 / parts) for turn in range(1, radix)])
+        return exchanges + exchanges[: form.halved]
     phases = phases_of(count, form.radix)
     if collective.kind.rooted and kind in ("spread", "gather"):
         return [[(ahead, 1.0) for ahead in phase] for phase in phases]
@@ -136,7 +141,8 @@ def _busy_us(nodes: Nodes, messages: list[tuple[int, float]], form: MessagesForm
         form: The form.
     """
     count = len(nodes)
-    bytes_between = {(node, (node + ahead) % count): size for ahead, size in messages for node in range(count)}
+    senders = count if count <= _MOST_SENDERS else 1  # All send alike.
+    bytes_between = {(node, (node + ahead) % count): size for ahead, size in messages for node in range(senders)}
     return _busy_between_us(nodes, bytes_between, form)
 
 

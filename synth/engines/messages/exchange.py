@@ -16,7 +16,9 @@ def exchanging(nodes: Nodes, form: MessagesForm) -> MessagePlan | None:
     nodes are written with these radixes, and in a phase each node exchanges with those that differ in one digit.
 
     Without `gathered` there is a chunk for each place of a node. A node's ranks sum a chunk at the rank at the chunk's
-    place, these ranks exchange their sums in phases, and each copies the result to its node.
+    place, these ranks exchange their sums in phases, and each copies the result to its node. In phases that are halved,
+    a chunk is cut into a part for each digit, and a node sends others only the parts of their digit (Rabenseifner's
+    reduce-scatter, with any radixes); the same phases in reverse copy the results back.
 
     With `gathered` as many ranks as a node has messages in a phase get the sum of their node, for each part of the
     buffer. Each of them sends it to one other node. What arrives is added to the sum of the first of these ranks and
@@ -30,22 +32,27 @@ def exchanging(nodes: Nodes, form: MessagesForm) -> MessagePlan | None:
     link_of = {
         (int(nodes.net.src[link]), int(nodes.net.dst[link])): link for links in nodes.between.values() for link in links
     }
-    exchange, width, before = _Exchange(nodes, form), 1, None
-    for radix in form.radixes:
+    exchange, before = _Exchange(nodes, form), None
+    for phase, copies in [(phase, False) for phase in range(len(form.radixes))] + [
+        (phase, True) for phase in reversed(range(form.halved))
+    ]:
+        radix, width = form.radixes[phase], prod(form.radixes[:phase])
         senders = radix - 1 if form.gathered else 1
         exchange.add_inside(before, senders)
         for node in range(count):
             digit = node // width % radix
             for turn in range(radix - 1):
                 goal = node + ((digit + turn + 1) % radix - digit) * width
+                shards = exchange.shards_between(node, goal, phase, copies=copies)
                 for part, ranks in enumerate(exchange.places_of):
                     place = ranks[turn % senders]
                     ends = nodes.members[node][place], nodes.members[goal][place]
                     if ends not in link_of:
                         return None
-                    exchange.add_message(part, link_of[ends], turn, reduces=place == ranks[0])
+                    reduces = place == ranks[0] and not copies
+                    exchange.add_message(part, shards, link_of[ends], turn, reduces=reduces)
         exchange.end_stage()
-        width, before = width * radix, senders
+        before = senders
     exchange.add_inside(before, None)
     return plan_of(exchange.rows)
 
@@ -65,11 +72,14 @@ def factors_of(count: int, most: int | None = None) -> list[tuple[int, ...]]:
 
 
 def shards_of(form: MessagesForm) -> int:
-    """Return the number of chunks of a part that an all-reduce exchanges: 1 unless the form is gathered and scattered.
+    """Return the number of chunks of a part that an all-reduce exchanges.
 
-    It is a power of two, because programs need chunks that divide the usual message sizes.
+    It is 1 unless phases are halved, or the form is gathered and scattered. Then it is a power of two, because programs
+    need chunks that divide the usual message sizes.
     """
-    return 1 << (max(form.radixes) - 2).bit_length() if form.gathered and form.scattered else 1
+    if form.gathered and form.scattered:
+        return 1 << (max(form.radixes) - 2).bit_length()
+    return prod(form.radixes[: form.halved])
 
 
 _Inside = tuple[int, int, int, int]  # A send in all nodes: chunk, place of the source and of the goal, and turn.
@@ -90,16 +100,32 @@ class _Exchange:
         parts = form.carriers if form.gathered else places
         self.places_of = [list(range(part * width, (part + 1) * width)) for part in range(parts)]
         self._nodes, self._stage = nodes, 0
-        self._is_scattered, self._shards = form.scattered, shards_of(form)
+        self._form, self._shards = form, shards_of(form)
 
     def end_stage(self) -> None:
         """Begin the next stage, if the present one has any rows."""
         self._stage += bool(self.rows) and self.rows[-1].stage == self._stage
 
-    def add_message(self, part: int, link: int, turn: int, *, reduces: bool) -> None:
-        """Add a message with all chunks of a part over a link, which the receiver adds or takes instead of its own."""
+    def shards_between(self, node: int, goal: int, phase: int, *, copies: bool) -> list[int]:
+        """Return which chunks of a part a node sends to another one in a phase.
+
+        In the reverse of halved phases (`copies`) these are the ones that the node has the results of.
+        """
+        shards = list(range(self._shards))
+        if not self._form.halved:
+            return shards
+        # The first phases have cut the chunks; of the digit of a halved phase, the goal takes its own part.
+        for before in range(min(phase + 1, self._form.halved)):
+            radix, width = self._form.radixes[before], prod(self._form.radixes[:before])
+            digit = (node if copies or before < phase else goal) // width % radix
+            shards = [shard for shard in shards if shard // width % radix == digit]
+        return shards
+
+    def add_message(self, part: int, shards: Sequence[int], link: int, turn: int, *, reduces: bool) -> None:
+        """Add a message with chunks of a part over a link, which the receiver adds or takes instead of its own."""
         number = len(self.rows)
-        for chunk in range(part * self._shards, (part + 1) * self._shards):
+        for shard in shards:
+            chunk = part * self._shards + shard
             self.rows.append(Row(self._stage, (turn,), chunk, link, self._stage, number, reduces))
 
     def add_inside(self, sources: int | None, goals: int | None) -> None:
@@ -121,13 +147,13 @@ class _Exchange:
             for shard in range(self._shards):
                 chunk = part * self._shards + shard
                 meeting = own[shard % (sources or goals or 1)]
-                for top in [meeting] if self._is_scattered else tos:
+                for top in [meeting] if self._form.scattered else tos:
                     for turn, source in enumerate(_rotated(froms, top)):
                         is_copy = turn == 0 and top not in froms
                         (copies if is_copy else sums).append((chunk, source, top, turn))
-                if self._is_scattered:
+                if self._form.scattered:
                     copies += [(chunk, meeting, goal, n) for n, goal in enumerate(_rotated(tos, meeting))]
-        for rows in (sums, copies) if self._is_scattered else (copies, sums):
+        for rows in (sums, copies) if self._form.scattered else (copies, sums):
             for chunk, source, goal, turn in rows:
                 for members in self._nodes.members:
                     link = self._nodes.path(members[source], members[goal])[0]

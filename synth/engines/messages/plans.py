@@ -30,6 +30,8 @@ class MessagesForm(NamedTuple):
         scattered: Whether copies inside a node go by way of different ranks, which spread the load of one port.
         exchanged: Whether ranks at one place of all nodes exchange their partial sums, so that each has the sum.
         radixes: With `exchanged`, the numbers of nodes among which each phase exchanges; in place of `radix`.
+        halved: With `exchanged`, the number of phases, from the first on, in which nodes get only their parts of the
+            sums. At the end as many phases copy the results back.
         gathered: Whether, with `exchanged`, the messages of a phase leave from different ranks, which all have the sum
             of their node by then. Each of `carriers` parts of the buffer has its own such ranks.
         distributed: Whether a root's chunks go to one node each first, and the nodes exchange them.
@@ -45,6 +47,7 @@ class MessagesForm(NamedTuple):
     scattered: bool = False
     exchanged: bool = False
     radixes: tuple[int, ...] = ()
+    halved: int = 0
     gathered: bool = False
     distributed: bool = False
     parts: int = 1

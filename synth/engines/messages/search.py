@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import permutations, product
 from operator import itemgetter
 
 import numpy as np
@@ -185,6 +185,11 @@ class _MessagesSearch:
         if collective.kind.in_shares:
             ways = factors_of(count)
             exchanged = [(places, MessagesForm(count, places, exchanged=True, radixes=radixes)) for radixes in ways]
+            halved = [
+                MessagesForm(count, places, exchanged=True, radixes=radixes, halved=halved)
+                for way in ways for radixes in sorted(set(permutations(way))) for halved in range(1, len(way) + 1)
+            ]  # fmt: skip
+            exchanged += [(places * shards_of(form), form) for form in halved]
             gathered = [
                 MessagesForm(count, 1 << (places // (radixes[0] - 1)).bit_length() - 1, scattered,
                              exchanged=True, radixes=radixes, gathered=True)

@@ -113,6 +113,33 @@ def test_places_exchange_their_sums(topology: str, radixes: tuple[int, ...]) -> 
 
 
 @pytest.mark.parametrize(
+    ("topology", "radixes", "halved"),
+    [
+        ("dgx-h100:3", (3,), 1), ("dgx-a100:4", (2, 2), 1), ("dgx-a100:4", (2, 2), 2), ("dgx2:6", (3, 2), 1),
+        ("dgx2:6", (2, 3), 2), ("dgx-a100:8", (2, 2, 2), 2),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("waves", [1, 2])
+def test_halved_phases_send_less(topology: str, radixes: tuple[int, ...], halved: int, waves: int) -> None:
+    """Check that results are right, and that a place sends the parts that halving leaves to each phase."""
+    problem = _problem(topology, "allreduce")
+    nodes = nodes_of(problem.network)
+    assert nodes is not None
+    form = MessagesForm(1, 1, exchanged=True, radixes=radixes, halved=halved)
+    plan = exchanging(nodes, form)
+    assert plan is not None
+    schedule, places = plan.schedule(waves), len(nodes.members[0])
+    chunks = places * shards_of(form) * waves
+    algorithm = Algorithm(problem.with_chunks(chunks), schedule, "test")
+    assert algorithm.steps == len(radixes) + halved + 2
+    left = [prod(radixes[: min(phase + 1, halved)]) for phase in range(len(radixes))]
+    shares = sum((radix - 1) / parts for radix, parts in zip(radixes, left, strict=True))
+    shares += sum((radixes[phase] - 1) / left[phase] for phase in range(halved))
+    between = problem.network.gap_us[schedule.link] > 0
+    assert between.sum() / chunks == pytest.approx(len(nodes) * shares)
+
+
+@pytest.mark.parametrize(
     ("topology", "form"),
     [
         ("dgx-h100:4", MessagesForm(1, 2, exchanged=True, radixes=(4,), gathered=True)),
