@@ -22,7 +22,7 @@ from jsonschema import Draft202012Validator
 from synth.app import documents
 from synth.bounds.search import DEFAULT
 from synth.model import defects
-from synth.search import staged
+from synth.search.run import staged
 from synth.solvers import workers
 
 # Files that take a minute or more of one process: they begin first, so that no process is left with one at the end.

@@ -25,7 +25,7 @@ from synth.engines.registry import ENGINES, EngineRow
 from synth.engines.request import Candidate, Options, Request
 from synth.model.deadline import TimeUp, limited, now
 from synth.model.problem import Problem, make_problem
-from synth.search.runner import compiled_interrupts
+from synth.search.run.runner import compiled_interrupts
 from synth.search.search import search
 from synth.solvers.workers import Workers
 from synth.symmetry.quotient import expand

@@ -10,12 +10,18 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from synth.bounds.cuts.cut import find_cuts, find_worst_cuts
-from synth.bounds.ends import find_arrivals, find_departures, find_from_afar, find_to_afar
-from synth.bounds.hops import find_direct, find_path, find_two_steps
 from synth.bounds.lengths import find_by_linear_program, find_by_loads, find_uniform
-from synth.bounds.messages import find_entering, find_knowledge, find_leaving, find_messages, find_messages_with_data
 from synth.bounds.parts import find_parts, find_parts_with_steps
 from synth.bounds.search import BoundCost, BoundSearch
+from synth.bounds.searches.ends import find_arrivals, find_departures, find_from_afar, find_to_afar
+from synth.bounds.searches.hops import find_direct, find_path, find_two_steps
+from synth.bounds.searches.messages import (
+    find_entering,
+    find_knowledge,
+    find_leaving,
+    find_messages,
+    find_messages_with_data,
+)
 from synth.bounds.windows.limit import Window
 from synth.bounds.windows.windows import refutations
 from synth.bounds.witness import Witness

@@ -31,9 +31,9 @@ from synth.model.deadline import now
 from synth.model.defects import collected, contained, raise_first_defect
 from synth.search.budget import Budget
 from synth.search.plans import AT_ONCE, DIRECT, GROUPS, IN_TURN, JOINT, WITHIN, Stage
-from synth.search.protocols import search_protocols
 from synth.search.result import Report
-from synth.search.runner import EngineRun, compiled_interrupts, race, run_to_end
+from synth.search.run.protocols import search_protocols
+from synth.search.run.runner import EngineRun, compiled_interrupts, race, run_to_end
 from synth.solvers.workers import Workers
 from topologies.costed import protocols_of, with_protocol
 from topologies.costs import ANY

@@ -1,6 +1,6 @@
 """Search plans: which engines and bounds run in which order, and which share of the budget each may take.
 
-A plan is data, and `synth.search.runner` runs it. Every kind of search has its plan here: `SINGLE` for one process
+A plan is data, and `synth.search.run.runner` runs it. Every kind of search has its plan here: `SINGLE` for one process
 group, `ISOLATED` for a group whose rivals are idle, `GROUPS` for concurrent groups, `library_plan` for a library.
 """
 

@@ -23,11 +23,11 @@ from synth.search.budget import WRITING, Budget, BudgetTooShort
 from synth.search.offer import Offer
 from synth.search.plans import SINGLE, ProgramScope, ProtocolPlan, SearchPlan
 from synth.search.pool import Executor, Pool, offer_of
-from synth.search.protocols import search_protocols
 from synth.search.result import Report, SearchResult
-from synth.search.runner import run_to_end
-from synth.search.staged import StagedSearch
-from synth.search.state import SearchState
+from synth.search.run.protocols import search_protocols
+from synth.search.run.runner import run_to_end
+from synth.search.run.staged import StagedSearch
+from synth.search.run.state import SearchState
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError

@@ -9,8 +9,9 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from synth.engines.skewed import planner, routed
-from synth.engines.skewed.routed import RoutedShape
+from synth.engines.skewed import planner
+from synth.engines.skewed.routes import routed
+from synth.engines.skewed.routes.routed import RoutedShape
 from synth.engines.skewed.shape import GroupShape
 
 _STATIC = Path(__file__).parent / "static"

@@ -9,7 +9,7 @@ from synth.engines.skewed.inner import add_inner
 from synth.engines.skewed.lanes import cut, set_segments, split
 from synth.engines.skewed.loads import bound_us, set_loads, straight_limit_us
 from synth.engines.skewed.rounds import add_rounds, largest_line
-from synth.engines.skewed.straight import add_straight
+from synth.engines.skewed.routes.straight import add_straight
 from synth.engines.skewed.times import set_times, sort_rows
 
 _EQUAL = 1 + 1e-9  # Times that differ by this factor, by rounding only, count as equal.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from synth.engines.skewed import routed, shape
+from synth.engines.skewed import shape
 from synth.engines.skewed.plan import SizesPlanner
 from synth.engines.skewed.planner import Planner
+from synth.engines.skewed.routes import routed
 from topologies.network import Network
 from topologies.topology import Topology
 

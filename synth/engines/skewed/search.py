@@ -13,7 +13,7 @@ import numpy as np
 
 from synth.engines.request import Candidate, Options, Outcome, Request
 from synth.engines.skewed.prepare import interpreted_s, planner_for, shape_for
-from synth.engines.skewed.routed import RoutedShape
+from synth.engines.skewed.routes.routed import RoutedShape
 from synth.engines.skewed.schedule import NAME, cut_as_planned, schedule_of
 from synth.engines.skewed.shape import GroupShape
 from synth.model.collective import Collective, Ints

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from emit.library.selection.skewed_table import COLUMNS, HEADER, HEADERS, table_bytes
 from emit.library.selection.skewed_table import NODES as NODES_TABLE
 from emit.library.selection.skewed_table import ROUTED as ROUTED_TABLE
-from synth.engines.skewed import planner, routed
+from synth.engines.skewed import planner
 from synth.engines.skewed.columns import MOST_BYTES
 from synth.engines.skewed.plan import Plan, SizesPlanner
-from synth.engines.skewed.routed import MOST_RANKS, RoutedShape
+from synth.engines.skewed.routes import routed
+from synth.engines.skewed.routes.routed import MOST_RANKS, RoutedShape
 from synth.engines.skewed.schedule import algorithm_of, message_bytes
 from synth.engines.skewed.shape import GroupShape
 from tests.synth.engines.skewed.questions import (

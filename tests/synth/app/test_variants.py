@@ -98,7 +98,7 @@ def test_a_variant_without_a_schedule_names_the_failed_part_and_is_solved_again(
 def test_a_budget_that_is_too_short_is_named_as_the_user_states_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("synth.search.staged.StagedSearch._work", lambda _: None)
+    monkeypatch.setattr("synth.search.run.staged.StagedSearch._work", lambda _: None)
     sweep = make_sweep(make_variants("ring:{n}", {"n": ["3"]}), ["allgather"], [1 << 20], 5.0)
     sweep.run(Cache(tmp_path), Inline(), lambda *_: None)
     reason = "budget 5s is too short for 3 ranks and 6 links on this machine, which is busy or slow; try --budget "

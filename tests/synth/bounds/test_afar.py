@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 
 from synth.baselines import baseline
 from synth.bounds.check import check, proved
-from synth.bounds.ends import find_from_afar, find_to_afar
 from synth.bounds.prove import prove
 from synth.bounds.search import BoundSearch
+from synth.bounds.searches.ends import find_from_afar, find_to_afar
 from synth.bounds.witness import Witness
 from synth.bounds.witnesses.afar import Afar, FromAfar, ToAfar
 from synth.engines.flow.quotients import quotient_of

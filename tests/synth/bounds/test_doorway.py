@@ -12,9 +12,9 @@ from hypothesis import given, settings
 
 from synth.baselines import baseline
 from synth.bounds.check import check, proved
-from synth.bounds.messages import find_entering, find_leaving
 from synth.bounds.prove import prove
 from synth.bounds.search import BoundSearch
+from synth.bounds.searches.messages import find_entering, find_leaving
 from synth.bounds.witnesses.doorway import Entering, Leaving, Passage
 from synth.model.problem import Problem, make_problem
 from synth.timing.simulate import predict_us

@@ -11,10 +11,10 @@ from hypothesis import assume, given, settings
 
 from synth.baselines import baseline
 from synth.bounds.check import check, proved
-from synth.bounds.messages import find_knowledge
 from synth.bounds.parts import find_parts_with_steps
 from synth.bounds.prove import prove
 from synth.bounds.search import BoundSearch
+from synth.bounds.searches.messages import find_knowledge
 from synth.bounds.witnesses.knowledge import Knowledge
 from synth.model.problem import Problem, make_problem
 from synth.phases.reversal import reverse

@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 
 from synth.bounds.check import check, proved
-from synth.bounds.messages import find_messages, find_messages_with_data
 from synth.bounds.prove import prove
 from synth.bounds.search import BoundSearch
+from synth.bounds.searches.messages import find_messages, find_messages_with_data
 from synth.bounds.witnesses.messages import MessageGaps
 from synth.bounds.witnesses.spread import Spread
 from synth.model.problem import Problem, make_problem

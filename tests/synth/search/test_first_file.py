@@ -17,9 +17,9 @@ from synth.search.budget import Budget, Overtime
 from synth.search.offer import Offer
 from synth.search.plans import SINGLE, ProgramScope, Stage
 from synth.search.pool import Pool
-from synth.search.protocols import search_protocols
+from synth.search.run.protocols import search_protocols
+from synth.search.run.state import SearchState
 from synth.search.search import _unlike, search
-from synth.search.state import SearchState
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from tests.synth.search.test_pool import Executor, Slower

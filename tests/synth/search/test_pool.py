@@ -22,7 +22,7 @@ from synth.search.frontier import _ENDS, _losses, winners
 from synth.search.offer import Execution, Offer
 from synth.search.plans import SINGLE
 from synth.search.pool import Pool
-from synth.search.state import SearchState
+from synth.search.run.state import SearchState
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError

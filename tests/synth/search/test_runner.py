@@ -15,10 +15,10 @@ from synth.engines.route import quick_schedule
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, Problem, make_problem
 from synth.search.plans import SINGLE, SearchPlan, Stage
-from synth.search.runner import EngineRun, by_gain, race
+from synth.search.run.runner import EngineRun, by_gain, race
+from synth.search.run.staged import StagedSearch
+from synth.search.run.state import SearchState
 from synth.search.search import search
-from synth.search.staged import StagedSearch
-from synth.search.state import SearchState
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 from topologies.load import load
@@ -64,7 +64,9 @@ def test_an_engine_ends_before_the_next_begins_where_there_is_time() -> None:
 def test_a_turn_goes_on_for_half_as_long_again_while_it_gains(monkeypatch: pytest.MonkeyPatch) -> None:
     def order(gained: float) -> list[str]:
         ledger = Ledger()
-        monkeypatch.setattr("synth.search.runner.now", lambda: float(len(ledger.order)))  # An answer takes a second.
+        monkeypatch.setattr(
+            "synth.search.run.runner.now", lambda: float(len(ledger.order))
+        )  # An answer takes a second.
         race([EngineRun("a", gains(*[gained] * 30), 10, once=True), EngineRun("b", gains(0), 10)], ledger, 50.0)
         return ledger.order
 

@@ -10,7 +10,7 @@ from synth.model.deadline import now
 from synth.model.problem import Problem, make_problem
 from synth.search.budget import Budget
 from synth.search.result import SearchResult
-from synth.search.windows import Windows
+from synth.search.run.windows import Windows
 from synth.solvers.workers import Workers
 from topologies.load import load
 

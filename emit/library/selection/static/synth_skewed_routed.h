@@ -1,5 +1,5 @@
 /* The planner of groups of any network, whose chunks take paths that share the links; see
- * `synth.engines.skewed.routing`.
+ * `synth.engines.skewed.routes.routing`.
  *
  * It is a part of synth_skewed.h, which includes it.
  */

@@ -111,7 +111,7 @@ def _searching(
 TELLING = """
 from pathlib import Path
 from synth.app.cli import main
-from synth.search.state import SearchState
+from synth.search.run.state import SearchState
 take = SearchState.take
 def take_and_tell(state, *answer):
     gain = take(state, *answer)

@@ -11,7 +11,7 @@ import pytest
 from synth import synthesize
 from synth.app.cli import warm_up
 from synth.engines.skewed.loop import plan_into
-from synth.engines.skewed.routing import plan_routed
+from synth.engines.skewed.routes.routing import plan_routed
 from synth.model import loop_cache
 from synth.model.compiled import Runner
 from tests.synth.app.cli.calling import Call

@@ -13,7 +13,7 @@ from synth.engines.route import quick_schedule
 from synth.engines.skewed.plan import Plan
 from synth.engines.skewed.planner import Planner
 from synth.engines.skewed.prepare import prepare
-from synth.engines.skewed.routed import RoutedPlanner, fixed_columns, routed_shape
+from synth.engines.skewed.routes.routed import RoutedPlanner, fixed_columns, routed_shape
 from synth.engines.skewed.schedule import algorithm_of, message_bytes
 from synth.engines.skewed.shape import NotInNodes, shape_of
 from synth.model.collective import uneven

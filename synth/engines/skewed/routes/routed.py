@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from synth.bounds.borders import border_times
 from synth.engines.skewed.plan import SizesPlanner
-from synth.engines.skewed.routing import FAR, plan_routed
+from synth.engines.skewed.routes.routing import FAR, plan_routed
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import check_deadline
 from synth.model.problem import least_latency

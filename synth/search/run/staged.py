@@ -22,9 +22,9 @@ from synth.search.frontier import POWERS
 from synth.search.gaps import LargestGap
 from synth.search.plans import ProgramScope, Stage
 from synth.search.result import SearchResult
-from synth.search.runner import EngineRun, by_gain, compiled_interrupts, race, run_to_end
-from synth.search.state import SearchState
-from synth.search.windows import Windows
+from synth.search.run.runner import EngineRun, by_gain, compiled_interrupts, race, run_to_end
+from synth.search.run.state import SearchState
+from synth.search.run.windows import Windows
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 

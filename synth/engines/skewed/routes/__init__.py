@@ -1,0 +1,1 @@
+"""Plans of all-to-alls on networks whose messages pass through other ranks, and the straight plan."""

@@ -1,0 +1,1 @@
+"""How a search runs: its stages and protocols, their state, and bounds by windows of time."""
