@@ -99,6 +99,11 @@ def test_a_network_has_a_line_for_each_link_with_its_load(answer: synth.Synthesi
     assert len(lines.get_segments()) == answer.algorithm("1M").problem.network.nlinks
     assert 0 < max(lines.get_array()) <= 1
     assert {text.get_text() for text in axes.texts} == {"0", "1", "2", "3"}
+    heads = axes.collections[1]
+    for line, head, along, aside in zip(lines.get_segments(), heads.XY, heads.U, heads.V, strict=True):
+        way = line[-1] - line[0]
+        assert (along, aside) == pytest.approx(way / np.hypot(*way))  # The head points to the end of its line,
+        assert np.hypot(*(head - line[0])) + np.hypot(*(line[-1] - head)) == pytest.approx(np.hypot(*way))  # on it.
     pyplot.close("all")
 
 
