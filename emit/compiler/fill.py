@@ -31,6 +31,7 @@ _NEAR = 1.5  # multiple of the best score up to which a program may be the faste
 _HASTY = 1.2  # score up to which a program of one instance is taken where time is short
 _HASTY_STEPS = 6_000  # steps of all instances up to which more than 2 are tried where time is short
 _MOST = 16  # instances
+_PARTS = (2, 4, 8)  # of messages inside nodes
 _SIZES = (1 << 20, 16 << 20, 256 << 20)  # Bytes; smaller messages are dominated by latencies.
 _NSIZES = 3  # number of message sizes that are timed, the smallest and the largest included
 _WAITING = 1.5  # A message occupies its slot for so many times its latency, because it also waits for the link.
@@ -42,13 +43,16 @@ class Repetition(NamedTuple):
     Attributes:
         instances: Number of instances, a power of two.
         is_narrow: Whether each instance is the program on the fewest channels.
+        is_inside: Whether only messages inside nodes are divided among as many channels, and those between nodes stay
+            whole, because each would cost a gap.
     """
 
     instances: int
-    is_narrow: bool
+    is_narrow: bool = False
+    is_inside: bool = False
 
 
-ONCE = Repetition(1, False)
+ONCE = Repetition(1)
 
 
 def repeated(
@@ -69,6 +73,8 @@ def repeated(
     Raises:
         InputError: The limits do not allow that.
     """
+    if repetition.is_inside:
+        return lowering.program(program.protocol, min_bytes=low, max_bytes=high, parts=repetition.instances)
     instance = _narrow(lowering, program, low, high) if repetition.is_narrow else program
     if repetition.instances == 1:
         return instance
@@ -87,7 +93,8 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
 ) -> list[tuple[Repetition, Program]]:
     """Rank numbers of instances of a lowered program by their times for its message sizes.
 
-    Two programs are repeated: the given program, and the program on the fewest channels. If chunks that pass through
+    Two programs are repeated: the given program, and the program on the fewest channels. The given one is also repeated
+    inside nodes only. If chunks that pass through
     several ranks one after the other are spread over channels, the pipeline becomes shorter, whereas each instance has
     a pipeline on one channel. A score is the mean of a program's times over the times of the schedule: it can be below
     1, because a program moves large chunks in slices.
@@ -105,8 +112,9 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
         most_steps: Steps of all instances up to which more are tried.
 
     Returns:
-        Repetitions, each with the program, whose chunks are as many times as fine as there are instances; the best
-        first, and only those that are nearly as fast. It is the given program alone if links are full anyway.
+        Repetitions, each with the program, whose chunks are as many times as fine as there are instances. The best is
+        first, then come those inside nodes, then the others; only those that are nearly as fast. It is the given
+        program alone if links are full anyway.
     """
     problem = lowering.algorithm.problem
     sizes_to_time = some_of([size for size in sizes or _SIZES if low <= size <= high] or [high])
@@ -152,12 +160,39 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
             elif candidate_score > _GAIN * last_score and not is_hasty:
                 break
             last_score = candidate_score
+    if not is_hasty:
+        for repetition, candidate in _inside(lowering, program, limits, low, high, until):
+            candidate_score = score(candidate)
+            tried.append((candidate_score, repetition, candidate))
+            if candidate_score <= _GAIN * best_score:
+                best, best_score, best_repetition = candidate, candidate_score, repetition
     near = [
         (repetition, candidate)
-        for own_score, repetition, candidate in sorted(tried, key=lambda row: row[0])
+        for own_score, repetition, candidate in sorted(tried, key=lambda row: (not row[1].is_inside, row[0]))
         if candidate is not best and own_score <= _NEAR * best_score
     ]
     return [(best_repetition, best), *near]
+
+
+def _inside(
+    lowering: Lowering, program: Program, limits: Limits, low: int, high: int, until: float
+) -> Iterator[tuple[Repetition, Program]]:
+    """Yield programs with messages inside nodes divided among more and more channels, until the time is over.
+
+    There are none where no link has a gap, or all have. The arguments are those of `rank_instances`.
+    """
+    gap_us = lowering.algorithm.problem.network.gap_us
+    if not gap_us.any() or gap_us.all() or lowering.algorithm.problem.quotient is not None:
+        return
+    for parts in _PARTS:
+        if now() >= until:
+            return
+        repetition = Repetition(parts, is_inside=True)
+        try:
+            candidate = repeated(lowering, program, repetition, limits, low, high)
+        except InputError:
+            return
+        yield repetition, candidate
 
 
 def some_of(sizes: Sequence[int]) -> list[int]:

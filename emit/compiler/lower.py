@@ -18,7 +18,8 @@ from emit.compiler.compile import Compiler
 from emit.compiler.cuts import cut_time_us
 from emit.compiler.from_schedule import RankCells, RankSends, add_sends
 from emit.compiler.in_time import in_time
-from emit.compiler.ir import Instructions
+from emit.compiler.instances import cut_parts
+from emit.compiler.ir import NONE, Instructions
 from emit.compiler.prepared import Lanes
 from emit.compiler.search import Timer
 from emit.compiler.tuning import TUNING
@@ -56,7 +57,6 @@ class Lowering:
         goal: The goal, if the collective's name does not define it.
         compiler: Compiler for programs on any number of channels.
         translations: Translations of the programs; () if these have the threadblocks of all ranks.
-        narrow: Makes a compiler for programs on as few channels as possible.
         first: Time (of `synth.model.deadline.now`) when the first program existed, even if it was not the best; inf:
             never.
     """
@@ -100,9 +100,9 @@ class Lowering:
         ir = lower_to_instructions(algorithm, name, inplace=inplace, common=common, by_images=by_images)
         lanes = lanes_of(net if problem.quotient is None else problem.quotient.whole)
         self.common = common or common_chunk(problem.collective)
-        self.algorithm, self.goal, self.compiler = algorithm, ir.goal, Compiler(ir, limits, lanes=lanes)
+        self._instructions, self._compiler = ir.copy(), partial(Compiler, limits=limits, lanes=lanes)
+        self.algorithm, self.goal, self.compiler = algorithm, ir.goal, self._compiler(ir)
         self.translations = ir.header.translations
-        self.narrow = partial(Compiler, ir.copy(), limits, ("more-channels",), lanes)
         self.first = math.inf
 
     def is_of(self, algorithm: Algorithm, common: CommonChunk) -> bool:
@@ -116,6 +116,7 @@ class Lowering:
         min_bytes: int = 0,
         max_bytes: int = 0,
         narrow: bool = False,
+        parts: int = 1,
         until: float = math.inf,
     ) -> Program:
         """Return the best program for messages of min_bytes to max_bytes.
@@ -127,6 +128,8 @@ class Lowering:
             min_bytes: Smallest message, in bytes.
             max_bytes: Largest message, in bytes; 0 for no limit.
             narrow: Whether the program takes as few channels as possible.
+            parts: Number of channels over which messages on links without a gap are spread; with more than one, the
+                program's chunks are so many times as fine.
             until: Time (of `synth.model.deadline.now`) after which the search ends with the best program so far, or the
                 first.
 
@@ -138,10 +141,29 @@ class Lowering:
         timer = _timer(problem.topology, problem.ranks, sizes)
         enough = tuple(cut_time_us(self.algorithm, self.common, size) for size in sizes)
         header = {"protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
-        compiler = self.narrow() if narrow else self.compiler
+        compiler = self.compiler
+        if narrow:
+            compiler = self._compiler(self._instructions.copy(), without=("more-channels",))
+        elif parts > 1:
+            compiler = self._compiler(self._divided(parts))
         compiled = compiler.best(timer, enough, until, **header)
         self.first = min(self.first, compiled.first)
         return compiled.program
+
+    def _divided(self, parts: int) -> Instructions:
+        """Return the instructions with each message on a link without a gap divided into parts on different channels.
+
+        Chunks become `parts` times as fine.
+        """
+        ir, net = self._instructions, self.algorithm.problem.network
+        spaced = net.gap_us > 0
+        has_gap = set(zip(net.src[spaced].tolist(), net.dst[spaced].tolist(), strict=True))
+        parts_of = [1] * len(ir)
+        for n, target in enumerate(ir.target):
+            if target != NONE:
+                receiver = ir.rank[target] if ir.out[n] == NONE else ir.out[n]
+                parts_of[n] = parts_of[target] = 1 if (ir.rank[n], receiver) in has_gap else parts
+        return cut_parts(ir, parts_of, parts)
 
 
 def lower(

@@ -68,7 +68,7 @@ _SEND_STEPS = 2  # A send is a step at both of its ends.
 # Sends of an image that are written in the time to lower one: as operations of a plan, and as steps of a program.
 _WRITTEN_SENDS, _WRITTEN_STEPS = 100, 2
 _AS_FAST_AS_OTHER = 1.05  # Times of the two forms of calls within this factor count as equal.
-_MOST_PLANS = 4  # Plans of an algorithm, with different instances, that are drafted to take the fastest.
+_MOST_PLANS = 6  # Plans of an algorithm, with different instances, that are drafted to take the fastest.
 _IN_SWITCH_CELLS = 16  # of a chunk that threadblocks share
 _MOST_SHARED_CELLS = 512  # of all such chunks: a plan of many is checked for long
 _WIDEST = 64  # cells of a chunk; an instruction holds 71
@@ -459,7 +459,7 @@ class Programs:
     def _lowered_by(
         self, lowering: Lowering, protocol: str, low: int, high: int, until: float, sizes: Sequence[int]
     ) -> Lowered:
-        """Return the program of one protocol that a lowering makes, the fastest of up to four numbers of instances.
+        """Return the program of one protocol that a lowering makes, the fastest of up to six numbers of instances.
 
         Their times at `sizes` count, or at `high` if there are none. If files hold the program itself, the first number
         that `rank_instances` gives is taken.

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from emit.compiler.fill import least_bytes
+from emit.check.program import check
+from emit.compiler.fill import Repetition, least_bytes, rank_instances, repeated
 from emit.compiler.instances import side_by_side
 from emit.compiler.ir import instructions_of
-from emit.compiler.lower import lower
-from emit.program import FIFO_DEPTH
+from emit.compiler.lower import Lowering, lower
+from emit.images import whole_program
+from emit.program import FIFO_DEPTH, SENDS, Program
 from emit.targets import target_named
 from synth.baselines import baseline_named
 from synth.model.problem import Problem, make_problem
@@ -68,3 +71,40 @@ def test_too_many_instances_are_refused_before_they_are_laid_out(monkeypatch: py
         match=f"{2 * blocks_of_instance} threadblocks a rank; there is room for {2 * blocks_of_instance - 1}",
     ):
         side_by_side(program, ir, replace(LIMITS, sms=2 * blocks_of_instance - 1))
+
+
+def messages_of(program: Program, nodes: Sequence[int]) -> tuple[int, int]:
+    """Return how many messages are sent inside nodes, and how many between them."""
+    program = whole_program(program)
+    crossing = [
+        nodes[rank] != nodes[block.send]
+        for rank, gpu in enumerate(program.gpus)
+        for block in gpu.threadblocks
+        for step in block.steps
+        if step.op in SENDS
+    ]
+    return crossing.count(False), crossing.count(True)
+
+
+@pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall", "broadcast"])
+def test_messages_inside_nodes_are_divided_and_those_between_nodes_are_not(collective: str) -> None:
+    problem = costed("dgx-a100:2", collective)
+    algorithm = baseline_named(problem, "direct", SIZE)[0]
+    lowering = Lowering(algorithm, "divided", target_named("mscclpp").limits)
+    once = lowering.program("Simple")
+    nodes = problem.topology.nodes.tolist()
+    inside, between = messages_of(once, nodes)
+    assert min(inside, between) > 0
+    divided = repeated(lowering, once, Repetition(4, is_inside=True), target_named("mscclpp").limits, 0, 0)
+    divided_inside, whole_between = messages_of(divided, nodes)
+    assert whole_between == between
+    assert 2 * inside < divided_inside <= 4 * inside  # Passes may merge some again.
+    check(divided).raise_if_wrong()
+
+
+def test_only_networks_with_gaps_on_some_links_have_messages_to_divide() -> None:
+    for machine, has_inside in (("dgx-a100:2", True), ("dgx-a100", False)):
+        algorithm = baseline_named(costed(machine, "allgather"), "direct", SIZE)[0]
+        lowering = Lowering(algorithm, "divided", target_named("mscclpp").limits)
+        ranked = rank_instances(lowering, lowering.program("Simple"), target_named("mscclpp").limits, SIZE, 16 * SIZE)
+        assert any(repetition.is_inside for repetition, _ in ranked) is has_inside
