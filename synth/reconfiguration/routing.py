@@ -1,0 +1,271 @@
+"""Cut a collective into phases, one for each state of a sequence: which ranks hold which block after each phase.
+
+A block travels along a tree: from its holders to the ranks that want it, or, for a sum, from the ranks that contribute
+to the rank that wants it. Each edge of the tree belongs to one state of the sequence. Trees are shortest paths through
+the sequence, so a hypercube's dimensions give recursive doubling and halving, and a sequence of rings of different
+strides gives each block the strides that bring it home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import shortest_path
+
+from synth.model.collective import Collective, Floats, Ints, in_chunks, make_collective, named
+from synth.model.registry import BUFFER, find_kind
+from synth.reconfiguration.states import ChangingNetwork
+from topologies.topology import Topology
+
+_REPRICED = 4  # Times that a routing looks at the loads of its links.
+_CROWDED = 3.0  # A link with the highest load costs so many times its own price more.
+_UNLIKE = 0.01  # Prices differ by so much, so that equally short paths do not all take the first one.
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """What is done in one state.
+
+    Attributes:
+        state: Number of the state.
+        collective: What must be sent, over all ranks. Its chunks are blocks of the whole collective, or partial sums.
+        blocks: The blocks that each chunk holds, by their numbers in the whole collective.
+    """
+
+    state: int
+    collective: Collective
+    blocks: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class RoutedSequence:
+    """A collective in phases.
+
+    Attributes:
+        phases: The phases in their order; states of neighbours may be the same.
+        estimate_us: About how long the phases take in µs, without the changes.
+    """
+
+    phases: tuple[Phase, ...]
+    estimate_us: float
+
+
+def in_blocks(name: str, nranks: int, root: int = 0) -> Collective:
+    """Return a named collective in the blocks that phases route; a whole buffer for all is cut into one for each rank.
+
+    Raises:
+        InputError: There is no such collective, its blocks have sizes of their own, or the root is no rank.
+    """
+    collective = named(name, nranks, 1, root)
+    is_buffer = find_kind(collective.name).unit == BUFFER and collective.nchunks == 1
+    return in_chunks(collective, nranks) if is_buffer else collective
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """What a block's tree must join.
+
+    Attributes:
+        block: Number of the block.
+        roots: Ranks that hold it, or for a sum the rank that gathers it.
+        leaves: The ranks that want it, or that contribute.
+        gathers: Whether the tree gathers a sum, towards its root.
+    """
+
+    block: int
+    roots: tuple[int, ...]
+    leaves: tuple[int, ...]
+    gathers: bool
+
+
+def trees_of(collective: Collective) -> list[_Tree]:
+    """Return the trees of all blocks; a sum that several ranks want is gathered at one of them, and spread from it."""
+    trees = []
+    for block in range(collective.nchunks):
+        holders = tuple(np.flatnonzero(collective.holds[block]).tolist())
+        goals = tuple(np.flatnonzero(collective.wants[block]).tolist())
+        if not goals:
+            continue
+        if collective.reduces[block]:
+            root = (goals[block % len(goals)],)
+            trees.append(_Tree(block, root, holders, gathers=True))
+            holders = root
+        if set(goals) - set(holders):
+            trees.append(_Tree(block, holders, goals, gathers=False))
+    return trees
+
+
+def link_prices(state: Topology, chunk_bytes: float) -> Floats:
+    """Return the time in µs that a chunk needs over each link of a state."""
+    return state.alpha_us + chunk_bytes / state.bandwidth_gbs / 1e3
+
+
+def distances(state: Topology, prices: Floats) -> tuple[Floats, Ints]:
+    """Return the length of the shortest path [from, to], and on it the rank before `to` (negative: none)."""
+    graph = csr_array((prices, (state.link_src, state.link_dst)), shape=(state.nranks, state.nranks))
+    lengths, before = shortest_path(graph, method="D", return_predecessors=True)
+    return lengths, before.astype(np.int64)
+
+
+def route(
+    network: ChangingNetwork, collective: Collective, sequence: Sequence[int], size_bytes: float
+) -> RoutedSequence | None:
+    """Return a collective in phases over a sequence of states; None if the sequence does not join what it must.
+
+    The sequence is that in which blocks spread from their holders. Sums are gathered in the reverse order, before
+    blocks spread.
+
+    Args:
+        network: The network.
+        collective: The collective in blocks, see `in_blocks`.
+        sequence: Numbers of states.
+        size_bytes: Message size in bytes.
+    """
+    trees = trees_of(collective)
+    phases: list[Phase] = []
+    estimate_us = 0.0
+    for gathers in (True, False):
+        own = [tree for tree in trees if tree.gathers is gathers]
+        if not own:
+            continue
+        layers = [_Layer(network.states[number], gathers, collective, size_bytes) for number in sequence]
+        for turn in range(_REPRICED):
+            for layer in layers:
+                layer.reprice()
+            for tree in own[turn::_REPRICED]:
+                if not _grow(tree, layers):
+                    return None
+        order = range(len(sequence))[:: -1 if gathers else 1]
+        for place in order:
+            if layers[place].moves:
+                phases.append(Phase(sequence[place], *_collective_of(layers[place], collective)))
+                estimate_us += layers[place].estimate_us()
+    return RoutedSequence(tuple(phases), estimate_us) if phases else None
+
+
+@dataclass(eq=False)
+class _Layer:
+    """The moves of one phase while trees are routed.
+
+    Attributes:
+        state: The state.
+        gathers: Whether its moves go against its links' direction: from the rank that gathers to those that contribute.
+        collective: The whole collective in blocks.
+        size_bytes: Message size in bytes.
+        moves: For each block (holders before, edges from the rank nearer to the root).
+        load_us: Time that each link is busy, shape (links,).
+        depth_us: Longest sum of α of a move.
+    """
+
+    state: Topology
+    gathers: bool
+    collective: Collective
+    size_bytes: float
+    moves: dict[int, tuple[set[int], list[tuple[int, int]]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        state = self.state
+        self.block_bytes = self.collective.fraction * self.size_bytes
+        self.number = {
+            ends: i for i, ends in enumerate(zip(state.link_src.tolist(), state.link_dst.tolist(), strict=True))
+        }
+        self.load_us, self.depth_us = np.zeros(state.nlinks), 0.0
+        self.unlike = 1 + _UNLIKE * np.random.default_rng(0).random(state.nlinks)
+
+    def reprice(self) -> None:
+        """Compute the shortest paths by the loads so far."""
+        crowded = 1 + _CROWDED * self.load_us / max(float(self.load_us.max(initial=0.0)), 1e-12)
+        prices = link_prices(self.state, float(self.block_bytes.mean())) * crowded * self.unlike
+        self.lengths, self.before = distances(self.state, prices)
+        self.steps = self.lengths.T if self.gathers else self.lengths
+
+    def take(self, block: int, held: set[int], near: int, far: int) -> None:
+        """Move a block from `near`, the rank nearer to the root, to `far`; or a sum in the other direction."""
+        _, edges = self.moves.setdefault(block, (set(held), []))
+        edges.append((near, far))
+        here, there = (far, near) if self.gathers else (near, far)
+        alpha_us = 0.0
+        while there != here:
+            link = self.number[int(self.before[here, there]), there]
+            self.load_us[link] += self.block_bytes[block] / self.state.bandwidth_gbs[link] / 1e3
+            alpha_us += float(self.state.alpha_us[link])
+            there = int(self.before[here, there])
+        self.depth_us = max(self.depth_us, alpha_us)
+
+    def estimate_us(self) -> float:
+        """Return about how long the phase takes in µs."""
+        return float(self.load_us.max(initial=0.0)) + self.depth_us
+
+
+def _grow(tree: _Tree, layers: Sequence[_Layer]) -> bool:
+    """Add the moves of a block's tree to the layers; return False, and add none, if a leaf cannot be reached."""
+    cost = np.full(layers[0].state.nranks, np.inf)
+    cost[list(tree.roots)] = 0.0
+    parents = []
+    for layer in layers:
+        through = cost[:, None] + layer.steps
+        parents.append(through.argmin(axis=0))
+        cost = through.min(axis=0)
+    if not np.isfinite(cost[list(tree.leaves)]).all():
+        return False
+    edges: list[set[tuple[int, int]]] = [set() for _ in layers]
+    needed = set(tree.leaves)
+    for place in reversed(range(len(layers))):
+        edges[place] = {(int(parents[place][rank]), rank) for rank in needed}
+        needed = {near for near, _ in edges[place]}
+    held = set(tree.roots)
+    for layer, of_layer in zip(layers, edges, strict=True):
+        before = set(held)
+        for near, far in sorted(of_layer):
+            if far not in held:  # A rank that has the block already gets it only once.
+                layer.take(tree.block, before, near, far)
+                held.add(far)
+    return True
+
+
+def _collective_of(layer: _Layer, whole: Collective) -> tuple[Collective, tuple[tuple[int, ...], ...]]:
+    """Return what a layer must send, and the blocks of each of its chunks; blocks with the same ends are one chunk."""
+    blocks_of: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    for block, (held, edges) in sorted(layer.moves.items()):
+        for before, after in _ends(held, edges, layer.gathers):
+            blocks_of.setdefault((before, after), []).append(block)
+    fraction = np.array([whole.fraction[blocks].sum() for blocks in blocks_of.values()])
+    pre, post = (
+        np.array([(rank, chunk) for chunk, ends in enumerate(blocks_of) for rank in ends[side]], dtype=np.int64)
+        for side in (0, 1)
+    )
+    collective = make_collective(
+        "phase",
+        whole.nranks,
+        fraction,
+        pre,
+        post,
+        *map(_places, (pre, post)),
+        nchunks=len(fraction),
+        reduces=layer.gathers,
+    )
+    return collective, tuple(map(tuple, blocks_of.values()))
+
+
+def _ends(
+    held: set[int], edges: Sequence[tuple[int, int]], gathers: bool
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Yield the ranks before and after of the chunks of one block in a layer: one chunk, or one for each sum."""
+    if not gathers:
+        yield tuple(sorted(held)), tuple(sorted({far for _, far in edges}))
+        return
+    for near in sorted({near for near, _ in edges}):
+        yield tuple(sorted({near, *(far for parent, far in edges if parent == near)})), (near,)
+
+
+def _places(rows: Ints) -> Ints:
+    """Return a place of its own in its rank's buffer for each row (rank, chunk)."""
+    used: dict[int, int] = {}
+    places = []
+    for rank, _ in rows.tolist():
+        places.append(used.get(rank, 0))
+        used[rank] = places[-1] + 1
+    return np.array(places, dtype=np.int64)

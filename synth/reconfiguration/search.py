@@ -1,0 +1,327 @@
+"""Search for schedules that say when a network changes: sequences of states first, then the phases of the best ones.
+
+`SequenceTable` is a dynamic programme over (phase, state): the least time between any two ranks through a sequence is
+the min-plus product of the states' tables. The most promising sequences of every length are routed
+(`synth.reconfiguration.routing`), and the engines of the usual search solve their phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from synth.engines.request import Options
+from synth.model.collective import Collective, Floats
+from synth.model.deadline import now
+from synth.model.defects import collected
+from synth.model.problem import make_problem
+from synth.reconfiguration.bound import find_bound
+from synth.reconfiguration.routing import (
+    Phase,
+    RoutedSequence,
+    distances,
+    in_blocks,
+    link_prices,
+    route,
+    trees_of,
+)
+from synth.reconfiguration.schedule import ChangingSchedule
+from synth.reconfiguration.states import ChangingNetwork
+from synth.reconfiguration.witness import ChangesBound, Limits
+from synth.search.plans import ISOLATED, SINGLE
+from synth.search.search import search
+from synth.solvers.workers import Workers
+from synth.symmetry.quotient import expanded
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError
+
+
+@dataclass(frozen=True)
+class ChangesTuning:
+    """Limits of the search.
+
+    Attributes:
+        most_states: Most states of a sequence.
+        width: Sequences of each length that are made longer.
+        routed: Complete sequences of each length that are routed.
+        solved: Routed sequences of each length whose phases are solved.
+        single_share: Share of the budget for the states alone.
+        bound_share: Share of the budget for the bound.
+        phase_s: Seconds for the first search of a phase.
+    """
+
+    most_states: int = 7
+    width: int = 16
+    routed: int = 6
+    solved: int = 2
+    single_share: float = 0.35
+    bound_share: float = 0.15
+    phase_s: float = 1.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The schedule for one time of changes, with its bound.
+
+    Attributes:
+        network: The network with its times of changes.
+        schedule: The fastest schedule.
+        time_us: Its time in µs, with the changes.
+        bound_us: Time in µs that no schedule over any sequence of states can beat.
+        limits: What proves the bound.
+        single: The fastest schedule that stays in one state; None if no state can do the collective alone.
+        single_us: Its time in µs, with the change from `start`; None without one.
+    """
+
+    network: ChangingNetwork
+    schedule: ChangingSchedule
+    time_us: float
+    bound_us: float
+    limits: Limits
+    single: ChangingSchedule | None
+    single_us: float | None
+
+    @property
+    def changes(self) -> int:
+        """Return the number of changes."""
+        return self.network.changes(self.schedule.states)
+
+    @property
+    def gap(self) -> float:
+        """Return time / bound."""
+        return self.time_us / self.bound_us
+
+
+@dataclass(eq=False)
+class ChangesSearch:
+    """The schedules and the bound of a collective on a network that changes, for any time of changes.
+
+    Attributes:
+        network: The network.
+        collective: The collective in blocks.
+        size_bytes: Message size in bytes.
+        schedules: The schedules so far.
+        bound: What is proved.
+        interrupted: Whether Ctrl-C ended the search.
+    """
+
+    network: ChangingNetwork
+    collective: Collective
+    size_bytes: int
+    schedules: list[ChangingSchedule] = field(default_factory=list)
+    bound: ChangesBound | None = None
+    interrupted: bool = False
+
+    def choose(self, delta_us: float | None = None) -> Choice:
+        """Return the fastest schedule if all changes take `delta_us` µs, or the network's own times if it is None.
+
+        Raises:
+            InputError: The time is negative or too long.
+            KeyboardInterrupt: Ctrl-C came before there was a schedule or a bound.
+        """
+        network = self.network if delta_us is None else self.network.with_delta(delta_us)
+        if not self.schedules or self.bound is None:
+            raise KeyboardInterrupt
+
+        def time_us(schedule: ChangingSchedule) -> float:
+            """Return the time of a schedule with its changes in µs."""
+            return schedule.sending_us(self.size_bytes) + network.changing_us(schedule.states)
+
+        fastest = min(self.schedules, key=lambda schedule: (time_us(schedule), network.changes(schedule.states)))
+        singles = [schedule for schedule in self.schedules if len(schedule.states) == 1]
+        single = min(singles, key=time_us, default=None)
+        bound_us, limits = self.bound.at(network, self.size_bytes)
+        single_us = None if single is None else time_us(single)
+        return Choice(network, fastest, time_us(fastest), bound_us, limits, single, single_us)
+
+
+def search_changes(
+    network: ChangingNetwork,
+    collective: str,
+    size_bytes: int,
+    root: int = 0,
+    budget_s: float = 30.0,
+    progress: Callable[[str], None] = lambda _: None,
+    tuning: ChangesTuning = ChangesTuning(),
+) -> ChangesSearch:
+    """Return schedules that say when the network changes, none worse than the best state alone, and their bound.
+
+    All ranks take part. The best schedules for each number of changes are kept, so that `ChangesSearch.choose` answers
+    for any time of changes.
+
+    Args:
+        network: The network.
+        collective: Name of a collective with equal blocks.
+        size_bytes: Message size in bytes.
+        root: The root, for a collective that has one.
+        budget_s: Seconds for the search.
+        progress: Receives what is tried.
+        tuning: Limits of the search.
+
+    Raises:
+        InputError: The collective or the root is wrong, no sequence of states joins the ranks, or the time is short.
+    """
+    blocks = in_blocks(collective, network.nranks, root)
+    result = ChangesSearch(network, blocks, size_bytes)
+    begun = now()
+    with Workers() as workers, collected():
+        solver = _PhaseSolver(network, size_bytes, workers)
+        try:
+            _search_single_states(result, solver, root, tuning.single_share * budget_s, progress)
+            candidates = _routed_sequences(network, blocks, size_bytes, tuning)
+            until = begun + (1 - tuning.bound_share) * budget_s
+            for routed in candidates:
+                if now() > until and result.schedules:
+                    break
+                progress(f"{len(routed.phases)} phases: {_states_text(network, routed.phases)}")
+                result.schedules.append(_solved(network, blocks, routed, solver, tuning.phase_s))
+            if not result.schedules:
+                raise InputError(
+                    f"{blocks.name}: no sequence of at most {tuning.most_states} states joins the ranks; add a state"
+                )
+            _improve(result, solver, until, progress)
+        except KeyboardInterrupt:
+            result.interrupted = True
+        progress("bound over all sequences of states")
+        spare_s = max(begun + budget_s - now(), tuning.bound_share * budget_s)
+        result.bound = find_bound(network, blocks.name, blocks.root, size_bytes, workers, spare_s)
+    return result
+
+
+def _states_text(network: ChangingNetwork, phases: Sequence[Phase]) -> str:
+    """Return the names of the states of phases as text."""
+    return " → ".join(network.states[phase.state].name for phase in phases)
+
+
+@dataclass(eq=False)
+class _PhaseSolver:
+    """Solves phases by the usual search, each only once with the same plan.
+
+    Attributes:
+        network: The network.
+        size_bytes: Message size in bytes.
+        workers: Solver processes.
+        known: The best algorithm of each phase so far, by its contents.
+    """
+
+    network: ChangingNetwork
+    size_bytes: int
+    workers: Workers
+    known: dict[tuple[int, bytes], Algorithm] = field(default_factory=dict)
+
+    def solve(self, phase: Phase, budget_s: float, thorough: bool = False) -> Algorithm:
+        """Return the fastest algorithm of a phase so far; search first if it is new, or if `thorough` is set.
+
+        Raises:
+            InputError: The state does not join what the phase must join, or the budget is too short.
+        """
+        wanted = phase.collective
+        key = phase.state, b"|".join(a.tobytes() for a in (wanted.pre, wanted.post, wanted.fraction, wanted.reduces))
+        known = self.known.get(key)
+        if known is not None and not thorough:
+            return known
+        problem = make_problem(self.network.states[phase.state], wanted)
+        options = Options(size=self.size_bytes, budget_s=budget_s)
+        plan = SINGLE if thorough else replace(ISOLATED, work_s=min(0.5, budget_s / 2))
+        answer = search(problem, options, self.workers, plan=plan).fastest(self.size_bytes).algorithm
+        if answer.problem.quotient is not None:
+            answer = Algorithm(*expanded(answer.problem, answer.schedule), answer.engine, "", answer.size_bytes)
+        if known is None or answer.time_us(self.size_bytes) < known.time_us(self.size_bytes):
+            self.known[key] = answer
+        return self.known[key]
+
+
+def _search_single_states(
+    result: ChangesSearch, solver: _PhaseSolver, root: int, budget_s: float, progress: Callable[[str], None]
+) -> None:
+    """Add the best schedule of every state that can do the collective alone."""
+    network, blocks = result.network, result.collective
+    able = []
+    for number, state in enumerate(network.states):
+        try:
+            problem = make_problem(state, blocks.name, root=root if blocks.kind.rooted else None)
+        except InputError:  # The state does not join all ranks.
+            continue
+        parts = blocks.nchunks // problem.collective.nchunks
+        of_chunks = tuple(tuple(range(c * parts, (c + 1) * parts)) for c in range(problem.collective.nchunks))
+        able.append(Phase(number, problem.collective, of_chunks))
+    for phase in able:
+        progress(f"state {network.states[phase.state].name} alone")
+        algorithm = solver.solve(phase, budget_s / len(able), thorough=True)
+        result.schedules.append(ChangingSchedule(network, blocks, (phase,), (algorithm,)))
+
+
+def _routed_sequences(
+    network: ChangingNetwork, blocks: Collective, size_bytes: int, tuning: ChangesTuning
+) -> list[RoutedSequence]:
+    """Return the most promising sequences of at least two states in phases, those with fewer states first."""
+    mean_bytes = float(blocks.fraction.mean()) * size_bytes
+    tables = [distances(state, link_prices(state, mean_bytes))[0] for state in network.states]
+    needs = np.zeros((network.nranks, network.nranks))
+    for tree in trees_of(blocks):
+        for leaf in tree.leaves:
+            needs[list(tree.roots), leaf] += blocks.fraction[tree.block] / len(tree.roots)
+    is_needed = needs > 0
+
+    def rank(entry: tuple[tuple[int, ...], Floats]) -> tuple[int, float, tuple[int, ...]]:
+        """Return the sort key of a sequence: pairs of ranks that it does not join, then the time of all moves."""
+        sequence, table = entry
+        joined = np.isfinite(table) & is_needed
+        moves_us = float((needs[joined] * table[joined]).sum())
+        return int(is_needed.sum() - joined.sum()), moves_us + network.changing_us(sequence), sequence
+
+    beam: list[tuple[tuple[int, ...], Floats]] = [((number,), table) for number, table in enumerate(tables)]
+    routed: list[RoutedSequence] = []
+    for _ in range(1, tuning.most_states):
+        longer = [
+            ((*sequence, number), _min_plus(table, tables[number]))
+            for sequence, table in beam
+            for number in range(len(tables))
+            if number != sequence[-1]
+        ]
+        beam = sorted(longer, key=rank)[: tuning.width]
+        complete = [sequence for sequence, table in beam if np.isfinite(table[is_needed]).all()][: tuning.routed]
+        answers = [route(network, blocks, sequence, size_bytes) for sequence in complete]
+        ranked = sorted(
+            (answer for answer in answers if answer is not None and len(answer.phases) > 1),
+            key=lambda answer: answer.estimate_us + network.changing_us([phase.state for phase in answer.phases]),
+        )
+        routed += ranked[: tuning.solved]
+    return routed
+
+
+def _min_plus(first: Floats, second: Floats) -> Floats:
+    """Return the least first[from, via] + second[via, to] over all ranks between; shape (ranks, ranks)."""
+    result = np.full_like(first, np.inf)
+    for via in range(len(first)):
+        np.minimum(result, first[:, via, None] + second[None, via, :], out=result)
+    return result
+
+
+def _solved(
+    network: ChangingNetwork, blocks: Collective, routed: RoutedSequence, solver: _PhaseSolver, phase_s: float
+) -> ChangingSchedule:
+    """Return the schedule of a sequence whose phases are solved and checked."""
+    algorithms = tuple(solver.solve(phase, phase_s) for phase in routed.phases)
+    return ChangingSchedule(network, blocks, routed.phases, algorithms)
+
+
+def _improve(result: ChangesSearch, solver: _PhaseSolver, until: float, progress: Callable[[str], None]) -> None:
+    """Search the phases of the fastest schedule of each number of changes again, more thoroughly, until a time."""
+    network, size = result.network, result.size_bytes
+    best: dict[int, ChangingSchedule] = {}
+    for schedule in sorted(result.schedules, key=lambda schedule: schedule.sending_us(size)):
+        if len(schedule.phases) > 1:
+            best.setdefault(network.changes(schedule.states), schedule)
+    phases = [phase for schedule in best.values() for phase in schedule.phases]
+    for place, phase in enumerate(phases):
+        left_s = (until - now()) / (len(phases) - place)
+        if left_s < 0.2:
+            break
+        progress(f"phase {place + 1} of {len(phases)} again")
+        solver.solve(phase, left_s, thorough=True)
+    for schedule in best.values():
+        algorithms = tuple(solver.solve(phase, 1.0) for phase in schedule.phases)
+        result.schedules.append(ChangingSchedule(network, result.collective, schedule.phases, algorithms))
