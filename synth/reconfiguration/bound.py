@@ -2,67 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+from synth.bounds.check import proved
 from synth.bounds.prove import Bound, prove, tighten
+from synth.bounds.witness import Witness
+from synth.bounds.witnesses.lengths import Lengths
 from synth.model.deadline import now
+from synth.model.problem import Problem
+from synth.reconfiguration.relaxed import LIMITS
 from synth.reconfiguration.states import ChangingNetwork, subsets
-from synth.reconfiguration.witness import ChangesBound, SetClaim, relaxed_problem
+from synth.reconfiguration.witness import ChangesBound, SetClaim, is_usable, relaxed_problem
 from synth.solvers.workers import Workers
 
-_MOST_SETS = 32  # Sets of one size that are looked at one by one; of more, the set of all states stands for all.
+_MOST_SETS = 64  # Sets of one size that are looked at one by one; of more, the set of all states stands for all.
 
 
 def find_bound(
-    network: ChangingNetwork, collective: str, root: int, size_bytes: int, workers: Workers, budget_s: float
+    networks: Sequence[ChangingNetwork],
+    collective: str,
+    root: int,
+    size_bytes: int,
+    workers: Workers,
+    budget_s: float,
 ) -> ChangesBound:
     """Return a bound that holds for every schedule over any sequence of states (see `synth.reconfiguration.witness`).
 
-    The set of all states and the states alone come first. If the time is over, the set of all states stands for the
-    sets that were not looked at.
+    The states alone and the set of all states come first, then the other sets; the set of all states stands for sets
+    for which there is no time. Then linear programs raise the claims that decide, as long as there is time.
 
     Args:
-        network: The network.
+        networks: The same states with each time of changes at which the bound counts, at least one.
         collective: Name of the collective.
         root: Its root.
         size_bytes: Message size in bytes at which the bound counts.
         workers: Solver processes.
         budget_s: Seconds for linear programs, and for sets of more than one state.
     """
+    network, deadline = networks[0], now() + budget_s
     count = len(network.states)
-    deadline = now() + budget_s
+    whole = tuple(range(count))
     sets = [subsets(network, changes + 1) for changes in range(count)]
-    order = [
-        tuple(range(count)),
-        *sets[0],
-        *(chosen for of_size in sets[1:] if len(of_size) <= _MOST_SETS for chosen in of_size),
-    ]
     claims: dict[tuple[int, ...], SetClaim] = {}
-    order = list(dict.fromkeys(order))
-    for place, chosen in enumerate(order):
-        if place <= len(sets[0]) or now() < deadline:
-            until = now() + max(0.0, deadline - now()) / (len(order) - place)
-            claims[chosen] = _claim(network, collective, root, chosen, size_bytes, workers, until)
-    whole = order[0]
-    return ChangesBound(
-        collective,
-        root,
-        tuple(tuple(dict.fromkeys(claims.get(chosen, claims[whole]) for chosen in of_size)) for of_size in sets),
-    )
+    for of_size in [[whole], *sets]:
+        for chosen in of_size:
+            is_needed = len(chosen) in (1, count)
+            if chosen not in claims and (is_needed or (len(of_size) <= _MOST_SETS and now() < deadline)):
+                claims[chosen] = _quick_claim(network, collective, root, chosen, size_bytes)
+
+    def bound() -> ChangesBound:
+        """Return the bound by the claims so far."""
+        rows = (dict.fromkeys(claims.get(chosen, claims[whole]) for chosen in of_size) for of_size in sets)
+        return ChangesBound(collective, root, tuple(map(tuple, rows)))
+
+    raised: set[tuple[int, ...]] = set()
+    while now() < deadline:
+        deciding = {bound().at(timed, size_bytes)[1].claim.states for timed in networks} - raised
+        if not deciding:
+            break
+        chosen = min(deciding)
+        raised.add(chosen)
+        claims[chosen] = _raised(network, bound(), claims[chosen], size_bytes, workers, deadline)
+    return bound()
 
 
-def _claim(
-    network: ChangingNetwork,
-    collective: str,
-    root: int,
-    chosen: tuple[int, ...],
-    size_bytes: int,
-    workers: Workers,
-    until: float,
+def _quick_claim(
+    network: ChangingNetwork, collective: str, root: int, chosen: tuple[int, ...], size_bytes: int
 ) -> SetClaim:
-    """Return what is proved of the schedules over a set of states; linear programs end about at `until`."""
+    """Return what quick searches prove of the schedules over a set of states."""
     problem = relaxed_problem(network, collective, root, chosen)
     if problem is None:
         return SetClaim(chosen, ())
-    bound: Bound = prove(problem, size_bytes=size_bytes)
-    for better in tighten(problem, bound, None, size_bytes, float("inf"), workers, until):
-        bound = better
-    return SetClaim(chosen, bound.witnesses)
+    witnesses = (*prove(problem, size_bytes=size_bytes).witnesses, *_average_hops(problem))
+    return SetClaim(chosen, tuple(witness for witness in witnesses if is_usable(network, chosen, witness)))
+
+
+def _average_hops(problem: Problem) -> Iterator[Witness]:
+    """Yield what the limits of a relaxed network prove: all that is sent on shortest paths shares their capacity."""
+    names = problem.network.resource_names
+    for text in LIMITS:
+        prices = tuple((resource, 1.0) for resource, name in enumerate(names) if name.startswith(text))
+        if prices:
+            yield proved(problem, Lengths(prices=prices, text=f"hops of all data, by the limit of {text}"))
+
+
+def _raised(
+    network: ChangingNetwork,
+    bound: ChangesBound,
+    claim: SetClaim,
+    size_bytes: int,
+    workers: Workers,
+    deadline: float,
+) -> SetClaim:
+    """Return a claim of a bound with what a linear program proves as well, which ends about at `deadline`."""
+    problem = relaxed_problem(network, bound.collective, bound.root, claim.states)
+    assert problem is not None  # A claim that decides has a witness.
+    best = Bound(claim.witnesses)
+    for better in tighten(problem, best, None, size_bytes, float("inf"), workers, deadline):
+        best = better
+    return SetClaim(claim.states, tuple(w for w in best.witnesses if is_usable(network, claim.states, w)))

@@ -10,6 +10,9 @@ from synth.model.collective import Bools, Floats, Ints
 from synth.reconfiguration.states import ChangingNetwork
 from topologies.topology import Limit, Topology
 
+# Beginnings of the names of the limits of a relaxed network, besides those of its states.
+LIMITS = ("all links", "sends of rank", "receipts of rank")
+
 
 def relaxed(network: ChangingNetwork, chosen: Sequence[int]) -> Topology:
     """Return a topology on which every schedule over some states, in any order, is a schedule without the changes.
@@ -18,9 +21,10 @@ def relaxed(network: ChangingNetwork, chosen: Sequence[int]) -> Topology:
     once, but for limits: what leaves a rank, what enters it, what all links carry, and what the links of a state's own
     limit carry is at most what these links can carry in the best state. A schedule that uses one state at a time keeps
     each of these at any time: its sends in flight are all over links of one state. So take a schedule over the states,
-    and leave out the time of the changes, in which nothing moves: each send keeps its length or gets shorter, and no
-    send begins before what it waits for. What remains is a schedule on the topology, and any bound for it is one for
-    the schedule.
+    and leave out the time of the changes, in which nothing moves. What remains is a schedule on the topology, but for
+    links whose bandwidth differs between states: their sends are slower than the topology's. A bound that only counts
+    bytes by resource and time, and the least time from rank to rank, holds for these too; see
+    `synth.reconfiguration.witness.is_usable`.
 
     Args:
         network: The network.
@@ -31,8 +35,8 @@ def relaxed(network: ChangingNetwork, chosen: Sequence[int]) -> Topology:
         return states[0]
     count = network.nranks
     keys = np.unique(np.concatenate([_keys(state) for state in states]))
-    alpha_us, gbs = np.full(len(keys), np.inf), np.zeros(len(keys))
     places = [np.searchsorted(keys, _keys(state)) for state in states]
+    alpha_us, gbs = np.full(len(keys), np.inf), np.zeros(len(keys))
     for state, place in zip(states, places, strict=True):
         alpha_us[place] = np.minimum(alpha_us[place], state.alpha_us)
         gbs[place] = np.maximum(gbs[place], state.bandwidth_gbs)
@@ -45,6 +49,16 @@ def relaxed(network: ChangingNetwork, chosen: Sequence[int]) -> Topology:
     return Topology(name, count, (), keys // count, keys % count, alpha_us, gbs, tuple(limits))
 
 
+def has_equal_links(network: ChangingNetwork, chosen: Sequence[int]) -> bool:
+    """Return whether every link has the same bandwidth in all of some states that have it."""
+    gbs: dict[int, float] = {}
+    for state in (network.states[number] for number in chosen):
+        for key, own_gbs in zip(_keys(state).tolist(), state.bandwidth_gbs.tolist(), strict=True):
+            if gbs.setdefault(key, own_gbs) != own_gbs:
+                return False
+    return True
+
+
 def _keys(state: Topology) -> Ints:
     """Return a number for each link that only depends on its ends, ascending."""
     return state.link_src * state.nranks + state.link_dst
@@ -52,10 +66,10 @@ def _keys(state: Topology) -> Ints:
 
 def _shared(states: Sequence[Topology], places: Sequence[Ints], keys: Ints, count: int) -> Iterator[tuple[str, Bools]]:
     """Yield the names and links of the limits: flags over the links of all states, by their sorted keys."""
-    yield "all links", np.ones(len(keys), dtype=bool)
+    yield LIMITS[0], np.ones(len(keys), dtype=bool)
     for rank in range(count):
-        yield f"rank {rank} out", keys // count == rank
-        yield f"rank {rank} in", keys % count == rank
+        yield f"{LIMITS[1]} {rank}", keys // count == rank
+        yield f"{LIMITS[2]} {rank}", keys % count == rank
     for number, (state, place) in enumerate(zip(states, places, strict=True)):
         for limit in state.limits:
             links = np.zeros(len(keys), dtype=bool)

@@ -15,7 +15,7 @@ import numpy as np
 from synth.engines.request import Options
 from synth.model.collective import Collective, Floats
 from synth.model.deadline import now
-from synth.model.defects import collected
+from synth.model.defects import Defect, collected
 from synth.model.problem import make_problem
 from synth.reconfiguration.bound import find_bound
 from synth.reconfiguration.routing import (
@@ -36,6 +36,8 @@ from synth.solvers.workers import Workers
 from synth.symmetry.quotient import expanded
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
+
+_LEAST_S = 0.2  # Seconds that are worth another search of a phase.
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ class ChangesSearch:
         schedules: The schedules so far.
         bound: What is proved.
         interrupted: Whether Ctrl-C ended the search.
+        defects: Parts of synth that failed, so that their answers are missing.
     """
 
     network: ChangingNetwork
@@ -113,6 +116,7 @@ class ChangesSearch:
     schedules: list[ChangingSchedule] = field(default_factory=list)
     bound: ChangesBound | None = None
     interrupted: bool = False
+    defects: tuple[Defect, ...] = ()
 
     def choose(self, delta_us: float | None = None) -> Choice:
         """Return the fastest schedule if all changes take `delta_us` µs, or the network's own times if it is None.
@@ -143,6 +147,7 @@ def search_changes(
     size_bytes: int,
     root: int = 0,
     budget_s: float = 30.0,
+    deltas_us: Sequence[float] = (),
     progress: Callable[[str], None] = lambda _: None,
     tuning: ChangesTuning = ChangesTuning(),
 ) -> ChangesSearch:
@@ -157,6 +162,7 @@ def search_changes(
         size_bytes: Message size in bytes.
         root: The root, for a collective that has one.
         budget_s: Seconds for the search.
+        deltas_us: Times of changes in µs at which the bound counts; empty for the network's own.
         progress: Receives what is tried.
         tuning: Limits of the search.
 
@@ -165,34 +171,31 @@ def search_changes(
     """
     blocks = in_blocks(collective, network.nranks, root)
     result = ChangesSearch(network, blocks, size_bytes)
-    begun = now()
-    with Workers() as workers, collected():
+    begun, until = now(), now() + (1 - tuning.bound_share) * budget_s
+    with Workers() as workers, collected() as defects:
         solver = _PhaseSolver(network, size_bytes, workers)
         try:
             _search_single_states(result, solver, root, tuning.single_share * budget_s, progress)
-            candidates = _routed_sequences(network, blocks, size_bytes, tuning)
-            until = begun + (1 - tuning.bound_share) * budget_s
-            for routed in candidates:
-                if now() > until and result.schedules:
+            for routed in _routed_sequences(network, blocks, size_bytes, tuning):
+                if solver.interrupted or (now() > until and result.schedules):
                     break
-                progress(f"{len(routed.phases)} phases: {_states_text(network, routed.phases)}")
+                progress(" → ".join(network.states[phase.state].name for phase in routed.phases))
                 result.schedules.append(_solved(network, blocks, routed, solver, tuning.phase_s))
-            if not result.schedules:
-                raise InputError(
-                    f"{blocks.name}: no sequence of at most {tuning.most_states} states joins the ranks; add a state"
-                )
-            _improve(result, solver, until, progress)
+            if not solver.interrupted:
+                _improve(result, solver, until, progress)
         except KeyboardInterrupt:
-            result.interrupted = True
+            solver.interrupted = True
+        result.interrupted = solver.interrupted
+        if not result.schedules and not result.interrupted:
+            raise InputError(
+                f"{blocks.name}: no sequence of at most {tuning.most_states} states joins the ranks; add a state"
+            )
         progress("bound over all sequences of states")
-        spare_s = max(begun + budget_s - now(), tuning.bound_share * budget_s)
-        result.bound = find_bound(network, blocks.name, blocks.root, size_bytes, workers, spare_s)
+        networks = [network.with_delta(delta_us) for delta_us in deltas_us] or [network]
+        spare_s = 0.0 if result.interrupted else max(begun + budget_s - now(), tuning.bound_share * budget_s)
+        result.bound = find_bound(networks, blocks.name, blocks.root, size_bytes, workers, spare_s)
+    result.defects = tuple(defects.values())
     return result
-
-
-def _states_text(network: ChangingNetwork, phases: Sequence[Phase]) -> str:
-    """Return the names of the states of phases as text."""
-    return " → ".join(network.states[phase.state].name for phase in phases)
 
 
 @dataclass(eq=False)
@@ -204,12 +207,14 @@ class _PhaseSolver:
         size_bytes: Message size in bytes.
         workers: Solver processes.
         known: The best algorithm of each phase so far, by its contents.
+        interrupted: Whether Ctrl-C came during a search.
     """
 
     network: ChangingNetwork
     size_bytes: int
     workers: Workers
     known: dict[tuple[int, bytes], Algorithm] = field(default_factory=dict)
+    interrupted: bool = False
 
     def solve(self, phase: Phase, budget_s: float, thorough: bool = False) -> Algorithm:
         """Return the fastest algorithm of a phase so far; search first if it is new, or if `thorough` is set.
@@ -225,7 +230,9 @@ class _PhaseSolver:
         problem = make_problem(self.network.states[phase.state], wanted)
         options = Options(size=self.size_bytes, budget_s=budget_s)
         plan = SINGLE if thorough else replace(ISOLATED, work_s=min(0.5, budget_s / 2))
-        answer = search(problem, options, self.workers, plan=plan).fastest(self.size_bytes).algorithm
+        searched = search(problem, options, self.workers, plan=plan)
+        self.interrupted |= searched.stop_reason == "interrupted"
+        answer = searched.fastest(self.size_bytes).algorithm
         if answer.problem.quotient is not None:
             answer = Algorithm(*expanded(answer.problem, answer.schedule), answer.engine, "", answer.size_bytes)
         if known is None or answer.time_us(self.size_bytes) < known.time_us(self.size_bytes):
@@ -248,6 +255,8 @@ def _search_single_states(
         of_chunks = tuple(tuple(range(c * parts, (c + 1) * parts)) for c in range(problem.collective.nchunks))
         able.append(Phase(number, problem.collective, of_chunks))
     for phase in able:
+        if solver.interrupted:
+            break
         progress(f"state {network.states[phase.state].name} alone")
         algorithm = solver.solve(phase, budget_s / len(able), thorough=True)
         result.schedules.append(ChangingSchedule(network, blocks, (phase,), (algorithm,)))
@@ -318,7 +327,7 @@ def _improve(result: ChangesSearch, solver: _PhaseSolver, until: float, progress
     phases = [phase for schedule in best.values() for phase in schedule.phases]
     for place, phase in enumerate(phases):
         left_s = (until - now()) / (len(phases) - place)
-        if left_s < 0.2:
+        if left_s < _LEAST_S or solver.interrupted:
             break
         progress(f"phase {place + 1} of {len(phases)} again")
         solver.solve(phase, left_s, thorough=True)

@@ -78,7 +78,7 @@ class ChangingNetwork:
                 raise InputError(f"state {shown(state.name)}: has {counts}; all must have the same")
             if state.switches:
                 raise InputError(
-                    f"state {shown(state.name)}: has switches; it must have links between ranks only, as full:8 or ring:8"
+                    f"state {shown(state.name)}: has switches; it must have links between ranks only, as ring:8"
                 )
         if not 2 <= self.nranks <= MAX_RANKS:
             raise InputError(f"states: have {self.nranks} ranks; it must be 2 to {MAX_RANKS}")
@@ -135,8 +135,12 @@ def read_states(spec: str | Path) -> ChangingNetwork:
     """
     if isinstance(spec, Path) or spec.endswith(".toml"):
         return _read_file(Path(spec))
-    states = [state for term in spec.split("+") for state in _states_of_term(term.strip())]
-    return ChangingNetwork(spec, tuple(states), _equal_times(len(states), DEFAULT_DELTA_US))
+    try:
+        states = [state for term in spec.split("+") for state in _states_of_term(term.strip())]
+        return ChangingNetwork(spec, tuple(states), _equal_times(len(states), DEFAULT_DELTA_US))
+    except InputError as error:
+        text = str(error).removeprefix("states: ")
+        raise InputError(text if shown(spec) in text else f"states {shown(spec)}: {text}") from None
 
 
 def _states_of_term(term: str) -> list[Topology]:
@@ -264,10 +268,12 @@ def _read_base(table: Fields, path: Path) -> Topology:
     if "/" in spec or "\\" in spec or spec.startswith("."):
         table.fail("topo", f"{shown(spec)}; it must be a network's name, or a file beside this one without a folder")
     beside = path.parent / spec
+    if re.search(r"\.[A-Za-z]+$", spec) and beside.is_file():
+        return load(beside)
     try:
-        return load(beside) if re.search(r"\.[A-Za-z]+$", spec) and beside.is_file() else load(spec)
-    except InputError as error:
-        table.fail("topo", str(error))
+        return load(spec)
+    except InputError:
+        table.fail("topo", f"{shown(spec)} is no network; synth topo list shows all")
 
 
 def _read_links(table: Fields, name: str, nranks: int) -> Topology:

@@ -18,7 +18,7 @@ import numpy as np
 from synth.bounds.check import check
 from synth.bounds.witness import Witness, decisive
 from synth.model.problem import Problem, make_problem
-from synth.reconfiguration.relaxed import relaxed
+from synth.reconfiguration.relaxed import has_equal_links, relaxed
 from synth.reconfiguration.states import ChangingNetwork, subsets
 from topologies.errors import InputError, VerificationError
 
@@ -105,13 +105,26 @@ def relaxed_problem(network: ChangingNetwork, collective: str, root: int, states
         return None
 
 
+# Kinds of witnesses that count only bytes by resource and time, and the least time from rank to rank.
+_COUNTING = ("path", "cut", "arrivals", "departures", "lengths")
+
+
+def is_usable(network: ChangingNetwork, states: tuple[int, ...], witness: Witness) -> bool:
+    """Return whether a witness about the relaxed network of some states holds for schedules over these states.
+
+    Each kind does where every link has the same bandwidth in all states that have it. Else a send may be slower than
+    the relaxed network's, at which some kinds do not look.
+    """
+    return witness.kind in _COUNTING or has_equal_links(network, states)
+
+
 def check_bound(network: ChangingNetwork, bound: ChangesBound) -> None:
     """Check every claim of a bound, and that they cover all sets of states.
 
     Raises:
         VerificationError: There are too few numbers of changes, a set is not covered, or a set that joins the ranks has
             no witness.
-        BadWitness: A witness claims more than it proves.
+        BadWitness: A witness claims more than it proves, or says nothing about the states.
     """
     if len(bound.claims) != len(network.states):
         raise VerificationError(
@@ -140,4 +153,6 @@ def _check_claim(network: ChangingNetwork, bound: ChangesBound, claim: SetClaim)
         raise VerificationError(f"bound: the states {claim.states} join the ranks; there must be a witness")
     for witness in claim.witnesses:
         assert problem is not None
+        if not is_usable(network, claim.states, witness):
+            raise witness.refusal(f"says nothing about links of several bandwidths; use one of {', '.join(_COUNTING)}")
         check(problem, witness)
