@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from synth.bounds.check import proved
 from synth.bounds.prove import Bound, prove, tighten
 from synth.bounds.witness import Witness
 from synth.bounds.witnesses.lengths import Lengths
-from synth.model.deadline import now
+from synth.model.deadline import checking_deadline, now
 from synth.model.problem import Problem
-from synth.reconfiguration.relaxed import LIMITS
+from synth.reconfiguration.prices import StatePrices
+from synth.reconfiguration.relaxed import LIMITS, places_of
+from synth.reconfiguration.routing import distances, link_loads, trees_of
 from synth.reconfiguration.states import ChangingNetwork, subsets
 from synth.reconfiguration.witness import ChangesBound, SetClaim, is_usable, relaxed_problem
 from synth.solvers.workers import Workers
 
+_TURNS, _STEPS, _SLOWER = 400, (1.0, 4.0), 40.0  # Rounds of mirror ascent, first steps, when they are halved.
+_FLOOR = 1e-6  # Least weight of a link by the mean; from 0 no weight could rise.
 _MOST_SETS = 64  # Sets of one size that are looked at one by one; of more, the set of all states stands for all.
 
 
@@ -74,7 +81,7 @@ def _quick_claim(
     if problem is None:
         return SetClaim(chosen, ())
     witnesses = (*prove(problem, size_bytes=size_bytes).witnesses, *_average_hops(problem))
-    return SetClaim(chosen, tuple(witness for witness in witnesses if is_usable(network, chosen, witness)))
+    return SetClaim(chosen, tuple(witness for witness in witnesses if is_usable(network, collective, chosen, witness)))
 
 
 def _average_hops(problem: Problem) -> Iterator[Witness]:
@@ -98,6 +105,49 @@ def _raised(
     problem = relaxed_problem(network, bound.collective, bound.root, claim.states)
     assert problem is not None  # A claim that decides has a witness.
     best = Bound(claim.witnesses)
+    if len(claim.states) > 1:
+        best = best.merged([_priced(network, claim.states, problem)])
     for better in tighten(problem, best, None, size_bytes, float("inf"), workers, deadline):
         best = better
-    return SetClaim(claim.states, tuple(w for w in best.witnesses if is_usable(network, claim.states, w)))
+    usable = (w for w in best.witnesses if is_usable(network, bound.collective, claim.states, w))
+    return SetClaim(claim.states, tuple(usable))
+
+
+def _priced(network: ChangingNetwork, states: tuple[int, ...], problem: Problem) -> StatePrices:
+    """Return the best prices of some rounds of mirror ascent, with what they prove.
+
+    The program is to raise the length of all shortest paths by what the best state offers. A price rises where shortest
+    paths use more of a link than the best state gives, and falls elsewhere.
+
+    Args:
+        network: The network.
+        states: Numbers of the states, at least two.
+        problem: The collective on their relaxed network.
+    """
+    topology, collective = problem.topology, problem.collective
+    needs = np.zeros((network.nranks, network.nranks))  # Share of the message from one rank to another.
+    for tree in trees_of(collective):
+        for leaf in tree.leaves:
+            ends = (leaf, tree.roots[0]) if tree.gathers else (tree.roots[0], leaf)
+            needs[ends] += collective.fraction[tree.block]
+    has_links = np.zeros((len(states), topology.nlinks))
+    for row, place, number in zip(has_links, places_of(network, states), states, strict=True):
+        row[place] = network.states[number].bandwidth_gbs / topology.bandwidth_gbs[place]
+    even = np.full(topology.nlinks, 1.0 / topology.nlinks)  # Price times bandwidth.
+    best, best_ratio = even, 0.0
+    for first_step in _STEPS:
+        weights = even
+        for turn in checking_deadline(range(_TURNS)):
+            lengths, before = distances(topology, weights / topology.bandwidth_gbs)
+            used = float((needs * np.where(needs > 0, lengths, 0.0)).sum())
+            offered = has_links @ weights
+            state = int(offered.argmax())
+            if used / offered[state] > best_ratio:
+                best, best_ratio = weights, used / offered[state]
+            loads = link_loads(topology, needs, lengths, before) / topology.bandwidth_gbs
+            gain = (loads / used - has_links[state] / offered[state]) * weights.mean()
+            weights = weights * np.exp(np.clip(gain * first_step / (1 + turn / _SLOWER), -1.0, 1.0))
+            weights = np.maximum(weights / weights.sum(), _FLOOR / len(weights))
+    claim = StatePrices(prices=tuple((best / topology.bandwidth_gbs).tolist()), text="prices of links by state")
+    base_us, per_byte_us, _ = claim.limit_over(network, states, problem)
+    return replace(claim, base_us=base_us, per_byte_us=per_byte_us)

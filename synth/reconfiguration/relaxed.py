@@ -33,9 +33,7 @@ def relaxed(network: ChangingNetwork, chosen: Sequence[int]) -> Topology:
     states = [network.states[number] for number in chosen]
     if len(states) == 1:
         return states[0]
-    count = network.nranks
-    keys = np.unique(np.concatenate([_keys(state) for state in states]))
-    places = [np.searchsorted(keys, _keys(state)) for state in states]
+    count, keys, places = network.nranks, _keys_of(network, chosen), places_of(network, chosen)
     alpha_us, gbs = np.full(len(keys), np.inf), np.zeros(len(keys))
     for state, place in zip(states, places, strict=True):
         alpha_us[place] = np.minimum(alpha_us[place], state.alpha_us)
@@ -47,6 +45,17 @@ def relaxed(network: ChangingNetwork, chosen: Sequence[int]) -> Topology:
             limits.append(Limit(name, np.flatnonzero(links), best_gbs))
     name = " or ".join(state.name for state in states)
     return Topology(name, count, (), keys // count, keys % count, alpha_us, gbs, tuple(limits))
+
+
+def places_of(network: ChangingNetwork, chosen: Sequence[int]) -> list[Ints]:
+    """Return for each of some states the numbers that its links have in their relaxed network."""
+    keys = _keys_of(network, chosen)
+    return [np.searchsorted(keys, _keys(network.states[number])) for number in chosen]
+
+
+def _keys_of(network: ChangingNetwork, chosen: Sequence[int]) -> Ints:
+    """Return the keys of all links of some states, ascending and each once: the links of the relaxed network."""
+    return np.unique(np.concatenate([_keys(network.states[number]) for number in chosen]))
 
 
 def has_equal_links(network: ChangingNetwork, chosen: Sequence[int]) -> bool:

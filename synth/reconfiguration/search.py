@@ -22,6 +22,7 @@ from synth.reconfiguration.routing import (
     Phase,
     RoutedSequence,
     distances,
+    exchange,
     in_blocks,
     link_prices,
     route,
@@ -293,12 +294,24 @@ def _routed_sequences(
         beam = sorted(longer, key=rank)[: tuning.width]
         complete = [sequence for sequence, table in beam if np.isfinite(table[is_needed]).all()][: tuning.routed]
         answers = [route(network, blocks, sequence, size_bytes) for sequence in complete]
-        ranked = sorted(
-            (answer for answer in answers if answer is not None and len(answer.phases) > 1),
-            key=lambda answer: answer.estimate_us + network.changing_us([phase.state for phase in answer.phases]),
-        )
-        routed += ranked[: tuning.solved]
+        routed += _most_promising(network, answers, tuning.solved)
+        if blocks.kind.in_shares:
+            answers = [exchange(network, blocks, sequence, size_bytes) for sequence in complete]
+            routed += _most_promising(network, answers, tuning.solved)
     return routed
+
+
+def _most_promising(
+    network: ChangingNetwork, answers: Sequence[RoutedSequence | None], most: int
+) -> list[RoutedSequence]:
+    """Return the first `most` of the sequences with at least two phases, by estimates of their times with changes."""
+    several = [answer for answer in answers if answer is not None and len(answer.phases) > 1]
+
+    def estimate_us(answer: RoutedSequence) -> float:
+        """Return about how long a sequence takes in µs, with the changes."""
+        return answer.estimate_us + network.changing_us([phase.state for phase in answer.phases])
+
+    return sorted(several, key=estimate_us)[:most]
 
 
 def _min_plus(first: Floats, second: Floats) -> Floats:

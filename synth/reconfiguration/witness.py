@@ -15,9 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from synth.bounds.check import check
+from synth.bounds.check import check, check_claims
 from synth.bounds.witness import Witness, decisive
+from synth.bounds.witnesses.parts import Parts
 from synth.model.problem import Problem, make_problem
+from synth.model.registry import find_kind
+from synth.reconfiguration.prices import StatePrices
 from synth.reconfiguration.relaxed import has_equal_links, relaxed
 from synth.reconfiguration.states import ChangingNetwork, subsets
 from topologies.errors import InputError, VerificationError
@@ -106,16 +109,19 @@ def relaxed_problem(network: ChangingNetwork, collective: str, root: int, states
 
 
 # Kinds of witnesses that count only bytes by resource and time, and the least time from rank to rank.
-_COUNTING = ("path", "cut", "arrivals", "departures", "lengths")
+_COUNTING = ("path", "cut", "parts", "arrivals", "departures", "from-afar", "to-afar", "lengths", StatePrices.kind)
 
 
-def is_usable(network: ChangingNetwork, states: tuple[int, ...], witness: Witness) -> bool:
+def is_usable(network: ChangingNetwork, collective: str, states: tuple[int, ...], witness: Witness) -> bool:
     """Return whether a witness about the relaxed network of some states holds for schedules over these states.
 
-    Each kind does where every link has the same bandwidth in all states that have it. Else a send may be slower than
-    the relaxed network's, at which some kinds do not look.
+    Where a link has several bandwidths, a send may be slower than on the relaxed network. In an all-reduce over several
+    states, ranks may send sums of some contributions on and also use them themselves, which no algorithm of one state
+    does. Witnesses of some kinds count only bytes by resource and time, and hold nevertheless.
     """
-    return witness.kind in _COUNTING or has_equal_links(network, states)
+    counts = witness.kind in _COUNTING and not (isinstance(witness, Parts) and witness.at_bytes)
+    reuses_sums = find_kind(collective).in_shares and len(states) > 1
+    return counts or not (reuses_sums or not has_equal_links(network, states))
 
 
 def check_bound(network: ChangingNetwork, bound: ChangesBound) -> None:
@@ -153,6 +159,9 @@ def _check_claim(network: ChangingNetwork, bound: ChangesBound, claim: SetClaim)
         raise VerificationError(f"bound: the states {claim.states} join the ranks; there must be a witness")
     for witness in claim.witnesses:
         assert problem is not None
-        if not is_usable(network, claim.states, witness):
-            raise witness.refusal(f"says nothing about links of several bandwidths; use one of {', '.join(_COUNTING)}")
-        check(problem, witness)
+        if not is_usable(network, bound.collective, claim.states, witness):
+            raise witness.refusal(f"says nothing about these states; use one of {', '.join(_COUNTING)}")
+        if isinstance(witness, StatePrices):
+            check_claims(witness, witness.limit_over(network, claim.states, problem))
+        else:
+            check(problem, witness)

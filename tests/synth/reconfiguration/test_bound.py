@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
 from synth.bounds.witness import Witness
-from synth.reconfiguration.bound import find_bound
+from synth.bounds.witnesses.hops import Direct
+from synth.reconfiguration.bound import _priced, find_bound
 from synth.reconfiguration.relaxed import relaxed
 from synth.reconfiguration.states import ChangingNetwork, read_states
-from synth.reconfiguration.witness import ChangesBound, check_bound
+from synth.reconfiguration.witness import ChangesBound, check_bound, relaxed_problem
 from synth.solvers.workers import Workers
-from tests.synth.reconfiguration.test_schedule import make_schedule
+from tests.synth.reconfiguration.test_schedule import make_exchange, make_schedule
 from topologies.errors import BadWitness, VerificationError
 from topologies.topology import Limit
 
@@ -75,6 +78,10 @@ def test_no_schedule_is_faster_than_the_bound(name: str, network: ChangingNetwor
     with Workers() as workers:
         bound = find_bound([network], name, 0, MIB, workers, 0.2)
         schedules = [make_schedule(name, sequence, workers) for sequence in ((0,), (1, 2), (2, 1), (0, 1), (1, 2, 1))]
+        if name == "allreduce":
+            pairwise = make_exchange((1, 2), workers, SPEC)
+            assert pairwise is not None
+            schedules.append(pairwise)
     check_bound(network, bound)
     for size in (1, MIB, 64 * MIB):
         for delta_us in (0.0, 1.0, 1e3):
@@ -129,8 +136,67 @@ def test_links_of_several_bandwidths_need_a_witness_that_counts_bytes() -> None:
     with Workers() as workers:
         bound = find_bound([network], "alltoall", 0, MIB, workers, 0.2)
     kinds = {witness.kind for claim in bound.claims[1] for witness in claim.witnesses}
-    assert kinds <= {"path", "cut", "arrivals", "departures", "lengths"}
-    other = next(w for claim in bound.claims[0] for w in claim.witnesses if w.kind not in kinds | {"cut", "path"})
-    claim = replace(bound.claims[1][0], witnesses=(other,))
-    with pytest.raises(BadWitness, match="several bandwidths"):
+    assert kinds <= {"path", "cut", "arrivals", "departures", "from-afar", "to-afar", "lengths", "state-prices"}
+    claim = replace(bound.claims[1][0], witnesses=(Direct(resources=(0,)),))
+    with pytest.raises(BadWitness, match="says nothing about these states"):
         check_bound(network, replace(bound, claims=(bound.claims[0], (claim,))))
+
+
+def least_time(network: ChangingNetwork, size_bytes: float) -> float:
+    """Return the least time in µs of an all-to-all without latencies, if the states share the time as they like.
+
+    The linear program has a flow of each source over each link, and the time of each state.
+    """
+    count, nstates = network.nranks, len(network.states)
+    links = [(s, i, *ends) for s, state in enumerate(network.states) for i, ends in enumerate(
+        zip(state.link_src.tolist(), state.link_dst.tolist(), strict=True))]  # fmt: skip
+    flows = {(source, link): n for n, (source, link) in enumerate(product(range(count), range(len(links))))}
+    kept, wanted = np.zeros((count * count, len(flows) + nstates)), np.zeros(count * count)
+    full = np.zeros((len(links), len(flows) + nstates))
+    for (source, link), n in flows.items():
+        state, i, src, dst = links[link]
+        kept[source * count + dst, n] += 1
+        kept[source * count + src, n] -= 1
+        full[link, n] = 1
+        full[link, len(flows) + state] = -network.states[state].bandwidth_gbs[i] * 1e3
+    for source, rank in product(range(count), repeat=2):
+        wanted[source * count + rank] = size_bytes / count * (1 if rank != source else 1 - count)
+    costs = np.append(np.zeros(len(flows)), np.ones(nstates))
+    return float(linprog(costs, full, np.zeros(len(links)), kept, wanted).fun)
+
+
+@pytest.mark.parametrize("spec", ["strides:4,bw=50", "ring:4,bw=50 + axes:2x2,bw=70", "strides:5"])
+def test_prices_come_near_to_the_best_shares_of_the_time(spec: str) -> None:
+    network = read_states(spec)
+    states = tuple(range(len(network.states)))
+    problem = relaxed_problem(network, "alltoall", 0, states)
+    assert problem is not None
+    priced = _priced(network, states, problem)
+    optimum_us = least_time(network, MIB)
+    assert 0.97 * optimum_us <= priced.per_byte_us * MIB <= optimum_us * (1 + 1e-9)
+
+
+def test_forged_prices_are_refused(network: ChangingNetwork) -> None:
+    with Workers() as workers:
+        bound = find_bound([network], "alltoall", 0, 64 * MIB, workers, 1.0)
+    problem = relaxed_problem(network, "alltoall", 0, (0, 1, 2))
+    assert problem is not None
+    priced = _priced(network, (0, 1, 2), problem)
+    whole = bound.claims[2][0]
+
+    def with_prices(witness: Witness) -> ChangesBound:
+        """Return the bound with one witness about all states."""
+        return replace(bound, claims=(*bound.claims[:2], (replace(whole, witnesses=(witness,)),)))
+
+    check_bound(network, with_prices(priced))
+    for fault in (
+        replace(priced, per_byte_us=priced.per_byte_us * 1.001),
+        replace(priced, base_us=priced.base_us + 1),
+        replace(priced, prices=priced.prices[1:]),
+        replace(priced, prices=(-1.0, *priced.prices[1:])),
+        replace(priced, prices=(float("nan"), *priced.prices[1:])),
+    ):
+        with pytest.raises(BadWitness):
+            check_bound(network, with_prices(fault))
+    with pytest.raises(BadWitness):
+        priced.limit(problem)

@@ -10,7 +10,7 @@ import pytest
 
 from synth.engines.request import Options
 from synth.model.problem import make_problem
-from synth.reconfiguration.routing import Phase, in_blocks, route
+from synth.reconfiguration.routing import Phase, exchange, in_blocks, route
 from synth.reconfiguration.schedule import ChangingSchedule
 from synth.reconfiguration.search import ChangesSearch, search_changes
 from synth.reconfiguration.states import ChangingNetwork, read_states
@@ -19,6 +19,7 @@ from synth.search.search import search
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError, VerificationError
+from topologies.topology import Topology
 
 MIB = 1 << 20
 CUBE = "ring:4,bw=50 + axes:2x2,bw=100"
@@ -55,6 +56,46 @@ def test_every_collective_in_phases_is_right(name: str, workers: Workers) -> Non
     expected = {"allreduce": (2, 1, 2), "reducescatter": (2, 1), "reduce": (2, 1)}  # Sums are gathered in reverse.
     assert schedule.states == expected.get(name, (1, 2))
     assert 0 < schedule.sending_us(MIB) < np.inf
+
+
+def make_exchange(sequence: tuple[int, ...], workers: Workers, spec: str) -> ChangingSchedule | None:
+    network = read_states(spec)
+    blocks = in_blocks("allreduce", network.nranks)
+    routed = exchange(network, blocks, sequence, MIB)
+    if routed is None:
+        return None
+    return ChangingSchedule(
+        network, blocks, routed.phases, tuple(solve(network, phase, workers) for phase in routed.phases)
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "sequence"), [("axes:2x2x2", (0, 1, 2)), ("axes:2x3", (1, 0)), ("axes:2x2 + ring:4", (0, 2)), (CUBE, (0,))]
+)
+def test_sums_of_parts_make_an_all_reduce_with_fewer_changes(
+    spec: str, sequence: tuple[int, ...], workers: Workers
+) -> None:
+    schedule = make_exchange(sequence, workers, spec)
+    assert schedule is not None
+    assert schedule.states == sequence
+    last = len(sequence) - 1
+    with pytest.raises(VerificationError):
+        replace(schedule, phases=schedule.phases[:last], algorithms=schedule.algorithms[:last])
+
+
+def test_sums_that_overlap_or_are_not_whole_are_no_exchange() -> None:
+    network = read_states("axes:2x2x2")
+    assert exchange(network, in_blocks("allreduce", 8), (0, 1), MIB) is None
+    first, second = (
+        Topology(name, 4, (), np.array(ends), np.array(ends[::-1]), np.ones(2), np.ones(2))
+        for name, ends in (("first", [0, 1]), ("second", [1, 2]))
+    )
+    whole = read_states("ring:4").states[0]
+    times = np.ones((3, 3)) - np.eye(3)
+    blocks = in_blocks("allreduce", 4)
+    # Ranks 0 and 1 hold one sum, which counts once; later 1 and 2 hold a sum that has a part in common with that of 0.
+    assert exchange(ChangingNetwork("n", (first, second, whole), times), blocks, (0, 2), MIB) is not None
+    assert exchange(ChangingNetwork("n", (first, second, whole), times), blocks, (0, 1, 2), MIB) is None
 
 
 def test_links_that_go_one_way_only(workers: Workers) -> None:
