@@ -15,14 +15,14 @@ from synth.model.deadline import checking_deadline, now
 from synth.model.problem import Problem
 from synth.reconfiguration.prices import StatePrices
 from synth.reconfiguration.relaxed import LIMITS, places_of
-from synth.reconfiguration.routing import distances, link_loads, trees_of
+from synth.reconfiguration.routing import distances, link_loads, pair_needs
 from synth.reconfiguration.states import ChangingNetwork, subsets
 from synth.reconfiguration.witness import ChangesBound, SetClaim, is_usable, relaxed_problem
 from synth.solvers.workers import Workers
 
 _TURNS, _STEPS, _SLOWER = 400, (1.0, 4.0), 40.0  # Rounds of mirror ascent, first steps, when they are halved.
 _FLOOR = 1e-6  # Least weight of a link by the mean; from 0 no weight could rise.
-_MOST_SETS = 64  # Sets of one size that are looked at one by one; of more, the set of all states stands for all.
+_MOST_SETS = 64  # Sets for one number of changes that are looked at one by one; else all states stand for them.
 
 
 def find_bound(
@@ -35,8 +35,9 @@ def find_bound(
 ) -> ChangesBound:
     """Return a bound that holds for every schedule over any sequence of states (see `synth.reconfiguration.witness`).
 
-    The states alone and the set of all states come first, then the other sets; the set of all states stands for sets
-    for which there is no time. Then linear programs raise the claims that decide, as long as there is time.
+    The states alone and the set of all states come first; the latter stands for all sets that were not looked at. As
+    long as there is time, what decides is raised: by the sets of the deciding number of changes one by one, then by
+    prices and a linear program for the deciding set.
 
     Args:
         networks: The same states with each time of changes at which the bound counts, at least one.
@@ -50,12 +51,10 @@ def find_bound(
     count = len(network.states)
     whole = tuple(range(count))
     sets = [subsets(network, changes + 1) for changes in range(count)]
-    claims: dict[tuple[int, ...], SetClaim] = {}
-    for of_size in [[whole], *sets]:
-        for chosen in of_size:
-            is_needed = len(chosen) in (1, count)
-            if chosen not in claims and (is_needed or (len(of_size) <= _MOST_SETS and now() < deadline)):
-                claims[chosen] = _quick_claim(network, collective, root, chosen, size_bytes)
+    claims = {
+        chosen: _quick_claim(network, collective, root, chosen, size_bytes)
+        for chosen in dict.fromkeys([*sets[0], whole])
+    }
 
     def bound() -> ChangesBound:
         """Return the bound by the claims so far."""
@@ -64,12 +63,19 @@ def find_bound(
 
     raised: set[tuple[int, ...]] = set()
     while now() < deadline:
-        deciding = {bound().at(timed, size_bytes)[1].claim.states for timed in networks} - raised
-        if not deciding:
+        limits = [bound().at(timed, size_bytes)[1] for timed in networks]
+        unseen = [chosen for limit in limits for chosen in sets[limit.changes] if chosen not in claims]
+        deciding = [limit.claim.states for limit in limits if limit.claim.states not in raised]
+        if unseen and len(unseen) <= _MOST_SETS * len(limits):
+            for chosen in dict.fromkeys(unseen):
+                if now() < deadline:
+                    claims[chosen] = _quick_claim(network, collective, root, chosen, size_bytes)
+        elif deciding:
+            raised.add(deciding[0])
+            until = now() + (deadline - now()) / 2  # What decides next needs time too.
+            claims[deciding[0]] = _raised(network, bound(), claims[deciding[0]], size_bytes, workers, until)
+        else:
             break
-        chosen = min(deciding)
-        raised.add(chosen)
-        claims[chosen] = _raised(network, bound(), claims[chosen], size_bytes, workers, deadline)
     return bound()
 
 
@@ -80,7 +86,9 @@ def _quick_claim(
     problem = relaxed_problem(network, collective, root, chosen)
     if problem is None:
         return SetClaim(chosen, ())
-    witnesses = (*prove(problem, size_bytes=size_bytes).witnesses, *_average_hops(problem))
+    witnesses = [*prove(problem, size_bytes=size_bytes).witnesses, *_average_hops(problem)]
+    if len(chosen) == len(network.states) > 1:
+        witnesses.append(_priced(network, chosen, problem))
     return SetClaim(chosen, tuple(witness for witness in witnesses if is_usable(network, collective, chosen, witness)))
 
 
@@ -125,11 +133,7 @@ def _priced(network: ChangingNetwork, states: tuple[int, ...], problem: Problem)
         problem: The collective on their relaxed network.
     """
     topology, collective = problem.topology, problem.collective
-    needs = np.zeros((network.nranks, network.nranks))  # Share of the message from one rank to another.
-    for tree in trees_of(collective):
-        for leaf in tree.leaves:
-            ends = (leaf, tree.roots[0]) if tree.gathers else (tree.roots[0], leaf)
-            needs[ends] += collective.fraction[tree.block]
+    needs = pair_needs(collective)
     has_links = np.zeros((len(states), topology.nlinks))
     for row, place, number in zip(has_links, places_of(network, states), states, strict=True):
         row[place] = network.states[number].bandwidth_gbs / topology.bandwidth_gbs[place]

@@ -21,8 +21,9 @@ from synth.reconfiguration.states import ChangingNetwork
 from topologies.topology import Topology
 
 _REPRICED = 4  # Times that a routing looks at the loads of its links.
-_CROWDED = 3.0  # A link with the highest load costs so many times its own price more.
-_UNLIKE = 0.01  # Prices differ by so much, so that equally short paths do not all take the first one.
+_CROWDED = (0.0, 0.5, 3.0)  # Tried: the link with the highest load costs so many times its own price more.
+_UNLIKE = 0.001  # Prices differ by so much, so that equally short paths do not all take the first one.
+_HOP = 0.02  # A link costs so much of the least price more: of equally short paths, those of fewer links are even.
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +99,32 @@ def trees_of(collective: Collective) -> list[_Tree]:
     return trees
 
 
-def link_prices(state: Topology, chunk_bytes: float) -> Floats:
-    """Return the time in µs that a chunk needs over each link of a state."""
-    return state.alpha_us + chunk_bytes / state.bandwidth_gbs / 1e3
+def pair_needs(collective: Collective) -> Floats:
+    """Return the share of the message that must go [from, to], if each block is sent from its root to each leaf."""
+    needs = np.zeros((collective.nranks, collective.nranks))
+    for tree in trees_of(collective):
+        for leaf in tree.leaves:
+            ends = (leaf, tree.roots[0]) if tree.gathers else (tree.roots[0], leaf)
+            needs[ends] += collective.fraction[tree.block]
+    return needs
+
+
+def link_prices(state: Topology, total_share: float, size_bytes: float) -> Floats:
+    """Return a price in µs for a message that goes over each link of a state, shape (links,).
+
+    It is the message's part of the time in which all links of the state carry all data, and of a mean latency.
+
+    Args:
+        state: The state.
+        total_share: Sum of all that must be sent, in messages.
+        size_bytes: Message size in bytes.
+    """
+    if not state.nlinks:
+        return np.zeros(0)
+    mean_gbs = float(state.bandwidth_gbs.mean())
+    message_us = size_bytes / (mean_gbs * state.nlinks) / 1e3
+    prices: Floats = state.alpha_us / total_share + message_us * (mean_gbs / state.bandwidth_gbs)
+    return prices
 
 
 def distances(state: Topology, prices: Floats) -> tuple[Floats, Ints]:
@@ -168,7 +192,7 @@ def exchange(
                 for rank in members:
                     held[rank] = total
                 share = 2 * (len(members) - 1) / len(members)
-                phase_us = max(phase_us, share * float(link_prices(state, size_bytes).max()))
+                phase_us = max(phase_us, float((state.alpha_us + share * size_bytes / state.bandwidth_gbs / 1e3).max()))
         if ends:
             estimate_us += phase_us
             phases.append(Phase(number, _collective_of(ends, blocks, collective, reduces=True), tuple(blocks)))
@@ -190,17 +214,32 @@ def route(
         sequence: Numbers of states.
         size_bytes: Message size in bytes.
     """
-    trees = trees_of(collective)
+    answers = []
+    for crowded in _CROWDED:
+        answer = _routed(network, collective, sequence, size_bytes, crowded)
+        if answer is None:
+            return None
+        answers.append(answer)
+    return min(answers, key=lambda answer: answer.estimate_us)
+
+
+def _routed(
+    network: ChangingNetwork, collective: Collective, sequence: Sequence[int], size_bytes: float, crowded: float
+) -> RoutedSequence | None:
+    """Return the phases of `route` where the busiest link of a state costs `crowded` times its own price more."""
+    trees, total_share = trees_of(collective), float(pair_needs(collective).sum())
     phases: list[Phase] = []
     estimate_us = 0.0
     for gathers in (True, False):
         own = [tree for tree in trees if tree.gathers is gathers]
         if not own:
             continue
-        layers = [_Layer(network.states[number], gathers, collective, size_bytes) for number in sequence]
+        states = [network.states[number] for number in sequence]
+        hop_us = min(float(link_prices(state, total_share, size_bytes).min(initial=np.inf)) for state in states)
+        layers = [_Layer(state, gathers, collective, size_bytes, total_share, hop_us) for state in states]
         for turn in range(_REPRICED):
             for layer in layers:
-                layer.reprice()
+                layer.reprice(crowded)
             for tree in own[turn::_REPRICED]:
                 if not _grow(tree, layers):
                     return None
@@ -221,6 +260,8 @@ class _Layer:
         gathers: Whether its moves go against its links' direction: from the rank that gathers to those that contribute.
         collective: The whole collective in blocks.
         size_bytes: Message size in bytes.
+        total_share: Sum of all that must be sent, in messages.
+        hop_us: Least price of a link of all states.
         moves: For each block (holders before, edges from the rank nearer to the root).
         load_us: Time that each link is busy, shape (links,).
         depth_us: Longest sum of α of a move.
@@ -230,6 +271,8 @@ class _Layer:
     gathers: bool
     collective: Collective
     size_bytes: float
+    total_share: float
+    hop_us: float
     moves: dict[int, tuple[set[int], list[tuple[int, int]]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -241,10 +284,11 @@ class _Layer:
         self.load_us, self.depth_us = np.zeros(state.nlinks), 0.0
         self.unlike = 1 + _UNLIKE * np.random.default_rng(0).random(state.nlinks)
 
-    def reprice(self) -> None:
-        """Compute the shortest paths by the loads so far."""
-        crowded = 1 + _CROWDED * self.load_us / max(float(self.load_us.max(initial=0.0)), 1e-12)
-        prices = link_prices(self.state, float(self.block_bytes.mean())) * crowded * self.unlike
+    def reprice(self, crowded: float) -> None:
+        """Compute the shortest paths by the loads so far; the busiest link costs `crowded` times its price more."""
+        factor = 1 + crowded * self.load_us / max(float(self.load_us.max(initial=0.0)), 1e-12)
+        prices = link_prices(self.state, self.total_share, self.size_bytes)
+        prices = prices * factor * self.unlike + _HOP * self.hop_us
         self.lengths, self.before = distances(self.state, prices)
         self.steps = self.lengths.T if self.gathers else self.lengths
 

@@ -7,6 +7,7 @@ the min-plus product of the states' tables. The most promising sequences of ever
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -25,12 +26,13 @@ from synth.reconfiguration.routing import (
     exchange,
     in_blocks,
     link_prices,
+    pair_needs,
     route,
-    trees_of,
 )
 from synth.reconfiguration.schedule import ChangingSchedule
 from synth.reconfiguration.states import ChangingNetwork
 from synth.reconfiguration.witness import ChangesBound, Limits
+from synth.search.budget import BudgetTooShort
 from synth.search.plans import ISOLATED, SINGLE
 from synth.search.search import search
 from synth.solvers.workers import Workers
@@ -38,6 +40,7 @@ from synth.symmetry.quotient import expanded
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
+_Sequence = tuple[tuple[int, ...], Floats]  # States in their order, and the price of a message [from, to] through them.
 _LEAST_S = 0.2  # Seconds that are worth another search of a phase.
 
 
@@ -47,20 +50,22 @@ class ChangesTuning:
 
     Attributes:
         most_states: Most states of a sequence.
-        width: Sequences of each length that are made longer.
+        width: Sequences of each length that are made longer, twice: by what they join, and by the time of their moves.
+        orders: Sequences with the same states in another order that are kept.
         routed: Complete sequences of each length that are routed.
-        solved: Routed sequences of each length whose phases are solved.
+        routing_share: Share of the budget for routing them; at least one of each length is routed.
         single_share: Share of the budget for the states alone.
         bound_share: Share of the budget for the bound.
         phase_s: Seconds for the first search of a phase.
     """
 
-    most_states: int = 7
-    width: int = 16
-    routed: int = 6
-    solved: int = 2
+    most_states: int = 8
+    width: int = 12
+    orders: int = 2
+    routed: int = 24
+    routing_share: float = 0.15
     single_share: float = 0.35
-    bound_share: float = 0.15
+    bound_share: float = 0.2
     phase_s: float = 1.0
 
 
@@ -172,12 +177,15 @@ def search_changes(
     """
     blocks = in_blocks(collective, network.nranks, root)
     result = ChangesSearch(network, blocks, size_bytes)
+    networks = [network.with_delta(delta_us) for delta_us in deltas_us] or [network]
     begun, until = now(), now() + (1 - tuning.bound_share) * budget_s
     with Workers() as workers, collected() as defects:
         solver = _PhaseSolver(network, size_bytes, workers)
         try:
             _search_single_states(result, solver, root, tuning.single_share * budget_s, progress)
-            for routed in _routed_sequences(network, blocks, size_bytes, tuning):
+            routing_until = now() + tuning.routing_share * budget_s
+            sequences = _routed_sequences(network, blocks, size_bytes, tuning, routing_until)
+            for routed in _by_promise(networks, sequences):
                 if solver.interrupted or (now() > until and result.schedules):
                     break
                 progress(" → ".join(network.states[phase.state].name for phase in routed.phases))
@@ -192,7 +200,6 @@ def search_changes(
                 f"{blocks.name}: no sequence of at most {tuning.most_states} states joins the ranks; add a state"
             )
         progress("bound over all sequences of states")
-        networks = [network.with_delta(delta_us) for delta_us in deltas_us] or [network]
         spare_s = 0.0 if result.interrupted else max(begun + budget_s - now(), tuning.bound_share * budget_s)
         result.bound = find_bound(networks, blocks.name, blocks.root, size_bytes, workers, spare_s)
     result.defects = tuple(defects.values())
@@ -228,10 +235,17 @@ class _PhaseSolver:
         known = self.known.get(key)
         if known is not None and not thorough:
             return known
+        if thorough and known is None:
+            known = self.solve(phase, _LEAST_S)  # However short the budget, there is an answer.
         problem = make_problem(self.network.states[phase.state], wanted)
         options = Options(size=self.size_bytes, budget_s=budget_s)
         plan = SINGLE if thorough else replace(ISOLATED, work_s=min(0.5, budget_s / 2))
-        searched = search(problem, options, self.workers, plan=plan)
+        try:
+            searched = search(problem, options, self.workers, plan=plan)
+        except BudgetTooShort:
+            if known is None:
+                raise
+            return known
         self.interrupted |= searched.stop_reason == "interrupted"
         answer = searched.fastest(self.size_bytes).algorithm
         if answer.problem.quotient is not None:
@@ -264,25 +278,24 @@ def _search_single_states(
 
 
 def _routed_sequences(
-    network: ChangingNetwork, blocks: Collective, size_bytes: int, tuning: ChangesTuning
+    network: ChangingNetwork, blocks: Collective, size_bytes: int, tuning: ChangesTuning, until: float
 ) -> list[RoutedSequence]:
-    """Return the most promising sequences of at least two states in phases, those with fewer states first."""
-    mean_bytes = float(blocks.fraction.mean()) * size_bytes
-    tables = [distances(state, link_prices(state, mean_bytes))[0] for state in network.states]
-    needs = np.zeros((network.nranks, network.nranks))
-    for tree in trees_of(blocks):
-        for leaf in tree.leaves:
-            needs[list(tree.roots), leaf] += blocks.fraction[tree.block] / len(tree.roots)
-    is_needed = needs > 0
+    """Return promising sequences of at least two states in phases; routing ends about at `until`."""
+    needs = pair_needs(blocks)
+    needed = needs > 0
+    prices = [link_prices(state, float(needs.sum()), size_bytes) for state in network.states]
+    tables = [distances(state, price)[0] for state, price in zip(network.states, prices, strict=True)]
+    nearest = np.minimum.reduce(tables)
+    for _ in range(network.nranks.bit_length()):
+        nearest = _min_plus(nearest, nearest)  # No sequence joins two ranks by less.
 
-    def rank(entry: tuple[tuple[int, ...], Floats]) -> tuple[int, float, tuple[int, ...]]:
-        """Return the sort key of a sequence: pairs of ranks that it does not join, then the time of all moves."""
+    def rank(entry: _Sequence) -> tuple[float, int]:
+        """Return the sort key of a sequence: the time of all moves at best, with its changes."""
         sequence, table = entry
-        joined = np.isfinite(table) & is_needed
-        moves_us = float((needs[joined] * table[joined]).sum())
-        return int(is_needed.sum() - joined.sum()), moves_us + network.changing_us(sequence), sequence
+        moves = np.where(np.isfinite(table), table, nearest)[needed]
+        return float((needs[needed] * moves).sum()) + network.changing_us(sequence), int(np.isinf(table[needed]).sum())
 
-    beam: list[tuple[tuple[int, ...], Floats]] = [((number,), table) for number, table in enumerate(tables)]
+    beam: list[_Sequence] = [((number,), table) for number, table in enumerate(tables)]
     routed: list[RoutedSequence] = []
     for _ in range(1, tuning.most_states):
         longer = [
@@ -291,27 +304,53 @@ def _routed_sequences(
             for number in range(len(tables))
             if number != sequence[-1]
         ]
-        beam = sorted(longer, key=rank)[: tuning.width]
-        complete = [sequence for sequence, table in beam if np.isfinite(table[is_needed]).all()][: tuning.routed]
-        answers = [route(network, blocks, sequence, size_bytes) for sequence in complete]
-        routed += _most_promising(network, answers, tuning.solved)
-        if blocks.kind.in_shares:
-            answers = [exchange(network, blocks, sequence, size_bytes) for sequence in complete]
-            routed += _most_promising(network, answers, tuning.solved)
-    return routed
+        ranked = _of_each_set(sorted(longer, key=rank), tuning.orders)
+        complete = [entry for entry in ranked if np.isfinite(entry[1][needed]).all()]
+        # Those that join more come further, those that may become fast too.
+        joining = sorted(ranked, key=lambda entry: rank(entry)[::-1])
+        beam = list({entry[0]: entry for entry in (*joining[: tuning.width], *ranked[: tuning.width])}.values())
+        for place, (sequence, _) in enumerate(complete[: tuning.routed]):
+            if place and now() > until:
+                break
+            answers = [route(network, blocks, sequence, size_bytes)]
+            if blocks.kind.in_shares:
+                answers.append(exchange(network, blocks, sequence, size_bytes))
+            routed += [answer for answer in answers if answer is not None and len(answer.phases) > 1]
+    return list({_shape_of(answer): answer for answer in routed}.values())
 
 
-def _most_promising(
-    network: ChangingNetwork, answers: Sequence[RoutedSequence | None], most: int
-) -> list[RoutedSequence]:
-    """Return the first `most` of the sequences with at least two phases, by estimates of their times with changes."""
-    several = [answer for answer in answers if answer is not None and len(answer.phases) > 1]
+def _shape_of(routed: RoutedSequence) -> tuple[tuple[int, bytes], ...]:
+    """Return what distinguishes a sequence in phases from others."""
+    return tuple((phase.state, phase.collective.post.tobytes()) for phase in routed.phases)
 
-    def estimate_us(answer: RoutedSequence) -> float:
-        """Return about how long a sequence takes in µs, with the changes."""
-        return answer.estimate_us + network.changing_us([phase.state for phase in answer.phases])
 
-    return sorted(several, key=estimate_us)[:most]
+def _of_each_set(ranked: Sequence[_Sequence], most: int) -> list[_Sequence]:
+    """Return the first `most` sequences with the same states in any order, for each such set, in the given order."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    kept = []
+    for entry in ranked:
+        states = tuple(sorted(entry[0]))
+        counts[states] += 1
+        if counts[states] <= most:
+            kept.append(entry)
+    return kept
+
+
+def _by_promise(networks: Sequence[ChangingNetwork], sequences: Sequence[RoutedSequence]) -> list[RoutedSequence]:
+    """Return sequences in the order in which they should be solved: in turn the best for each time of changes.
+
+    Args:
+        networks: The network with each time of changes.
+        sequences: The sequences in phases.
+    """
+    orders = []
+    for network in networks:
+        times_us = [
+            answer.estimate_us + network.changing_us([phase.state for phase in answer.phases]) for answer in sequences
+        ]
+        orders.append(np.argsort(times_us, kind="stable").tolist())
+    numbers = dict.fromkeys(number for row in zip(*orders, strict=True) for number in row)
+    return [sequences[number] for number in numbers]
 
 
 def _min_plus(first: Floats, second: Floats) -> Floats:
