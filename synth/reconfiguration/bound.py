@@ -52,7 +52,7 @@ def find_bound(
     whole = tuple(range(count))
     sets = [subsets(network, changes + 1) for changes in range(count)]
     claims = {
-        chosen: _quick_claim(network, collective, root, chosen, size_bytes)
+        chosen: _quick_claim(network, collective, root, chosen, size_bytes, deadline)
         for chosen in dict.fromkeys([*sets[0], whole])
     }
 
@@ -69,7 +69,7 @@ def find_bound(
         if unseen and len(unseen) <= _MOST_SETS * len(limits):
             for chosen in dict.fromkeys(unseen):
                 if now() < deadline:
-                    claims[chosen] = _quick_claim(network, collective, root, chosen, size_bytes)
+                    claims[chosen] = _quick_claim(network, collective, root, chosen, size_bytes, deadline)
         elif deciding:
             raised.add(deciding[0])
             until = now() + (deadline - now()) / 2  # What decides next needs time too.
@@ -80,15 +80,15 @@ def find_bound(
 
 
 def _quick_claim(
-    network: ChangingNetwork, collective: str, root: int, chosen: tuple[int, ...], size_bytes: int
+    network: ChangingNetwork, collective: str, root: int, chosen: tuple[int, ...], size_bytes: int, until: float
 ) -> SetClaim:
-    """Return what quick searches prove of the schedules over a set of states."""
+    """Return what quick searches prove of the schedules over a set of states; prices are sought until a time."""
     problem = relaxed_problem(network, collective, root, chosen)
     if problem is None:
         return SetClaim(chosen, ())
     witnesses = [*prove(problem, size_bytes=size_bytes).witnesses, *_average_hops(problem)]
     if len(chosen) == len(network.states) > 1:
-        witnesses.append(_priced(network, chosen, problem))
+        witnesses.append(_priced(network, chosen, problem, until))
     return SetClaim(chosen, tuple(witness for witness in witnesses if is_usable(network, collective, chosen, witness)))
 
 
@@ -114,14 +114,14 @@ def _raised(
     assert problem is not None  # A claim that decides has a witness.
     best = Bound(claim.witnesses)
     if len(claim.states) > 1:
-        best = best.merged([_priced(network, claim.states, problem)])
+        best = best.merged([_priced(network, claim.states, problem, deadline)])
     for better in tighten(problem, best, None, size_bytes, float("inf"), workers, deadline):
         best = better
     usable = (w for w in best.witnesses if is_usable(network, bound.collective, claim.states, w))
     return SetClaim(claim.states, tuple(usable))
 
 
-def _priced(network: ChangingNetwork, states: tuple[int, ...], problem: Problem) -> StatePrices:
+def _priced(network: ChangingNetwork, states: tuple[int, ...], problem: Problem, until: float = np.inf) -> StatePrices:
     """Return the best prices of some rounds of mirror ascent, with what they prove.
 
     The program is to raise the length of all shortest paths by what the best state offers. A price rises where shortest
@@ -131,6 +131,7 @@ def _priced(network: ChangingNetwork, states: tuple[int, ...], problem: Problem)
         network: The network.
         states: Numbers of the states, at least two.
         problem: The collective on their relaxed network.
+        until: Time on the clock of `now` after which no further round begins.
     """
     topology, collective = problem.topology, problem.collective
     needs = pair_needs(collective)
@@ -152,6 +153,8 @@ def _priced(network: ChangingNetwork, states: tuple[int, ...], problem: Problem)
             gain = (loads / used - has_links[state] / offered[state]) * weights.mean()
             weights = weights * np.exp(np.clip(gain * first_step / (1 + turn / _SLOWER), -1.0, 1.0))
             weights = np.maximum(weights / weights.sum(), _FLOOR / len(weights))
+            if now() > until:
+                break
     claim = StatePrices(prices=tuple((best / topology.bandwidth_gbs).tolist()), text="prices of links by state")
     base_us, per_byte_us, _ = claim.limit_over(network, states, problem)
     return replace(claim, base_us=base_us, per_byte_us=per_byte_us)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -154,8 +155,16 @@ def link_loads(state: Topology, needs: Floats, lengths: Floats, before: Ints) ->
     return carried[state.link_src, state.link_dst]
 
 
+@lru_cache(maxsize=64)
+def _parts_of(state: Topology) -> Ints:
+    """Return for each rank the number of its part: the ranks of a part have paths to each other; 64 are cached."""
+    graph = csr_array((np.ones(state.nlinks), (state.link_src, state.link_dst)), shape=(state.nranks, state.nranks))
+    parts: Ints = connected_components(graph, directed=True, connection="strong")[1].astype(np.int64)
+    return parts
+
+
 def exchange(
-    network: ChangingNetwork, collective: Collective, sequence: Sequence[int], size_bytes: float
+    network: ChangingNetwork, collective: Collective, sequence: Sequence[int], size_bytes: float, own_sums: bool
 ) -> RoutedSequence | None:
     """Return an all-reduce in phases that sum all that the ranks of one part of a state hold; None if that ends early.
 
@@ -168,14 +177,13 @@ def exchange(
         collective: The all-reduce in blocks.
         sequence: Numbers of states.
         size_bytes: Message size in bytes.
+        own_sums: Whether every rank adds for itself all that it gets, which is faster for short messages.
     """
     count, held = network.nranks, [1 << rank for rank in range(network.nranks)]  # Contributions, as bits of ranks.
     phases: list[Phase] = []
     estimate_us = 0.0
     for number in sequence:
-        state = network.states[number]
-        graph = csr_array((np.ones(state.nlinks), (state.link_src, state.link_dst)), shape=(count, count))
-        _, part_of_rank = connected_components(graph, directed=True, connection="strong")
+        state, part_of_rank = network.states[number], _parts_of(network.states[number])
         ends: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
         blocks: list[tuple[int, ...]] = []
         phase_us = 0.0
@@ -185,14 +193,21 @@ def exchange(
             total = sum(first_with)
             if sum(value.bit_count() for value in first_with) != total.bit_count():
                 return None
-            if len(first_with) > 1:
+            if len(first_with) < 2:
+                continue
+            if own_sums:
+                for rank in members:
+                    ends.append((tuple(sorted({**first_with, held[rank]: rank}.values())), (rank,)))
+                    blocks.append(tuple(range(collective.nchunks)))
+            else:
                 shares = np.array_split(np.arange(collective.nchunks), len(members))
                 ends += [(tuple(sorted(first_with.values())), tuple(members))] * len(shares)
                 blocks += [tuple(share.tolist()) for share in shares]
-                for rank in members:
-                    held[rank] = total
-                share = 2 * (len(members) - 1) / len(members)
-                phase_us = max(phase_us, float((state.alpha_us + share * size_bytes / state.bandwidth_gbs / 1e3).max()))
+            for rank in members:
+                held[rank] = total
+            sent = len(first_with) - 1 if own_sums else 2 * (len(members) - 1) / len(members)
+            message_us = size_bytes / float(state.bandwidth_gbs.min()) / 1e3
+            phase_us = max(phase_us, (1 if own_sums else 2) * float(state.alpha_us.max()) + sent * message_us)
         if ends:
             estimate_us += phase_us
             phases.append(Phase(number, _collective_of(ends, blocks, collective, reduces=True), tuple(blocks)))

@@ -8,8 +8,9 @@ the min-plus product of the states' tables. The most promising sequences of ever
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations, islice
 
 import numpy as np
 
@@ -53,9 +54,11 @@ class ChangesTuning:
         width: Sequences of each length that are made longer, twice: by what they join, and by the time of their moves.
         orders: Sequences with the same states in another order that are kept.
         routed: Complete sequences of each length that are routed.
-        routing_share: Share of the budget for routing them; at least one of each length is routed.
+        exchanges: Sets of states that are tried for the exchange of sums of whole parts.
+        routing_share: Share of the budget for routing them.
         single_share: Share of the budget for the states alone.
         bound_share: Share of the budget for the bound.
+        better_share: Share of the budget for another search of the phases of the best schedules.
         phase_s: Seconds for the first search of a phase.
     """
 
@@ -63,9 +66,11 @@ class ChangesTuning:
     width: int = 12
     orders: int = 2
     routed: int = 24
+    exchanges: int = 2000
     routing_share: float = 0.15
-    single_share: float = 0.35
+    single_share: float = 0.3
     bound_share: float = 0.2
+    better_share: float = 0.15
     phase_s: float = 1.0
 
 
@@ -134,17 +139,25 @@ class ChangesSearch:
         network = self.network if delta_us is None else self.network.with_delta(delta_us)
         if not self.schedules or self.bound is None:
             raise KeyboardInterrupt
-
-        def time_us(schedule: ChangingSchedule) -> float:
-            """Return the time of a schedule with its changes in µs."""
-            return schedule.sending_us(self.size_bytes) + network.changing_us(schedule.states)
-
-        fastest = min(self.schedules, key=lambda schedule: (time_us(schedule), network.changes(schedule.states)))
+        fastest = self.fastest(network)
         singles = [schedule for schedule in self.schedules if len(schedule.states) == 1]
-        single = min(singles, key=time_us, default=None)
-        bound_us, limits = self.bound.at(network, self.size_bytes)
-        single_us = None if single is None else time_us(single)
-        return Choice(network, fastest, time_us(fastest), bound_us, limits, single, single_us)
+        single = self.fastest(network, singles) if singles else None
+        times_us = [None if each is None else self.time_us(network, each) for each in (fastest, single)]
+        assert times_us[0] is not None
+        return Choice(network, fastest, times_us[0], *self.bound.at(network, self.size_bytes), single, times_us[1])
+
+    def time_us(self, network: ChangingNetwork, schedule: ChangingSchedule) -> float:
+        """Return the time of a schedule in µs, with its changes, which take their time in `network`."""
+        return schedule.sending_us(self.size_bytes) + network.changing_us(schedule.states)
+
+    def fastest(
+        self, network: ChangingNetwork, schedules: Sequence[ChangingSchedule] | None = None
+    ) -> ChangingSchedule:
+        """Return the fastest of some schedules, by default of all, of equal ones that with the fewest changes."""
+        return min(
+            self.schedules if schedules is None else schedules,
+            key=lambda schedule: (self.time_us(network, schedule), network.changes(schedule.states)),
+        )
 
 
 def search_changes(
@@ -178,20 +191,20 @@ def search_changes(
     blocks = in_blocks(collective, network.nranks, root)
     result = ChangesSearch(network, blocks, size_bytes)
     networks = [network.with_delta(delta_us) for delta_us in deltas_us] or [network]
-    begun, until = now(), now() + (1 - tuning.bound_share) * budget_s
+    begun = now()
     with Workers() as workers, collected() as defects:
         solver = _PhaseSolver(network, size_bytes, workers)
         try:
             _search_single_states(result, solver, root, tuning.single_share * budget_s, progress)
             routing_until = now() + tuning.routing_share * budget_s
             sequences = _routed_sequences(network, blocks, size_bytes, tuning, routing_until)
+            until = begun + (1 - tuning.bound_share - tuning.better_share) * budget_s
             for routed in _by_promise(networks, sequences):
                 if solver.interrupted or (now() > until and result.schedules):
                     break
                 progress(" → ".join(network.states[phase.state].name for phase in routed.phases))
-                result.schedules.append(_solved(network, blocks, routed, solver, tuning.phase_s))
-            if not solver.interrupted:
-                _improve(result, solver, until, progress)
+                result.schedules.append(_solved(network, blocks, routed.phases, solver, tuning.phase_s))
+            _improve(result, networks, solver, begun + (1 - tuning.bound_share) * budget_s, progress)
         except KeyboardInterrupt:
             solver.interrupted = True
         result.interrupted = solver.interrupted
@@ -201,7 +214,11 @@ def search_changes(
             )
         progress("bound over all sequences of states")
         spare_s = 0.0 if result.interrupted else max(begun + budget_s - now(), tuning.bound_share * budget_s)
-        result.bound = find_bound(networks, blocks.name, blocks.root, size_bytes, workers, spare_s)
+        try:
+            result.bound = find_bound(networks, blocks.name, blocks.root, size_bytes, workers, spare_s)
+        except KeyboardInterrupt:
+            result.interrupted = True
+            result.bound = find_bound(networks, blocks.name, blocks.root, size_bytes, workers, 0.0)
     result.defects = tuple(defects.values())
     return result
 
@@ -296,7 +313,7 @@ def _routed_sequences(
         return float((needs[needed] * moves).sum()) + network.changing_us(sequence), int(np.isinf(table[needed]).sum())
 
     beam: list[_Sequence] = [((number,), table) for number, table in enumerate(tables)]
-    routed: list[RoutedSequence] = []
+    routed: list[RoutedSequence | None] = []
     for _ in range(1, tuning.most_states):
         longer = [
             ((*sequence, number), _min_plus(table, tables[number]))
@@ -309,14 +326,25 @@ def _routed_sequences(
         # Those that join more come further, those that may become fast too.
         joining = sorted(ranked, key=lambda entry: rank(entry)[::-1])
         beam = list({entry[0]: entry for entry in (*joining[: tuning.width], *ranked[: tuning.width])}.values())
-        for place, (sequence, _) in enumerate(complete[: tuning.routed]):
-            if place and now() > until:
+        for sequence, _ in complete[: tuning.routed]:
+            if routed and now() > until:
                 break
-            answers = [route(network, blocks, sequence, size_bytes)]
-            if blocks.kind.in_shares:
-                answers.append(exchange(network, blocks, sequence, size_bytes))
-            routed += [answer for answer in answers if answer is not None and len(answer.phases) > 1]
-    return list({_shape_of(answer): answer for answer in routed}.values())
+            routed.append(route(network, blocks, sequence, size_bytes))
+    if blocks.kind.in_shares:
+        routed += [
+            exchange(network, blocks, sequence, size_bytes, own_sums)
+            for sequence in _sets(network, tuning)
+            for own_sums in (False, True)
+        ]
+    several = [answer for answer in routed if answer is not None and len(answer.phases) > 1]
+    return list({_shape_of(answer): answer for answer in several}.values())
+
+
+def _sets(network: ChangingNetwork, tuning: ChangesTuning) -> Iterator[tuple[int, ...]]:
+    """Yield sets of two and more states, small ones first, as long as there are not too many."""
+    numbers = range(len(network.states))
+    sets = (chosen for size in range(2, tuning.most_states + 1) for chosen in combinations(numbers, size))
+    return islice(sets, tuning.exchanges)
 
 
 def _shape_of(routed: RoutedSequence) -> tuple[tuple[int, bytes], ...]:
@@ -362,27 +390,28 @@ def _min_plus(first: Floats, second: Floats) -> Floats:
 
 
 def _solved(
-    network: ChangingNetwork, blocks: Collective, routed: RoutedSequence, solver: _PhaseSolver, phase_s: float
+    network: ChangingNetwork, blocks: Collective, phases: tuple[Phase, ...], solver: _PhaseSolver, phase_s: float
 ) -> ChangingSchedule:
-    """Return the schedule of a sequence whose phases are solved and checked."""
-    algorithms = tuple(solver.solve(phase, phase_s) for phase in routed.phases)
-    return ChangingSchedule(network, blocks, routed.phases, algorithms)
+    """Return the schedule of phases, which are solved, by their best algorithms so far, and checked."""
+    return ChangingSchedule(network, blocks, phases, tuple(solver.solve(phase, phase_s) for phase in phases))
 
 
-def _improve(result: ChangesSearch, solver: _PhaseSolver, until: float, progress: Callable[[str], None]) -> None:
-    """Search the phases of the fastest schedule of each number of changes again, more thoroughly, until a time."""
-    network, size = result.network, result.size_bytes
-    best: dict[int, ChangingSchedule] = {}
-    for schedule in sorted(result.schedules, key=lambda schedule: schedule.sending_us(size)):
-        if len(schedule.phases) > 1:
-            best.setdefault(network.changes(schedule.states), schedule)
-    phases = [phase for schedule in best.values() for phase in schedule.phases]
+def _improve(
+    result: ChangesSearch,
+    networks: Sequence[ChangingNetwork],
+    solver: _PhaseSolver,
+    until: float,
+    progress: Callable[[str], None],
+) -> None:
+    """Search the phases of the best schedule for each time of changes again, more thoroughly, until a time."""
+    best = [result.fastest(network) for network in networks if result.schedules]
+    schedules = [schedule for schedule in dict.fromkeys(best) if len(schedule.phases) > 1]
+    phases = [phase for schedule in schedules for phase in schedule.phases]
     for place, phase in enumerate(phases):
         left_s = (until - now()) / (len(phases) - place)
         if left_s < _LEAST_S or solver.interrupted:
             break
         progress(f"phase {place + 1} of {len(phases)} again")
         solver.solve(phase, left_s, thorough=True)
-    for schedule in best.values():
-        algorithms = tuple(solver.solve(phase, 1.0) for phase in schedule.phases)
-        result.schedules.append(ChangingSchedule(network, result.collective, schedule.phases, algorithms))
+    for schedule in schedules:
+        result.schedules.append(_solved(result.network, result.collective, schedule.phases, solver, _LEAST_S))

@@ -58,10 +58,12 @@ def test_every_collective_in_phases_is_right(name: str, workers: Workers) -> Non
     assert 0 < schedule.sending_us(MIB) < np.inf
 
 
-def make_exchange(sequence: tuple[int, ...], workers: Workers, spec: str) -> ChangingSchedule | None:
+def make_exchange(
+    sequence: tuple[int, ...], workers: Workers, spec: str, own_sums: bool = False
+) -> ChangingSchedule | None:
     network = read_states(spec)
     blocks = in_blocks("allreduce", network.nranks)
-    routed = exchange(network, blocks, sequence, MIB)
+    routed = exchange(network, blocks, sequence, MIB, own_sums)
     if routed is None:
         return None
     return ChangingSchedule(
@@ -69,13 +71,14 @@ def make_exchange(sequence: tuple[int, ...], workers: Workers, spec: str) -> Cha
     )
 
 
+@pytest.mark.parametrize("own_sums", [False, True])
 @pytest.mark.parametrize(
     ("spec", "sequence"), [("axes:2x2x2", (0, 1, 2)), ("axes:2x3", (1, 0)), ("axes:2x2 + ring:4", (0, 2)), (CUBE, (0,))]
 )
 def test_sums_of_parts_make_an_all_reduce_with_fewer_changes(
-    spec: str, sequence: tuple[int, ...], workers: Workers
+    spec: str, sequence: tuple[int, ...], own_sums: bool, workers: Workers
 ) -> None:
-    schedule = make_exchange(sequence, workers, spec)
+    schedule = make_exchange(sequence, workers, spec, own_sums)
     assert schedule is not None
     assert schedule.states == sequence
     last = len(sequence) - 1
@@ -85,7 +88,7 @@ def test_sums_of_parts_make_an_all_reduce_with_fewer_changes(
 
 def test_sums_that_overlap_or_are_not_whole_are_no_exchange() -> None:
     network = read_states("axes:2x2x2")
-    assert exchange(network, in_blocks("allreduce", 8), (0, 1), MIB) is None
+    assert exchange(network, in_blocks("allreduce", 8), (0, 1), MIB, False) is None
     first, second = (
         Topology(name, 4, (), np.array(ends), np.array(ends[::-1]), np.ones(2), np.ones(2))
         for name, ends in (("first", [0, 1]), ("second", [1, 2]))
@@ -94,8 +97,8 @@ def test_sums_that_overlap_or_are_not_whole_are_no_exchange() -> None:
     times = np.ones((3, 3)) - np.eye(3)
     blocks = in_blocks("allreduce", 4)
     # Ranks 0 and 1 hold one sum, which counts once; later 1 and 2 hold a sum that has a part in common with that of 0.
-    assert exchange(ChangingNetwork("n", (first, second, whole), times), blocks, (0, 2), MIB) is not None
-    assert exchange(ChangingNetwork("n", (first, second, whole), times), blocks, (0, 1, 2), MIB) is None
+    assert exchange(ChangingNetwork("n", (first, second, whole), times), blocks, (0, 2), MIB, True) is not None
+    assert exchange(ChangingNetwork("n", (first, second, whole), times), blocks, (0, 1, 2), MIB, True) is None
 
 
 def test_links_that_go_one_way_only(workers: Workers) -> None:
