@@ -100,12 +100,17 @@ def trees_of(collective: Collective) -> list[_Tree]:
     return trees
 
 
-def pair_needs(collective: Collective) -> Floats:
-    """Return the share of the message that must go [from, to], if each block is sent from its root to each leaf."""
+def pair_needs(collective: Collective, from_roots: bool = False) -> Floats:
+    """Return the share of the message that must go [from, to], shape (ranks, ranks), without multicasts and sums.
+
+    Args:
+        collective: The collective in blocks.
+        from_roots: Whether the first index is always that of the tree's root, also where a sum goes to it.
+    """
     needs = np.zeros((collective.nranks, collective.nranks))
     for tree in trees_of(collective):
         for leaf in tree.leaves:
-            ends = (leaf, tree.roots[0]) if tree.gathers else (tree.roots[0], leaf)
+            ends = (leaf, tree.roots[0]) if tree.gathers and not from_roots else (tree.roots[0], leaf)
             needs[ends] += collective.fraction[tree.block]
     return needs
 

@@ -18,6 +18,7 @@ from synth.engines.request import Options
 from synth.model.collective import Collective, Floats
 from synth.model.deadline import now
 from synth.model.defects import Defect, collected
+from synth.model.numbers import as_seconds, as_text, whole
 from synth.model.problem import make_problem
 from synth.reconfiguration.bound import find_bound
 from synth.reconfiguration.routing import (
@@ -40,6 +41,7 @@ from synth.solvers.workers import Workers
 from synth.symmetry.quotient import expanded
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
+from topologies.text.fields import shown
 
 _Sequence = tuple[tuple[int, ...], Floats]  # States in their order, and the price of a message [from, to] through them.
 _LEAST_S = 0.2  # Seconds that are worth another search of a phase.
@@ -186,11 +188,15 @@ def search_changes(
         tuning: Limits of the search.
 
     Raises:
-        InputError: The collective or the root is wrong, no sequence of states joins the ranks, or the time is short.
+        InputError: An argument is wrong, no sequence of states joins the ranks, or the time is short.
     """
-    blocks = in_blocks(collective, network.nranks, root)
+    if not isinstance(network, ChangingNetwork):
+        raise InputError(f"network: {shown(network)} is no network that changes; it must be what read_states returns")
+    size_bytes, budget_s = whole(size_bytes, "size_bytes"), as_seconds(budget_s, "budget_s")
+    Options(size=size_bytes, budget_s=budget_s).check()
+    blocks = in_blocks(as_text(collective, "collective"), network.nranks, whole(root, "root"))
     result = ChangesSearch(network, blocks, size_bytes)
-    networks = [network.with_delta(delta_us) for delta_us in deltas_us] or [network]
+    networks = [network.with_delta(delta_us, "deltas_us") for delta_us in deltas_us] or [network]
     begun = now()
     with Workers() as workers, collected() as defects:
         solver = _PhaseSolver(network, size_bytes, workers)
@@ -298,7 +304,7 @@ def _routed_sequences(
     network: ChangingNetwork, blocks: Collective, size_bytes: int, tuning: ChangesTuning, until: float
 ) -> list[RoutedSequence]:
     """Return promising sequences of at least two states in phases; routing ends about at `until`."""
-    needs = pair_needs(blocks)
+    needs = pair_needs(blocks, from_roots=True)
     needed = needs > 0
     prices = [link_prices(state, float(needs.sum()), size_bytes) for state in network.states]
     tables = [distances(state, price)[0] for state, price in zip(network.states, prices, strict=True)]

@@ -82,7 +82,10 @@ class ChangingNetwork:
                 )
         if not 2 <= self.nranks <= MAX_RANKS:
             raise InputError(f"states: have {self.nranks} ranks; it must be 2 to {MAX_RANKS}")
-        times = np.asarray(self.delta_us, dtype=np.float64)
+        try:
+            times = np.asarray(self.delta_us, dtype=np.float64)
+        except (TypeError, ValueError):
+            times = np.zeros(0)
         count = len(self.states)
         if times.shape != (count, count) or not ((times >= 0) & (times <= MAX_DELTA_US)).all() or np.diag(times).any():
             raise InputError(
@@ -90,7 +93,8 @@ class ChangingNetwork:
             )
         if self.start is not None and not 0 <= self.start < count:
             raise InputError(f"start: state {self.start} does not exist; it must be 0 to {count - 1}")
-        object.__setattr__(self, "states", tuple(replace(state, protocol="") for state in self.states))
+        without_costs = (replace(state, protocol="") if state.protocol else state for state in self.states)
+        object.__setattr__(self, "states", tuple(without_costs))
         object.__setattr__(self, "delta_us", times)
 
     @property
@@ -98,12 +102,15 @@ class ChangingNetwork:
         """Return the number of ranks, which all states share."""
         return self.states[0].nranks
 
-    def with_delta(self, delta_us: float) -> ChangingNetwork:
+    def with_delta(self, delta_us: float, label: str = "delta_us") -> ChangingNetwork:
         """Return the network whose changes all take `delta_us` µs.
 
         Raises:
-            InputError: The time is negative, too long or no number.
+            InputError: The time is negative, too long or no number; the message begins with `label`.
         """
+        is_number = isinstance(delta_us, int | float) and not isinstance(delta_us, bool)
+        if not is_number or not 0 <= delta_us <= MAX_DELTA_US:
+            raise InputError(f"{label}: {shown(delta_us)} is no time; it must be µs from 0 to {MAX_DELTA_US:g}")
         return replace(self, delta_us=_equal_times(len(self.states), delta_us))
 
     def changing_us(self, sequence: Sequence[int]) -> float:
@@ -133,6 +140,8 @@ def read_states(spec: str | Path) -> ChangingNetwork:
     Raises:
         InputError: There is no such file or topology, a field is wrong, or the states do not fit together.
     """
+    if not isinstance(spec, str | Path):
+        raise InputError(f"states {shown(spec)}: must be a text such as 'ring:8 + axes:2x2x2', or a file")
     if isinstance(spec, Path) or spec.endswith(".toml"):
         return _read_file(Path(spec))
     try:
