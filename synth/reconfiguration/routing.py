@@ -260,9 +260,14 @@ def _routed(
         for turn in range(_REPRICED):
             for layer in layers:
                 layer.reprice(crowded)
+            paths: dict[tuple[int, ...], tuple[list[Ints], Floats]] = {}
             for tree in own[turn::_REPRICED]:
-                if not _grow(tree, layers):
+                if tree.roots not in paths:
+                    paths[tree.roots] = _shortest(tree.roots, layers)
+                parents, cost = paths[tree.roots]
+                if not np.isfinite(cost[list(tree.leaves)]).all():
                     return None
+                _grow(tree, parents, layers)
         order = range(len(sequence))[:: -1 if gathers else 1]
         for place in order:
             if layers[place].moves:
@@ -330,17 +335,20 @@ class _Layer:
         return float(self.load_us.max(initial=0.0)) + self.depth_us
 
 
-def _grow(tree: _Tree, layers: Sequence[_Layer]) -> bool:
-    """Add the moves of a block's tree to the layers; return False, and add none, if a leaf cannot be reached."""
+def _shortest(roots: tuple[int, ...], layers: Sequence[_Layer]) -> tuple[list[Ints], Floats]:
+    """Return for each layer from where the shortest path through the layers comes to each rank, and its length."""
     cost = np.full(layers[0].state.nranks, np.inf)
-    cost[list(tree.roots)] = 0.0
-    parents = []
+    cost[list(roots)] = 0.0
+    parents: list[Ints] = []
     for layer in layers:
         through = cost[:, None] + layer.steps
         parents.append(through.argmin(axis=0))
         cost = through.min(axis=0)
-    if not np.isfinite(cost[list(tree.leaves)]).all():
-        return False
+    return parents, cost
+
+
+def _grow(tree: _Tree, parents: Sequence[Ints], layers: Sequence[_Layer]) -> None:
+    """Add the moves of a block's tree to the layers, along the paths of `_shortest`."""
     edges: list[set[tuple[int, int]]] = [set() for _ in layers]
     needed = set(tree.leaves)
     for place in reversed(range(len(layers))):
@@ -353,7 +361,6 @@ def _grow(tree: _Tree, layers: Sequence[_Layer]) -> bool:
             if far not in held:  # A rank that has the block already gets it only once.
                 layer.take(tree.block, before, near, far)
                 held.add(far)
-    return True
 
 
 def _phase_of(number: int, layer: _Layer, whole: Collective) -> Phase:
