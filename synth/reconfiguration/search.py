@@ -61,7 +61,7 @@ class ChangesTuning:
         single_share: Share of the budget for the states alone.
         bound_share: Share of the budget for the bound.
         better_share: Share of the budget for another search of the phases of the best schedules.
-        phase_s: Seconds for the first search of a phase.
+        phase_s: Seconds for the first search of a phase, at least.
     """
 
     most_states: int = 8
@@ -205,11 +205,17 @@ def search_changes(
             routing_until = now() + tuning.routing_share * budget_s
             sequences = _routed_sequences(network, blocks, size_bytes, tuning, routing_until)
             until = begun + (1 - tuning.bound_share - tuning.better_share) * budget_s
-            for routed in _by_promise(networks, sequences):
-                if solver.interrupted or (now() > until and result.schedules):
+            for place, routed in enumerate(_by_promise(networks, sequences)):
+                # However short the budget, the most promising sequence is solved.
+                if solver.interrupted or (place and now() > until and result.schedules):
                     break
                 progress(" → ".join(network.states[phase.state].name for phase in routed.phases))
-                result.schedules.append(_solved(network, blocks, routed.phases, solver, tuning.phase_s))
+                phase_s = max(tuning.phase_s, (until - now()) / len(routed.phases))
+                try:
+                    result.schedules.append(_solved(network, blocks, routed.phases, solver, phase_s))
+                except BudgetTooShort:
+                    if not result.schedules:
+                        raise
             _improve(result, networks, solver, begun + (1 - tuning.bound_share) * budget_s, progress)
         except KeyboardInterrupt:
             solver.interrupted = True
@@ -250,6 +256,8 @@ class _PhaseSolver:
     def solve(self, phase: Phase, budget_s: float, thorough: bool = False) -> Algorithm:
         """Return the fastest algorithm of a phase so far; search first if it is new, or if `thorough` is set.
 
+        A quick search with no more than `_LEAST_S` seconds waits for its first answer.
+
         Raises:
             InputError: The state does not join what the phase must join, or the budget is too short.
         """
@@ -259,10 +267,11 @@ class _PhaseSolver:
         if known is not None and not thorough:
             return known
         if thorough and known is None:
-            known = self.solve(phase, _LEAST_S)  # However short the budget, there is an answer.
+            known = self.solve(phase, _LEAST_S)  # This search waits for its first answer.
         problem = make_problem(self.network.states[phase.state], wanted)
         options = Options(size=self.size_bytes, budget_s=budget_s)
-        plan = SINGLE if thorough else replace(ISOLATED, work_s=min(0.5, budget_s / 2))
+        quick = replace(ISOLATED, work_s=min(0.5, budget_s / 2), patient=budget_s <= _LEAST_S)
+        plan = SINGLE if thorough else quick
         try:
             searched = search(problem, options, self.workers, plan=plan)
         except BudgetTooShort:

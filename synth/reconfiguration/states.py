@@ -36,7 +36,7 @@ from topologies.text.fields import Fields, parse_toml, shown
 from topologies.text.files import origin_of, read_text
 from topologies.topology import MAX_ALPHA_US, MAX_GBS, MIN_GBS, Topology
 
-MAX_RANKS = 128
+MAX_RANKS = 64
 MAX_STATES = 16
 MAX_DELTA_US = 1e9
 DEFAULT_DELTA_US = 10.0

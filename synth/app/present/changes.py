@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from synth.model.text import format_size, format_table, format_time
 from synth.reconfiguration.schedule import ChangingSchedule
 from synth.reconfiguration.search import ChangesSearch
@@ -15,7 +17,8 @@ def changes_statement(search: ChangesSearch, deltas_us: Sequence[float]) -> dict
 
     Args:
         search: The search.
-        deltas_us: Times of a change in µs, one row each; empty for one row with the network's own times.
+        deltas_us: Times of a change in µs, one row each; empty for one row with the network's own times (None
+            where these differ).
 
     Raises:
         KeyboardInterrupt: Ctrl-C came before there was a schedule.
@@ -24,7 +27,8 @@ def changes_statement(search: ChangesSearch, deltas_us: Sequence[float]) -> dict
     names = [state.name for state in network.states]
     rows: list[dict[str, Any]] = []
     schedules: list[ChangingSchedule] = []
-    for delta_us in deltas_us or (None,):
+    stated_us = np.unique(network.delta_us[~np.eye(len(names), dtype=bool)])
+    for delta_us in deltas_us or (float(stated_us[0]) if len(stated_us) == 1 else None,):
         choice = search.choose(delta_us)
         if choice.schedule not in schedules:
             schedules.append(choice.schedule)

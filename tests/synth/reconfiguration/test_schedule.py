@@ -160,7 +160,7 @@ def test_a_planted_fault_is_refused(name: str, workers: Workers) -> None:
 
 @pytest.fixture(scope="module")
 def answered() -> ChangesSearch:
-    return search_changes(read_states("strides:5,bw=50"), "alltoall", 64 * MIB, budget_s=2.0, deltas_us=(0, 1e6))
+    return search_changes(read_states("strides:5,bw=50"), "alltoall", 64 * MIB, budget_s=4.0, deltas_us=(0, 1e6))
 
 
 def test_no_answer_is_worse_than_the_best_state(answered: ChangesSearch) -> None:
