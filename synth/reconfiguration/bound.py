@@ -35,7 +35,7 @@ def find_bound(
 ) -> ChangesBound:
     """Return a bound that holds for every schedule over any sequence of states (see `synth.reconfiguration.witness`).
 
-    The states alone and the set of all states come first; the latter stands for all sets that were not looked at. As
+    Single states and the set of all states come first; the latter stands for all sets that were not looked at. As
     long as there is time, what decides is raised: by the sets of the deciding number of changes one by one, then by
     prices and a linear program for the deciding set.
 
@@ -142,7 +142,7 @@ def _priced(network: ChangingNetwork, states: tuple[int, ...], problem: Problem,
     best, best_ratio = even, 0.0
     for first_step in _STEPS:
         weights = even
-        for turn in checking_deadline(range(_TURNS)):
+        for iteration in checking_deadline(range(_TURNS)):
             lengths, before = distances(topology, weights / topology.bandwidth_gbs)
             used = float((needs * np.where(needs > 0, lengths, 0.0)).sum())
             offered = has_links @ weights
@@ -151,7 +151,7 @@ def _priced(network: ChangingNetwork, states: tuple[int, ...], problem: Problem,
                 best, best_ratio = weights, used / offered[state]
             loads = link_loads(topology, needs, lengths, before) / topology.bandwidth_gbs
             gain = (loads / used - has_links[state] / offered[state]) * weights.mean()
-            weights = weights * np.exp(np.clip(gain * first_step / (1 + turn / _SLOWER), -1.0, 1.0))
+            weights = weights * np.exp(np.clip(gain * first_step / (1 + iteration / _SLOWER), -1.0, 1.0))
             weights = np.maximum(weights / weights.sum(), _FLOOR / len(weights))
             if now() > until:
                 break

@@ -1,6 +1,6 @@
 """Cut a collective into phases, one for each state of a sequence: which ranks hold which block after each phase.
 
-A block travels along a tree: from its holders to the ranks that want it, or, for a sum, from the ranks that contribute
+A block is sent along a tree: from its holders to the ranks that want it, or, for a sum, from the ranks that contribute
 to the rank that wants it. Each edge of the tree belongs to one state of the sequence. Trees are shortest paths through
 the sequence, so a hypercube's dimensions give recursive doubling and halving, and a sequence of rings of different
 strides gives each block the strides that bring it home.
@@ -21,7 +21,7 @@ from synth.model.registry import BUFFER, find_kind
 from synth.reconfiguration.states import ChangingNetwork
 from topologies.topology import Topology
 
-_REPRICED = 4  # Times that a routing looks at the loads of its links.
+_REPRICED = 4  # Parts of the trees; the loads of links are looked at before each part is routed.
 _CROWDED = (0.0, 0.5, 3.0)  # Tried: the link with the highest load costs so many times its own price more.
 _UNLIKE = 0.001  # Prices differ by so much, so that equally short paths do not all take the first one.
 _HOP = 0.02  # A link costs so much of the least price more: of equally short paths, those of fewer links are even.
@@ -257,11 +257,11 @@ def _routed(
         states = [network.states[number] for number in sequence]
         hop_us = min(float(link_prices(state, total_share, size_bytes).min(initial=np.inf)) for state in states)
         layers = [_Layer(state, gathers, collective, size_bytes, total_share, hop_us) for state in states]
-        for turn in range(_REPRICED):
+        for part in range(_REPRICED):
             for layer in layers:
                 layer.reprice(crowded)
             paths: dict[tuple[int, ...], tuple[list[Ints], Floats]] = {}
-            for tree in own[turn::_REPRICED]:
+            for tree in own[part::_REPRICED]:
                 if tree.roots not in paths:
                     paths[tree.roots] = _shortest(tree.roots, layers)
                 parents, cost = paths[tree.roots]

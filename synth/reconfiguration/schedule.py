@@ -16,7 +16,7 @@ from topologies.errors import VerificationError
 
 @dataclass(frozen=True, eq=False)
 class ChangingSchedule:
-    """A schedule over states: it exists only if each phase is right and they give the collective's result together.
+    """A schedule over states: it exists only if each phase is right, and if all phases give the collective's result.
 
     Attributes:
         network: The network, whose times of changes do not count for the check.

@@ -58,7 +58,7 @@ class ChangesTuning:
         routed: Complete sequences of each length that are routed.
         exchanges: Sets of states that are tried for the exchange of sums of whole parts.
         routing_share: Share of the budget for routing them.
-        single_share: Share of the budget for the states alone.
+        single_share: Share of the budget for schedules without a change.
         bound_share: Share of the budget for the bound.
         better_share: Share of the budget for another search of the phases of the best schedules.
         phase_s: Seconds for the first search of a phase, at least.
@@ -86,7 +86,7 @@ class Choice:
         time_us: Its time in µs, with the changes.
         bound_us: Time in µs that no schedule over any sequence of states can beat.
         limits: What proves the bound.
-        single: The fastest schedule that stays in one state; None if no state can do the collective alone.
+        single: The fastest schedule that stays in one state; None if no state joins all ranks.
         single_us: Its time in µs, with the change from `start`; None without one.
     """
 
@@ -172,7 +172,7 @@ def search_changes(
     progress: Callable[[str], None] = lambda _: None,
     tuning: ChangesTuning = ChangesTuning(),
 ) -> ChangesSearch:
-    """Return schedules that say when the network changes, none worse than the best state alone, and their bound.
+    """Return schedules that say when the network changes, none slower than the best in a single state, and their bound.
 
     All ranks take part. The best schedules for each number of changes are kept, so that `ChangesSearch.choose` answers
     for any time of changes.
@@ -290,7 +290,7 @@ class _PhaseSolver:
 def _search_single_states(
     result: ChangesSearch, solver: _PhaseSolver, root: int, budget_s: float, progress: Callable[[str], None]
 ) -> None:
-    """Add the best schedule of every state that can do the collective alone."""
+    """Add the best schedule without a change of every state that joins all ranks."""
     network, blocks = result.network, result.collective
     able = []
     for number, state in enumerate(network.states):
@@ -304,7 +304,7 @@ def _search_single_states(
     for phase in able:
         if solver.interrupted:
             break
-        progress(f"state {network.states[phase.state].name} alone")
+        progress(f"only {network.states[phase.state].name}")
         algorithm = solver.solve(phase, budget_s / len(able), thorough=True)
         result.schedules.append(ChangingSchedule(network, blocks, (phase,), (algorithm,)))
 
@@ -351,8 +351,8 @@ def _routed_sequences(
             for sequence in _sets(network, tuning)
             for own_sums in (False, True)
         ]
-    several = [answer for answer in routed if answer is not None and len(answer.phases) > 1]
-    return list({_shape_of(answer): answer for answer in several}.values())
+    candidates = [answer for answer in routed if answer is not None and len(answer.phases) > 1]
+    return list({_shape_of(answer): answer for answer in candidates}.values())
 
 
 def _sets(network: ChangingNetwork, tuning: ChangesTuning) -> Iterator[tuple[int, ...]]:
@@ -380,7 +380,7 @@ def _of_each_set(ranked: Sequence[_Sequence], most: int) -> list[_Sequence]:
 
 
 def _by_promise(networks: Sequence[ChangingNetwork], sequences: Sequence[RoutedSequence]) -> list[RoutedSequence]:
-    """Return sequences in the order in which they should be solved: in turn the best for each time of changes.
+    """Return sequences in the order in which to solve them: the best for each time of changes, then the second best, …
 
     Args:
         networks: The network with each time of changes.

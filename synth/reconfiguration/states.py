@@ -8,7 +8,7 @@ name = "ring"
 topo = "ring:4"          # a network by name, or the name of a file beside this one
 [[state]]
 name = "pairs"
-ranks = 4                # in place of `topo`, or together with it: then the links are added
+ranks = 4                # in place of `topo`; with both, the links are added
 links = [[0, 2], [1, 3]] # each in both directions
 bandwidth_gbs = 100.0    # GB/s of each link and direction
 alpha_us = 0.7

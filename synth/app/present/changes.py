@@ -17,8 +17,8 @@ def changes_statement(search: ChangesSearch, deltas_us: Sequence[float]) -> dict
 
     Args:
         search: The search.
-        deltas_us: Times of a change in µs, one row each; empty for one row with the network's own times (None
-            where these differ).
+        deltas_us: Times of a change in µs, one row each; empty for one row with the network's own times
+            (None where these differ).
 
     Raises:
         KeyboardInterrupt: Ctrl-C came before there was a schedule.
