@@ -380,7 +380,7 @@ def _of_each_set(ranked: Sequence[_Sequence], most: int) -> list[_Sequence]:
 
 
 def _by_promise(networks: Sequence[ChangingNetwork], sequences: Sequence[RoutedSequence]) -> list[RoutedSequence]:
-    """Return sequences in the order in which to solve them: the best for each time of changes, then the second best, …
+    """Return sequences in the order in which to solve them: the best for each time of changes, then the next best.
 
     Args:
         networks: The network with each time of changes.
