@@ -2,11 +2,11 @@
 
 A schedule with k changes visits at most k + 1 states, so all its states are in a set of k + 1 of them. It sends for at
 least as long as the best schedule on the relaxed network of that set (`synth.reconfiguration.relaxed`), for which the
-usual witnesses prove a bound; and it changes for at least k times the shortest change, while nothing is sent. So no
-schedule with k changes is faster than the least, over all sets of k + 1 states, of k · δ plus the bound of the set. A
-set may stand for all sets in it, since its relaxed network can do more. With k at least the number of states less one
-all states are in the set, and more changes only take longer: the least over k from 0 to that number holds for every
-schedule over any sequence of states.
+usual witnesses prove a bound; and k changes between states of the set take at least the time of the shortest walk of k
+changes, while nothing is sent. So no schedule with k changes is faster than the least, over all sets of k + 1 states,
+of that walk plus the bound of the set. A set may stand for all sets in it, since its relaxed network can do more, and
+more walks lie in it. With k at least the number of states less one all states are in the set, and more changes only
+take longer: the least over k from 0 to that number holds for every schedule over any sequence of states.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ChangesBound:
         for changes, claims in enumerate(self.claims):
             for claim in claims:
                 if claim.witnesses:
-                    changing_us = changes * shortest_change_us(network, claim.states)
+                    changing_us = least_changing_us(network, claim.states, changes)
                     witness = decisive(claim.witnesses, size_bytes)
                     limits = Limits(changes, changing_us, claim, witness)
                     candidates.append((changing_us + witness.at(size_bytes), changes, len(candidates), limits))
@@ -94,10 +94,18 @@ class ChangesBound:
         return bound_us, limits
 
 
-def shortest_change_us(network: ChangingNetwork, states: tuple[int, ...]) -> float:
-    """Return the time in µs of the shortest change between two states of a set; 0 for fewer than two."""
-    table = network.delta_us[np.ix_(states, states)]
-    return float(table[~np.eye(len(states), dtype=bool)].min(initial=np.inf)) if len(states) > 1 else 0.0
+def least_changing_us(network: ChangingNetwork, states: tuple[int, ...], changes: int) -> float:
+    """Return the least time in µs of a number of changes one after the other within a set of states, from the start.
+
+    Without a start the first state may be any of the set. The time is inf where there are no such changes.
+    """
+    table = network.delta_us[np.ix_(states, states)] + np.where(np.eye(len(states), dtype=bool), np.inf, 0.0)
+    least_us = np.zeros(len(states))
+    if network.start is not None:
+        least_us[[state != network.start for state in states]] = np.inf
+    for _ in range(changes):
+        least_us = (least_us[:, None] + table).min(axis=0)
+    return float(least_us.min())
 
 
 def relaxed_problem(network: ChangingNetwork, collective: str, root: int, states: tuple[int, ...]) -> Problem | None:

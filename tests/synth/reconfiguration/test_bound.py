@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from synth.bounds.witnesses.hops import Direct
 from synth.reconfiguration.bound import _priced, find_bound
 from synth.reconfiguration.relaxed import relaxed
 from synth.reconfiguration.states import ChangingNetwork, read_states
-from synth.reconfiguration.witness import ChangesBound, check_bound, relaxed_problem
+from synth.reconfiguration.witness import ChangesBound, check_bound, least_changing_us, relaxed_problem
 from synth.solvers.workers import Workers
 from tests.synth.reconfiguration.test_schedule import make_exchange, make_schedule
 from topologies.errors import BadWitness, VerificationError
@@ -200,3 +200,17 @@ def test_forged_prices_are_refused(network: ChangingNetwork) -> None:
             check_bound(network, with_prices(fault))
     with pytest.raises(BadWitness):
         priced.limit(problem)
+
+
+def test_changes_one_after_the_other_take_at_least_the_shortest_walk() -> None:
+    states = read_states("strides:6").states
+    times = np.array([[0.0, 5.0, 9.0], [7.0, 0.0, 1.0], [9.0, 8.0, 0.0]])
+    for start in (None, 0, 1, 2):
+        network = ChangingNetwork("n", states, times, start)
+        for chosen, changes in product(((0, 1), (1, 2), (0, 1, 2)), range(4)):
+            walks = [
+                sum(times[here, there] for here, there in pairwise(walk))
+                for walk in product(chosen, repeat=changes + 1)
+                if start in (None, walk[0]) and all(here != there for here, there in pairwise(walk))
+            ]
+            assert least_changing_us(network, chosen, changes) == min(walks, default=np.inf)
