@@ -24,7 +24,7 @@ from topologies.topology import Topology
 _REPRICED = 4  # Parts of the trees; the loads of links are looked at before each part is routed.
 _CROWDED = (0.0, 0.5, 3.0)  # Tried: the link with the highest load costs so many times its own price more.
 _UNLIKE = 0.001  # Prices differ by so much, so that equally short paths do not all take the first one.
-_HOP = 0.02  # A link costs so much of the least price more: of equally short paths, those of fewer links are even.
+HOP = 0.02  # A link costs so much of the least price more: of equally short paths, those of fewer links are even.
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +83,12 @@ class _Tree:
     gathers: bool
 
 
-def trees_of(collective: Collective) -> list[_Tree]:
-    """Return the trees of all blocks; a sum that several ranks want is gathered at one of them, and spread from it."""
+@lru_cache(maxsize=4)
+def trees_of(collective: Collective) -> tuple[_Tree, ...]:
+    """Return the trees of all blocks; a sum that several ranks want is gathered at one of them, and spread from it.
+
+    The last four results are cached.
+    """
     trees = []
     for block in range(collective.nchunks):
         holders = tuple(np.flatnonzero(collective.holds[block]).tolist())
@@ -97,7 +101,7 @@ def trees_of(collective: Collective) -> list[_Tree]:
             holders = root
         if set(goals) - set(holders):
             trees.append(_Tree(block, holders, goals, gathers=False))
-    return trees
+    return tuple(trees)
 
 
 def pair_needs(collective: Collective, from_roots: bool = False) -> Floats:
@@ -158,6 +162,39 @@ def link_loads(state: Topology, needs: Floats, lengths: Floats, before: Ints) ->
         np.add.at(carried, (near[moved], ends[moved]), amounts)
         through[sources[moved], near[moved]] += amounts
     return carried[state.link_src, state.link_dst]
+
+
+def estimated_us(
+    states: Sequence[Topology], paths: Sequence[tuple[Floats, Ints]], needs: Floats, size_bytes: float, copies: bool
+) -> float:
+    """Return about how long all moves over a sequence of states take in µs, by the loads of the links on its paths.
+
+    Args:
+        states: The states in their order.
+        paths: What `distances` returns for each of them.
+        needs: Share of the message that goes from each root to each leaf, see `pair_needs`.
+        size_bytes: Message size in bytes.
+        copies: Whether the leaves of a root want the same blocks, which one move brings to all that lie behind it.
+    """
+    count = len(needs)
+    cost, parents = np.where(np.eye(count, dtype=bool), 0.0, np.inf), list[Ints]()
+    for lengths, _ in paths:
+        through = cost[:, :, None] + lengths[None]
+        parents.append(through.argmin(axis=1))
+        cost = through.min(axis=1)
+    root, place = np.nonzero(needs)
+    share, total_us = needs[root, place], 0.0
+    for state, (lengths, before), parent in reversed(list(zip(states, paths, parents, strict=True))):
+        near, moved = parent[root, place], np.zeros((count, count))
+        keys = (root * count + near) * count + place
+        first = np.unique(keys, return_index=True)[1] if copies else np.arange(len(keys))
+        first = first[near[first] != place[first]]
+        if len(first):
+            np.add.at(moved, (near[first], place[first]), share[first])
+            loads = link_loads(state, moved, lengths, before) / state.bandwidth_gbs
+            total_us += float(loads.max()) * size_bytes / 1e3 + float(state.alpha_us.min())
+        place = near
+    return total_us
 
 
 @lru_cache(maxsize=64)
@@ -313,7 +350,7 @@ class _Layer:
         """Compute the shortest paths by the loads so far; the busiest link costs `crowded` times its price more."""
         factor = 1 + crowded * self.load_us / max(float(self.load_us.max(initial=0.0)), 1e-12)
         prices = link_prices(self.state, self.total_share, self.size_bytes)
-        prices = prices * factor * self.unlike + _HOP * self.hop_us
+        prices = prices * factor * self.unlike + HOP * self.hop_us
         self.lengths, self.before = distances(self.state, prices)
         self.steps = self.lengths.T if self.gathers else self.lengths
 

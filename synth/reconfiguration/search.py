@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations, islice
+from itertools import combinations, islice, zip_longest
 
 import numpy as np
 
@@ -22,14 +22,17 @@ from synth.model.numbers import as_seconds, as_text, whole
 from synth.model.problem import make_problem
 from synth.reconfiguration.bound import find_bound
 from synth.reconfiguration.routing import (
+    HOP,
     Phase,
     RoutedSequence,
     distances,
+    estimated_us,
     exchange,
     in_blocks,
     link_prices,
     pair_needs,
     route,
+    trees_of,
 )
 from synth.reconfiguration.schedule import ChangingSchedule
 from synth.reconfiguration.states import ChangingNetwork
@@ -55,7 +58,8 @@ class ChangesTuning:
         most_states: Most states of a sequence.
         width: Sequences of each length that are made longer, twice: by what they join, and by the time of their moves.
         orders: Sequences with the same states in another order that are kept.
-        routed: Complete sequences of each length that are routed.
+        estimated: Sequences of each length that join all ranks and whose times are estimated.
+        routed: Sequences of each length that are routed.
         exchanges: Sets of states that are tried for the exchange of sums of whole parts.
         routing_share: Share of the budget for routing them.
         single_share: Share of the budget for schedules without a change.
@@ -67,7 +71,8 @@ class ChangesTuning:
     most_states: int = 8
     width: int = 12
     orders: int = 2
-    routed: int = 24
+    estimated: int = 48
+    routed: int = 8
     exchanges: int = 2000
     routing_share: float = 0.15
     single_share: float = 0.3
@@ -316,7 +321,10 @@ def _routed_sequences(
     needs = pair_needs(blocks, from_roots=True)
     needed = needs > 0
     prices = [link_prices(state, float(needs.sum()), size_bytes) for state in network.states]
-    tables = [distances(state, price)[0] for state, price in zip(network.states, prices, strict=True)]
+    hop_us = min(float(price.min(initial=np.inf)) for price in prices) * HOP
+    paths = [distances(state, price + hop_us) for state, price in zip(network.states, prices, strict=True)]
+    tables = [lengths for lengths, _ in paths]
+    copies = any(len(tree.leaves) > 1 for tree in trees_of(blocks))
     nearest = np.minimum.reduce(tables)
     for _ in range(network.nranks.bit_length()):
         nearest = _min_plus(nearest, nearest)  # No sequence joins two ranks by less.
@@ -328,7 +336,7 @@ def _routed_sequences(
         return float((needs[needed] * moves).sum()) + network.changing_us(sequence), int(np.isinf(table[needed]).sum())
 
     beam: list[_Sequence] = [((number,), table) for number, table in enumerate(tables)]
-    routed: list[RoutedSequence | None] = []
+    by_length: list[list[tuple[int, ...]]] = []
     for _ in range(1, tuning.most_states):
         longer = [
             ((*sequence, number), _min_plus(table, tables[number]))
@@ -337,14 +345,24 @@ def _routed_sequences(
             if number != sequence[-1]
         ]
         ranked = _of_each_set(sorted(longer, key=rank), tuning.orders)
-        complete = [entry for entry in ranked if np.isfinite(entry[1][needed]).all()]
+        complete = [sequence for sequence, table in ranked if np.isfinite(table[needed]).all()][: tuning.estimated]
         # Those that join more come further, those that may become fast too.
         joining = sorted(ranked, key=lambda entry: rank(entry)[::-1])
         beam = list({entry[0]: entry for entry in (*joining[: tuning.width], *ranked[: tuning.width])}.values())
-        for sequence, _ in complete[: tuning.routed]:
-            if routed and now() > until:
+        times_us: dict[tuple[int, ...], float] = {}
+        for sequence in complete:
+            if times_us and now() > until:
                 break
-            routed.append(route(network, blocks, sequence, size_bytes))
+            states = [network.states[number] for number in sequence]
+            own_us = estimated_us(states, [paths[number] for number in sequence], needs, size_bytes, copies)
+            times_us[sequence] = own_us + network.changing_us(sequence)
+        by_length.append(sorted(times_us, key=times_us.__getitem__)[: tuning.routed])
+    routed: list[RoutedSequence | None] = []
+    # The best of each length, then the second best of each, and so on.
+    for sequence in (sequence for row in zip_longest(*by_length) for sequence in row if sequence is not None):
+        if routed and now() > until:
+            break
+        routed.append(route(network, blocks, sequence, size_bytes))
     if blocks.kind.in_shares:
         routed += [
             exchange(network, blocks, sequence, size_bytes, own_sums)
