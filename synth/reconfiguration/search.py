@@ -206,22 +206,7 @@ def search_changes(
     with Workers() as workers, collected() as defects:
         solver = _PhaseSolver(network, size_bytes, workers)
         try:
-            _search_single_states(result, solver, root, tuning.single_share * budget_s, progress)
-            routing_until = now() + tuning.routing_share * budget_s
-            sequences = _routed_sequences(network, blocks, size_bytes, tuning, routing_until)
-            until = begun + (1 - tuning.bound_share - tuning.better_share) * budget_s
-            for place, routed in enumerate(_by_promise(networks, sequences)):
-                # However short the budget, the most promising sequence is solved.
-                if solver.interrupted or (place and now() > until and result.schedules):
-                    break
-                progress(" → ".join(network.states[phase.state].name for phase in routed.phases))
-                phase_s = max(tuning.phase_s, (until - now()) / len(routed.phases))
-                try:
-                    result.schedules.append(_solved(network, blocks, routed.phases, solver, phase_s))
-                except BudgetTooShort:
-                    if not result.schedules:
-                        raise
-            _improve(result, networks, solver, begun + (1 - tuning.bound_share) * budget_s, progress)
+            _search_schedules(result, networks, solver, root, budget_s, progress, tuning)
         except KeyboardInterrupt:
             solver.interrupted = True
         result.interrupted = solver.interrupted
@@ -238,6 +223,48 @@ def search_changes(
             result.bound = find_bound(networks, blocks.name, blocks.root, size_bytes, workers, 0.0)
     result.defects = tuple(defects.values())
     return result
+
+
+def _search_schedules(
+    result: ChangesSearch,
+    networks: Sequence[ChangingNetwork],
+    solver: _PhaseSolver,
+    root: int,
+    budget_s: float,
+    progress: Callable[[str], None],
+    tuning: ChangesTuning,
+) -> None:
+    """Add schedules: those without a change, then those of sequences of states, then better ones of the best.
+
+    Args:
+        result: The search, to which the schedules are added.
+        networks: The network with each time of changes.
+        solver: Solves the phases.
+        root: The root.
+        budget_s: Seconds of the whole search.
+        progress: Receives what is tried.
+        tuning: Limits of the search.
+
+    Raises:
+        BudgetTooShort: There is no schedule in time.
+    """
+    network, blocks, begun = result.network, result.collective, now()
+    _search_single_states(result, solver, root, tuning.single_share * budget_s, progress)
+    routing_until = now() + tuning.routing_share * budget_s
+    sequences = _routed_sequences(network, blocks, result.size_bytes, tuning, routing_until)
+    until = begun + (1 - tuning.bound_share - tuning.better_share) * budget_s
+    for place, routed in enumerate(_by_promise(networks, sequences)):
+        # However short the budget, the most promising sequence is solved.
+        if solver.interrupted or (place and now() > until and result.schedules):
+            break
+        progress(" → ".join(network.states[phase.state].name for phase in routed.phases))
+        phase_s = max(tuning.phase_s, (until - now()) / len(routed.phases))
+        try:
+            result.schedules.append(_solved(network, blocks, routed.phases, solver, phase_s))
+        except BudgetTooShort:
+            if not result.schedules:
+                raise
+    _improve(result, networks, solver, begun + (1 - tuning.bound_share) * budget_s, progress)
 
 
 @dataclass(eq=False)
@@ -318,6 +345,31 @@ def _routed_sequences(
     network: ChangingNetwork, blocks: Collective, size_bytes: int, tuning: ChangesTuning, until: float
 ) -> list[RoutedSequence]:
     """Return promising sequences of at least two states in phases; routing ends about at `until`."""
+    by_length = _ranked_sequences(network, blocks, size_bytes, tuning, until)
+    routed: list[RoutedSequence | None] = []
+    # The best of each length, then the second best of each, and so on.
+    for sequence in (sequence for row in zip_longest(*by_length) for sequence in row if sequence is not None):
+        if routed and now() > until:
+            break
+        routed.append(route(network, blocks, sequence, size_bytes))
+    if blocks.kind.in_shares:
+        routed += [
+            exchange(network, blocks, sequence, size_bytes, own_sums)
+            for sequence in _sets(network, tuning)
+            for own_sums in (False, True)
+        ]
+    candidates = [answer for answer in routed if answer is not None and len(answer.phases) > 1]
+    return list({_shape_of(answer): answer for answer in candidates}.values())
+
+
+def _ranked_sequences(
+    network: ChangingNetwork, blocks: Collective, size_bytes: int, tuning: ChangesTuning, until: float
+) -> list[list[tuple[int, ...]]]:
+    """Return for each length from two states on the best sequences that join all ranks, by an estimate of their times.
+
+    It is a beam search: sequences of each length are made longer if they join much, or if they may become fast. A table
+    of each has the least price of a message [from, to]. Estimates end about at `until`.
+    """
     needs = pair_needs(blocks, from_roots=True)
     needed = needs > 0
     prices = [link_prices(state, float(needs.sum()), size_bytes) for state in network.states]
@@ -346,7 +398,6 @@ def _routed_sequences(
         ]
         ranked = _of_each_set(sorted(longer, key=rank), tuning.orders)
         complete = [sequence for sequence, table in ranked if np.isfinite(table[needed]).all()][: tuning.estimated]
-        # Those that join more come further, those that may become fast too.
         joining = sorted(ranked, key=lambda entry: rank(entry)[::-1])
         beam = list({entry[0]: entry for entry in (*joining[: tuning.width], *ranked[: tuning.width])}.values())
         times_us: dict[tuple[int, ...], float] = {}
@@ -357,20 +408,7 @@ def _routed_sequences(
             own_us = estimated_us(states, [paths[number] for number in sequence], needs, size_bytes, copies)
             times_us[sequence] = own_us + network.changing_us(sequence)
         by_length.append(sorted(times_us, key=times_us.__getitem__)[: tuning.routed])
-    routed: list[RoutedSequence | None] = []
-    # The best of each length, then the second best of each, and so on.
-    for sequence in (sequence for row in zip_longest(*by_length) for sequence in row if sequence is not None):
-        if routed and now() > until:
-            break
-        routed.append(route(network, blocks, sequence, size_bytes))
-    if blocks.kind.in_shares:
-        routed += [
-            exchange(network, blocks, sequence, size_bytes, own_sums)
-            for sequence in _sets(network, tuning)
-            for own_sums in (False, True)
-        ]
-    candidates = [answer for answer in routed if answer is not None and len(answer.phases) > 1]
-    return list({_shape_of(answer): answer for answer in candidates}.values())
+    return by_length
 
 
 def _sets(network: ChangingNetwork, tuning: ChangesTuning) -> Iterator[tuple[int, ...]]:
