@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
@@ -145,21 +146,26 @@ def read_states(spec: str | Path) -> ChangingNetwork:
     if isinstance(spec, Path) or spec.endswith(".toml"):
         return _read_file(Path(spec))
     try:
-        states = [state for term in spec.split("+") for state in _states_of_term(term.strip())]
+        terms = [term.strip() for term in spec.split("+")]
+        kinds = Counter(term.partition(":")[0] for term in terms)
+        states = [state for term in terms for state in _states_of_term(term, kinds[term.partition(":")[0]] > 1)]
         return ChangingNetwork(spec, tuple(states), _equal_times(len(states), DEFAULT_DELTA_US))
     except InputError as error:
         text = str(error).removeprefix("states: ")
         raise InputError(text if shown(spec) in text else f"states {shown(spec)}: {text}") from None
 
 
-def _states_of_term(term: str) -> list[Topology]:
-    """Return the states that one term of a text stands for; InputError if there is no such topology."""
+def _states_of_term(term: str, is_repeated: bool) -> list[Topology]:
+    """Return the states that one term of a text stands for; InputError if there is no such topology.
+
+    If there are more terms of its kind, the names of its states say to which they belong.
+    """
     kind, _, rest = term.partition(":")
-    if kind == "axes":
-        return _axes(family(f"torus:{rest}"), rest)
-    if kind == "strides":
-        return _strides(family(f"ring:{rest}"))
-    return [load(term)]
+    if kind not in ("axes", "strides"):
+        return [load(term)]
+    states = _axes(family(f"torus:{rest}"), rest) if kind == "axes" else _strides(family(f"ring:{rest}"))
+    sizes = rest.partition(",")[0]
+    return [replace(state, name=f"{state.name} of {sizes}") if is_repeated else state for state in states]
 
 
 def _axes(torus: Topology, rest: str) -> list[Topology]:

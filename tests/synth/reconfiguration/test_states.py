@@ -50,6 +50,8 @@ def test_states_by_name() -> None:
     cube = read_states("ring:8 + axes:2x2x2,bw=100")
     assert [state.nlinks for state in cube.states] == [16, 8, 8, 8]
     assert [int((state.link_src ^ state.link_dst).max()) for state in cube.states[1:]] == [4, 2, 1]
+    both = read_states("axes:8x2 + axes:4x4")
+    assert [state.name for state in both.states] == ["axis 0 of 8x2", "axis 1 of 8x2", "axis 0 of 4x4", "axis 1 of 4x4"]
     strides = read_states("strides:6")
     assert [state.nlinks for state in strides.states] == [12, 12, 6]
     distance = (strides.states[1].link_dst - strides.states[1].link_src) % 6
