@@ -20,6 +20,7 @@ delta_us = 5.0
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ import numpy as np
 
 from synth.model.collective import Floats, Ints
 from topologies.errors import InputError
-from topologies.families import family
+from topologies.families import FAMILIES, family
 from topologies.load import load
 from topologies.text.fields import Fields, parse_toml, shown
 from topologies.text.files import origin_of, read_text
@@ -41,10 +42,12 @@ MAX_RANKS = 64
 MAX_STATES = 16
 MAX_DELTA_US = 1e9
 DEFAULT_DELTA_US = 10.0
-_MAX_FILE_BYTES = 4 << 20
+_MAX_FILE_BYTES = 1 << 20  # Three times what all states with all links take.
+_MOST_CHARS = 150  # Of an error; a longer one leaves out the text of all states.
 _TOP = ("name", "delta_us", "start", "state", "change")
 _STATE = ("name", "topo", "ranks", "links", "bandwidth_gbs", "alpha_us")
 _PAIRS = "it must be pairs of ranks, such as [[0, 1], [2, 3]]"
+_FIGURES = ("bandwidth_gbs", "alpha_us")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +71,7 @@ class ChangingNetwork:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.states) <= MAX_STATES:
-            raise InputError(f"states: {len(self.states)} of them; it must be 1 to {MAX_STATES}")
+            raise InputError(f"states: {len(self.states)} states; it must be 1 to {MAX_STATES}")
         names = [state.name for state in self.states]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -133,17 +136,19 @@ def _equal_times(count: int, delta_us: float) -> Floats:
 def read_states(spec: str | Path) -> ChangingNetwork:
     """Return the network that changes which `spec` states.
 
-    A text that ends in ".toml", or a Path, is a file of states. Any other text names states, joined by "+": each is a
-    topology by name (one state); "axes:4x4" (one state for each dimension of the torus, with its links only; the pairs
-    of a hypercube are "axes:2x2x2"); or "strides:8" (for each stride from 1 to half of the ranks a state that links
-    ranks at this distance on a ring). `bw` and `alpha` are those of families. All changes then take 10 µs.
+    A Path, or a text that ends in ".toml", is a file of states. Any other text, and one with "+" that names no file,
+    lists states, joined by "+": each is a topology by name, or its file (one state); "axes:4x4" (one state for each
+    dimension of the torus, with its links only; the pairs of a hypercube are "axes:2x2x2"); or "strides:8" (for each
+    stride from 1 to half of the ranks a state that links ranks at this distance on a ring). `bw` and `alpha` are those
+    of families. All changes then take 10 µs.
 
     Raises:
         InputError: There is no such file or topology, a field is wrong, or the states do not fit together.
     """
     if not isinstance(spec, str | Path):
         raise InputError(f"states {shown(spec)}: must be a text such as 'ring:8 + axes:2x2x2', or a file")
-    if isinstance(spec, Path) or spec.endswith(".toml"):
+    is_list = isinstance(spec, str) and "+" in spec and not os.path.isfile(spec)  # File names may hold a + too.
+    if isinstance(spec, Path) or (spec.endswith(".toml") and not is_list):
         return _read_file(Path(spec))
     try:
         terms = [term.strip() for term in spec.split("+")]
@@ -152,7 +157,8 @@ def read_states(spec: str | Path) -> ChangingNetwork:
         return ChangingNetwork(spec, tuple(states), _equal_times(len(states), DEFAULT_DELTA_US))
     except InputError as error:
         text = str(error).removeprefix("states: ")
-        raise InputError(text if shown(spec) in text else f"states {shown(spec)}: {text}") from None
+        with_spec = f"states {shown(spec)}: {text}"
+        raise InputError(text if shown(spec) in text or len(with_spec) > _MOST_CHARS else with_spec) from None
 
 
 def _states_of_term(term: str, is_repeated: bool) -> list[Topology]:
@@ -163,7 +169,12 @@ def _states_of_term(term: str, is_repeated: bool) -> list[Topology]:
     kind, _, rest = term.partition(":")
     if kind not in ("axes", "strides"):
         return [load(term)]
-    states = _axes(family(f"torus:{rest}"), rest) if kind == "axes" else _strides(family(f"ring:{rest}"))
+    name = f"{'torus' if kind == 'axes' else 'ring'}:{rest}"
+    try:
+        topology = family(name)
+    except InputError as error:  # The user did not write the name of the family.
+        raise InputError(str(error).partition(f"{name[:40]!r}: ")[2] or str(error)) from None
+    states = _axes(topology, rest) if kind == "axes" else _strides(topology)
     sizes = rest.partition(",")[0]
     return [replace(state, name=f"{state.name} of {sizes}") if is_repeated else state for state in states]
 
@@ -181,6 +192,8 @@ def _axes(torus: Topology, rest: str) -> list[Topology]:
             (torus.alpha_us[along], torus.bandwidth_gbs[along]),
         )
         states.append(Topology(f"axis {axis}", torus.nranks, (), *ends, *figures))
+    if not states:
+        raise InputError(f"size {shown(rest)} has no dimension of two ranks; it must have one, as axes:4x4")
     return states
 
 
@@ -222,21 +235,30 @@ def _read_file(path: Path) -> ChangingNetwork:
     states = [_read_state(table, path) for table in tables]
     numbers = {state.name: number for number, state in enumerate(states)}
     times = _equal_times(len(states), top.number("delta_us", 0.0, MAX_DELTA_US, "µs", DEFAULT_DELTA_US))
+    stated = set[frozenset[str]]()
     for table in top.tables("change"):
         table.only(("between", "delta_us"))
         ends = table.strings("between")
         if len(ends) != 2 or ends[0] == ends[1]:
             table.fail("between", f"has {len(ends)} names; it must be two different states")
         here, there = (_number_of(table, "between", name, numbers) for name in ends)
+        if frozenset(ends) in stated:
+            table.fail("between", f"{shown(ends[0])} and {shown(ends[1])} stand in two [[change]] tables; keep one")
+        stated.add(frozenset(ends))
         times[[here, there], [there, here]] = table.number("delta_us", 0.0, MAX_DELTA_US, "µs")
     start = _number_of(top, "start", top.string("start"), numbers) if "start" in top.values else None
     name = top.string("name", path.stem)
-    if not (name.isprintable() and 1 <= len(name) <= 80):
-        top.fail("name", f"{shown(name)} is no name; it must be 1 to 80 printable characters")
+    _check_name(top, name, 80)
     try:
         return ChangingNetwork(name, tuple(states), times, start)
     except InputError as error:
         raise InputError(f"{origin}: {error}") from None
+
+
+def _check_name(table: Fields, name: str, most: int) -> None:
+    """Raise InputError if the name in a table is empty, blank, not printable or of more than `most` characters."""
+    if not (name.isprintable() and name.strip() and len(name) <= most):
+        table.fail("name", f"{shown(name)} is no name; it must be 1 to {most} printable characters, not all blank")
 
 
 def _number_of(table: Fields, key: str, name: str, numbers: dict[str, int]) -> int:
@@ -250,10 +272,12 @@ def _read_state(table: Fields, path: Path) -> Topology:
     """Return the topology of one [[state]] table of a file; InputError if a field is missing, unknown or wrong."""
     table.only(_STATE)
     name = table.string("name")
-    if not (name.isprintable() and 1 <= len(name) <= 40):
-        table.fail("name", f"{shown(name)} is no name; it must be 1 to 40 printable characters")
+    _check_name(table, name, 40)
     if "topo" not in table.values and "links" not in table.values:
         table.fail("", "has neither topo nor links; it must have one of them")
+    for key in _FIGURES:
+        if key in table.values and "links" not in table.values:
+            table.fail(key, "is of links, but there are none; state links, or write topo = 'ring:8,bw=50,alpha=0.7'")
     base = None if "topo" not in table.values else _read_base(table, path)
     nranks = table.integer("ranks", 2, MAX_RANKS, None if base is None else base.nranks)
     if base is not None and base.nranks != nranks:
@@ -287,8 +311,9 @@ def _read_base(table: Fields, path: Path) -> Topology:
         return load(beside)
     try:
         return load(spec)
-    except InputError:
-        table.fail("topo", f"{shown(spec)} is no network; synth topo list shows all")
+    except InputError as error:
+        known = spec.partition(":")[0] in FAMILIES and len(str(error)) <= _MOST_CHARS - 60
+        table.fail("topo", str(error) if known else f"{shown(spec)} is no network; synth topo list shows all")
 
 
 def _read_links(table: Fields, name: str, nranks: int) -> Topology:
@@ -303,7 +328,8 @@ def _read_links(table: Fields, name: str, nranks: int) -> Topology:
         table.fail("links", f"{len(pairs)} pairs of {nranks} ranks; it must be at most {most}, each once")
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2 or any(type(rank) is not int for rank in pair):
-            table.fail("links", f"holds {shown(pair)}; {_PAIRS}")
+            ends = ", ".join(map(shown, pair[:2])) if isinstance(pair, list) and len(pair) == 2 else shown(pair)
+            table.fail("links", f"holds {ends[:60]}; {_PAIRS}")
         if pair[0] == pair[1] or not all(0 <= rank < nranks for rank in pair):
             ends = f"{shown(pair[0])}–{shown(pair[1])}"
             table.fail("links", f"holds {ends}; it must be two different ranks from 0 to {nranks - 1}")

@@ -72,6 +72,8 @@ def test_states_by_name() -> None:
         ('topo = "ring:4"', 'topo = "/etc/passwd"', "topo"),
         ('topo = "ring:4"', 'topo = "star:4"', "switches"),
         ('topo = "ring:4"', 'topo = "nosuch"', "nosuch"),
+        ('topo = "ring:4"', 'topo = "ring:1000000000"', "too large"),
+        ('topo = "ring:4"', 'topo = "ring:4"\nbandwidth_gbs = 7', "bandwidth_gbs"),
         ('topo = "ring:4"', "", "links"),
         ("ranks = 4", "ranks = 1000000", "ranks"),
         ("ranks = 4", "", "ranks"),
@@ -81,15 +83,19 @@ def test_states_by_name() -> None:
         ("[[0, 2], [1, 3]]", "[[0, 2], [2, 0]]", "links"),
         ("[[0, 2], [1, 3]]", '[[0, "x"]]', "links"),
         ("[[0, 2], [1, 3]]", "[[0, 2, 3]]", "links"),
+        ("[[0, 2], [1, 3]]", "[[0, true]]", "0, true"),
         ("[[0, 2], [1, 3]]", "[" + "[0, 2]," * 7 + "]", "links"),
         ("links = [[0, 2]]", "links = [[0, 1]]", "links"),
         ("bandwidth_gbs = 100.0\nalpha_us = 0.7", "alpha_us = 0.7", "bandwidth_gbs"),
         ("alpha_us = 0.7", "alpha_us = -1", "alpha_us"),
         ('name = "pairs"', 'name = "ring"', "ring"),
+        ('name = "pairs"', 'name = "  "', "blank"),
         ('["ring", "pairs"]', '["ring"]', "between"),
         ('["ring", "pairs"]', '["ring", "ring"]', "between"),
         ('["ring", "pairs"]', '["ring", "x"]', "between"),
         ("[[change]]", "[[changes]]", "changes"),
+        ("[[change]]", '[[change]]\nbetween = ["pairs", "ring"]\ndelta_us = 6\n[[change]]', "two [[change]] tables"),
+        (RIGHT[1:], "delta_us = " + "9" * 5000, "digits"),
         (RIGHT[1:], "", "state"),
         (RIGHT[1:], "state = 1", "state"),
         (RIGHT[1:], "[[state]]\nname='a'\ntopo='ring:4'\n" * 17, "state"),
@@ -115,3 +121,19 @@ def test_a_topology_is_read_beside_the_file(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "states.toml"
     path.write_text(RIGHT.replace('topo = "ring:4"', 'topo = "mine.toml"', 1))
     assert [state.nlinks for state in read_states(path).states] == [0, 4, 10]
+
+
+def test_a_list_may_end_with_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('name = "mine"\nranks = 4\n')
+    assert [state.name for state in read_states("ring:4 + mine.toml").states] == ["ring:4", "mine"]
+    (tmp_path / "a+b.toml").write_text(RIGHT)
+    assert len(read_states("a+b.toml").states) == 3
+
+
+@pytest.mark.parametrize("spec", ["axes:" + "2x" * 50 + "2", "strides:4,foo=1", "axes:1x1", "strides:64", "x" * 99])
+def test_wrong_terms_are_one_short_line(spec: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        read_states(f"ring:4 + {spec}")
+    assert len(str(refusal.value)) <= 160
+    assert "torus:2" not in str(refusal.value)
