@@ -35,9 +35,9 @@ def find_bound(
 ) -> ChangesBound:
     """Return a bound that holds for every schedule over any sequence of states (see `synth.reconfiguration.witness`).
 
-    Single states and the set of all states come first; the latter stands for all sets that were not looked at. As
-    long as there is time, what decides is raised: by the sets of the deciding number of changes one by one, then by
-    prices and a linear program for the deciding set.
+    Single states, sets that do not join the ranks, and the set of all states come first; the last stands for all sets
+    that were not looked at. As long as there is time, what decides is raised: by the sets of the deciding number of
+    changes one by one, then by prices and a linear program for the deciding set.
 
     Args:
         networks: The same states with each time of changes at which the bound counts, at least one.
@@ -55,6 +55,15 @@ def find_bound(
         chosen: _quick_claim(network, collective, root, chosen, size_bytes, deadline)
         for chosen in dict.fromkeys([*sets[0], whole])
     }
+    joining = [set(chosen) for chosen in sets[0] if claims[chosen].witnesses]
+    # Sets that do not join the ranks raise the bound by whole changes, at little cost, so they never wait for time.
+    for chosen in (chosen for of_size in sets[1:] if len(of_size) <= _MOST_SETS for chosen in of_size):
+        if any(joined.issubset(chosen) for joined in joining):
+            continue
+        if relaxed_problem(network, collective, root, chosen) is None:
+            claims[chosen] = SetClaim(chosen, ())
+        else:
+            joining.append(set(chosen))
 
     def bound() -> ChangesBound:
         """Return the bound by the claims so far."""

@@ -100,6 +100,16 @@ def test_two_axes_need_a_change() -> None:
     assert all(not claim.witnesses for claim in bound.claims[0])
 
 
+def test_sets_that_do_not_join_the_ranks_count_without_any_time() -> None:
+    for start in (None, 1):
+        cube = replace(read_states("axes:2x2x2").with_delta(1e6), start=start)
+        with Workers() as workers:
+            bound = find_bound([cube], "allreduce", 0, MIB, workers, 0.0)
+        check_bound(cube, bound)
+        assert bound.at(cube, MIB)[0] >= 2e6
+        assert not any(claim.witnesses for claim in bound.claims[1])
+
+
 def forged(bound: ChangesBound, changes: int, change: Callable[[Witness], Witness]) -> ChangesBound:
     """Return a bound in which the first claim for some number of changes has other witnesses."""
     first, *others = bound.claims[changes]
