@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from synth.model.collective import Bools
 from synth.model.text import format_size, format_table, format_time
 from synth.reconfiguration.schedule import ChangingSchedule
 from synth.reconfiguration.search import ChangesSearch
@@ -77,10 +78,17 @@ def _phases(schedule: ChangingSchedule, names: Sequence[str], size_bytes: int) -
             "time_us": algorithm.time_us(size_bytes),
             "engine": algorithm.engine,
             "blocks": [list(of_chunk) for of_chunk in blocks],
+            "holders": _ranks(whole.holds[::parts]),
+            "goals": _ranks(whole.wants[::parts]),
             "parts": parts,
             "sends": [list(send) for send in sends],
         })  # fmt: skip
     return phases
+
+
+def _ranks(flags: Bools) -> list[list[int]]:
+    """Return for each chunk the ranks with a flag; `flags` has the shape (chunks, ranks)."""
+    return [np.flatnonzero(of_chunk).tolist() for of_chunk in flags]
 
 
 def changes_table(document: dict[str, Any], width: int | None) -> str:
