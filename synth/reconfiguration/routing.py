@@ -9,7 +9,7 @@ strides gives each block the strides that bring it home.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -135,6 +135,13 @@ def link_prices(state: Topology, total_share: float, size_bytes: float) -> Float
     message_us = size_bytes / (mean_gbs * state.nlinks) / 1e3
     prices: Floats = state.alpha_us / total_share + message_us * (mean_gbs / state.bandwidth_gbs)
     return prices
+
+
+def reversed_links(state: Topology) -> Topology:
+    """Return a state whose links lead the other way, without limits: what is gathered here is spread there."""
+    return replace(
+        state, link_src=state.link_dst, link_dst=state.link_src, limits=(), link_kind=np.zeros(0, dtype=np.int64)
+    )
 
 
 def distances(state: Topology, prices: Floats) -> tuple[Floats, Ints]:

@@ -31,6 +31,7 @@ from synth.reconfiguration.routing import (
     in_blocks,
     link_prices,
     pair_needs,
+    reversed_links,
     route,
     trees_of,
 )
@@ -351,7 +352,11 @@ def _routed_sequences(
     for sequence in (sequence for row in zip_longest(*by_length) for sequence in row if sequence is not None):
         if routed and now() > until:
             break
-        routed.append(route(network, blocks, sequence, size_bytes))
+        answer = route(network, blocks, sequence, size_bytes)
+        if answer is None and blocks.kind.in_shares:
+            # Over links of one direction the states that spread may not gather in reverse; there and back, they do.
+            answer = route(network, blocks, (*sequence, *sequence[-2::-1]), size_bytes)
+        routed.append(answer)
     if blocks.kind.in_shares:
         routed += [
             exchange(network, blocks, sequence, size_bytes, own_sums)
@@ -372,11 +377,14 @@ def _ranked_sequences(
     """
     needs = pair_needs(blocks, from_roots=True)
     needed = needs > 0
-    prices = [link_prices(state, float(needs.sum()), size_bytes) for state in network.states]
+    trees, own_states = trees_of(blocks), network.states
+    if all(tree.gathers for tree in trees):  # From a root the links of its tree are followed backwards.
+        own_states = tuple(map(reversed_links, own_states))
+    prices = [link_prices(state, float(needs.sum()), size_bytes) for state in own_states]
     hop_us = min(float(price.min(initial=np.inf)) for price in prices) * HOP
-    paths = [distances(state, price + hop_us) for state, price in zip(network.states, prices, strict=True)]
+    paths = [distances(state, price + hop_us) for state, price in zip(own_states, prices, strict=True)]
     tables = [lengths for lengths, _ in paths]
-    copies = any(len(tree.leaves) > 1 for tree in trees_of(blocks))
+    copies = any(len(tree.leaves) > 1 for tree in trees)
     nearest = np.minimum.reduce(tables)
     for _ in range(network.nranks.bit_length()):
         nearest = _min_plus(nearest, nearest)  # No sequence joins two ranks by less.
@@ -404,7 +412,7 @@ def _ranked_sequences(
         for sequence in complete:
             if times_us and now() > until:
                 break
-            states = [network.states[number] for number in sequence]
+            states = [own_states[number] for number in sequence]
             own_us = estimated_us(states, [paths[number] for number in sequence], needs, size_bytes, copies)
             times_us[sequence] = own_us + network.changing_us(sequence)
         by_length.append(sorted(times_us, key=times_us.__getitem__)[: tuning.routed])

@@ -119,6 +119,24 @@ def test_links_that_go_one_way_only(workers: Workers) -> None:
         assert ChangingSchedule(network, blocks, routed.phases, algorithms).states == (1,)
 
 
+@pytest.mark.parametrize(
+    ("name", "links"),
+    [
+        ("reduce", [[(1, 0)], [(2, 1)]]),
+        ("reducescatter", [[(0, 1), (2, 0)], [(1, 2)]]),
+        ("allreduce", [[(0, 1), (1, 0)], [(2, 0)], [(0, 2), (2, 1)]]),
+    ],
+)
+def test_links_of_one_direction_that_gather_in_several_states(name: str, links: list[list[tuple[int, int]]]) -> None:
+    states = tuple(
+        Topology(f"state {number}", 3, (), *np.array(ends).T, np.ones(len(ends)), np.ones(len(ends)))
+        for number, ends in enumerate(links)
+    )
+    network = ChangingNetwork("n", states, np.ones((len(states),) * 2) - np.eye(len(states)))
+    choice = search_changes(network, name, MIB, budget_s=0.3).choose()
+    assert choice.bound_us * (1 - 1e-9) <= choice.time_us < np.inf
+
+
 def test_a_sequence_that_does_not_join_the_ranks_has_no_phases() -> None:
     network = read_states(CUBE)
     assert route(network, in_blocks("allgather", 4), (1,), MIB) is None
