@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from synth.app.question import alltoallv_planner
     from synth.app.sends import SendTable, load
     from synth.app.synthesis import Synthesis, synthesize
+    from synth.reconfiguration.search import search_changes
+    from synth.reconfiguration.states import read_states
     from topologies.errors import InputError
 
     __version__: str
@@ -46,6 +48,8 @@ __all__ = [
     "load",
     "load_library",
     "mscclpp_plan_dir",
+    "read_states",
+    "search_changes",
     "synthesize",
 ]
 
@@ -63,6 +67,8 @@ _MODULES = {
     "load": "synth.app.sends",
     "load_library": "emit.library",
     "mscclpp_plan_dir": "emit.library.selection.shim_plans",
+    "read_states": "synth.reconfiguration.states",
+    "search_changes": "synth.reconfiguration.search",
     "synthesize": "synth.app.synthesis",
 }
 _PACKAGES = ("topologies", "emit", "runtime")  # The packages that are installed with this one.

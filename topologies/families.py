@@ -235,7 +235,7 @@ def family(spec: str) -> Topology:
     Raises:
         InputError: There is no such family, size or option, or the topology would be too large.
     """
-    where = f"topology {spec[:80]!r}"
+    where = f"topology {spec[:40]!r}"
     head, *options = spec.split(",")
     kind, _, sizes = head.partition(":")
     if kind not in FAMILIES:

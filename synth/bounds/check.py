@@ -85,8 +85,13 @@ def check(problem: Problem, claim: Witness) -> None:
     Raises:
         BadWitness: It claims more than it proves, or proves nothing (see `recompute`).
     """
+    check_claims(claim, recompute(problem, claim))
+
+
+def check_claims(claim: Witness, proved_limit: Limit) -> None:
+    """Check that a witness claims no more than a limit that it proves, but for rounding; BadWitness if it does."""
     units = ("µs", "µs per byte", "µs at most")
-    for unit, claims, proves in zip(units, claim.claims, recompute(problem, claim), strict=True):
+    for unit, claims, proves in zip(units, claim.claims, proved_limit, strict=True):
         if not claims <= proves * (1 + 1e-9) + 1e-12:
             raise claim.refusal(f"claims {claims} {unit}, proves {proves}")
 

@@ -217,4 +217,4 @@ def parse_name(text: str) -> str:
     for row in KINDS.values():
         if plain == row.name or plain in row.spellings:
             return row.name
-    raise InputError(f"collective: {text[:60]!r} is not known; {right_name(plain, list(KINDS), 'synth --help')}")
+    raise InputError(f"collective: {text[:24]!r} is not known; {right_name(plain, list(KINDS), 'synth --help')}")

@@ -84,6 +84,14 @@ CHOOSE: Mapping[str, Sequence[Any]] = {
     "relays": (3, 1.5, [0.5], OBJECT),
     "element_bytes": (*NO_WHOLE, None, 0, -1),
 }
+CHANGES: Mapping[str, Sequence[Any]] = {
+    "network": (None, 5, "ring:4", [], OBJECT),
+    "collective": (*NO_TEXT, *NO_NAME, "alltoallv"),
+    "size_bytes": (*NO_WHOLE, None, 0, -1),
+    "root": (*NO_WHOLE, None, -1, 4),
+    "budget_s": (None, True, "soon", "", -1, 0, math.nan, math.inf, [1], OBJECT),
+    "deltas_us": ([-1.0], [math.nan], ["x"], [None], [1e10], [True]),
+}
 PATHS = (None, 5, 1.5, [], {}, OBJECT, "a\0b")
 
 
@@ -112,6 +120,16 @@ def functions() -> dict[str, tuple[Callable[..., Any], dict[str, Any], Mapping[s
         "Synthesis.schedule": (answer().schedule, {"size_bytes": 1024}, {"size_bytes": SIZES}),
         "Synthesis.save": (answer().save, {"folder": "written"}, saved),
         "load": (load, {"spec": "ring:4"}, {"spec": QUESTION["topo"]}),
+        "read_states": (
+            synth.read_states,
+            {"spec": "ring:4"},
+            {"spec": (*QUESTION["topo"], "axes:1", "ring:4 + star:4")},
+        ),
+        "search_changes": (
+            synth.search_changes,
+            {"network": synth.read_states("ring:4"), "collective": "allgather", "size_bytes": 1, "budget_s": 0.2},
+            CHANGES,
+        ),
         "load_index": (load_index, {"path": "written"}, {"path": (*PATHS, "nosuch", "")}),
         "choose": (_choose, {"entries": [], **right}, CHOOSE),
         "Script": (Script, {"name": "x", "collective": "allreduce", "ranks": 4}, SCRIPT),

@@ -300,4 +300,6 @@ def _complaint(text: str, origin: str, problem: str) -> str:
     if problem.endswith(" (at end of document)"):
         problem = problem.removesuffix(" (at end of document)") + ", at the end of the file"
         return f"{origin}:{text.rstrip().count(chr(10)) + 1}: not TOML: {problem}"
+    if "digits" in problem:  # Python's limit; its advice is for programmers.
+        return f"{origin}: not TOML: a number has too many digits; it must be a number with a few"
     return f"{origin}: not TOML: {problem}"

@@ -63,6 +63,10 @@ COMMANDS = {
         "asking.reduce_program:reduce_program",
         "Find sequences of collectives for a reduction over axes of parallelism.",
     ),
+    "reconfigure": CommandRow(
+        "asking.reconfigure:reconfigure",
+        "Find when a network of changing links should change during a collective, with a bound over all sequences.",
+    ),
     "engines": CommandRow("engines:engines", "List the engines, the values of --engine, and what each of them does."),
     "topo": CommandRow("topologies:topo", "List, show, check and import topologies.", "Networks"),
     "sweep": CommandRow(
