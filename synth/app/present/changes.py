@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from synth.app.present.layout import wrapped
 from synth.model.collective import Bools
 from synth.model.text import format_size, format_table, format_time
 from synth.reconfiguration.schedule import ChangingSchedule
@@ -92,7 +93,7 @@ def _ranks(flags: Bools) -> list[list[int]]:
 
 
 def changes_table(document: dict[str, Any], width: int | None) -> str:
-    """Return the table of a statement as text, with the proof of each bound below if it fits the width.
+    """Return the table of a statement as text, with the proof of each bound below.
 
     Args:
         document: What `changes_statement` returns.
@@ -108,9 +109,8 @@ def changes_table(document: dict[str, Any], width: int | None) -> str:
         ))  # fmt: skip
     heading = f"{document['collective']} on {document['network']}, {format_size(document['size_bytes'])}"
     lines = [heading, *format_table(rows, [6])]
-    for text in dict.fromkeys(_proof(row) for row in document["rows"]):
-        lines.append(f"bound: {text}")
-    return "\n".join(line if width is None or len(line) <= width else f"{line[: width - 1]}…" for line in lines)
+    lines += ["", *(f"bound: {text}" for text in dict.fromkeys(_proof(row) for row in document["rows"]))]
+    return "\n".join(wrapped(lines, width))
 
 
 def _proof(row: dict[str, Any]) -> str:
