@@ -69,7 +69,7 @@ def main() -> None:
         " checked again, apart from its search.\n\n"
         f"{len(gaps)} rows: time / bound {geometric_mean(gaps):.3f} in the geometric mean, at most {max(gaps):.3f}; "
         f"the best state takes up to {max(gains, default=1.0):.2f} × as long; {worse} rows are slower than the best"
-        f" state. {seconds_words(seconds)} with a budget of {arguments.budget:g} s for each question."
+        f" state. All took {seconds_words(seconds)} s, with a budget of {arguments.budget:g} s for each question."
     )
     write("changing", page("changing", "Networks that change", [summary, *parts]))
 
