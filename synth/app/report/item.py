@@ -110,7 +110,7 @@ class Item:
         timing: Times and bound.
         view: Data that the script draws.
         facts: Figures of the algorithm.
-        verdict: Result of the check in words.
+        verdict: Result of the check in words: "optimal" if the time is proved to be the best.
         no_proof: Text that replaces a missing proof.
         wrong: Reason why it is refused, or empty.
         notes: Remarks.

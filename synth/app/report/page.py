@@ -17,6 +17,7 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
+from emit.library.checking.networks import Networks
 from synth.app.report.item import Item, Points
 from synth.app.report.program import program_item
 from synth.app.report.schedule import schedule_item
@@ -67,21 +68,25 @@ def report(
 
     Args:
         path: The file, a library's index.json, or the folder.
-        topology: Topology on which programs run; None: they are shown in steps. Schedules have their own.
+        topology: Topology on which programs run; None for the one that a library's index names, and for steps instead
+            of times where it names none that is known. Schedules have their own.
         group: Ranks of the topology on which programs run; None for the ranks that the library states for this
             topology, otherwise for the first ranks.
-        size_bytes: Message size of programs in bytes; None: 1 MiB.
+        size_bytes: Message size of programs in bytes; None for the size for which the index states a time, otherwise
+            1 MiB.
 
     Raises:
         InputError: A file cannot be read, there is no algorithm or there are over 200, switches multicast or reduce in
             a schedule, or the only program cannot be timed on the topology.
     """
-    return report_sources(find_sources(path), Path(path).resolve().name or str(path), topology, group, size_bytes)
+    name = Path(path).resolve().name or str(path)
+    return report_sources(find_sources(path), name, Networks(topology), topology, group, size_bytes)
 
 
 def report_sources(
     sources: Sequence[Source],
     name: str,
+    networks: Networks,
     topology: Topology | None = None,
     group: Sequence[int] | None = None,
     size_bytes: float | None = None,
@@ -91,6 +96,7 @@ def report_sources(
     Args:
         sources: The files; at least one.
         name: Title of the page if the files answer more than one question.
+        networks: The networks that a library's index may name.
         topology: As for `report`.
         group: As for `report`.
         size_bytes: As for `report`.
@@ -103,11 +109,11 @@ def report_sources(
             f"{len(sources)} algorithms: a page shows at most {MOST_ITEMS}; give one file, or a smaller folder"
         )
     most = max(_FEWEST_SENDS, _SENDS // len(sources))
-    ranks, size = None if group is None else tuple(group), float(1 << 20) if size_bytes is None else size_bytes
+    ranks = None if group is None else tuple(group)
     items = [
         schedule_item(source, most)
         if source.kind == "schedule"
-        else program_item(source, most, topology, ranks, size, only=len(sources) == 1)
+        else program_item(source, most, networks, topology, ranks, size_bytes, only=len(sources) == 1)
         for source in sources
     ]
     one_title = len({item.title for item in items}) == 1
@@ -175,10 +181,9 @@ def _overview(items: Sequence[Item]) -> str:
 
 
 def _badge(item: Item) -> str:
-    """Return the HTML badge of an algorithm: `wrong` if it is refused, `optimal` if proved so, else its verdict."""
-    kind, word = (
-        (" bad", "wrong") if item.wrong else (" best", "optimal") if item.timing.optimal else ("", item.verdict)
-    )
+    """Return the HTML badge of an algorithm: `wrong` if it is refused, else its verdict."""
+    word = "wrong" if item.wrong else item.verdict
+    kind = {"wrong": " bad", "optimal": " best"}.get(word, "")
     return f'<span class="badge{kind}">{escape(word)}</span>'
 
 
