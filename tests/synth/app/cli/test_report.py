@@ -7,6 +7,9 @@ import io
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from collections import defaultdict
 from html import unescape
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest
 
 from synth import synthesize
 from synth.model.text import format_served, format_size, format_time
+from tests.hang import HANG_S
 from tests.synth.app.cli.calling import Call
 from tests.synth.app.report.report_pages import page_data
 
@@ -153,6 +157,33 @@ def test_same_input_same_bytes(process: Call, working_folder: Path) -> None:
     for name in ("a.html", "b.html"):
         assert process("report", "out", "-o", name).code == 0
     assert (working_folder / "a.html").read_bytes() == (working_folder / "b.html").read_bytes()
+
+
+# The process is told to end while the folder of the pages is being filled.
+_ENDED = """
+import os, signal, sys
+from synth.app.cli import main
+from synth.app.cli.files import report
+which = int(sys.argv.pop())
+report.library_page = lambda *_: os.kill(os.getpid(), which)
+main()
+"""
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
+def test_a_command_that_is_told_to_end_leaves_nothing(
+    working_folder: Path, library: Path, which: signal.Signals
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _ENDED, "report", library.name, str(int(which))],
+        cwd=working_folder,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (130, "synth: interrupted\n")
+    assert [path.name for path in working_folder.iterdir()] == [library.name]
 
 
 def test_refusals(synth: Call, working_folder: Path) -> None:
