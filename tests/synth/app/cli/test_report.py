@@ -182,7 +182,7 @@ def test_a_command_that_is_told_to_end_leaves_nothing(
         timeout=HANG_S,
         check=False,
     )
-    assert (ended.returncode, ended.stderr) == (130, "synth: interrupted\n")
+    assert (ended.returncode, ended.stderr.strip()) == (130, "synth: interrupted")
     assert [path.name for path in working_folder.iterdir()] == [library.name]
 
 
