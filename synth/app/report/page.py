@@ -47,11 +47,13 @@ class Page:
     Attributes:
         html: The whole page.
         algorithms: Number of algorithms on it.
+        files: Number of their files: an algorithm's schedule, and its file for either form of calls.
         wrong: Each schedule, program or proof on it that is refused: its name, and the reason.
     """
 
     html: str
     algorithms: int
+    files: int
     wrong: tuple[tuple[str, str], ...]
 
 
@@ -76,7 +78,7 @@ def report(
             1 MiB.
 
     Raises:
-        InputError: A file cannot be read, there is no algorithm or there are over 200, switches multicast or reduce in
+        InputError: A file cannot be read, there is none or there are over 200, switches multicast or reduce in
             a schedule, or the only program cannot be timed on the topology.
     """
     name = Path(path).resolve().name or str(path)
@@ -105,9 +107,7 @@ def report_sources(
         InputError: As for `report`.
     """
     if len(sources) > MOST_ITEMS:
-        raise InputError(
-            f"{len(sources)} algorithms: a page shows at most {MOST_ITEMS}; give one file, or a smaller folder"
-        )
+        raise InputError(f"{len(sources)} files: a page shows at most {MOST_ITEMS}; give one file, or a smaller folder")
     most = max(_FEWEST_SENDS, _SENDS // len(sources))
     ranks = None if group is None else tuple(group)
     items = [
@@ -134,7 +134,8 @@ def report_sources(
     template = (_PARTS / "report.html").read_text(encoding="utf-8")
     # A single pass, so that inserted text is never taken for a mark.
     html = re.sub(r"<!--@([a-z]+)-->", lambda mark: parts[mark[1]], template)
-    return Page(html, len(items), tuple((item.name, item.wrong) for item in items if item.wrong))
+    algorithms = len({source.algorithm for source in sources})
+    return Page(html, algorithms, len(items), tuple((item.name, item.wrong) for item in items if item.wrong))
 
 
 def _script_safe(text: str) -> str:
@@ -148,7 +149,7 @@ def _chooser(items: Sequence[Item]) -> str:
     """Return the HTML list from which a reader chooses an algorithm, grouped by title; "" if there is only one."""
     if len(items) < 2:
         return ""
-    parts = ['<label class="chooser">Algorithm <select id="chooser">']
+    parts = ['<label class="chooser">File <select id="chooser">']
     for title, group_items in groupby(enumerate(items), key=lambda numbered: numbered[1].title):
         options = "".join(f'<option value="{number}">{escape(item.name)}</option>' for number, item in group_items)
         parts.append(f'<optgroup label="{escape(title, quote=True)}">{options}</optgroup>')
@@ -160,7 +161,7 @@ def _overview(items: Sequence[Item]) -> str:
 
     What is unknown is "–".
     """
-    heads = ("algorithm", "for", "time", "bound", "time / bound", "")
+    heads = ("file", "for", "time", "bound", "time / bound", "")
     rows = []
     for number, item in enumerate(items):
         time_us, bound_us, gap = item.timing.time_us, item.timing.bound_us, item.timing.gap
@@ -175,7 +176,7 @@ def _overview(items: Sequence[Item]) -> str:
         rows.append(f'<tr data-row="{number}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     head = "".join(f'<th scope="col">{word}</th>' for word in heads)
     return (
-        '<details class="card overview" open><summary><h2>Algorithms</h2></summary><div class="scroll">'
+        '<details class="card overview" open><summary><h2>Files</h2></summary><div class="scroll">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
     )
 

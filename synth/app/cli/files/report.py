@@ -80,7 +80,8 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
         raise InputError("--topo: cannot be used with a schedule, which names its own network; leave it out")
     page = made_page(path, topology, ranks, None if size is None else float(parse_size(size, "--size")))
     write_text(out, page.html)
-    _say(out, format_count(page.algorithms, "algorithm"), page.html, begun, page.wrong)
+    contents = f"{format_count(page.algorithms, 'algorithm')}, {format_count(page.files, 'file')}"
+    _say(out, contents, page.html, begun, page.wrong)
 
 
 def _library(

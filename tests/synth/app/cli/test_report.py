@@ -13,9 +13,11 @@ import sys
 from collections import defaultdict
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from emit.library.index import index_text
 from synth import synthesize
 from synth.model.text import format_served, format_size, format_time
 from tests.hang import HANG_S
@@ -28,6 +30,11 @@ ASKED = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M")
 def read(path: Path) -> list[dict[str, object]]:
     algorithms: list[dict[str, object]] = page_data(path.read_text(encoding="utf-8"))["algorithms"]
     return algorithms
+
+
+def load_index_rows(library: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((library / "index.json").read_text())["algorithms"]
+    return rows
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +51,19 @@ def library(written_library: Path, working_folder: Path) -> Path:
 
 
 def test_a_library(synth: Call, working_folder: Path, library: Path) -> None:
+    entries = load_index_rows(library)
+    size, bound_us = entries[0]["shown_bytes"], entries[0]["bound_us"]  # The worst size is none of the curve.
+    entries[0] |= {"curve": [], "worst": {"bytes": size - 4, "time_us": 3 * bound_us, "bound_us": bound_us, "gap": 3}}
+    (library / "index.json").write_bytes(index_text(entries))
     answer = synth("report", "out")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("report.html: ")
-    assert "Time over proved bound" in (working_folder / "report.html").read_text()
+    html = (working_folder / "report.html").read_text()
+    assert "Time over proved bound" in html
+    assert "<dt>gap, largest</dt><dd>3.000<" in html
     pages = sorted((working_folder / "report-pages").iterdir())  # Pages of its two questions.
     html = "".join(page.read_text() for page in pages)
     algorithms = [algorithm for page in pages for algorithm in read(page)]
-    entries = json.loads((library / "index.json").read_text())["algorithms"]
     kinds = [algorithm["kind"] for algorithm in algorithms]
     assert kinds.count("program") == len(entries)
     assert kinds.count("schedule") == len({e["schedule"] for e in entries} - {None}) >= 1
@@ -78,7 +90,7 @@ def costed_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_row_of_a_librarys_pages_states_the_index(
     synth: Call, working_folder: Path, costed_library: Path
 ) -> None:
-    entries = json.loads((costed_library / "index.json").read_text())["algorithms"]
+    entries = load_index_rows(costed_library)
     assert len({entry["shown_bytes"] for entry in entries}) > 1
     assert all(entry["costs"] for entry in entries)
     assert synth("report", costed_library).code == 0

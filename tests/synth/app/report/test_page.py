@@ -181,7 +181,7 @@ def test_many_algorithms_share_the_room(tmp_path: Path) -> None:
     for i in range(12):
         (tmp_path / f"copy{i:02}.synth").write_bytes(path.read_bytes())
     page = report(tmp_path)
-    assert page.algorithms == 13
+    assert (page.algorithms, page.files) == (13, 13)
     assert len(page.html.encode()) < MOST_BYTES
     for i in range(MOST_ITEMS):
         (tmp_path / f"more{i}.synth").write_bytes(b"")
