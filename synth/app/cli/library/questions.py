@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from emit.library.checking.fault_check import check_fault
+from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry, vs_library
 from emit.library.overlay import folder_without, load_library
 from emit.library.selection.compare import Difference, differences
@@ -443,9 +444,11 @@ def _ranks_of_call(entries: Sequence[IndexEntry], group: str, topology: str | No
     Raises:
         InputError: The text is no list of ranks, or files are for several topologies and none is named.
     """
-    if group != "all" or not entries:
-        return parse_ranks(group, "group", _RANKS)
     names = sorted({entry.topology for entry in entries} if topology is None else {topology})
+    if group != "all" or not entries:
+        networks = [Networks().named(name) for name in names]
+        limits = [_RANKS if network is None else network.nranks for network in networks]
+        return parse_ranks(group, "group", max(limits, default=_RANKS))
     if len(names) > 1:
         raise InputError(f"all: the library has files for several topologies; give --topology {names[0]}, for example")
     try:

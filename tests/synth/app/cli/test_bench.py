@@ -97,7 +97,7 @@ def test_a_library_run_names_its_files(synth: Call, working_folder: Path) -> Non
         assert [lone_row[key] for key in ("predicted_us", "bound_us")] == [row["predicted_us"], row["bound_us"]]
     assert synth("allgather", *arguments).code == 0
     answer = synth("bench", "out")
-    assert (answer.code, "must be one of allgather on" in answer.err) == (2, True)
+    assert (answer.code, "choose one, as with --collective allgather --group" in answer.err) == (2, True)
     assert synth("bench", "out", "--collective", "all_gather_into_tensor", "-n", "1", "-b", "8K").code == 0
 
 
