@@ -81,8 +81,10 @@ def report(
         InputError: A file cannot be read, there is none or there are over 200, switches multicast or reduce in
             a schedule, or the only program cannot be timed on the topology.
     """
-    name = Path(path).resolve().name or str(path)
-    return report_sources(find_sources(path), name, Networks(topology), topology, group, size_bytes)
+    sources = find_sources(path)
+    return report_sources(
+        sources, Path(path).resolve().name or str(path), Networks(topology), topology, group, size_bytes
+    )
 
 
 def report_sources(

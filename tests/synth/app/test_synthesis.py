@@ -110,7 +110,7 @@ def test_keywords_are_the_arguments_of_a_question() -> None:
         ({"budget": True}, "budget: True is no number"),
         ({"budget": "soon"}, "budget 'soon': is not a time"),
         ({"budget": float("nan")}, "budget: nan s is not possible"),
-        ({"size": 1.5}, "size: 1.5 is no whole number"),
+        ({"size": 1.5}, "size: 1.5 is no size; it must be a whole number of bytes"),
         ({"size": -1}, "size: '-1' is negative"),
         ({"group": [0.5, 1]}, "group: 0.5 is no whole number"),
         ({"group": 3}, "group: 3 is no list"),
