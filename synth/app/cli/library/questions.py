@@ -15,6 +15,7 @@ from emit.library.checking.fault_check import check_fault
 from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry, vs_library
 from emit.library.overlay import folder_without, load_library
+from emit.library.selection.against_vendor import count_sizes
 from emit.library.selection.compare import Difference, differences
 from emit.library.selection.pick import pick, why_none
 from emit.library.selection.selector import LibraryCall, entries_of, spelled_name
@@ -30,6 +31,7 @@ from synth.model.problem import LARGEST, SMALLEST, parse_ranks
 from synth.model.registry import KINDS, find_kind
 from synth.model.sizes import parse_size, parse_size_list
 from synth.model.text import (
+    FITTED,
     format_comparison,
     format_count,
     format_ranks,
@@ -127,6 +129,9 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
     if unfiled:
         names = {row["schedule"] for row in unfiled}
         click.echo(f"{format_count(len(names), 'schedule')} without a file, which no executor can run")
+    for name in libraries:
+        if sentence := count_sizes(entries_left, name).sentence(name):
+            say_fitted(sentence)
 
 
 def _by_question(entry: IndexEntry) -> tuple[Any, ...]:
@@ -220,8 +225,7 @@ def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str]
     if compared:
         click.echo()
         say_fitted(
-            f"{', '.join(compared)}: the library's time by its own choice / ours; in brackets the interval of four of"
-            " five measured times"
+            f"{', '.join(compared)}: the library's time for what it would run / ours; with brackets it is by {FITTED}"
         )
     _say_left_out(left_out)
 
@@ -382,7 +386,7 @@ def pick_(
     """Show which file serves a call and why, or why none does, so that the executor's own algorithm runs.
 
     \b
-    synth library pick lib allreduce 0-7 64K
+    synth library pick lib allreduce 0-3 64K
     synth library pick lib allreduce 0-7 64K --without link:3-5
     """
     library_folder = folder_without(folder, without) if without else as_folder(folder, "LIB")
