@@ -216,8 +216,9 @@ def _frontiers(items: Sequence[Item]) -> str:
         answers = {number: item for number, item in enumerate(items) if item.question == question}
         placeholder = '<p class="note">No times are known. Give a topology (--topo) to predict them.</p>'
         drawing = frontier_plot(answers) or placeholder
+        colours = _colours(answers)
         legend = "".join(
-            f'<li class="c{number % COLOURS}" data-algorithm="{number}"><i></i>{escape(item.name)}</li>'
+            f'<li class="c{colours[number]}" data-algorithm="{number}"><i></i>{escape(item.name)}</li>'
             for number, item in answers.items()
             if item.timing.marks
         )
@@ -231,6 +232,13 @@ def _frontiers(items: Sequence[Item]) -> str:
             f'<ul class="legend">{legend}</ul></figure>'
         )
     return "".join(parts)
+
+
+def _colours(items: Mapping[int, Item]) -> dict[int, int]:
+    """Return the number of the colour of each algorithm's curve; algorithms whose curves are equal share one."""
+    order = dict.fromkeys((item.timing.curve, item.timing.marks) for item in items.values())
+    number_of = {curve: number for number, curve in enumerate(order)}
+    return {number: number_of[item.timing.curve, item.timing.marks] % COLOURS for number, item in items.items()}
 
 
 def _vendors(items: Mapping[int, Item]) -> dict[str, Points]:
@@ -348,12 +356,12 @@ def frontier_plot(items: Mapping[int, Item]) -> str:
         if len(within) > 1:
             title = f"{escape(name)}, by its own choice"
             parts.append(f'<path class="vendor" d="{axes.path(within)}"><title>{title}</title></path>')
-    labelled: list[tuple[float, float]] = []
+    labelled, colours = list[tuple[float, float]](), _colours(items)
     for number, item in items.items():
         if not item.timing.marks:
             continue
         name, curve = escape(item.name), _drawn(item.timing.curve)
-        parts.append(f'<g class="curve c{number % COLOURS}" data-algorithm="{number}">')
+        parts.append(f'<g class="curve c{colours[number]}" data-algorithm="{number}">')
         if len(curve) > 1:
             parts.append(f'<path d="{axes.path(curve)}"><title>{name}</title></path>')
         for size, time in _drawn(item.timing.marks):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -178,11 +179,14 @@ def _no_proof(entry: IndexEntry | None, topology: Topology | None) -> str:
         topology: Topology on which the program was timed, or None.
     """
     words = None if entry is None else entry.row.get("proof")
-    if isinstance(words, str):
-        return (
-            f"The library's index states: {words[:400]}. It is not checked here; synth prove checks it with"
-            " the schedule's own files."
-        )
+    if entry is not None and isinstance(words, str):
+        if entry.proof_file is None or entry.schedule is None:
+            how = "The library has no file that proves it; a search or a build with --proof writes one."
+        else:
+            how = (
+                f"Choose {Path(entry.schedule).name} above to see it checked; synth prove {entry.schedule} does so too."
+            )
+        return f"The library's index states: {words[:400]}. {how}"
     if topology is None:
         return "An executor's file does not state how near it is to the best. Give the network (--topo) to find out."
     return f"No bound was computed: the program is not right, its root is not known, or it has over {_PROVED} ranks."

@@ -24,7 +24,7 @@ from emit.library.saving.save import save
 from emit.msccl.format import write_msccl
 from emit.program import Program
 from synth import synthesize
-from synth.app.report.item import _WITNESSES, Item, ItemTiming, _explain_witness
+from synth.app.report.item import _WITNESSES, Item, ItemTiming, _explain_sum, _explain_witness
 from synth.app.report.page import HEIGHT, MOST_ITEMS, Page, frontier_plot, report
 from synth.app.report.program import program_view
 from synth.baselines.nccl.fitted import fitted_model
@@ -336,7 +336,8 @@ def test_files_of_a_library_are_drawn_as_curves(tmp_path: Path) -> None:
     index = tmp_path / "index.json"
     document = json.loads(index.read_text(encoding="utf-8"))
     rows = document["algorithms"][0]["curve"]
-    assert report(index).html.count('<g class="curve c0"') == 1
+    html = report(index).html  # The curves of both forms of calls are equal.
+    assert html.count('<g class="curve c0"') == html.count('<li class="c0"') == 2
     drawn = re.search(r'<g class="curve c0"[^>]*><path d="M([^"]+)"', report(index).html)
     assert drawn is not None
     assert len(drawn[1].split("L")) == len(rows) == 21
@@ -346,6 +347,14 @@ def test_files_of_a_library_are_drawn_as_curves(tmp_path: Path) -> None:
     drawn = re.search(r'<g class="curve c0"[^>]*><path d="M([^"]+)"', report(index).html)
     assert drawn is not None
     assert len(drawn[1].split("L")) == 2
+
+
+def test_a_sum_that_exceeds_its_cap_says_so() -> None:
+    witness: Any = WITNESSES["cut"](base_us=2.0, per_byte_us=1e-6, cap_us=2.5)
+    assert _explain_sum(witness, 4e5, "x") == (
+        "By this argument latency takes 2 µs and each MB (10⁶ bytes) of the message takes 1 µs: 2.4 µs for x."
+    )
+    assert _explain_sum(witness, 1e6, "x").endswith("3 µs for x. But it proves at most 2.5 µs, whatever the size.")
 
 
 @pytest.mark.parametrize("kind", [kind for kind, words in _WITNESSES.items() if "{names}" in words])
