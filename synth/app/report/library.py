@@ -140,7 +140,7 @@ def library_page(
     maps = "".join(_heat_map(target, questions, links, number == 0) for number, target in enumerate(targets))
     main = f"""{refused}{tiles(_tiles(questions, entries))}
 <section class="card"><div class="bar"><h2>Cluster</h2></div>{clusters}</section>
-<section class="card"><div class="bar"><h2>Time over proved bound, by message size</h2></div>
+<section class="card"><div class="bar"><h2>Gap (time / bound) by message size</h2></div>
 <p class="note">Each cell shows the larger gap of calls in and out of place. 1 means optimal.</p>
 {_legend()}{maps}</section>
 <section class="card"><div class="bar"><h2>The largest gaps</h2></div>{_worst(questions, links)}</section>

@@ -159,11 +159,11 @@ def _chooser(items: Sequence[Item]) -> str:
 
 
 def _overview(items: Sequence[Item]) -> str:
-    """Return an HTML table with a row for each algorithm: name, sizes, time, bound, time / bound and badge.
+    """Return an HTML table with a row for each algorithm: name, sizes, time, bound, gap and badge.
 
     What is unknown is "–".
     """
-    heads = ("file", "for", "time", "bound", "time / bound", "")
+    heads = ("file", "for", "time", "bound", "gap", "")
     rows = []
     for number, item in enumerate(items):
         time_us, bound_us, gap = item.timing.time_us, item.timing.bound_us, item.timing.gap

@@ -232,7 +232,7 @@ def _facts(program: Program, view: dict[str, Any], timing: ItemTiming) -> list[F
         facts.append(("Predicted time", format_time(timing.time_us), at))
     if timing.gap is not None:
         how = "proved below" if timing.proof else "as the index states it"
-        facts.append(("Time / bound", f"{timing.gap:.3f}", how))
+        facts.append(("Gap (time / bound)", f"{timing.gap:.3f}", how))
     blocks = [len(gpu.threadblocks) for gpu in program.gpus]
     facts += [
         ("Instructions", format_number(program.nsteps), f"on {format_count(program.nranks, 'rank')}"),

@@ -187,7 +187,7 @@ def _facts(stored: StoredSchedule, timing: ItemTiming, network: dict[str, Any]) 
     if timing.bound_us is not None and timing.gap is not None:
         facts.append(("Proved bound", format_time(timing.bound_us), "no algorithm is faster"))
         above = "optimal" if timing.optimal else f"{_percent(timing.gap - 1)} above"
-        facts.append(("Time / bound", f"{timing.gap:.3f}", above))
+        facts.append(("Gap (time / bound)", f"{timing.gap:.3f}", above))
     if taken_us > 0 and size > 0:
         facts.append(("Algorithm bandwidth", f"{size / taken_us / 1e3:.4g} GB/s", "message size / time"))
     copies = f"each stored send stands for {stored.orbit}" if stored.orbit > 1 else ""

@@ -59,7 +59,7 @@ def test_a_library(synth: Call, working_folder: Path, library: Path) -> None:
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("report.html: ")
     html = (working_folder / "report.html").read_text()
-    assert "Time over proved bound" in html
+    assert "Gap (time / bound) by message size" in html
     assert "<dt>gap, largest</dt><dd>3.000<" in html
     pages = sorted((working_folder / "report-pages").iterdir())  # Pages of its two questions.
     html = "".join(page.read_text() for page in pages)
