@@ -140,7 +140,7 @@ def test_what_an_extra_installs_is_named(answer: synth.Synthesis, monkeypatch: p
         ("matplotlib.pyplot", "plots", answer.plot_frontier),
     ):
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(synth.InputError, match=rf"pip install 'synth-collectives\[{extra}\]'"):
+        with pytest.raises(synth.InputError, match=rf"pip install '\.\[{extra}\]'"):
             call()
 
 

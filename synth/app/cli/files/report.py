@@ -47,8 +47,9 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
     The source is a schedule (.synth), an MSCCL XML, an execution plan (JSON), a library's index.json, or a folder of
     these. It can also be the output of synth place -o DIR: the page then shows the hierarchy with each axis's groups,
     the load of the levels and the ranking. Schedules are replayed and their proofs are checked again; programs are
-    checked, and have the times and bounds that the library's index states. A library that answers several questions gets one page about all of them, with a heat map of the gaps, and in the
-    folder FILE-pages one page for each question. Exit code 0: all right; 1: something is wrong; 2: not readable.
+    checked, and have the times and bounds that the library's index states. A library that answers several questions
+    gets one page about all of them, with a heat map of the gaps, and in the folder FILE-pages one page for each
+    question. Exit code 0: all right; 1: something is wrong; 2: not readable.
 
     \b
     synth report out -o report.html

@@ -141,9 +141,7 @@ def test_predicted_time_and_bound_on_another_network(synth: Call, ring: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    find_spec("torch") is None, reason="PyTorch is not installed: pip install 'synth-collectives[torch]'"
-)
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed: pip install '.[torch]'")
 def test_over_torch(synth: Call, working_folder: Path) -> None:
     """Check a run over torch against the README, whose all-reduce is in place."""
     assert synth("compile", EXAMPLES / "alltoall.py", "--set", "gpus=3", "-o", "a.xml").code == 0
