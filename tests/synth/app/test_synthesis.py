@@ -80,6 +80,16 @@ def test_an_answer_without_an_algorithm_says_why() -> None:
     assert "<svg" not in answer._repr_html_()
 
 
+def test_objects_are_shown_in_one_line() -> None:
+    answer = synth.synthesize("allgather", "ring:4", size="1M", engine="route")
+    assert repr(answer.algorithm("1M")).startswith("<allgather on ring:4 by ")
+    assert repr(answer.schedule("1M")).endswith(", timed for 1 MiB>")
+    assert repr(answer.sends("1M")).count(" in ") == 1
+    for shown in (answer, answer.algorithm("1M"), answer.schedule("1M"), answer.sends("1M")):
+        assert len(repr(shown)) <= 120
+        assert "\n" not in repr(shown)
+
+
 def test_the_face_lists_what_users_need() -> None:
     """Check that `dir` and `help` show exactly the names of the face, and that each of them can be had."""
     assert dir(synth) == sorted(synth.__all__)
