@@ -23,7 +23,7 @@ def ring(synth: Call, working_folder: Path) -> Path:
 
 
 def test_table(synth: Call, ring: Path) -> None:
-    answer = synth("bench", ring, "-b", "1K", "-e", "16K", "-f", "4", "-n", "1")
+    answer = synth("bench", ring, "--wide", "-b", "1K", "-e", "16K", "-f", "4", "-n", "1")
     assert (answer.code, answer.err) == (0, "")
     rows = [line.split() for line in answer.out.splitlines() if not line.startswith("#")]
     assert [row[:5] for row in rows] == [[str(n), str(n // 4), "float", "sum", "-1"] for n in (1024, 4096, 16384)]
@@ -63,6 +63,19 @@ def test_types_and_steps(synth: Call, ring: Path, kind: str) -> None:
     assert [row["size_bytes"] for row in report["rows"]] == [n // width * width for n in (100, 200, 300)]
     assert {(row["type"], row["redop"], row["backend"]) for row in report["rows"]} == {(kind, "max", "host")}
     assert report["wrong"] == 0
+
+
+def test_a_pipe_gets_all_columns_unless_a_width_is_stated(
+    synth: Call, ring: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("bench", ring, "-b", "4K", "-n", "1")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert "redop" in synth(*arguments).out
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = synth(*arguments).out
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "--wide also shows count, type, redop" in narrow
+    assert "redop" in synth(*arguments, "--wide").out.splitlines()[1]
 
 
 def test_wrong_elements_fail_the_command(synth: Call, ring: Path, working_folder: Path) -> None:
