@@ -221,6 +221,9 @@ def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str]
         own = dict.fromkeys(TARGETS[row[2]].otherwise for row in rows if row[3] == _LEFT)
         click.echo()
         say_fitted(f"{_LEFT}: {' or '.join(own)} serves these sizes")
+    if "algorithm" not in left_out:
+        click.echo()
+        say_fitted("algorithm: its engine, its steps/rounds/chunks, and the protocol of its file")
     compared = [f"vs {name}" for name in libraries if f"vs {name}" not in left_out]
     if compared:
         click.echo()
