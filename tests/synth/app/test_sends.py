@@ -98,6 +98,9 @@ def test_a_network_has_a_line_for_each_link_with_its_load(answer: synth.Synthesi
     lines = axes.collections[0]
     assert len(lines.get_segments()) == answer.algorithm("1M").problem.network.nlinks
     assert 0 < max(lines.get_array()) <= 1
+    heads = [path.vertices[:3] for path in axes.collections[1].get_paths()]
+    for line, (tip, left, right) in zip(lines.get_segments(), heads, strict=True):
+        assert (tip - (left + right) / 2) @ (line[-1] - line[0]) > 0  # It points to the end of the link.
     assert {text.get_text() for text in axes.texts} == {"0", "1", "2", "3"}
     pyplot.close("all")
 
