@@ -144,7 +144,7 @@ def program_item(
         if network is None or (only and topology is not None):
             raise
         # Of many programs, some may be for other networks.
-        notes = [*notes, f"Shown in steps: {error}."]
+        notes = [*notes, f"Shown without times: {error}."]
         view = _undrawn_view(program) if undrawn else program_view(program, most_sends, goal)
     comparison_key: tuple[object, ...] = (program.nranks,)
     low, high = program.min_bytes, program.max_bytes or None
@@ -242,7 +242,7 @@ def _facts(program: Program, view: dict[str, Any], timing: ItemTiming) -> list[F
     ]
     if view["network"] is not None:
         if view["unit"] == "steps":
-            facts.append(("Longest chain", format_count(round(view["span"]), "step"), "one after another"))
+            facts.append(("Longest chain", format_count(round(view["span"]), "instruction"), "one after another"))
         facts.append(("Transmissions", format_number(view["sends"]["total"]), ""))
     return facts
 

@@ -69,7 +69,7 @@ function writeNotes() {
     else if (view.rows.used < view.rows.links) lines.push(`${formatNumber(view.rows.used)} of ${formatNumber(view.rows.links)} links are used.`);
     if (view.heat) lines.push("The darker (lighter, in the dark), the larger the part of the time in which the links of a row are in use.");
     if (s.shown < s.stored) lines.push(view.kind === "program" ? `The first ${formatNumber(s.shown)} of ${formatNumber(s.stored)} transmissions are shown one by one.` : `Of ${formatNumber(s.stored)} sends, those of a sample of the chunks (${formatNumber(s.shown)}) are shown one by one.`);
-    if (view.unit === "steps") lines.push("A step is the earliest place in the order of waiting: each instruction takes one.");
+    if (view.unit === "steps") lines.push("Without a network there are no times: an instruction stands at the earliest place in the order of waiting, from 0.");
   }
   $("timeline-note").textContent = lines.join(" ");
   $("provenance").hidden = state.view !== "links";
