@@ -117,7 +117,7 @@ def test_a_list_of_scripts_in_a_library(synth: Call, working_folder: Path) -> No
     (working_folder / "foreign" / "index.json").write_text("[]")
     for message, arguments in (
         ("give another folder", ("--library", "foreign")),
-        ("--library several.py: cannot be written", ("--library", "several.py")),
+        ("several.py: cannot be written", ("--library", "several.py")),
         ("2 scripts; give --library too", ()),
         ("give --library too", ("--replace", "-o", "x.xml")),
         ("name two places", ("--library", "mine", "-o", "x.xml")),
