@@ -46,7 +46,7 @@ _PLAN_NOTE = (
     " stretched to the plan's own time. Times by size are those of the plan itself, with its signals and an executor's"
     " costs."
 )
-_USUAL_BYTES = float(1 << 20)  # size of messages where neither a user nor an index states one
+_USUAL_BYTES = 1 << 20  # size of messages where neither a user nor an index states one
 _PIECES = 160  # pieces of time, at most
 _FINDINGS = 8  # findings that a page lists
 _PROVED = 64  # ranks up to which a page proves a bound for a program
@@ -103,7 +103,8 @@ def program_item(
         topology: Topology on which the program is to run; None for the one that the index names.
         group: Ranks of the topology on which it runs. None for the ranks that the library's index states, if it states
             them for this topology; otherwise for the first ranks.
-        size_bytes: Message size in bytes; None for the size for which the index states a time, otherwise 1 MiB.
+        size_bytes: Message size in bytes; None for the size for which the index states a time, otherwise 1 MiB or the
+            size nearest to it that the program serves.
         only: True if it is the page's only algorithm, so that it must run on a topology that is given.
 
     Raises:
@@ -124,7 +125,10 @@ def program_item(
     notes = undrawn + (explained[1:] if right else explained if verdict.status.startswith("not") else [])
     timing = stated_timing(entry)
     is_stated = topology is None and size_bytes is None and timing.time_us is not None
-    size = size_bytes or timing.size_bytes or _USUAL_BYTES
+    low, high = program.min_bytes, program.max_bytes or None
+    if entry is not None:
+        low, high = entry.min_bytes, entry.max_bytes
+    size = size_bytes or timing.size_bytes or float(max(low, min(_USUAL_BYTES, high or _USUAL_BYTES)))
     network = topology
     if entry is not None and (topology is None or topology.name == entry.topology):
         known = networks.of(entry)
@@ -147,11 +151,9 @@ def program_item(
         notes = [*notes, f"Shown without times: {error}."]
         view = _undrawn_view(program) if undrawn else program_view(program, most_sends, goal)
     comparison_key: tuple[object, ...] = (program.nranks,)
-    low, high = program.min_bytes, program.max_bytes or None
     if entry is not None:
         root = 0 if entry.root is None else entry.group.index(entry.root)
         comparison_key = entry.group, entry.relays, root, entry.sizes
-        low, high = entry.min_bytes, entry.max_bytes
     return Item(
         name=source.name,
         collective=program.collective,

@@ -387,3 +387,10 @@ def test_a_frontier_has_labels_libraries_and_figures(tmp_path: Path) -> None:
     plain = synthesize("allreduce", "dgx-a100", (0, 2), engine="route", costs="none", budget=1)
     plain.save(tmp_path / "plain")
     assert 'class="vendor"' not in report(tmp_path / "plain" / "index.json").html.split("</style>")[1]
+
+
+def test_a_program_is_shown_at_a_size_that_it_serves(tmp_path: Path) -> None:
+    for low, high, size in ((0, 0, "1 MiB"), (4 << 20, 0, "4 MiB"), (0, 64 << 10, "64 KiB")):
+        program = replace(ring_allgather(4), min_bytes=low, max_bytes=high)
+        page = report(written(tmp_path, write_msccl(program)), load("ring:4"))
+        assert f"<small>at {size}</small>" in page.html
