@@ -234,8 +234,8 @@ TARGETS: dict[str, Target] = {
                 " of packets (LL) is one counter a process, and they hang where ranks launched different numbers of"
                 " plans",
                 _ONE_FORM,
-                "no rank may be two launches ahead of another where plans of packets are used: between them launch only"
-                " plans whose ranks hear of each other, as ours do (synth verify names the others)",
+                "a plan of packets (LL) may read old data if one rank starts two plans more than another has started;"
+                " our plans prevent that, and of other plans launch only those of which synth verify gives no caution",
                 "buffers lie at equal offsets in their allocations on all ranks, with port channels at an allocation's"
                 " base; for packets in allocations of one size, or of max_message_size and more",
             ),

@@ -37,6 +37,8 @@ class InputError(SynthError, ValueError):
     The command line prints the message and exits with code 2. In Python it is also a ValueError.
     """
 
+    __module__ = "synth"  # A traceback shows the name under which users catch it.
+
 
 class UnknownKeyword(InputError, TypeError):
     """An error about a keyword that a function does not have; the message names the most similar ones that it has."""

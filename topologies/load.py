@@ -101,8 +101,9 @@ def load_machine(spec: str | Path) -> Machine:
         raise InputError(f"topology {spec[:80]!r}: is a folder; it must be a file or a name of synth topo list")
     if Path(spec).suffix:
         raise InputError(f"topology {spec[:40]!r}: no such file, and no network; synth topo list shows all networks")
-    hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES]) or f"a file must end in {', '.join(_suffixes())};"
-    raise InputError(f"topology {spec[:24]!r}: not known; {hint} synth topo list shows all networks")
+    suffixes = f"a file must end in {', '.join(sorted(_suffixes()))};"
+    hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES]) or suffixes
+    raise InputError(f"topology {spec[:40]!r}: not known; {hint} synth topo list shows all networks")
 
 
 def _suffixes() -> tuple[str, ...]:

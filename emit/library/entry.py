@@ -20,6 +20,7 @@ from topologies.text.files import check_below, origin_of
 INDEX = "index.json"
 SCHEDULES = "schedules"  # folder of the schedules
 ISOMORPHIC = "isomorphic_groups"
+FORMS = {True: "-inplace", False: "-outofplace"}  # ending of a file's name if its form is not the usual one
 FILE_KINDS = "file", "schedule", "proof_file"  # fields that name a file
 _MOST_FIGURE, _MOST_POINTS = 1e200, 10_000  # largest number, most rows of a curve
 _MOST_ISOMORPHIC = 100_000  # groups of an entry; a cluster file may name as many

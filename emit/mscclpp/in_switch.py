@@ -158,6 +158,8 @@ def _senders(algorithm: Algorithm) -> np.ndarray[tuple[int], np.dtype[np.int64]]
     hyperlink = schedule.link - problem.network.nlinks
     name = problem.collective.name
     message = f"{name}: a plan can express sums in switches only if the reader multicasts them to all ranks"
+    if not problem.collective.reducing:
+        message = f"{name}: a plan can express multicasts only if one switch sends each of them to all ranks"
     if h is None or not is_supported or (hyperlink < 0).any() or len(np.unique(h.group[hyperlink])) > 1:
         raise InputError(message)
     if len(h.members(int(hyperlink[0]))) != len(problem.group):

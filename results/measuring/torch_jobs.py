@@ -29,7 +29,7 @@ def work_or_options(
     if options.rounds < least_rounds:
         parser.error(f"--rounds {options.rounds}: too few; it must be at least {least_rounds}")
     if find_spec("torch") is None:
-        raise SystemExit("PyTorch is not installed: pip install 'synth-collectives[torch]'")
+        raise SystemExit("PyTorch is not installed: pip install '.[torch]'")
     if not options.work:
         return options
     work(options.work)

@@ -198,7 +198,7 @@ def main() -> None:
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if find_spec("torch") is None:
-        raise SystemExit("PyTorch is not installed: pip install 'synth-collectives[torch]'")
+        raise SystemExit("PyTorch is not installed: pip install '.[torch]'")
     if options.work:
         work(*json.loads(options.work))
         return

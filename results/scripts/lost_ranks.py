@@ -388,7 +388,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", metavar="FAULT", help="run the cases whose fault contains this, and write no table")
     options = parser.parse_args(arguments)
     if find_spec("torch") is None:
-        print("lost_ranks needs PyTorch; install it with: pip install 'synth-collectives[torch]'", file=sys.stderr)
+        print("lost_ranks needs PyTorch; install it with: pip install '.[torch]'", file=sys.stderr)
         return 2
     import torch  # The import is slow and optional.
 

@@ -224,7 +224,7 @@ def table(outcomes: Mapping[str, Outcome], features: Iterable[Feature] = FEATURE
 def main() -> int:
     """Run the tests, write the table, and return 1 if one of them failed."""
     if find_spec("torch") is None:
-        print("torch_features needs PyTorch; install it with: pip install 'synth-collectives[torch]'", file=sys.stderr)
+        print("torch_features needs PyTorch; install it with: pip install '.[torch]'", file=sys.stderr)
         return 2
     import torch  # The import is slow and optional.
 

@@ -23,7 +23,7 @@ def cupy() -> Any:
         module = importlib.import_module("cupy")
     except ImportError:
         raise InputError(
-            "the GPU back end needs CuPy: pip install 'synth-collectives[cuda13]' ([cuda12] for CUDA 12)"
+            "the GPU back end needs CuPy: pip install '.[cuda13]' (CUDA 12: [cuda12]) in synth's checkout"
         ) from None
     try:
         count = module.cuda.runtime.getDeviceCount()

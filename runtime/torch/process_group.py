@@ -44,7 +44,8 @@ from numpy.typing import ArrayLike
 try:
     import torch.distributed as dist
 except ImportError as error:
-    raise ImportError("synth.torch needs PyTorch: pip install 'synth-collectives[torch]'", name=error.name) from None
+    need = "synth.torch needs PyTorch: pip install '.[torch]' in synth's checkout"
+    raise ImportError(need, name=error.name) from None
 
 from runtime.torch.added import known_names
 from runtime.torch.c10d.group import Group, group_of_synth

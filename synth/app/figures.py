@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _MOST_NAMED = 40  # lines of a timeline, or vertices of a network, that are named
 _MOST_BENT = 1024  # vertices of a network whose links are bent around others
 _POINTS = 13  # of the line of a link
-_HEAD = 8  # the point of the line at which the head of its arrow is
+_MOST_ARROWS = 400  # links whose direction is shown
 _FILL = 0.8  # height of a send in a timeline, as a share of its line
 
 
@@ -69,17 +69,17 @@ def draw_times(times_us: Mapping[str, Mapping[int, float]], bound_us: Mapping[in
         InputError: matplotlib is not installed.
     """
     axes: Axes = _axes(ax)
-    for (name, curve), style in zip(times_us.items(), ("-", "--", "-.", ":") * len(times_us), strict=False):
-        marker = "o" if len(curve) == 1 else None  # A line through one point is not seen.
-        axes.plot(list(curve), list(curve.values()), style, marker=marker, label=name, linewidth=3)
-    sizes, limits = list(bound_us), list(bound_us.values())
-    # The bound is a thin line on top, so that a time that reaches it is seen on both sides.
-    axes.plot(sizes, limits, color="black", linewidth=1, label="bound: nothing is faster")
-    least_us = min(limits, default=1.0) / 2
-    axes.fill_between(sizes, limits, least_us, color="0.9")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_ylim(bottom=least_us)
+    sizes, limits = list(bound_us), list(bound_us.values())
+    # The bound is a wide line below the others, so that it is seen where a curve meets it.
+    axes.plot(sizes, limits, color="0.6", linewidth=4, label="bound: nothing is faster")
+    for (name, curve), style in zip(times_us.items(), ("-", "--", "-.", ":") * len(times_us), strict=False):
+        marker = "o" if len(curve) == 1 else None  # A line through one point is not seen.
+        axes.plot(list(curve), list(curve.values()), style, marker=marker, label=name)
+    lowest = axes.get_ylim()[0]
+    axes.fill_between(sizes, limits, lowest, color="0.9")
+    axes.set_ylim(bottom=lowest)
     ticks = [size for size in sizes if size.bit_count() == 1][::4]
     axes.set_xticks(ticks, [format_short_size(size) for size in ticks])
     axes.yaxis.set_major_formatter(lambda time_us, _: format_time(time_us))
@@ -123,8 +123,8 @@ def draw_timeline(
     shown = range(0, len(pairs), max(1, -(-len(pairs) // _MOST_NAMED)))
     axes.set_yticks(list(shown), [f"{pairs[i, 0]}→{pairs[i, 1]}" for i in shown])
     axes.set_xlabel("time in µs")
-    axes.axvline(time_us, color="0.5", linestyle="--", label="the last chunk has arrived")
-    axes.legend(loc="lower right")
+    axes.axvline(time_us, color="0.5", linestyle="--", label=f"all has arrived: {format_time(time_us)}")
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False)
     axes.set_xlim(0, time_us * 1.02)
     axes.figure.colorbar(bars, ax=axes, label="step", ticks=_whole_ticks(int(step.max(initial=0))))
     return axes
@@ -133,8 +133,9 @@ def draw_timeline(
 def draw_network(problem: Problem, schedule: Schedule, ax: Axes | None) -> Axes:
     """Draw a network with the load of each link in a schedule, from 0 to 1, and return the axes.
 
-    A load is the bytes over a link / what it can carry until the last chunk has arrived. Each link is a line with an
-    arrow head in its direction. Ranks are circles, named if there are at most 40 vertices; switches are squares.
+    A load is the bytes over a link / what it can carry until the last chunk has arrived. Ranks are circles, named if
+    there are at most 40 vertices; switches are squares. An arrow on each line shows the link's direction, if there are
+    at most 400 links.
 
     Args:
         problem: The problem.
@@ -162,12 +163,12 @@ def draw_network(problem: Problem, schedule: Schedule, ax: Axes | None) -> Axes:
     edges = matplotlib_module("collections").LineCollection(lines, array=load, cmap="plasma_r")
     edges.set_clim(0, 1)
     axes.add_collection(edges)
-    tip, before = lines[:, _HEAD], lines[:, _HEAD - 1]
-    along = (tip - before) / np.maximum(np.hypot(*(tip - before).T), 1e-9)[:, None]
-    axes.quiver(
-        *tip.T, *along.T, load, cmap="plasma_r", clim=(0, 1), angles="xy", pivot="tip", units="inches", width=0.025,
-        scale_units="inches", scale=8, headwidth=6, headlength=7, headaxislength=7,
-    )  # fmt: skip
+    if len(lines) <= _MOST_ARROWS:
+        heads = matplotlib_module("collections").PolyCollection(
+            _arrow_heads(lines, 0.13 * network["spacing"]), array=load, cmap="plasma_r", zorder=2
+        )
+        heads.set_clim(0, 1)
+        axes.add_collection(heads)
     nranks = network["n"]
     axes.scatter(x[nranks:], y[nranks:], marker="s", color="0.6", zorder=2)
     axes.scatter(x[:nranks], y[:nranks], s=200, color="white", edgecolors="black", zorder=2)
@@ -210,6 +211,22 @@ def _edge_lines(places: Floats, ends: Ints, spacing: float) -> Floats:
     away = 0.02 * spacing + (bend * length)[:, None] * np.sin(np.pi * share)
     lines: Floats = begin[:, None] + along[:, None] * share[:, None] + aside[:, None] * away[:, :, None]
     return lines
+
+
+def _arrow_heads(lines: Floats, length: float) -> Floats:
+    """Return a triangle on each line, past its middle, that points along it, shape (edges, 3, 2).
+
+    Args:
+        lines: Points of the lines, shape (edges, points of a line, 2).
+        length: Length of a triangle.
+    """
+    at = lines.shape[1] * 5 // 8
+    along = lines[:, at] - lines[:, at - 1]
+    along = along / np.maximum(np.hypot(along[:, 0], along[:, 1]), 1e-9)[:, None] * length
+    aside = np.column_stack([-along[:, 1], along[:, 0]]) / 3
+    base = lines[:, at] - along
+    heads: Floats = np.stack([lines[:, at], base + aside, base - aside], axis=1)
+    return heads
 
 
 def _axes(ax: Axes | None) -> Any:

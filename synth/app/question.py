@@ -95,8 +95,8 @@ def make_question(arguments: QuestionArguments) -> Question:
 def block_sizes(arguments: QuestionArguments) -> Floats | None:
     """Return the bytes of the blocks that arguments state, shape (k,), or (k, k) for alltoallv; None without sizes.
 
-    Text with a comma is a list of sizes; other text names a file. Whether numbers are possible sizes, and as many as
-    there are ranks, is not checked.
+    Text with a comma is a list of sizes, except for alltoallv; other text names a file. Whether numbers are possible
+    sizes, and as many as there are ranks, is not checked.
 
     Raises:
         InputError: The collective has blocks of one size, or brings its own sizes; the file cannot be read; or a size
@@ -113,6 +113,8 @@ def block_sizes(arguments: QuestionArguments) -> Floats | None:
         if not table.any():
             raise InputError(f"{label} {shown(sizes)}: every size is 0; at least one rank must have data")
         return table
+    if isinstance(sizes, str) and "," in sizes and not Path(sizes).exists():
+        raise InputError(f"{label}: {shown(sizes)} is one row; {kind.name} needs k rows of k sizes, in a file")
     if isinstance(sizes, str | Path):
         return (read_sizes if kind.by_pair else read_size_list)(sizes).astype(float)
     try:
@@ -172,6 +174,8 @@ def size_in_bytes(value: int | str, name: str) -> int:
     Raises:
         InputError: The value is no size.
     """
+    if isinstance(value, float):
+        raise InputError(f"{name}: {value} is no size; it must be a whole number of bytes, or a text such as 1M")
     return parse_size(value if isinstance(value, str) else str(whole(value, name)), name)
 
 

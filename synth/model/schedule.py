@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from synth.model.collective import Bools, Floats, Ints
-from synth.model.text import format_count, format_size, format_time
+from synth.model.text import format_count, format_size
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +45,14 @@ class Schedule:
         return len(self.chunk)
 
     def __repr__(self) -> str:
-        """Return the numbers of sends and steps in one line, with the message size and when the last send ends."""
+        """Return the numbers of sends and steps in one line, with the message size for which the sends are timed.
+
+        The time of the whole schedule is not in it, because the latency of the last link is not known here.
+        """
         sends, steps = format_count(len(self), "send"), format_count(self.nsteps, "step")
         if not len(self) or not 0 < self.size_bytes < np.inf:
             return f"<Schedule of {sends} in {steps}, without times>"
-        end_us = float(self.end_us.max())
-        return f"<Schedule of {sends} in {steps}: {format_size(round(self.size_bytes))} in {format_time(end_us)}>"
+        return f"<Schedule of {sends} in {steps}, timed for {format_size(round(self.size_bytes))}>"
 
     @property
     def nsteps(self) -> int:

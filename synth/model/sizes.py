@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Ints
+from synth.model.text import format_count
 from topologies.errors import InputError
 from topologies.text.fields import shown
 from topologies.text.files import nested_too_deeply, origin_of, read_bytes, read_text
@@ -74,10 +75,12 @@ def read_sizes(path: str | Path) -> Ints:
     width = len(rows[0][1]) if rows else 0
     for place, row in rows:
         if len(row) != width:
-            raise InputError(f"{place}: has {len(row)} sizes, the first row has {width}; it must have as many")
+            raise InputError(
+                f"{place}: has {format_count(len(row), 'size')}, the first row has {width}; it must have as many"
+            )
     if len(rows) != width or not 2 <= width <= MAX_POSITIONS:
         raise InputError(
-            f"{origin}: has {len(rows)} rows of {width} sizes;"
+            f"{origin}: has {format_count(len(rows), 'row')} of {format_count(width, 'size')};"
             f" it must be k rows of k sizes, k from 2 to {MAX_POSITIONS}"
         )
     sizes = np.array([row for _, row in rows], dtype=np.int64)
@@ -147,16 +150,18 @@ def _trace_rows(text: str, origin: str, nranks: int) -> list[list[int]]:
     if _is_json(text):
         for number, matrix in enumerate(_json_array(text, origin, _TRACE_FORM), start=1):
             if not isinstance(matrix, list) or len(matrix) != nranks:
-                what = f"has {len(matrix)} rows" if isinstance(matrix, list) else f"is {shown(matrix)}"
+                what = f"has {format_count(len(matrix), 'row')}" if isinstance(matrix, list) else f"is {shown(matrix)}"
                 raise InputError(f"{origin}: matrix {number} {what}; it must be {nranks} rows, as the group has ranks")
             rows += _json_matrix(matrix, f"{origin}: matrix {number}: ", _TRACE_FORM)
     else:
         rows = _text_rows(text, origin, MAX_CALLS * nranks)
     for place, row in rows:
         if len(row) != nranks:
-            raise InputError(f"{place}: has {len(row)} sizes; it must be {nranks}, as the group has ranks")
+            raise InputError(
+                f"{place}: has {format_count(len(row), 'size')}; it must be {nranks}, as the group has ranks"
+            )
     if len(rows) % nranks:
-        raise InputError(f"{origin}: has {len(rows)} rows; it must be {nranks} for each matrix")
+        raise InputError(f"{origin}: has {format_count(len(rows), 'row')}; it must be {nranks} for each matrix")
     return [row for _, row in rows]
 
 
@@ -191,7 +196,9 @@ def parse_size_list(text: str, label: str) -> Ints:
 def _checked_list(sizes: list[int], label: str) -> Ints:
     """Return sizes as int64; raise InputError, with a message that begins with `label`, unless 2 to 4096 are there."""
     if not 2 <= len(sizes) <= MAX_POSITIONS:
-        raise InputError(f"{label}: has {len(sizes)} sizes; it must be one for each rank, 2 to {MAX_POSITIONS}")
+        raise InputError(
+            f"{label}: has {format_count(len(sizes), 'size')}; it must be one for each rank, 2 to {MAX_POSITIONS}"
+        )
     return np.array(sizes, dtype=np.int64)
 
 

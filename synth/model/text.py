@@ -50,6 +50,10 @@ def format_time(microseconds: float) -> str:
     return f"{figure:.0f} {name}" if figure >= 1000 else f"{figure:.3g} {name}"
 
 
+# What gives a vendor library's time where the comparison has an interval.
+FITTED = "a model fitted to published runs of nccl-tests (the brackets hold four of five runs)"
+
+
 def format_comparison(choice: Mapping[str, Any] | None, name: str = "it") -> str:
     """Return how a library's time compares with ours, such as `1.41 × (1.2–1.6)`; – if it is unknown.
 
@@ -102,7 +106,8 @@ def format_shape(steps: int, rounds: int, chunks: int) -> str:
 def format_served(low: int, high: int | None) -> str:
     """Return a range of message sizes as text: `64 KiB` if both ends are shown alike, or `1 KiB to 1 MiB`.
 
-    It is `from 1 KiB` without an upper end, `up to 1 MiB` without a lower one, and `all sizes` without either.
+    It is `from 1 KiB` without an upper end, `up to 1 MiB` without a lower one, and `all sizes` without either. From
+    1 KiB on the upper end that is shown is the first size after the range, where the next range begins.
 
     Args:
         low: Smallest size in bytes; 0 where there is none.
@@ -112,7 +117,8 @@ def format_served(low: int, high: int | None) -> str:
         return f"from {format_size(low)}" if low else "all sizes"
     if format_size(low) == format_size(high):
         return format_size(low)
-    return f"{format_size(low)} to {format_size(high)}" if low else f"up to {format_size(high)}"
+    end = format_size(high + 1 if high + 1 >= 1 << 10 else high)
+    return f"{format_size(low)} to {end}" if low else f"up to {end}"
 
 
 def format_listed(ranks: Sequence[int]) -> str:

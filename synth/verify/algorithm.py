@@ -8,6 +8,7 @@ from functools import cached_property
 from synth.model.collective import Floats
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from synth.model.text import format_count
 from synth.timing.rounds import rounds
 from synth.timing.simulate import Clock, time_us
 from synth.verify.replay import TUNING, replay
@@ -43,6 +44,12 @@ class Algorithm:
             object.__setattr__(self, "schedule", self._clock.timed(size))
             replay(self.problem, self.schedule)
             self._times_us[size] = time_us(self.problem, self.schedule)
+
+    def __repr__(self) -> str:
+        """Return the question, the engine and the numbers of steps, chunks of a block and sends in one line."""
+        counts = (self.steps, "step"), (self.chunks, "chunk"), (len(self.schedule), "send")
+        shape = ", ".join(format_count(count, name) for count, name in counts)
+        return f"<{self.problem.collective.name} on {self.problem.topology.name} by {self.engine}: {shape}>"
 
     @property
     def chunks(self) -> int:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 
 if find_spec("torch") is None:
-    pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
+    pytest.skip("PyTorch is not installed: pip install '.[torch]'", allow_module_level=True)
 
 from results.measuring.failing_ranks import Case
 from results.scripts.lost_ranks import SOON_S, Seen, cases, verdict

@@ -17,7 +17,7 @@ from emit.formats import FORMATS
 from emit.library.checking.figures import Evidence, check_figures
 from emit.library.checking.networks import Networks, largest_rank
 from emit.library.checking.report import LibraryReport
-from emit.library.checking.schedules import CheckedSchedule, any_protocol, form_of, with_stated_costs
+from emit.library.checking.schedules import CheckedSchedule, any_protocol, costed_as_stated, form_of
 from emit.library.entry import IndexEntry, is_figure
 from emit.library.library_file import Requirement, network_digest, read_right, states_goal
 from emit.library.lowered import exact_scale
@@ -155,9 +155,7 @@ def _topology_of(
         InputError: If the entry names a rank that the topology does not have.
     """
     named = networks.named(entry.topology)
-    topology = named
-    if named is not None and (costs := entry.row.get("costs")) is not None:
-        topology = with_stated_costs(named, costs.get("protocols", ()), costs.get("source"), [TARGETS[entry.target]])
+    topology = None if named is None else costed_as_stated(entry, named)
     is_known = topology is not None
     if topology is None:
         reason = f"the network {entry.topology} is not known: give it as --topo for times"

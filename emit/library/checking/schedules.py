@@ -9,7 +9,7 @@ from typing import Any
 from emit.library.checking.figures import Evidence, check_figures
 from emit.library.checking.networks import Networks
 from emit.library.checking.report import LibraryReport
-from emit.library.entry import check_types
+from emit.library.entry import IndexEntry, check_types
 from emit.library.library_file import network_digest
 from emit.targets import TARGETS, Target
 from synth.bounds.witness import Witness
@@ -23,6 +23,7 @@ from synth.verify.algorithm import Algorithm
 from topologies.costed import protocols_of, with_costs, with_protocols
 from topologies.costs import ANY
 from topologies.errors import InputError
+from topologies.load import NO_COSTS, apply_costs
 from topologies.text.fields import Fields
 from topologies.text.files import check_below, origin_of
 from topologies.topology import Topology
@@ -121,6 +122,19 @@ def _on_named(stored: StoredSchedule, networks: Networks) -> Problem | None:
         if topology is None:
             return None
     return make_problem(topology, problem.collective, problem.group, relays=problem.relays)
+
+
+def costed_as_stated(entry: IndexEntry, topology: Topology) -> Topology | None:
+    """Return an entry's topology with the costs on that it states; None if they are not the topology's own.
+
+    Args:
+        entry: The entry.
+        topology: The topology that it names.
+    """
+    costs = entry.row.get("costs")
+    if costs is None:
+        return apply_costs(topology, NO_COSTS)
+    return with_stated_costs(topology, costs.get("protocols", ()), costs.get("source"), [TARGETS[entry.target]])
 
 
 def with_stated_costs(

@@ -78,7 +78,7 @@ def add(additions: Sequence[Addition], folder: str | Path, *, anew: bool = False
         InputError: If two programs serve one size, a target cannot hold a program, the folder cannot be written, or it
             has a foreign index. Nothing is written then.
     """
-    with writing(folder, "--library") as library:
+    with writing(folder) as library:
         new_files: list[LibraryFile] = []
         for addition in additions:
             new_files.append(_file(addition, library, [file.entry for file in new_files]))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from emit.formats import restate_program
-from emit.library.entry import NO_END, IndexEntry
+from emit.library.entry import FORMS, NO_END, IndexEntry
 from emit.library.library_file import LibraryFile, Requirement, read_again
 from emit.library.lowered import divides_usual
 from emit.library.saving.merge import merge
@@ -22,7 +22,6 @@ from synth.search.result import SearchResult
 from synth.search.statement import compare, over_sizes, row
 from topologies.errors import InputError
 
-FORMS = {True: "-inplace", False: "-outofplace"}  # ending of a file's name if its form is not the usual one
 # Values of `LibraryFile.precedence`: new files that replace all others; files planned with other groups, whose speed
 # next to these is another question; other files; files beyond limits.
 _REPLACING, _FIRST, _PLAIN, _LAST = -2, -1, 0, 1

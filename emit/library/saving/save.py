@@ -13,11 +13,11 @@ from typing import Any
 
 from emit.compiler.lower import goal_columns
 from emit.formats import FORMATS, restate_program
-from emit.library.entry import FILE_KINDS, INDEX, SCHEDULES, IndexEntry, path_inside
+from emit.library.entry import FILE_KINDS, FORMS, INDEX, SCHEDULES, IndexEntry, path_inside
 from emit.library.library_file import LibraryFile, network_digest, requirement_of, schedule_again
 from emit.library.lowered import Lowered, has_text
 from emit.library.programs import Programs, run_by
-from emit.library.saving.existing import FORMS, Outcome, PlacedFile, place, table_rows, write_placed
+from emit.library.saving.existing import Outcome, PlacedFile, place, table_rows, write_placed
 from emit.library.saving.left_ranges import leave_to_libraries
 from emit.library.saving.write import Library, existing_entries, writing
 from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target

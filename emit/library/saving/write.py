@@ -40,12 +40,11 @@ class LibraryHeldError(InputError):
     """An error for a library whose lock another process, which may be stopped, holds longer than there is time."""
 
 
-def existing_entries(folder: str | Path, option: str = "--out") -> list[IndexEntry]:
+def existing_entries(folder: str | Path) -> list[IndexEntry]:
     """Return the entries of the library in a folder; none without an index.
 
     Args:
         folder: Folder of the library.
-        option: Option by which the user named the folder, for messages.
 
     Raises:
         InputError: If the folder's index is not one of ours.
@@ -58,7 +57,7 @@ def existing_entries(folder: str | Path, option: str = "--out") -> list[IndexEnt
     except InputError as error:
         reason = str(error).removeprefix(f"{origin_of(path)}: ")
         reason = reason.partition("; it must be")[0]
-        raise InputError(f"{origin_of(path)}: is damaged or not of synth ({reason}); give another {option}") from None
+        raise InputError(f"{origin_of(path)}: is damaged or not of synth ({reason}); give another folder") from None
 
 
 @dataclass
@@ -221,9 +220,7 @@ def allow_waiting() -> None:
 
 
 @contextmanager
-def writing(
-    folder: str | Path, option: str = "--out", *, until: float = math.inf, elsewhere: bool = False
-) -> Iterator[Library]:
+def writing(folder: str | Path, *, until: float = math.inf, elsewhere: bool = False) -> Iterator[Library]:
     """Open a library for writing, and make it if it is missing; one process at a time writes to a folder.
 
     What is not committed in the block is dropped at its end, and a folder that was made and stays empty is removed.
@@ -231,7 +228,6 @@ def writing(
 
     Args:
         folder: Folder of the library.
-        option: Option by which the user named it, for messages.
         until: Time of `synth.model.deadline.now` when a wait for another writer ends; no wait is longer than 60 s.
         elsewhere: True to open a new library next to this one if the wait ends in vain; `Library.folder` names it, and
             a line on standard error says so.
@@ -242,9 +238,9 @@ def writing(
     """
     path = Path(folder)
     try:
-        with _locked(path, option, until, elsewhere) as path, staging_folder(path) as staging:
+        with _locked(path, until, elsewhere) as path, staging_folder(path) as staging:
             remove_leftovers(path)
-            _open.append(library := Library(path, Path(staging), existing_entries(path, option)))
+            _open.append(library := Library(path, Path(staging), existing_entries(path)))
             try:
                 yield library
             except InputError as error:  # The message may name a file in the staging folder.
@@ -253,11 +249,11 @@ def writing(
                 _open.remove(library)
     except OSError as error:
         reason = f"cannot be written ({error.strerror or error}); it must be a folder you may write to"
-        raise InputError(f"{option} {path}: {reason}") from None
+        raise InputError(f"{origin_of(path)}: {reason}") from None
 
 
 @contextmanager
-def _locked(folder: Path, option: str, until: float, elsewhere: bool) -> Iterator[Path]:
+def _locked(folder: Path, until: float, elsewhere: bool) -> Iterator[Path]:
     """Make a folder and yield it while it is locked against other writers, which would lose each other's entries.
 
     It is a new folder next to this one if the wait ends in vain and `elsewhere` is True. What was made is removed at
@@ -265,7 +261,6 @@ def _locked(folder: Path, option: str, until: float, elsewhere: bool) -> Iterato
 
     Args:
         folder: The folder.
-        option: Option by which the user named it, for messages.
         until: Time of `now` when the wait ends.
         elsewhere: True to make and lock a new folder if the wait ends in vain.
 
@@ -289,11 +284,11 @@ def _locked(folder: Path, option: str, until: float, elsewhere: bool) -> Iterato
             os.close(old_handle)
         if not elsewhere:
             advice = "wait until it ends (resume it if it is stopped), or give another folder"
-            raise LibraryHeldError(f"{option} {folder}: another process is writing to it; {advice}")
+            raise LibraryHeldError(f"{origin_of(folder)}: another process is writing to it; {advice}")
         beside = _new_folder_beside(folder)
         print(f"{folder}: is held by another process; the answer is written to {beside}", file=sys.stderr, flush=True)
         try:
-            with _locked(beside, option, until, False) as held_folder:
+            with _locked(beside, until, False) as held_folder:
                 yield held_folder
         finally:
             with suppress(OSError):  # A folder with files stays.

@@ -181,7 +181,7 @@ def _write(folder: Path, entries: Sequence[IndexEntry], files: dict[str, bytes])
     Raises:
         InputError: If the folder cannot be written.
     """
-    with writing(folder, "-o") as library:
+    with writing(folder) as library:
         own_entries = []
         for entry in entries:
             # An entry of a failure names its file by the path to the healthy library, which does not hold here.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 from emit.library.entry import IndexEntry
 from emit.library.selection.selector import LibraryCall, Selector, spelled_name
@@ -35,26 +35,42 @@ def pick(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> l
 
 
 def _why(entry: IndexEntry, call: LibraryCall, size_bytes: int) -> str:
-    """Return in words what an entry serves, and how well at the size of its curve that is nearest to a size in bytes.
-
-    Nearest is by the ratio of sizes. The size at which the entry is shown counts as a size of the curve.
-    """
+    """Return in words what an entry serves, and how well at a size in bytes (see `_figures_near`)."""
     form = "in place" if entry.inplace else "out of place"
     clauses = [f"serves {format_served(entry.min_bytes, entry.max_bytes)} {form}"]
-    shown = [(entry.shown_bytes, entry.time_us, entry.bound_us)] if entry.shown_bytes is not None else []
-    size, time_us, bound_us = min(
-        (*entry.curve, *shown), key=lambda point: abs(math.log(point[0] / size_bytes)), default=(0, None, None)
-    )
-    if time_us is not None:
-        clauses.append(f"{format_time(time_us)} at {format_size(int(size))}")
+    figures = _figures_near(entry, size_bytes)
+    if figures is not None:
+        size, time_us, bound_us = figures
+        about = "" if size in (entry.shown_bytes, *(point[0] for point in entry.curve)) else "about "
+        clauses.append(f"{about}{format_time(time_us)} at {format_size(int(size))}")
         if bound_us is not None:
             gap = max(1.0, time_us / bound_us)
-            clauses.append("optimal" if gap <= OPTIMAL else f"time / bound {gap:.3f}")
+            clauses.append("optimal" if gap <= OPTIMAL else f"gap {about}{gap:.3f}")
     if entry.divides > 1:
         clauses.append(f"takes multiples of {entry.divides} {'elements' if entry.counts_elements else 'bytes'}")
     if entry.group != call.ranks:
         clauses.append(f"the communicator's ranks must be in the order {format_listed(entry.communicator)}")
     return ", ".join(clauses)
+
+
+def _figures_near(entry: IndexEntry, size_bytes: int) -> tuple[float, float, float | None] | None:
+    """Return a size in bytes, and the time and the bound of an entry in µs there; None if it states no time.
+
+    The size is the one asked for if the entry states it, or smaller and larger ones between which time and bound are
+    then interpolated; otherwise it is the nearest size that it states.
+    """
+    points: list[tuple[float, float, float | None]] = [*entry.curve]
+    if entry.shown_bytes is not None and entry.time_us is not None:
+        points.append((entry.shown_bytes, entry.time_us, entry.bound_us))
+    below = max((point for point in points if point[0] <= size_bytes), key=itemgetter(0), default=None)
+    above = min((point for point in points if point[0] >= size_bytes), key=itemgetter(0), default=None)
+    if below is None or above is None or below[0] == above[0]:
+        return below or above
+    part = (size_bytes - below[0]) / (above[0] - below[0])
+    bound_us = None
+    if below[2] is not None and above[2] is not None:
+        bound_us = below[2] + part * (above[2] - below[2])
+    return size_bytes, below[1] + part * (above[1] - below[1]), bound_us
 
 
 def why_none(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> str:

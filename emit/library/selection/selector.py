@@ -30,6 +30,8 @@ _KEPT = 1 << 14  # questions that are remembered, whatever their sizes
 class LibraryCall(NamedTuple):
     """A call of a collective, of any size, for which a library may have a file.
 
+    Whether it is possible is checked by the `Selector` that takes it.
+
     Attributes:
         collective: Name of the collective; torch's spellings are also known.
         nranks: Number of ranks of the group.

@@ -227,7 +227,7 @@ def _in_our_words(error: click.ClickException) -> str:
         name = error.option_name[:60]
         options = [option for param in command.params for option in param.opts if option.startswith("--")]
         near = did_you_mean(name, options)
-        if not near and context.parent is None and isinstance(command, click.Group):
+        if not near and context.parent is None and isinstance(command, click.Group) and _is_of_a_search(name):
             return f"{name}: must stand after the command that it belongs to, as in synth COMMAND {name}"
         return f"{name}: no such option; {near or f'{context.command_path} --help lists all'}"
     if isinstance(error, click.MissingParameter) and error.param is not None:
@@ -245,6 +245,12 @@ def _in_our_words(error: click.ClickException) -> str:
     if message.startswith("Got unexpected extra argument"):
         return f"{message[0].lower()}{message[1:160]}; it must be {context.command_path} {usage}"
     return message
+
+
+def _is_of_a_search(option: str) -> bool:
+    """Return whether the commands of collectives have an option of this name."""
+    command = LazyGroup().get_command(click.Context(cli), next(iter(KINDS)))
+    return command is not None and any(option in param.opts for param in command.params)
 
 
 def _refuse_hidden_packages() -> None:

@@ -1,6 +1,6 @@
 """The handling of Ctrl-C: the first one stops the search and writes the best answer so far, the second one exits.
 
-Once there is an answer, which is being written, a third Ctrl-C is needed to exit.
+Once there is an answer, which is being written, a third Ctrl-C is needed to exit. SIGTERM counts as Ctrl-C.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
+_STOPPING = (signal.SIGINT, signal.SIGTERM)  # what Ctrl-C sends, and `kill` and job schedulers
 _RETRY_S = 0.02  # time after which an interrupt that came at a bad time is tried again
 _LEAVING_S = 0.15  # time for a second Ctrl-C to put the disk in order
 
@@ -36,15 +37,15 @@ class _InterruptState:
 
 
 def install() -> None:
-    """Set the handlers of Ctrl-C for a command that begins, and forget earlier interrupts and answers.
+    """Set the handlers of Ctrl-C and SIGTERM for a command that begins, and forget earlier interrupts and answers.
 
     SIGALRM is handled too, `sys.unraisablehook` is taken until `end_command` is called, and a function runs at exit.
     """
     _InterruptState.came, _InterruptState.answered = 0, False
     atexit.unregister(_end)
     atexit.register(_end)
-    signal.signal(signal.SIGINT, _interrupt)
-    signal.signal(signal.SIGALRM, _interrupt)
+    for number in (*_STOPPING, signal.SIGALRM):
+        signal.signal(number, _interrupt)
     if sys.unraisablehook is not _raise_again:
         _InterruptState.hook_before = sys.unraisablehook
         sys.unraisablehook = _raise_again
@@ -111,10 +112,10 @@ def _interrupt(signal_: int, frame: FrameType | None) -> None:
     one, raises anywhere, and the process is stopped after 0.15 s. On a terminal a message is printed.
 
     Args:
-        signal_: SIGINT, or SIGALRM of a timer; only the former counts.
+        signal_: SIGINT or SIGTERM, which count, or SIGALRM of a timer, which does not.
         frame: The frame that was interrupted.
     """
-    _InterruptState.came += signal_ == signal.SIGINT
+    _InterruptState.came += signal_ in _STOPPING
     writer = sys.modules.get("emit.library.saving.write")
     if _InterruptState.answered and writer is not None:
         writer.stop_waiting()  # If another process holds the library, the answer is written beside it.
@@ -126,7 +127,7 @@ def _interrupt(signal_: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGALRM, leave)
         signal.setitimer(signal.ITIMER_REAL, _LEAVING_S)
         raise KeyboardInterrupt
-    if signal_ == signal.SIGINT and sys.stderr.isatty():
+    if signal_ in _STOPPING and sys.stderr.isatty():
         advice = b"" if _InterruptState.answered else b"; Ctrl-C again exits at once"
         os.write(2, b"\r\x1b[2Kstopping and writing the best answer so far" + advice + b"\n")
     if _InterruptState.answered:

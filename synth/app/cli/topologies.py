@@ -29,6 +29,8 @@ from topologies.costed import with_protocol
 from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.families import FAMILIES
+from topologies.faults.apply import apply_faults
+from topologies.faults.notation import dead_ranks
 from topologies.graphs import FORMS, graph_text
 from topologies.importers.combine import import_files
 from topologies.levels.hierarchy import find_levels
@@ -129,15 +131,23 @@ def _show_levels(topology: Topology, as_json: bool) -> None:
 
 @topo.command("check")
 @click.argument("name", metavar="TOPOLOGY")
+@click.option(
+    "--without",
+    multiple=True,
+    metavar="PART",
+    help="Check it without these parts: link:0-1, link:0>1, rank:17, switch:NAME; repeat.",
+)
 @json_option
-def _topo_check(name: str, as_json: bool) -> None:
+def _topo_check(name: str, without: tuple[str, ...], as_json: bool) -> None:
     """Check whether a topology can be used, and print its size; exit code 1: some ranks cannot reach others.
 
     \b
     synth topo check my.toml
+    synth topo check dgx1 --without link:1-2
     """
-    topology = load(name)
-    parts = _parts(topology)
+    healthy = load(name)
+    topology, dead = apply_faults(healthy, without, ()), dead_ranks(healthy, without)
+    parts = [part for part in _parts(topology) if not set(part) <= set(dead)]
     facts = _described(topology, parts)
     code = 0 if facts["connected"] and topology.nranks > 1 else 1
     if as_json:

@@ -46,6 +46,9 @@ def _targets() -> list[str]:
 _VALUES: dict[str | None, Callable[[], list[str]]] = {"topo": _topologies, "engine": _engines, "target": _targets}
 
 
+_EXAMPLES = {"group": "0-3", "topo": "dgx-a100", "size": "1M", "budget": "30s"}  # of options that many commands have
+
+
 class TextType(click.ParamType):  # type: ignore[type-arg]  # Older versions are not generic.
     """A text that is not empty."""
 
@@ -55,7 +58,9 @@ class TextType(click.ParamType):  # type: ignore[type-arg]  # Older versions are
         """Return the text; raise InputError if it is empty."""
         if value == "":
             path = "synth" if ctx is None else ctx.command_path
-            raise InputError(f"{_called(param)}: is empty; it must be as {path} --help says")
+            name = "" if param is None else str(param.name)
+            example = f"as in {_EXAMPLES[name]}" if name in _EXAMPLES else f"as {path} --help says"
+            raise InputError(f"{_called(param)}: is empty; it must be {example}")
         return value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
@@ -127,7 +132,8 @@ def check_arguments(command: click.Command, args: list[str], ctx: click.Context)
         ctx: Context of the group that the command belongs to.
 
     Raises:
-        InputError: An option is given twice that may be given once only, or with one dash in place of two.
+        InputError: An option is given twice that may be given once only, or with one dash in place of two, or `--json`
+            with an option on the table.
     """
     for param in command.params:
         if type(param.type) is type(click.STRING):
@@ -155,6 +161,9 @@ def check_arguments(command: click.Command, args: list[str], ctx: click.Context)
             what = "are given together" if len(alternatives) > 1 else "is given twice"
             raise InputError(f"{_called(param)}: {what}; give {'one of them ' if alternatives[1:] else 'it '}once")
         given_names.add(param.name)
+    for name in ("wide", "details"):
+        if {"as_json", name} <= given_names:
+            raise InputError(f"--json and --{name}: do not go together; JSON has all figures, so leave out --{name}")
 
 
 class StrictGroup(click.Group):

@@ -117,7 +117,7 @@ def experts_table(document: dict[str, Any], width: int | None = LEAST_WIDTH) -> 
     columns = [
         Column("", [name for name, _, _ in shown], left=True),
         Column("time", [format_time(row["time_us"]) for _, row, _ in shown]),
-        Column("time / bound", gaps),
+        Column("gap", gaps),
         Column("EPLB's time", [format_time(other["time_us"]) for _, _, other in shown]),
         Column("between nodes", [f"{row['between_nodes']:.1%}" for _, row, _ in shown], 1),
         Column("EPLB's share", [f"{other['between_nodes']:.1%}" for _, _, other in shown], 1),

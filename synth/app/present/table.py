@@ -9,6 +9,7 @@ from typing import Any
 from synth.app.present.layout import Column, fitted, wrapped
 from synth.bounds.prove import OPTIMAL
 from synth.model.text import (
+    FITTED,
     format_comparison,
     format_count,
     format_ranks,
@@ -64,8 +65,8 @@ def table(
         nranks: Number of ranks of the topology.
         width: Most characters of a line: only the most important columns that fit are shown. None for all columns, with
             the whole proof of each bound.
-        details: Whether all figures of each algorithm follow the table. Then lines on what is proved of shapes and on
-            what each library would run are added too, as they are if `width` is None.
+        details: Whether all figures of each algorithm follow the table. Then lines on what is proved of shapes are
+            added too, as they are if `width` is None.
         more: What also shows the columns that are left out, and a clause on what shows even more. The last line
             consists of both and the names of these columns; it is missing with `details` and if no column is left out.
     """
@@ -76,7 +77,7 @@ def table(
         lines[1:] = [f"{forms[0]}:", *lines[1 : 1 + len(rows)], f"{forms[1]}:", *lines[1 + len(rows) :]]
     is_short = width is not None and not details
     remarks = [*_searched(document), *(_without_files(rows) if width is not None else [])]
-    remarks += [*_below_bounds([*rows, *other_rows]), *_libraries(document, left_out if is_short else None)]
+    remarks += [*_below_bounds([*rows, *other_rows]), *_libraries(document, left_out if is_short else [])]
     remarks += _proved(document, is_short)
     text = [*wrapped([heading(document, nranks)], width), "", *lines]
     if remarks:
@@ -125,7 +126,9 @@ def _columns(document: dict[str, Any], rows: Sequence[dict[str, Any]], wide: boo
         columns.append(Column("slowdown", [_ratio(row["vs_healthy"]) for row in rows]))
     columns.append(Column("engine", [row["engine"] or "–" for row in rows], 2, left=True))
     proofs = [_whole_proof(row) if wide else _proof_in_a_word(row, document["bounds"]) for row in rows]
-    return [*columns, Column("proof", proofs, left=True)]
+    # A column of importance 0 stands in every table.
+    shown = [column for column in columns if not column.importance or set(column.cells) != {"–"}]
+    return [*shown, Column("proof", proofs, left=True)]
 
 
 def _differing(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -208,7 +211,10 @@ def _without_files(rows: Sequence[dict[str, Any]]) -> list[str]:
 def _below_bounds(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Return a line for each vendor library whose time in a row is below the bound, in the order of the rows."""
     names = dict.fromkeys(row["engine"] for row in rows if is_below_bound(row, row))
-    return [f"– {name}'s time is by a model of its own, which counts less than our bound does" for name in names]
+    return [
+        f"–: the model of {name}'s time leaves out costs that our bound counts, so that the two cannot be compared"
+        for name in names
+    ]
 
 
 def _details(row: dict[str, Any], form: str, width: int | None) -> list[str]:
@@ -245,8 +251,8 @@ def format_next_minute(outlook: dict[str, Any]) -> str:
     """Return the last line of a search's output: what the search would do with one minute more, and the largest gap.
 
     It names at most two engines. The gap is left out if it is unknown or counts as optimal. If nothing remains, the
-    line states whether all is optimal or every engine has ended, and then perhaps the `--size` with which to search
-    further.
+    line states whether all is optimal or every engine has ended, and then perhaps how to search at the size of the
+    largest gap only.
 
     Args:
         outlook: The dictionary `next_minute` of a statement.
@@ -256,15 +262,14 @@ def format_next_minute(outlook: dict[str, Any]) -> str:
         tasks.append(f"bounds by windows of time for {format_short_size(outlook['window_bytes'])}")
     largest_gap = ""
     if outlook["gap"] is not None and outlook["gap"] > OPTIMAL:
-        last_change = f", {outlook['moved']} improved last" if outlook["moved"] else ""
-        largest_gap = f" · largest gap {outlook['gap']:.3f} at {format_short_size(outlook['bytes'])}{last_change}"
-    nothing = "nothing, all is proved optimal"
-    if outlook["gap"] is None:  # All rows are vendor libraries' own, below our bounds.
-        nothing = "nothing, every engine has ended"
-    if largest_gap:
-        nothing = "nothing, every engine has ended"
-        if not outlook["one_size"]:  # Without a pinned size, engines work on a few sizes only.
-            nothing += f" (to search further: --size {format_short_size(outlook['bytes'])})"
+        size = format_short_size(outlook["bytes"])
+        of_all = "" if outlook["one_size"] else " of all sizes"
+        largest_gap = f" · largest gap{of_all} {outlook['gap']:.3f} at {size}"
+        if not tasks and not outlook["one_size"]:  # Without a pinned size, engines work on a few sizes only.
+            largest_gap += f" (--size {size} searches there only)"
+    # Without a gap, all rows are vendor libraries' own, below our bounds.
+    is_optimal = outlook["gap"] is not None and not largest_gap
+    nothing = "nothing, all is proved optimal" if is_optimal else "nothing, every engine has ended"
     return f"next minute: {' and '.join(tasks) or nothing}{largest_gap}"
 
 
@@ -282,17 +287,16 @@ def _compared(row: dict[str, Any], name: str) -> str:
     return format_comparison(None if is_its_own else row["libraries"].get(name), name)
 
 
-def _libraries(document: dict[str, Any], left_out: Sequence[str] | None) -> list[str]:
-    """Return a line for each library that a row is compared with: where its times come from, and what it would run.
+def _libraries(document: dict[str, Any], left_out: Sequence[str]) -> list[str]:
+    """Return a line for each library that a row is compared with: what it would run, and where its times come from.
 
     Args:
         document: The statement.
-        left_out: Titles of the columns that are not shown. Libraries of these columns get no line, and what the others
-            would run is left out. None for all libraries, with what they would run at each row's shown size.
+        left_out: Titles of the columns that are not shown. Libraries of these columns get no line.
     """
     lines = []
     for name, library in document["libraries"].items():
-        if left_out is not None and f"vs {name}" in left_out:
+        if f"vs {name}" in left_out:
             continue
         sizes_of_choice: dict[str, list[str]] = {}
         for row in document["algorithms"]:
@@ -304,10 +308,10 @@ def _libraries(document: dict[str, Any], left_out: Sequence[str] | None) -> list
         if not sizes_of_choice:
             continue
         choices = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in sizes_of_choice.items())
-        source = "by its own model" if library["own_clock"] else "by its own choice, timed as the times above"
+        source = "its own cost model" if library["own_clock"] else "the model of the times above"
         if any(row["libraries"].get(name, {}).get("vs_low") for row in document["algorithms"]):
-            source = "by its own choice and measured times (four of five are in the interval)"
-        lines.append(f"vs {name}: {name} {library['version']} {source}" + (f": {choices}" if left_out is None else ""))
+            source = FITTED
+        lines.append(f"vs {name}: what {name} {library['version']} would run ({choices}), timed by {source}")
     return lines
 
 
@@ -330,7 +334,8 @@ def _searched(document: dict[str, Any]) -> list[str]:
         used = sum(row["switch_ops"] for row in rows)
         does = f"in {used} of {format_count(len(rows), 'algorithm')}" if used else "in no algorithm"
         lines.append(
-            f"{names} may multicast and reduce, as the bounds assume; used {does} (--no-switch-ops turns it off)"
+            f"{names} may multicast and reduce, as the bounds assume; sums or multicasts in switches are used {does}"
+            " (--no-switch-ops: neither use nor assume them)"
         )
     return lines
 

@@ -35,7 +35,7 @@ def trace_table(document: dict[str, Any], nranks: int, width: int | None = LEAST
         Column("calls", [f"{figures['served'] / count:.0%}" for _, figures, count, _ in rows]),
         Column("mean time", [_time(figures["time_us"]) for _, figures, *_ in rows]),
         Column("mean bound", [_time(figures["bound_us"]) for _, figures, *_ in rows], 2),
-        Column("time / bound", [_ratio(figures["gap"]) for _, figures, *_ in rows]),
+        Column("gap", [_ratio(figures["gap"]) for _, figures, *_ in rows]),
         Column("padding", [_ratio(figures["padding"]) for _, figures, *_ in rows]),
         Column("worst", [_ratio(figures["worst_gap"]) for _, figures, *_ in rows]),
         Column("longest", [_time(figures["worst_us"]) for _, figures, *_ in rows], 3),
@@ -51,8 +51,8 @@ def trace_table(document: dict[str, Any], nranks: int, width: int | None = LEAST
         *lines,
         "",
         "calls: share of the calls that fit the file and take it; bound: proved for each call's own sizes, without"
-        " padding; padding: the part of time / bound that no file of these proportions avoids; worst: largest"
-        " time / bound of a call; buffer: bytes that the fullest rank sends or receives at the"
+        " padding; padding: the part of the gap that no file of these proportions avoids; worst: largest gap of a call;"
+        " buffer: bytes that the fullest rank sends or receives at the"
         f" capacity; a call fits up to {document['headroom']:g} times it",
     ]
     text += document["remarks"]

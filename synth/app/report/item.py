@@ -110,7 +110,7 @@ class Item:
         timing: Times and bound.
         view: Data that the script draws.
         facts: Figures of the algorithm.
-        verdict: Result of the check in words.
+        verdict: Result of the check in words: "optimal" if the time is proved to be the best.
         no_proof: Text that replaces a missing proof.
         wrong: Reason why it is refused, or empty.
         notes: Remarks.
@@ -194,18 +194,22 @@ def explain_proof(problem: Problem, checked: ScheduleCheck, size_bytes: float, t
 
 
 def _explain_sum(witness: Witness, size_bytes: float, size: str) -> str:
-    """Return the sentence that adds up a witness's limit in µs from its latency, its time per byte and its cap.
+    """Return the sentences that add up a witness's limit in µs from its latency, its time per byte and its cap.
 
     Args:
         witness: The witness.
         size_bytes: Message size in bytes.
         size: The same size in words.
     """
-    parts = [f"{witness.base_us:.4g} µs of latency"] if witness.base_us > 0 else []
+    parts = [f"latency takes {witness.base_us:.4g} µs"] if witness.base_us > 0 else []
     if witness.per_byte_us > 0:
-        parts.append(f"{witness.per_byte_us * 1e6:.4g} µs for every MB (10⁶ bytes) of the message's {size}")
-    cap = "" if math.isinf(witness.cap_us) else f", and at most {witness.cap_us:.4g} µs"
-    return f"That is {' plus '.join(parts) if parts else 'no time at all'}{cap}: {witness.at(size_bytes):.6g} µs."
+        parts.append(f"each MB (10⁶ bytes) of the message takes {witness.per_byte_us * 1e6:.4g} µs")
+    terms = " and ".join(parts) if parts else "nothing takes time"
+    uncapped_us, cap_us = witness.base_us + witness.per_byte_us * size_bytes, witness.cap_us
+    total = f"By this argument {terms}: {uncapped_us:.6g} µs for {size}."
+    if cap_us < uncapped_us:
+        total += f" But it proves at most {cap_us:.6g} µs, whatever the size."
+    return total
 
 
 def _explain_witness(problem: Problem, witness: Witness) -> str:

@@ -45,8 +45,8 @@ class Places:
 def place_vertices(name: str, total: int, ranks: Sequence[int], nodes: Ints, nswitches: int, ends: Ints) -> Places:
     """Return the places of some ranks of a topology, followed by those of switches.
 
-    Grids of a family's name are placed as grids, trees of switches in tiers. All others are on a circle, or in a
-    rectangle without their links if there are over 128 ranks and no switch.
+    Grids of a family's name are placed as grids, trees of switches in tiers. All others are on a circle, or on a circle
+    for each chassis, or in a rectangle without their links if there are over 128 ranks and no switch.
 
     Args:
         name: Name of the topology; the name of a grid family states its dimensions.
@@ -70,7 +70,7 @@ def place_vertices(name: str, total: int, ranks: Sequence[int], nodes: Ints, nsw
     if n > _MOST_ON_CIRCLE:
         y, x = np.divmod(np.arange(n), math.ceil(math.sqrt(n * 1.5)))
         return Places(x.astype(np.float64), y.astype(np.float64))
-    return _circle(n, 0, ends)
+    return _circle(n, 0, ends) if len(np.unique(nodes)) < 2 else _circles(nodes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,6 +246,19 @@ def _circle(n: int, nswitches: int, ends: Ints) -> Places:
         x[same] += 0.45 * radius * np.cos(angle)
         y[same] += 0.45 * radius * np.sin(angle)
     return Places(x, y, min(1.0, 2 * math.pi * radius / max(n, 1)))
+
+
+def _circles(nodes: Ints) -> Places:
+    """Return places with a circle of ranks for each chassis, the circles in rows; `nodes` has each rank's chassis."""
+    chassis = np.unique(nodes, return_inverse=True)[1].reshape(-1)
+    sizes = np.bincount(chassis)
+    radius = max(0.6, float(sizes.max()) / (2 * math.pi))
+    row, column = np.divmod(np.arange(len(sizes)), math.ceil(math.sqrt(len(sizes))))
+    place = np.array([int((chassis[:rank] == own).sum()) for rank, own in enumerate(chassis)])
+    angle = 2 * np.pi * place / sizes[chassis]
+    x = column[chassis] * (2 * radius + 1.5) + radius * np.sin(angle)
+    y = row[chassis] * (2 * radius + 1.5) - radius * np.cos(angle)
+    return Places(x, y, min(1.0, 2 * math.pi * radius / float(sizes.max())))
 
 
 def _tiers(n: int, nodes: Ints, level: Ints, ends: Ints) -> Places:

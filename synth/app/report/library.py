@@ -140,7 +140,7 @@ def library_page(
     maps = "".join(_heat_map(target, questions, links, number == 0) for number, target in enumerate(targets))
     main = f"""{refused}{tiles(_tiles(questions, entries))}
 <section class="card"><div class="bar"><h2>Cluster</h2></div>{clusters}</section>
-<section class="card"><div class="bar"><h2>Time over proved bound, by message size</h2></div>
+<section class="card"><div class="bar"><h2>Gap (time / bound) by message size</h2></div>
 <p class="note">Each cell shows the larger gap of calls in and out of place. 1 means optimal.</p>
 {_legend()}{maps}</section>
 <section class="card"><div class="bar"><h2>The largest gaps</h2></div>{_worst(questions, links)}</section>
@@ -164,10 +164,13 @@ def _gap_at(entry: IndexEntry, size: int) -> float | None:
 def _worst_of(entry: IndexEntry) -> Worst:
     """Return the largest gap that an entry states in its range of sizes, with its size in bytes, time and bound in µs.
 
-    Gaps are at least 1. If no point of the curve has a larger gap, the result is that of the size that the file is
-    shown for, with 1 for a missing gap and None for missing figures.
+    Gaps are at least 1. If neither the entry's `worst` nor a point of its curve has a larger gap, the result is that of
+    the size that the file is shown for, with 1 for a missing gap and None for missing figures.
     """
-    on_curve = [(max(1.0, t / b), int(s), t, b) for s, t, b in entry.curve if entry.in_range(int(s))]
+    points = [(size, time_us, bound_us) for size, time_us, bound_us in entry.curve if entry.in_range(int(size))]
+    if worst := entry.row.get("worst"):  # Its size need not be one of the curve.
+        points.append((worst["bytes"], worst["time_us"], worst["bound_us"]))
+    on_curve = [(max(1.0, time_us / bound_us), int(size), time_us, bound_us) for size, time_us, bound_us in points]
     stated = entry.shown_bytes, entry.time_us, entry.bound_us
     size, time_us, bound = (value if is_figure(value) else None for value in stated)
     own = (_gap(entry) or 1.0, None if size is None else int(size), time_us, bound)

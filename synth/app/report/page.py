@@ -17,6 +17,7 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
+from emit.library.checking.networks import Networks
 from synth.app.report.item import Item, Points
 from synth.app.report.program import program_item
 from synth.app.report.schedule import schedule_item
@@ -46,11 +47,13 @@ class Page:
     Attributes:
         html: The whole page.
         algorithms: Number of algorithms on it.
+        files: Number of their files: an algorithm's schedule, and its file for either form of calls.
         wrong: Each schedule, program or proof on it that is refused: its name, and the reason.
     """
 
     html: str
     algorithms: int
+    files: int
     wrong: tuple[tuple[str, str], ...]
 
 
@@ -67,21 +70,27 @@ def report(
 
     Args:
         path: The file, a library's index.json, or the folder.
-        topology: Topology on which programs run; None: they are shown in steps. Schedules have their own.
+        topology: Topology on which programs run; None for the one that a library's index names, and for steps instead
+            of times where it names none that is known. Schedules have their own.
         group: Ranks of the topology on which programs run; None for the ranks that the library states for this
             topology, otherwise for the first ranks.
-        size_bytes: Message size of programs in bytes; None: 1 MiB.
+        size_bytes: Message size of programs in bytes; None for the size for which the index states a time, otherwise
+            1 MiB.
 
     Raises:
-        InputError: A file cannot be read, there is no algorithm or there are over 200, switches multicast or reduce in
+        InputError: A file cannot be read, there is none or there are over 200, switches multicast or reduce in
             a schedule, or the only program cannot be timed on the topology.
     """
-    return report_sources(find_sources(path), Path(path).resolve().name or str(path), topology, group, size_bytes)
+    sources = find_sources(path)
+    return report_sources(
+        sources, Path(path).resolve().name or str(path), Networks(topology), topology, group, size_bytes
+    )
 
 
 def report_sources(
     sources: Sequence[Source],
     name: str,
+    networks: Networks,
     topology: Topology | None = None,
     group: Sequence[int] | None = None,
     size_bytes: float | None = None,
@@ -91,6 +100,7 @@ def report_sources(
     Args:
         sources: The files; at least one.
         name: Title of the page if the files answer more than one question.
+        networks: The networks that a library's index may name.
         topology: As for `report`.
         group: As for `report`.
         size_bytes: As for `report`.
@@ -99,15 +109,13 @@ def report_sources(
         InputError: As for `report`.
     """
     if len(sources) > MOST_ITEMS:
-        raise InputError(
-            f"{len(sources)} algorithms: a page shows at most {MOST_ITEMS}; give one file, or a smaller folder"
-        )
+        raise InputError(f"{len(sources)} files: a page shows at most {MOST_ITEMS}; give one file, or a smaller folder")
     most = max(_FEWEST_SENDS, _SENDS // len(sources))
-    ranks, size = None if group is None else tuple(group), float(1 << 20) if size_bytes is None else size_bytes
+    ranks = None if group is None else tuple(group)
     items = [
         schedule_item(source, most)
         if source.kind == "schedule"
-        else program_item(source, most, topology, ranks, size, only=len(sources) == 1)
+        else program_item(source, most, networks, topology, ranks, size_bytes, only=len(sources) == 1)
         for source in sources
     ]
     one_title = len({item.title for item in items}) == 1
@@ -128,7 +136,8 @@ def report_sources(
     template = (_PARTS / "report.html").read_text(encoding="utf-8")
     # A single pass, so that inserted text is never taken for a mark.
     html = re.sub(r"<!--@([a-z]+)-->", lambda mark: parts[mark[1]], template)
-    return Page(html, len(items), tuple((item.name, item.wrong) for item in items if item.wrong))
+    algorithms = len({source.algorithm for source in sources})
+    return Page(html, algorithms, len(items), tuple((item.name, item.wrong) for item in items if item.wrong))
 
 
 def _script_safe(text: str) -> str:
@@ -142,7 +151,7 @@ def _chooser(items: Sequence[Item]) -> str:
     """Return the HTML list from which a reader chooses an algorithm, grouped by title; "" if there is only one."""
     if len(items) < 2:
         return ""
-    parts = ['<label class="chooser">Algorithm <select id="chooser">']
+    parts = ['<label class="chooser">File <select id="chooser">']
     for title, group_items in groupby(enumerate(items), key=lambda numbered: numbered[1].title):
         options = "".join(f'<option value="{number}">{escape(item.name)}</option>' for number, item in group_items)
         parts.append(f'<optgroup label="{escape(title, quote=True)}">{options}</optgroup>')
@@ -150,11 +159,11 @@ def _chooser(items: Sequence[Item]) -> str:
 
 
 def _overview(items: Sequence[Item]) -> str:
-    """Return an HTML table with a row for each algorithm: name, sizes, time, bound, time / bound and badge.
+    """Return an HTML table with a row for each algorithm: name, sizes, time, bound, gap and badge.
 
     What is unknown is "–".
     """
-    heads = ("algorithm", "for", "time", "bound", "time / bound", "")
+    heads = ("file", "for", "time", "bound", "gap", "")
     rows = []
     for number, item in enumerate(items):
         time_us, bound_us, gap = item.timing.time_us, item.timing.bound_us, item.timing.gap
@@ -169,16 +178,15 @@ def _overview(items: Sequence[Item]) -> str:
         rows.append(f'<tr data-row="{number}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     head = "".join(f'<th scope="col">{word}</th>' for word in heads)
     return (
-        '<details class="card overview" open><summary><h2>Algorithms</h2></summary><div class="scroll">'
+        '<details class="card overview" open><summary><h2>Files</h2></summary><div class="scroll">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
     )
 
 
 def _badge(item: Item) -> str:
-    """Return the HTML badge of an algorithm: `wrong` if it is refused, `optimal` if proved so, else its verdict."""
-    kind, word = (
-        (" bad", "wrong") if item.wrong else (" best", "optimal") if item.timing.optimal else ("", item.verdict)
-    )
+    """Return the HTML badge of an algorithm: `wrong` if it is refused, else its verdict."""
+    word = "wrong" if item.wrong else item.verdict
+    kind = {"wrong": " bad", "optimal": " best"}.get(word, "")
     return f'<span class="badge{kind}">{escape(word)}</span>'
 
 
@@ -208,8 +216,9 @@ def _frontiers(items: Sequence[Item]) -> str:
         answers = {number: item for number, item in enumerate(items) if item.question == question}
         placeholder = '<p class="note">No times are known. Give a topology (--topo) to predict them.</p>'
         drawing = frontier_plot(answers) or placeholder
+        colours = _colours(answers)
         legend = "".join(
-            f'<li class="c{number % COLOURS}" data-algorithm="{number}"><i></i>{escape(item.name)}</li>'
+            f'<li class="c{colours[number]}" data-algorithm="{number}"><i></i>{escape(item.name)}</li>'
             for number, item in answers.items()
             if item.timing.marks
         )
@@ -223,6 +232,13 @@ def _frontiers(items: Sequence[Item]) -> str:
             f'<ul class="legend">{legend}</ul></figure>'
         )
     return "".join(parts)
+
+
+def _colours(items: Mapping[int, Item]) -> dict[int, int]:
+    """Return the number of the colour of each algorithm's curve; algorithms whose curves are equal share one."""
+    order = dict.fromkeys((item.timing.curve, item.timing.marks) for item in items.values())
+    number_of = {curve: number for number, curve in enumerate(order)}
+    return {number: number_of[item.timing.curve, item.timing.marks] % COLOURS for number, item in items.items()}
 
 
 def _vendors(items: Mapping[int, Item]) -> dict[str, Points]:
@@ -340,12 +356,12 @@ def frontier_plot(items: Mapping[int, Item]) -> str:
         if len(within) > 1:
             title = f"{escape(name)}, by its own choice"
             parts.append(f'<path class="vendor" d="{axes.path(within)}"><title>{title}</title></path>')
-    labelled: list[tuple[float, float]] = []
+    labelled, colours = list[tuple[float, float]](), _colours(items)
     for number, item in items.items():
         if not item.timing.marks:
             continue
         name, curve = escape(item.name), _drawn(item.timing.curve)
-        parts.append(f'<g class="curve c{number % COLOURS}" data-algorithm="{number}">')
+        parts.append(f'<g class="curve c{colours[number]}" data-algorithm="{number}">')
         if len(curve) > 1:
             parts.append(f'<path d="{axes.path(curve)}"><title>{name}</title></path>')
         for size, time in _drawn(item.timing.marks):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.formats import format_of, verify_header, verify_program
 from emit.goal import Goal, goal_for
-from emit.library.entry import IndexEntry, is_figure
+from emit.library.checking.networks import Networks
+from emit.library.checking.schedules import costed_as_stated
+from emit.library.entry import IndexEntry
 from emit.library.selection.lookup import goal_beside
 from emit.msccl.read import read_msccl
 from emit.program import OPS, READS_SRC, Program, Step
@@ -26,7 +29,7 @@ from synth.app.report.layout import EdgeFigures, drawn_edges, network_view, plac
 from synth.app.report.lineage import Carried, assign_ticks, describe_values, trace_program
 from synth.app.report.shares import MOST_ROWS, rank_rates, round_all, round_value, shares_of_time, timeline_rows
 from synth.app.report.sources import Source
-from synth.app.report.vendors import vendor_curves
+from synth.app.report.stated import stated_timing
 from synth.bounds.prove import prove
 from synth.model.problem import make_problem
 from synth.model.registry import find_kind
@@ -35,12 +38,15 @@ from synth.model.text import format_count, format_number, format_served, format_
 from synth.storage.check import ScheduleCheck
 from topologies.arrays import Floats, Ints
 from topologies.errors import InputError
+from topologies.load import NO_COSTS, apply_costs
 from topologies.topology import Topology
 
 _PLAN_NOTE = (
-    "The drawing shows the messages of the plan in the order of its data. Times by size are those of the plan"
-    " itself, with its signals."
+    "The drawing shows the messages of the plan in the order of its data, by the links' latency and bandwidth,"
+    " stretched to the plan's own time. Times by size are those of the plan itself, with its signals and an executor's"
+    " costs."
 )
+_USUAL_BYTES = 1 << 20  # size of messages where neither a user nor an index states one
 _PIECES = 160  # pieces of time, at most
 _FINDINGS = 8  # findings that a page lists
 _PROVED = 64  # ranks up to which a page proves a bound for a program
@@ -76,26 +82,34 @@ class _ReportedRun:
 
 
 def program_item(
-    source: Source, most_sends: int, topology: Topology | None, group: tuple[int, ...] | None, size: float, only: bool
+    source: Source,
+    most_sends: int,
+    networks: Networks,
+    topology: Topology | None,
+    group: tuple[int, ...] | None,
+    size_bytes: float | None,
+    only: bool,
 ) -> Item:
-    """Return the program of a file, checked, and timed at `size` bytes if there is a topology.
+    """Return the program of a file, checked, with its times: those of the library's index, or predicted ones.
 
-    A program that is wrong, has a deadlock or is not checked is shown too, with the reason. Without a topology, or if
-    it does not run on the topology and is not the only one, it is shown in steps; its times are then those that the
-    library's index states.
+    The times are those that the index states if it states any and neither a topology nor a size is given. The drawing
+    is over time if the network is known, otherwise in steps. A program that is wrong, has a deadlock or is not checked
+    is shown too, with the reason.
 
     Args:
         source: The file.
         most_sends: Most transmissions that the page lists.
-        topology: Topology on which it runs, or None.
+        networks: The networks that the library's index may name.
+        topology: Topology on which the program is to run; None for the one that the index names.
         group: Ranks of the topology on which it runs. None for the ranks that the library's index states, if it states
             them for this topology; otherwise for the first ranks.
-        size: Message size in bytes.
-        only: True if it is the page's only algorithm, so that it must run on the topology.
+        size_bytes: Message size in bytes; None for the size for which the index states a time, otherwise 1 MiB or the
+            size nearest to it that the program serves.
+        only: True if it is the page's only algorithm, so that it must run on a topology that is given.
 
     Raises:
         InputError: The file cannot be read or holds no program, the program is too large, or the only program does not
-            run on the topology.
+            run on the given topology.
     """
     entry, goal = source.entry, goal_beside(source.path)
     verdict = verify_program(source.path, goal)
@@ -109,22 +123,32 @@ def program_item(
     right = verdict.status == "right"
     explained = [line for line in verdict.lines if line][: _FINDINGS + 1]
     notes = undrawn + (explained[1:] if right else explained if verdict.status.startswith("not") else [])
-    timing = _stated(entry)
-    if group is None and entry is not None and topology is not None and topology.name == entry.topology:
-        group = entry.communicator
+    timing = stated_timing(entry)
+    is_stated = topology is None and size_bytes is None and timing.time_us is not None
+    low, high = program.min_bytes, program.max_bytes or None
+    if entry is not None:
+        low, high = entry.min_bytes, entry.max_bytes
+    size = size_bytes or timing.size_bytes or float(max(low, min(_USUAL_BYTES, high or _USUAL_BYTES)))
+    network = topology
+    if entry is not None and (topology is None or topology.name == entry.topology):
+        known = networks.of(entry)
+        network = (None if known is None else costed_as_stated(entry, known)) or topology
+        group = entry.communicator if group is None else group
     try:
-        predictor = None if topology is None else Predictor(program, topology, group)
-        view = _undrawn_view(program) if undrawn else program_view(program, most_sends, goal, predictor, size)
-        if predictor is not None:
-            timed = form.predictor(source.path, program, predictor.topology, group)
-            timing = _timed(program, timed, size, right)
-            if timed.fifo_depth is None and not undrawn:
-                notes = [*notes, _PLAN_NOTE]
+        predictor, ends_us = None, None
+        if network is not None:
+            predictor = Predictor(program, network, group)
+            timed = form.predictor(source.path, program, network, group)
+            timing = timing if is_stated else _timed(program, timed, size, right)
+            if timed.fifo_depth is None:  # The time of a plan is not that of its Program.
+                predictor, ends_us = Predictor(program, apply_costs(network, NO_COSTS), group), timing.time_us
+                notes = notes if undrawn else [*notes, _PLAN_NOTE]
+        view = _undrawn_view(program) if undrawn else program_view(program, most_sends, goal, predictor, size, ends_us)
     except InputError as error:
-        if only or topology is None:
+        if network is None or (only and topology is not None):
             raise
         # Of many programs, some may be for other networks.
-        notes = [*notes, f"Shown in steps: {error}."]
+        notes = [*notes, f"Shown without times: {error}."]
         view = _undrawn_view(program) if undrawn else program_view(program, most_sends, goal)
     comparison_key: tuple[object, ...] = (program.nranks,)
     if entry is not None:
@@ -138,11 +162,11 @@ def program_item(
         timing=timing,
         view=view,
         facts=tuple(_facts(program, view, timing)),
-        verdict="checked: right" if right else verdict.status,
+        verdict="optimal" if timing.optimal else "checked: right" if right else verdict.status,
         wrong="; ".join(explained).removeprefix("wrong: ") if verdict.status in ("wrong", "deadlock") else "",
         notes=tuple(notes),
-        serves=format_served(program.min_bytes, program.max_bytes or None),
-        no_proof=_no_proof(entry, topology),
+        serves=format_served(low, high),
+        no_proof=_no_proof(entry, network),
     )
 
 
@@ -157,29 +181,17 @@ def _no_proof(entry: IndexEntry | None, topology: Topology | None) -> str:
         topology: Topology on which the program was timed, or None.
     """
     words = None if entry is None else entry.row.get("proof")
-    if isinstance(words, str):
-        return (
-            f"The library's index states: {words[:400]}. It is not checked here; synth prove checks it with"
-            " the schedule's own files."
-        )
+    if entry is not None and isinstance(words, str):
+        if entry.proof_file is None or entry.schedule is None:
+            how = "The library has no file that proves it; a search or a build with --proof writes one."
+        else:
+            how = (
+                f"Choose {Path(entry.schedule).name} above to see it checked; synth prove {entry.schedule} does so too."
+            )
+        return f"The library's index states: {words[:400]}. {how}"
     if topology is None:
         return "An executor's file does not state how near it is to the best. Give the network (--topo) to find out."
     return f"No bound was computed: the program is not right, its root is not known, or it has over {_PROVED} ranks."
-
-
-def _stated(entry: IndexEntry | None) -> ItemTiming:
-    """Return the time, bound and curves that an index states, without a proof.
-
-    Without an entry the timing is empty; if size, time or bound is missing in the entry, only the topology's name is
-    set.
-    """
-    if entry is None:
-        return ItemTiming(None)
-    size, time_us, bound_us = entry.shown_bytes, entry.time_us, entry.bound_us
-    if not (is_figure(size) and is_figure(time_us) and is_figure(bound_us)):
-        return ItemTiming(entry.topology)
-    curve, bound = (tuple((row[0], row[column]) for row in entry.curve) for column in (1, 2))
-    return ItemTiming(entry.topology, size, time_us, bound_us, curve, bound, vendors=vendor_curves(entry))
 
 
 def _timed(program: Program, predictor: TimedProgram, size: float, right: bool) -> ItemTiming:
@@ -222,7 +234,7 @@ def _facts(program: Program, view: dict[str, Any], timing: ItemTiming) -> list[F
         facts.append(("Predicted time", format_time(timing.time_us), at))
     if timing.gap is not None:
         how = "proved below" if timing.proof else "as the index states it"
-        facts.append(("Time / bound", f"{timing.gap:.3f}", how))
+        facts.append(("Gap (time / bound)", f"{timing.gap:.3f}", how))
     blocks = [len(gpu.threadblocks) for gpu in program.gpus]
     facts += [
         ("Instructions", format_number(program.nsteps), f"on {format_count(program.nranks, 'rank')}"),
@@ -232,7 +244,7 @@ def _facts(program: Program, view: dict[str, Any], timing: ItemTiming) -> list[F
     ]
     if view["network"] is not None:
         if view["unit"] == "steps":
-            facts.append(("Longest chain", format_count(round(view["span"]), "step"), "one after another"))
+            facts.append(("Longest chain", format_count(round(view["span"]), "instruction"), "one after another"))
         facts.append(("Transmissions", format_number(view["sends"]["total"]), ""))
     return facts
 
@@ -249,6 +261,7 @@ def program_view(
     goal: Goal | None = None,
     predictor: Predictor | None = None,
     size_bytes: float = 0.0,
+    ends_us: float | None = None,
 ) -> dict[str, Any]:
     """Return the data that the page's script draws, as a dictionary of plain values.
 
@@ -263,6 +276,7 @@ def program_view(
         goal: Goal of the program, which states which cells are the same memory; None to derive it from the collective.
         predictor: What predicts its times, or None for ticks.
         size_bytes: Message size in bytes; used only with a predictor.
+        ends_us: Time in µs to which the predicted times are stretched; None to leave them as they are.
 
     Raises:
         InputError: The program moves too many chunks to be followed, or has an instruction that no program can hold.
@@ -273,7 +287,7 @@ def program_view(
         return _undrawn_view(program)
     order = run(columns, None, split=False).order
     tick = assign_ticks(columns, order)
-    timed = _run(columns, order, tick, predictor, size_bytes)
+    timed = _run(columns, order, tick, predictor, size_bytes, ends_us)
     carried = trace_program(columns, order, cells_of(program, columns, _aliasing(program, goal), False))
     rows, row = _rows(timed, len(timed.sent) <= most_sends)
     return {
@@ -291,7 +305,12 @@ def program_view(
 
 
 def _run(
-    columns: Columns, order: list[int], tick: list[int], predictor: Predictor | None, size_bytes: float
+    columns: Columns,
+    order: list[int],
+    tick: list[int],
+    predictor: Predictor | None,
+    size_bytes: float,
+    ends_us: float | None,
 ) -> _ReportedRun:
     """Return when each transmission starts, ends and arrives, and the share of time in which each connection is in use.
 
@@ -301,6 +320,7 @@ def _run(
         tick: Tick of each step.
         predictor: What predicts times in µs, or None: each transmission then takes one tick and arrives as it ends.
         size_bytes: Message size in bytes; used only with a predictor.
+        ends_us: Time in µs to which the predicted times are stretched; None to leave them as they are.
     """
     if predictor is None:
         sent = [step for step in order if columns.sends[step] >= 0]
@@ -311,6 +331,9 @@ def _run(
         moved = predictor.transfers(size_bytes)
         sent, start, end, arrive = moved.step.tolist(), moved.start_us, moved.end_us, moved.arrive_us
         span = float(arrive.max(initial=0.0))
+        if ends_us is not None and span > 0:
+            start, end, arrive = (times_us * (ends_us / span) for times_us in (start, end, arrive))
+            span = ends_us
     rows = np.array(sent, dtype=np.int64)
     connection, chunks = columns.sends[rows], columns.count[rows].astype(np.float64)
     pieces = _PIECES if predictor is not None else max(1, min(_PIECES, int(span)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from synth.app.report.layout import MOST_VERTICES, EdgeFigures, drawn_edges, net
 from synth.app.report.lineage import Lineage, describe_chunks, sample_chunks, trace_schedule
 from synth.app.report.shares import pack_table, rank_rates, round_all, round_value, shares_of_time, timeline_rows
 from synth.app.report.sources import Source
+from synth.app.report.stated import stated_timing
 from synth.model.pairs import ordinary
 from synth.model.problem import Problem
 from synth.model.requirements import sum_by
 from synth.model.schedule import Schedule
 from synth.model.text import format_count, format_number, format_served, format_size, format_time
-from synth.storage.check import check_stored
+from synth.storage.check import ScheduleCheck, check_stored
+from synth.storage.proof import EQUAL
 from synth.storage.schedule_file import StoredSchedule, load_schedule
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, Clock, time_us
 from topologies.arrays import Floats, Ints
@@ -64,7 +67,9 @@ class _DrawnTraffic:
 def schedule_item(source: Source, most_sends: int) -> Item:
     """Return the schedule of a file for the page, replayed, with its proof recomputed.
 
-    A schedule or proof that is refused is shown too, with the reason in `wrong`, and then without a curve.
+    A schedule or proof that is refused is shown too, with the reason in `wrong`, and then without a curve. The times of
+    a library's schedule are those that the index states of the file that carries it out; its tiles and its proof state
+    the schedule's own time.
 
     Args:
         source: The file.
@@ -73,12 +78,17 @@ def schedule_item(source: Source, most_sends: int) -> Item:
     Raises:
         InputError: The file cannot be read, or switches multicast or reduce in the schedule.
     """
-    stored = load_schedule(source.path)
+    stored, entry = load_schedule(source.path), source.entry
     problem, size = stored.problem, stored.schedule.size_bytes
     taken_us = time_us(problem, stored.schedule)
     checked = check_stored(source.path, stored)
     curve = () if checked.wrong else _curve(stored, taken_us)
-    timing = proved_timing(problem, checked, size, taken_us, curve, _curve_sizes(stored))
+    own = timing = proved_timing(problem, checked, size, taken_us, curve, _curve_sizes(stored))
+    stated, wrong, notes = stated_timing(entry), checked.wrong, tuple[str, ...]()
+    if entry is not None and stated.time_us is not None and not wrong:
+        timing = replace(stated, proof=own.proof)
+        wrong = _false_bound(stated, checked)
+        notes = _other_time(own, stated, Path(entry.file).name)
     view = schedule_view(stored, most_sends)
     return Item(
         name=source.name,
@@ -87,14 +97,47 @@ def schedule_item(source: Source, most_sends: int) -> Item:
         subtitle=_describe_group(problem),
         timing=timing,
         view=view,
-        facts=tuple(_facts(stored, timing, view["network"])),
-        verdict="replayed: right",
-        wrong=checked.wrong,
-        serves=format_served(source.entry.min_bytes, source.entry.max_bytes) if source.entry is not None else "",
+        facts=tuple(_facts(stored, own, view["network"])),
+        verdict="optimal" if own.optimal and timing.optimal else "replayed: right",
+        wrong=wrong,
+        notes=notes,
+        serves=format_served(entry.min_bytes, entry.max_bytes) if entry is not None else "",
         no_proof="There is no checked proof: the schedule or the proof is refused."
         if checked.wrong
         else "There is no proof file for the schedule, so its distance from the best is not known."
         " The option --proof writes one.",
+    )
+
+
+def _false_bound(stated: ItemTiming, checked: ScheduleCheck) -> str:
+    """Return the refusal of a bound that an index states and the schedule's proof does not reach; "" if it does.
+
+    Args:
+        stated: The timing that the index states, with time and bound.
+        checked: The checked schedule; without a proof nothing is compared.
+    """
+    proved_us, stated_us = checked.bound_at(stated.size_bytes), stated.bound_us or 0.0
+    if proved_us is None or stated_us <= proved_us * (1 + EQUAL):
+        return ""
+    at = format_size(math.ceil(stated.size_bytes))
+    return f"the index states a bound of {format_time(stated_us)} at {at}, the proof {format_time(proved_us)}"
+
+
+def _other_time(own: ItemTiming, stated: ItemTiming, file: str) -> tuple[str, ...]:
+    """Return the note that a schedule's file takes another time than the schedule itself; none if it does not.
+
+    Args:
+        own: Times of the schedule.
+        stated: Time of the file, at one size.
+        file: Name of the file.
+    """
+    own_us = dict((*own.curve, *own.marks)).get(stated.size_bytes)
+    if own_us is None or stated.time_us is None or format_time(own_us) == format_time(stated.time_us):
+        return ()
+    return (
+        f"Below are the times of the schedule itself. {file} carries it out, and takes {format_time(stated.time_us)} at"
+        f" {format_size(math.ceil(stated.size_bytes))} with its threadblocks and signals: the table and the frontier"
+        " show this time.",
     )
 
 
@@ -144,7 +187,7 @@ def _facts(stored: StoredSchedule, timing: ItemTiming, network: dict[str, Any]) 
     if timing.bound_us is not None and timing.gap is not None:
         facts.append(("Proved bound", format_time(timing.bound_us), "no algorithm is faster"))
         above = "optimal" if timing.optimal else f"{_percent(timing.gap - 1)} above"
-        facts.append(("Time / bound", f"{timing.gap:.3f}", above))
+        facts.append(("Gap (time / bound)", f"{timing.gap:.3f}", above))
     if taken_us > 0 and size > 0:
         facts.append(("Algorithm bandwidth", f"{size / taken_us / 1e3:.4g} GB/s", "message size / time"))
     copies = f"each stored send stands for {stored.orbit}" if stored.orbit > 1 else ""

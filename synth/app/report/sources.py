@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emit.formats import FORMATS, Format, format_of
-from emit.library.entry import INDEX, SCHEDULES, IndexEntry
+from emit.library.entry import FORMS, INDEX, SCHEDULES, IndexEntry
 from emit.library.index import load_index
 from emit.targets import TARGETS
 from topologies.errors import InputError
@@ -31,6 +31,14 @@ class Source:
     kind: str
     name: str
     entry: IndexEntry | None = None
+
+    @property
+    def algorithm(self) -> str:
+        """Return a name that is the same for the schedule of an algorithm and its files for either form of calls."""
+        if self.entry is None:
+            return self.name
+        stem = Path(self.entry.file).stem
+        return next((stem.removesuffix(form) for form in FORMS.values() if stem.endswith(form)), stem)
 
 
 def find_sources(path: str | Path) -> list[Source]:

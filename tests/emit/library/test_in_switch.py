@@ -15,6 +15,7 @@ from emit.library.checking.check import check_library
 from emit.library.index import load_index
 from emit.library.lowered import Lowered, blocks_of
 from emit.library.programs import Programs
+from emit.mscclpp.in_switch import is_in_switch
 from emit.mscclpp.read import read_plan
 from emit.mscclpp.timing import PlanPredictor
 from synth import synthesize
@@ -115,12 +116,16 @@ def test_sends_through_switches_of_many_ranks_are_counted() -> None:
 
 
 def test_what_a_plan_cannot_express_is_refused_before_it_is_lowered() -> None:
-    """Check a reduce-scatter, whose sums no rank multicasts."""
-    problem = make_problem(load("dgx-h100"), "reducescatter")
-    programs = Programs(problem, TargetSettings("mscclpp"), size=_SIZE)
-    algorithms = list(answers(problem, 8))
-    assert algorithms
-    for algorithm in algorithms:
-        assert "only if the reader multicasts" in programs.refusal(algorithm)
-        with pytest.raises(InputError, match="only if the reader multicasts"):
-            programs.lower(algorithm)
+    """Check a reduce-scatter, whose sums no rank multicasts, and copies on a network that has two switches."""
+    for name, spec, reason in (
+        ("reducescatter", "dgx-h100", "sums in switches only if the reader multicasts them"),
+        ("allgather", "dgx-h100:2", "multicasts only if one switch sends each of them to all ranks"),
+    ):
+        problem = make_problem(load(spec), name)
+        programs = Programs(problem, TargetSettings("mscclpp"), size=_SIZE)
+        algorithms = [algorithm for algorithm in answers(problem, 8) if is_in_switch(algorithm)]
+        assert algorithms
+        for algorithm in algorithms:
+            assert reason in programs.refusal(algorithm)
+            with pytest.raises(InputError, match=reason):
+                programs.lower(algorithm)

@@ -14,7 +14,7 @@ import pytest
 from tests import ROOT
 
 if find_spec("torch") is None:
-    pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
+    pytest.skip("PyTorch is not installed: pip install '.[torch]'", allow_module_level=True)
 
 import torch
 

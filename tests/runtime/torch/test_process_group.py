@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 if find_spec("torch") is None:
-    pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
+    pytest.skip("PyTorch is not installed: pip install '.[torch]'", allow_module_level=True)
 
 from tests.hang import HANG_S
 from tests.runtime.torch.checks import SESSIONS, SIZES

@@ -80,6 +80,16 @@ def test_an_answer_without_an_algorithm_says_why() -> None:
     assert "<svg" not in answer._repr_html_()
 
 
+def test_objects_are_shown_in_one_line() -> None:
+    answer = synth.synthesize("allgather", "ring:4", size="1M", engine="route")
+    assert repr(answer.algorithm("1M")).startswith("<allgather on ring:4 by ")
+    assert repr(answer.schedule("1M")).endswith(", timed for 1 MiB>")
+    assert repr(answer.sends("1M")).count(" in ") == 1
+    for shown in (answer, answer.algorithm("1M"), answer.schedule("1M"), answer.sends("1M")):
+        assert len(repr(shown)) <= 120
+        assert "\n" not in repr(shown)
+
+
 def test_the_face_lists_what_users_need() -> None:
     """Check that `dir` and `help` show exactly the names of the face, and that each of them can be had."""
     assert dir(synth) == sorted(synth.__all__)
@@ -110,7 +120,7 @@ def test_keywords_are_the_arguments_of_a_question() -> None:
         ({"budget": True}, "budget: True is no number"),
         ({"budget": "soon"}, "budget 'soon': is not a time"),
         ({"budget": float("nan")}, "budget: nan s is not possible"),
-        ({"size": 1.5}, "size: 1.5 is no whole number"),
+        ({"size": 1.5}, "size: 1.5 is no size; it must be a whole number of bytes"),
         ({"size": -1}, "size: '-1' is negative"),
         ({"group": [0.5, 1]}, "group: 0.5 is no whole number"),
         ({"group": 3}, "group: 3 is no list"),

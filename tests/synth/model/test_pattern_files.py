@@ -263,7 +263,7 @@ def test_suffixes_in_a_matrix(tmp_path: Path) -> None:
     [
         ("", ["0 rows", "k rows"]),
         ("# nothing\n", ["0 rows"]),
-        ("5\n", ["1 rows of 1", "2 to 4096"]),
+        ("5\n", ["1 row of 1 size;", "2 to 4096"]),
         ("0 1\n2 0 3\n", [":2", "3 sizes", "first row has 2"]),
         ("0 1 2\n2 0 3\n", ["2 rows of 3", "k rows of k"]),
         ("0 1\n\n2 x\n", [":3", "column 2", "'x'", "64K"]),
@@ -274,7 +274,7 @@ def test_suffixes_in_a_matrix(tmp_path: Path) -> None:
         ("0 nan\n1 0\n", ["column 2", "'nan'"]),
         ("0 99999999999G\n1 0\n", ["column 2", "too large"]),
         ("0;1\n2;0\n", [":1", "column 1", "'0;1'"]),
-        ("[[0, 1], [2]]", ["row 2", "1 sizes"]),
+        ("[[0, 1], [2]]", ["row 2", "1 size,"]),
         ("[[0, 1], 2]", ["row 2", "2"]),
         ("[[0, 1], [true, 0]]", ["row 2, column 1", "true"]),
         ("[[0, 1], [null, 0]]", ["row 2, column 1"]),

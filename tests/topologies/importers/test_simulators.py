@@ -460,7 +460,7 @@ def test_broken_scenarios_are_refused_in_one_line(text: str, message: str) -> No
 @pytest.mark.parametrize("text", [ASTRA, NETGRAPH])
 def test_yaml_without_its_library_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(InputError, match=r"pip install 'synth-collectives\[yaml\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[yaml\]'"):
         read(text)
 
 

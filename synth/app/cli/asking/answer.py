@@ -196,7 +196,7 @@ def check_writable(folder: Path, target: str = AUTO, option: str = "--out") -> N
     """
     inner = [SCHEDULES, *(row.folder for row in TARGETS.values() if target in (AUTO, row.name))]
     check_folder(folder, option, dict.fromkeys(inner))
-    existing_entries(folder, option)
+    existing_entries(folder)
 
 
 def check_folder(folder: Path, option: str, inner: Iterable[str] = ()) -> None:

@@ -234,10 +234,8 @@ def _sizes(
     """
     listed_sizes = [None] * len(stated_groups) if sizes is None else sizes.split(",")
     if len(listed_sizes) != len(stated_groups):
-        raise InputError(
-            f"--group-sizes: {shown(sizes)} has {len(listed_sizes)} sizes for {len(stated_groups)} groups;"
-            " give one for each group"
-        )
+        sizes_for_groups = f"{format_count(len(listed_sizes), 'size')} for {format_count(len(stated_groups), 'group')}"
+        raise InputError(f"--group-sizes: {shown(sizes)} has {sizes_for_groups}; give one for each group")
     sizes_bytes = []
     for (ranks, _, own_size), listed_size in zip(stated_groups, listed_sizes, strict=True):
         if own_size is not None and listed_size is not None:

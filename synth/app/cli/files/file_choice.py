@@ -22,6 +22,7 @@ from synth.app.cli.files.schedules import load_algorithm
 from synth.app.cli.programs import read_program
 from synth.model.problem import Problem, parse_ranks
 from synth.model.registry import parse_name
+from synth.model.text import format_spans
 from synth.storage.schedule_file import load_schedule
 from topologies.errors import InputError
 from topologies.load import load
@@ -156,11 +157,15 @@ def _entries(path: Path, collective: str | None, group: str | None, target: str 
             held = ", ".join(sorted({entry.target for entry in entries}))
             raise InputError(f"--target {target}: {origin_of(path)} has files for {held} only")
     entries = [entry for entry in entries if entry.target == chosen]
-    questions = sorted({_question(entry) for entry in entries})
-    if len(questions) != 1:
-        advice = "--collective and --group: must be one of" if questions else "--collective, --group: there are only"
-        choices = questions or sorted({_question(entry) for entry in load_library(path)})
-        raise InputError(f"{path}: {advice} {'; '.join(choices[:6])}{'; …' if len(choices) > 6 else ''}")
+    questions = sorted({(entry.collective, entry.topology, entry.group) for entry in entries})
+    if not questions:
+        raise InputError(f"{origin_of(path)}: has no file for that question; synth library show names those it has")
+    if len(questions) > 1:
+        example = f"--collective {questions[0][0]} --group {format_spans(questions[0][2])}"
+        raise InputError(
+            f"{origin_of(path)}: answers {len(questions)} questions; choose one, as with {example}"
+            " (synth library show names all)"
+        )
     return entries
 
 
@@ -182,9 +187,3 @@ def _serving_file(entries: Sequence[IndexEntry], file_of_entry: dict[str, Chosen
             file_of_entry[entry.file] = Chosen(entry.path.stem, entry.path, program, goal, entry, inside=chosen)
         chosen = file_of_entry[entry.file]
     return chosen
-
-
-def _question(entry: IndexEntry) -> str:
-    """Return the question and the target of an entry as options of a command line."""
-    group = ",".join(map(str, entry.group))
-    return f"{entry.collective} on {entry.topology} --group {group} for {entry.target}"

@@ -91,7 +91,7 @@ def _check(file: str, proof: str | None, document: dict[str, Any]) -> list[str]:
     return [
         *lines,
         f"bound {format_time(proof_content.bound_us)} proved: {text}",
-        f"time / bound = {proof_content.gap:.3f}{optimal}",
+        f"gap = {proof_content.gap:.3f}{optimal}",
     ]
 
 

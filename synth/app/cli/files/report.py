@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -17,16 +16,16 @@ from synth.app.cli.programs import check_ending, write_text
 from synth.app.cli.progress import counting
 from synth.app.present.layout import say_fitted
 from synth.app.report.library import MOST_PAGES, LibraryQuestion, find_library, largest_gap, library_page
-from synth.app.report.page import Page, report_sources
 from synth.app.report.page import report as made_page
+from synth.app.report.page import report_sources
 from synth.app.report.placement import find_placement, placement_page
-from synth.app.report.sources import Source, sources_of
+from synth.app.report.sources import sources_of
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
 from synth.model.text import format_count
 from synth.storage.leftovers import staging_folder
 from topologies.errors import InputError
-from topologies.load import load
+from topologies.load import STATED_COSTS, apply_costs, load
 from topologies.text.files import origin_of
 from topologies.topology import Topology
 
@@ -38,18 +37,19 @@ _LONG = 300  # characters of a printed defect; the page shows all of it
 @click.option(
     "-o", "--out", default="report.html", metavar="FILE", help="Write the page to this file. Default: report.html."
 )
-@click.option("--topo", metavar="T", help="Run programs on this topology: show predicted times instead of steps.")
+@click.option("--topo", metavar="T", help="Run programs on this topology. Default: that of the library's index.")
 @click.option("--group", metavar="RANKS", help="With --topo: run a program's ranks on these ranks, as 0,2,4-7.")
-@click.option("--size", metavar="BYTES", help="With --topo: draw the timeline at this message size. Default: 1M.")
+@click.option("--size", metavar="BYTES", help="With --topo: draw the timeline at this message size.")
 @click.option("--no-pages", is_flag=True, help="For a library with several questions: write only the page about all.")
 def report(path: str, out: str, topo: str | None, group: str | None, size: str | None, no_pages: bool) -> None:
     """Draw the network, the timeline, the frontier and the proof on one self-contained page.
 
     The source is a schedule (.synth), an MSCCL XML, an execution plan (JSON), a library's index.json, or a folder of
     these. It can also be the output of synth place -o DIR: the page then shows the hierarchy with each axis's groups,
-    the load of the levels and the ranking. Schedules are replayed, proofs are checked again, programs are checked. A
-    library that answers several questions gets one page about all of them, with a heat map of the gaps, and in the
-    folder FILE-pages one page for each question. Exit code 0: all right; 1: something is wrong; 2: not readable.
+    the load of the levels and the ranking. Schedules are replayed and their proofs are checked again; programs are
+    checked, and have the times and bounds that the library's index states. A library that answers several questions
+    gets one page about all of them, with a heat map of the gaps, and in the folder FILE-pages one page for each
+    question. Exit code 0: all right; 1: something is wrong; 2: not readable.
 
     \b
     synth report out -o report.html
@@ -69,7 +69,7 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
         write_text(out, html)
         _say(out, format_count(len(ranking["placements"]), "placement"), html, begun)
         return
-    topology = None if topo is None else load(topo)
+    topology = None if topo is None else apply_costs(load(topo), STATED_COSTS)
     questions = find_library(path) if group is None and size is None else None
     if questions is not None:
         _library(questions, path, Path(out), topology, begun, pages=not no_pages)
@@ -81,7 +81,8 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
         raise InputError("--topo: cannot be used with a schedule, which names its own network; leave it out")
     page = made_page(path, topology, ranks, None if size is None else float(parse_size(size, "--size")))
     write_text(out, page.html)
-    _say(out, format_count(page.algorithms, "algorithm"), page.html, begun, page.wrong)
+    contents = f"{format_count(page.algorithms, 'algorithm')}, {format_count(page.files, 'file')}"
+    _say(out, contents, page.html, begun, page.wrong)
 
 
 def _library(
@@ -119,8 +120,7 @@ def _library(
         with staging_folder(out.parent) as staging, counting("drawing") as progress:
             for number, question in enumerate(chosen):
                 progress(number, len(chosen))
-                first = questions[question][0]
-                question_page = _question_page(question, sources[question], networks.of(first), first.communicator)
+                question_page = report_sources(sources[question], question.page, networks)
                 (Path(staging) / question.page).write_text(question_page.html, encoding="utf-8")
                 wrong += question_page.wrong
             links = {question: f"{quote(folder.name)}/{quote(question.page)}" for question in chosen}
@@ -135,25 +135,6 @@ def _library(
         raise InputError(f"{origin_of(out)}: {reason}") from None
     contents = f"{format_count(len(questions), 'problem')}, {format_count(len(links), 'page')}"
     _say(out, contents, html, begun, wrong)
-
-
-def _question_page(
-    question: LibraryQuestion, sources: Sequence[Source], topology: Topology | None, ranks: Sequence[int]
-) -> Page:
-    """Return the page about a question's algorithms: over time if all programs can be timed, otherwise over steps.
-
-    Args:
-        question: The question.
-        sources: Its files.
-        topology: Its network; None if unknown.
-        ranks: Ranks of the network on which programs run.
-
-    Raises:
-        InputError: A file cannot be read.
-    """
-    with suppress(InputError):
-        return report_sources(sources, question.page, topology, ranks)
-    return report_sources(sources, question.page)
 
 
 def _say(out: str | Path, contents: str, html: str, begun: float, wrong: Sequence[tuple[str, str]] = ()) -> None:

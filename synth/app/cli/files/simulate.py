@@ -40,6 +40,7 @@ _MANY = 16  # ranks that are listed
 )
 @click.option(
     "--sizes",
+    "--size",
     default=DEFAULT_SIZES,
     metavar="LOW:HIGH:Nx",
     help=f"Predict at sizes from LOW to HIGH, each N times the last, or at a list as 4K,1M. Default: {DEFAULT_SIZES}.",

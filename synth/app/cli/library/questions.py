@@ -12,8 +12,10 @@ from typing import Any
 import click
 
 from emit.library.checking.fault_check import check_fault
+from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry, vs_library
 from emit.library.overlay import folder_without, load_library
+from emit.library.selection.against_vendor import count_sizes
 from emit.library.selection.compare import Difference, differences
 from emit.library.selection.pick import pick, why_none
 from emit.library.selection.selector import LibraryCall, entries_of, spelled_name
@@ -29,6 +31,7 @@ from synth.model.problem import LARGEST, SMALLEST, parse_ranks
 from synth.model.registry import KINDS, find_kind
 from synth.model.sizes import parse_size, parse_size_list
 from synth.model.text import (
+    FITTED,
     format_comparison,
     format_count,
     format_ranks,
@@ -126,6 +129,9 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
     if unfiled:
         names = {row["schedule"] for row in unfiled}
         click.echo(f"{format_count(len(names), 'schedule')} without a file, which no executor can run")
+    for name in libraries:
+        if sentence := count_sizes(entries_left, name).sentence(name):
+            say_fitted(sentence)
 
 
 def _by_question(entry: IndexEntry) -> tuple[Any, ...]:
@@ -215,12 +221,14 @@ def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str]
         own = dict.fromkeys(TARGETS[row[2]].otherwise for row in rows if row[3] == _LEFT)
         click.echo()
         say_fitted(f"{_LEFT}: {' or '.join(own)} serves these sizes")
+    if "algorithm" not in left_out:
+        click.echo()
+        say_fitted("algorithm: its engine, its steps/rounds/chunks, and the protocol of its file")
     compared = [f"vs {name}" for name in libraries if f"vs {name}" not in left_out]
     if compared:
         click.echo()
         say_fitted(
-            f"{', '.join(compared)}: the library's time by its own choice / ours; in brackets the interval of four of"
-            " five measured times"
+            f"{', '.join(compared)}: the library's time for what it would run / ours; with brackets it is by {FITTED}"
         )
     _say_left_out(left_out)
 
@@ -381,7 +389,7 @@ def pick_(
     """Show which file serves a call and why, or why none does, so that the executor's own algorithm runs.
 
     \b
-    synth library pick lib allreduce 0-7 64K
+    synth library pick lib allreduce 0-3 64K
     synth library pick lib allreduce 0-7 64K --without link:3-5
     """
     library_folder = folder_without(folder, without) if without else as_folder(folder, "LIB")
@@ -443,9 +451,11 @@ def _ranks_of_call(entries: Sequence[IndexEntry], group: str, topology: str | No
     Raises:
         InputError: The text is no list of ranks, or files are for several topologies and none is named.
     """
-    if group != "all" or not entries:
-        return parse_ranks(group, "group", _RANKS)
     names = sorted({entry.topology for entry in entries} if topology is None else {topology})
+    if group != "all" or not entries:
+        networks = [Networks().named(name) for name in names]
+        limits = [_RANKS if network is None else network.nranks for network in networks]
+        return parse_ranks(group, "group", max(limits, default=_RANKS))
     if len(names) > 1:
         raise InputError(f"all: the library has files for several topologies; give --topology {names[0]}, for example")
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -150,7 +151,8 @@ def bench(
     request = BenchRequest(
         Path(path), chosen[0][1].program.nranks, settings, devices, network, slower, trace is not None
     )
-    table = BenchTable(None if wide or not sys.stdout.isatty() else terminal_width())
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ  # A reader of a pipe gets all columns.
+    table = BenchTable(terminal_width() if has_width and not wide else None)
     run = _BenchRun(chosen_backend.name, request, topology, None if as_json else table, trace, costs)
     with chosen_backend.open(request) as (measure, run.prints):
         run.measure_rows(chosen, measure)

@@ -168,7 +168,7 @@ def _print(judged: JudgedRun, width: int | None) -> None:
         remarks.append(f"what {judged.library} usually takes is not known: {judged.why_no_library}")
     if has_usual:
         measured = any(row.usual is not None and row.usual.low_us for row in rows)
-        interval = "four of five measured times are in the interval" if measured else "its cost model's ± 10 %"
+        interval = "the interval holds four of five published runs" if measured else "its cost model's ± 10 %"
         remarks.append(f"speed: the usual time / the measured; {judged.library} usually: {interval}")
         if any(row.ours_us is None for row in rows):
             remarks.append(f"our best: – where {judged.library} is faster")

@@ -69,7 +69,7 @@ function writeNotes() {
     else if (view.rows.used < view.rows.links) lines.push(`${formatNumber(view.rows.used)} of ${formatNumber(view.rows.links)} links are used.`);
     if (view.heat) lines.push("The darker (lighter, in the dark), the larger the part of the time in which the links of a row are in use.");
     if (s.shown < s.stored) lines.push(view.kind === "program" ? `The first ${formatNumber(s.shown)} of ${formatNumber(s.stored)} transmissions are shown one by one.` : `Of ${formatNumber(s.stored)} sends, those of a sample of the chunks (${formatNumber(s.shown)}) are shown one by one.`);
-    if (view.unit === "steps") lines.push("A step is the earliest place in the order of waiting: each instruction takes one.");
+    if (view.unit === "steps") lines.push("Without a network there are no times: an instruction stands at the earliest place in the order of waiting, from 0.");
   }
   $("timeline-note").textContent = lines.join(" ");
   $("provenance").hidden = state.view !== "links";
@@ -81,9 +81,12 @@ function writeNotes() {
     legend.push(item);
   };
   if (state.view === "links" && !view.heat) {
-    const hops = [...new Set([1, Math.ceil((1 + view.hops) / 2), view.hops])], part = (hop) => (view.hops > 1 ? (hop - 1) / (view.hops - 1) : 0);
-    for (const hop of hops) key(ramp("copy", part(hop)), `copy, hop ${hop}`);
-    if (s.reduces.some(Boolean)) for (const hop of hops) key(ramp("sum", part(hop)), `added at the far end, hop ${hop}`);
+    // Hops that occur: all of a few, otherwise the first, the middle and the last.
+    for (const [reduces, colour, words] of [[0, "copy", "copy"], [1, "sum", "added at the far end"]]) {
+      const hops = [...new Set(s.hop.filter((_, i) => s.reduces[i] === reduces))].sort((a, b) => a - b);
+      const few = hops.length <= 6 ? hops : [hops[0], hops[hops.length >> 1], hops[hops.length - 1]];
+      for (const hop of few) key(ramp(colour, view.hops > 1 ? (hop - 1) / (view.hops - 1) : 0), `${words}, hop ${hop}`);
+    }
     if (s.links.alpha) key(css("--soft"), "thin line: latency until it can be used");
   } else if (state.view === "ranks") {
     const top = view.ranks.top_gbs;

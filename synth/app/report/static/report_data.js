@@ -70,7 +70,7 @@ const ends = (send) => {
 const hopName = (send) => ends(send).map(name).join(" → ");
 
 function formatTime(value) {
-  if (view.unit === "steps") return `step ${Math.floor(value)}`;
+  if (view.unit === "steps") return `place ${Math.floor(value)}`;
   const unit = view.span >= 1e6 ? [1e6, "s"] : view.span >= 1e3 ? [1e3, "ms"] : [1, "µs"];
   const digits = Math.max(0, 3 - Math.floor(Math.log10(Math.max(view.span / unit[0], 1e-9))));
   return `${(value / unit[0]).toFixed(Math.min(6, digits))} ${unit[1]}`;

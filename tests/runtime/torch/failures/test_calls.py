@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 if find_spec("torch") is None:
-    pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
+    pytest.skip("PyTorch is not installed: pip install '.[torch]'", allow_module_level=True)
 
 from runtime.torch.counters import HELD, Counters
 from runtime.torch.failures.calls import MOST_TEXTS, Calls

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 if find_spec("torch") is None:
-    pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
+    pytest.skip("PyTorch is not installed: pip install '.[torch]'", allow_module_level=True)
 
 from runtime.torch.failures.causes import Cause
 from runtime.torch.failures.deadlock import Deadlocks, DeadlockWatch, Held, HeldCall, describe, find_stuck, own_state

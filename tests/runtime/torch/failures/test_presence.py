@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 if find_spec("torch") is None:
-    pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
+    pytest.skip("PyTorch is not installed: pip install '.[torch]'", allow_module_level=True)
 
 import torch.distributed as dist
 

@@ -23,7 +23,7 @@ def ring(synth: Call, working_folder: Path) -> Path:
 
 
 def test_table(synth: Call, ring: Path) -> None:
-    answer = synth("bench", ring, "-b", "1K", "-e", "16K", "-f", "4", "-n", "1")
+    answer = synth("bench", ring, "--wide", "-b", "1K", "-e", "16K", "-f", "4", "-n", "1")
     assert (answer.code, answer.err) == (0, "")
     rows = [line.split() for line in answer.out.splitlines() if not line.startswith("#")]
     assert [row[:5] for row in rows] == [[str(n), str(n // 4), "float", "sum", "-1"] for n in (1024, 4096, 16384)]
@@ -65,6 +65,19 @@ def test_types_and_steps(synth: Call, ring: Path, kind: str) -> None:
     assert report["wrong"] == 0
 
 
+def test_a_pipe_gets_all_columns_unless_a_width_is_stated(
+    synth: Call, ring: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("bench", ring, "-b", "4K", "-n", "1")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert "redop" in synth(*arguments).out
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = synth(*arguments).out
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "--wide also shows count, type, redop" in narrow
+    assert "redop" in synth(*arguments, "--wide").out.splitlines()[1]
+
+
 def test_wrong_elements_fail_the_command(synth: Call, ring: Path, working_folder: Path) -> None:
     wrong = working_folder / "wrong.xml"
     text = ring.read_text()
@@ -97,7 +110,7 @@ def test_a_library_run_names_its_files(synth: Call, working_folder: Path) -> Non
         assert [lone_row[key] for key in ("predicted_us", "bound_us")] == [row["predicted_us"], row["bound_us"]]
     assert synth("allgather", *arguments).code == 0
     answer = synth("bench", "out")
-    assert (answer.code, "must be one of allgather on" in answer.err) == (2, True)
+    assert (answer.code, "choose one, as with --collective allgather --group" in answer.err) == (2, True)
     assert synth("bench", "out", "--collective", "all_gather_into_tensor", "-n", "1", "-b", "8K").code == 0
 
 
@@ -141,9 +154,7 @@ def test_predicted_time_and_bound_on_another_network(synth: Call, ring: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    find_spec("torch") is None, reason="PyTorch is not installed: pip install 'synth-collectives[torch]'"
-)
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed: pip install '.[torch]'")
 def test_over_torch(synth: Call, working_folder: Path) -> None:
     """Check a run over torch against the README, whose all-reduce is in place."""
     assert synth("compile", EXAMPLES / "alltoall.py", "--set", "gpus=3", "-o", "a.xml").code == 0

@@ -116,8 +116,8 @@ def test_a_list_of_scripts_in_a_library(synth: Call, working_folder: Path) -> No
     (working_folder / "foreign").mkdir()
     (working_folder / "foreign" / "index.json").write_text("[]")
     for message, arguments in (
-        ("give another --library", ("--library", "foreign")),
-        ("--library several.py: cannot be written", ("--library", "several.py")),
+        ("give another folder", ("--library", "foreign")),
+        ("several.py: cannot be written", ("--library", "several.py")),
         ("2 scripts; give --library too", ()),
         ("give --library too", ("--replace", "-o", "x.xml")),
         ("name two places", ("--library", "mine", "-o", "x.xml")),

@@ -98,6 +98,8 @@ def test_pick_knows_all_ranks_and_refuses_sizes_that_the_call_cannot_have(synth:
         synth("library", "pick", lib, "allreduce", "all", "64K").out
         == synth("library", "pick", lib, "allreduce", "0-3", "64K").out
     )
+    refused = synth("library", "pick", lib, "allreduce", "0-99", "64K")
+    assert (refused.code, refused.out, "rank 99 is not in this topology" in refused.err) == (2, "", True)
     for collective, sizes, why in (
         ("allreduce", "1,2", "--sizes: allreduce has blocks of one size"),
         ("allgatherv", "1,2", "--sizes: has 2 sizes; it must be 4, one a rank"),

@@ -95,7 +95,7 @@ def test_report(plan: Path, synth: Call, working_folder: Path) -> None:
     assert synth("allgather", *arguments).code == 0
     entries = load_index(working_folder / "out")
     number = len(entries) + len({entry.schedule for entry in entries})  # The plans and the schedules.
-    assert synth("report", "out").out.startswith(f"report.html: {number} algorithm")
+    assert synth("report", "out").out.startswith(f"report.html: 1 algorithm, {number} files, ")
 
 
 def test_a_plan_that_is_too_large_for_a_program_is_timed(

@@ -91,7 +91,7 @@ def test_right_and_proved(synth: Call, right: Path) -> None:
     assert first == "a.synth: right"
     assert re.fullmatch(r"allgather on ring:4: 12 sends, 4 ranks, [0-9.]+ µs at 1 MiB", question)
     assert re.fullmatch(r"bound [0-9.]+ µs proved: .+", bound)
-    assert re.fullmatch(r"time / bound = 1\.[0-9]{3}(, optimal)?", gap)
+    assert re.fullmatch(r"gap = 1\.[0-9]{3}(, optimal)?", gap)
 
 
 def test_right_without_a_proof(synth: Call, right: Path, working_folder: Path) -> None:
@@ -100,7 +100,7 @@ def test_right_without_a_proof(synth: Call, right: Path, working_folder: Path) -
     answer = synth("prove", right)
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.splitlines()[2:] == ["no proof: there is no a.proof.json"]
-    assert synth("prove", right, "--proof", elsewhere).out.splitlines()[3].startswith("time / bound = 1")
+    assert synth("prove", right, "--proof", elsewhere).out.splitlines()[3].startswith("gap = 1")
     assert "a.proof.json: no such file" in synth("prove", right, "--proof", proof_path(right)).refusal
     report = json.loads(synth("prove", right, "--json").out)
     assert (report["status"], report["proof"], report["bound_us"], report["gap"]) == ("right", None, None, None)
@@ -241,7 +241,7 @@ def test_a_quotient(synth: Call, working_folder: Path) -> None:
     assert (answer.code, answer.err) == (0, "")
     assert ": 30 sends, 5 ranks, " in lines[1]
     assert lines[1].startswith("alltoall on ring:5; 6 sends stored, each for 5 translated copies: ")
-    assert "time / bound = 1" in lines[3]
+    assert "gap = 1" in lines[3]
     for row in range(6):
         wrong(synth("prove", edited(path, rows(lambda x, row=row: np.delete(x, row)), True)), "schedule")
 

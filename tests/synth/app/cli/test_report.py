@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from emit.library.index import index_text
 from synth import synthesize
+from synth.model.text import format_served, format_size, format_time
+from tests.hang import HANG_S
 from tests.synth.app.cli.calling import Call
 from tests.synth.app.report.report_pages import page_data
 
@@ -19,6 +30,11 @@ ASKED = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M")
 def read(path: Path) -> list[dict[str, object]]:
     algorithms: list[dict[str, object]] = page_data(path.read_text(encoding="utf-8"))["algorithms"]
     return algorithms
+
+
+def load_index_rows(library: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((library / "index.json").read_text())["algorithms"]
+    return rows
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +51,19 @@ def library(written_library: Path, working_folder: Path) -> Path:
 
 
 def test_a_library(synth: Call, working_folder: Path, library: Path) -> None:
+    entries = load_index_rows(library)
+    size, bound_us = entries[0]["shown_bytes"], entries[0]["bound_us"]  # The worst size is none of the curve.
+    entries[0] |= {"curve": [], "worst": {"bytes": size - 4, "time_us": 3 * bound_us, "bound_us": bound_us, "gap": 3}}
+    (library / "index.json").write_bytes(index_text(entries))
     answer = synth("report", "out")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("report.html: ")
-    assert "Time over proved bound" in (working_folder / "report.html").read_text()
+    html = (working_folder / "report.html").read_text()
+    assert "Gap (time / bound) by message size" in html
+    assert "<dt>gap, largest</dt><dd>3.000<" in html
     pages = sorted((working_folder / "report-pages").iterdir())  # Pages of its two questions.
     html = "".join(page.read_text() for page in pages)
     algorithms = [algorithm for page in pages for algorithm in read(page)]
-    entries = json.loads((library / "index.json").read_text())["algorithms"]
     kinds = [algorithm["kind"] for algorithm in algorithms]
     assert kinds.count("program") == len(entries)
     assert kinds.count("schedule") == len({e["schedule"] for e in entries} - {None}) >= 1
@@ -54,6 +75,65 @@ def test_a_library(synth: Call, working_folder: Path, library: Path) -> None:
     (library / entries[0]["file"]).unlink()
     assert entries[0]["file"] in synth("report", "out", "-o", "other.html").refusal
     assert not (working_folder / "other.html").exists()
+
+
+@pytest.fixture(scope="module")
+def costed_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write plans of two questions with costs and several ranges of sizes each, with their schedules and proofs."""
+    folder = tmp_path_factory.mktemp("costed")
+    for collective in ("allreduce", "allgather"):
+        answer = synthesize(collective, "dgx-a100", (0, 2), engine="route", budget=1, target="mscclpp")
+        answer.save(folder, proof=True)
+    return folder
+
+
+def test_every_row_of_a_librarys_pages_states_the_index(
+    synth: Call, working_folder: Path, costed_library: Path
+) -> None:
+    entries = load_index_rows(costed_library)
+    assert len({entry["shown_bytes"] for entry in entries}) > 1
+    assert all(entry["costs"] for entry in entries)
+    assert synth("report", costed_library).code == 0
+    row_of = {Path(entry[kind]).name: entry for kind in ("file", "schedule") for entry in reversed(entries)}
+    pages = list((working_folder / "report-pages").iterdir())
+    shown = []
+    for page in pages:
+        html = page.read_text(encoding="utf-8")
+        for row in re.findall(r'<tr data-row="[0-9]+">(.*?)</tr>', html):
+            name, sizes, time, bound, gap, _ = (unescape(re.sub("<.*?>", "", cell)) for cell in row.split("</td>")[:-1])
+            entry = row_of[name]
+            shown.append(name)
+            assert sizes == format_served(entry["min_bytes"], entry["max_bytes"])
+            assert time == f"{format_time(entry['time_us'])} @ {format_size(entry['shown_bytes'])}"
+            assert (bound, gap) == (format_time(entry["bound_us"]), f"{entry['gap']:.3f}")
+        table = re.search(r'data-table="([^"]*)"', html)
+        assert table is not None
+        curves: dict[str, dict[float, float]] = defaultdict(dict)
+        for point in csv.DictReader(io.StringIO(unescape(table[1]))):
+            curves[point["curve"]][float(point["bytes"])] = float(point["us"])
+        assert curves.keys() == {*shown[-len(curves) + 2 :], "NCCL", "bound"}
+        for name in curves.keys() - {"NCCL"}:
+            index = 2 if name == "bound" else 1
+            for row in row_of[name if name != "bound" else shown[-1]]["curve"]:
+                assert curves[name][row[0]] == pytest.approx(row[index], rel=1e-6)
+        for name, algorithm in zip(shown[-len(curves) + 2 :], read(page), strict=True):
+            assert algorithm["unit"] == "µs"
+            if algorithm["kind"] == "program":
+                assert algorithm["span"] == pytest.approx(row_of[name]["time_us"], rel=1e-6)
+    assert sorted(shown) == sorted(row_of)
+
+
+def test_a_bound_that_the_proof_does_not_reach_is_shown_as_wrong(
+    synth: Call, working_folder: Path, costed_library: Path
+) -> None:
+    index = Path(shutil.copytree(costed_library, working_folder / "out")) / "index.json"
+    document = json.loads(index.read_text())
+    entry = document["algorithms"][0]
+    entry["bound_us"] *= 1.01
+    index.write_text(json.dumps(document))
+    answer = synth("report", "out")
+    assert answer.code == 1
+    assert f"{Path(entry['schedule']).name}: wrong: the index states a bound of " in answer.out
 
 
 def test_one_schedule_and_one_program(synth: Call, working_folder: Path, library: Path) -> None:
@@ -89,6 +169,33 @@ def test_same_input_same_bytes(process: Call, working_folder: Path) -> None:
     for name in ("a.html", "b.html"):
         assert process("report", "out", "-o", name).code == 0
     assert (working_folder / "a.html").read_bytes() == (working_folder / "b.html").read_bytes()
+
+
+# The process is told to end while the folder of the pages is being filled.
+_ENDED = """
+import os, signal, sys
+from synth.app.cli import main
+from synth.app.cli.files import report
+which = int(sys.argv.pop())
+report.library_page = lambda *_: os.kill(os.getpid(), which)
+main()
+"""
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
+def test_a_command_that_is_told_to_end_leaves_nothing(
+    working_folder: Path, library: Path, which: signal.Signals
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _ENDED, "report", library.name, str(int(which))],
+        cwd=working_folder,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr.strip()) == (130, "synth: interrupted")
+    assert [path.name for path in working_folder.iterdir()] == [library.name]
 
 
 def test_refusals(synth: Call, working_folder: Path) -> None:

@@ -61,7 +61,7 @@ def test_figures(synth: Call, working_folder: Path, name: str) -> None:
 
 
 def test_table(synth: Call, ring: Path) -> None:
-    answer = synth("simulate", ring, "--topo", "ring:4", "--sizes", "64K:1M:4x")
+    answer = synth("simulate", ring, "--topo", "ring:4", "--size", "64K:1M:4x")
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
     assert lines[0].startswith(f"{ring}: right: allreduce on 4 ranks, {ring_allreduce(4).nsteps} steps, 8 FIFO slots")

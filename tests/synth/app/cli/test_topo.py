@@ -38,3 +38,12 @@ def test_what_has_no_planner_is_refused(working_folder: Path, synth: Call) -> No
     (working_folder / "file").write_text("")
     assert "a folder you may write to" in synth("topo", "planner", "dgx-h100:2", "-o", "file").refusal
     assert "--out is missing; add --out DIR (write to this folder)" in synth("topo", "planner", "dgx-h100:2").refusal
+
+
+def test_check_takes_faults(synth: Call) -> None:
+    hurt = synth("topo", "check", "dgx1", "--without", "link:1-2")
+    assert (hurt.code, "30 links" in hurt.out, "every rank reaches every other" in hurt.out) == (0, True, True)
+    gone = synth("topo", "check", "dgx-a100", "--without", "rank:3", "--json")
+    assert gone.code == 0  # A rank that is gone need not be reached.
+    apart = synth("topo", "check", "ring:4", "--without", "link:0-1", "--without", "link:2-3")
+    assert (apart.code, "--group 0,3" in apart.out) == (1, True)

@@ -20,9 +20,7 @@ from tests.hang import HANG_S
 from tests.synth.app.cli.calling import Call
 from topologies.load import load
 
-with_torch = pytest.mark.skipif(
-    find_spec("torch") is None, reason="PyTorch is not installed: pip install 'synth-collectives[torch]'"
-)
+with_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed: pip install '.[torch]'")
 
 
 def processes(folder: Path, *arguments: object, **about: str) -> subprocess.CompletedProcess[str]:
@@ -205,4 +203,4 @@ def test_without_torch_it_says_how_to_get_it(synth: Call, monkeypatch: pytest.Mo
     for command in ("tune", "calibrate"):
         answer = synth(command, "--ranks", "2")
         assert answer.code == 2
-        assert "pip install 'synth-collectives[torch]'" in answer.err
+        assert "pip install '.[torch]'" in answer.err

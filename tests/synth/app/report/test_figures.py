@@ -252,3 +252,18 @@ def test_every_vertex_has_a_place_of_its_own(spec: str) -> None:
     np.fill_diagonal(apart, np.inf)
     assert apart.min() > 0.3 * at.spacing
     assert np.isfinite(apart[~np.eye(len(apart), dtype=bool)]).all()
+
+
+def test_ranks_of_a_chassis_are_near_each_other() -> None:
+    for nodes in ([0] * 8 + [1] * 8 + [2] * 8, [5, 7, 5, 7, 9], [0, 1]):
+        chassis = np.array(nodes)
+        at = place_vertices("", len(nodes), range(len(nodes)), chassis, 0, np.zeros((0, 2), dtype=np.int64))
+        apart = np.hypot(at.x[:, None] - at.x, at.y[:, None] - at.y)
+        same = chassis[:, None] == chassis
+        assert apart[~same].min() >= 1.0
+        centres = {own: (at.x[chassis == own].mean(), at.y[chassis == own].mean()) for own in set(nodes)}
+        for rank, own in enumerate(nodes):
+            away = {other: np.hypot(at.x[rank] - x, at.y[rank] - y) for other, (x, y) in centres.items()}
+            assert min(away, key=away.__getitem__) == own
+        np.fill_diagonal(apart, np.inf)
+        assert apart.min() > 0.3 * at.spacing

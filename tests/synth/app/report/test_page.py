@@ -24,7 +24,7 @@ from emit.library.saving.save import save
 from emit.msccl.format import write_msccl
 from emit.program import Program
 from synth import synthesize
-from synth.app.report.item import _WITNESSES, Item, ItemTiming, _explain_witness
+from synth.app.report.item import _WITNESSES, Item, ItemTiming, _explain_sum, _explain_witness
 from synth.app.report.page import HEIGHT, MOST_ITEMS, Page, frontier_plot, report
 from synth.app.report.program import program_view
 from synth.baselines.nccl.fitted import fitted_model
@@ -181,7 +181,7 @@ def test_many_algorithms_share_the_room(tmp_path: Path) -> None:
     for i in range(12):
         (tmp_path / f"copy{i:02}.synth").write_bytes(path.read_bytes())
     page = report(tmp_path)
-    assert page.algorithms == 13
+    assert (page.algorithms, page.files) == (13, 13)
     assert len(page.html.encode()) < MOST_BYTES
     for i in range(MOST_ITEMS):
         (tmp_path / f"more{i}.synth").write_bytes(b"")
@@ -336,7 +336,8 @@ def test_files_of_a_library_are_drawn_as_curves(tmp_path: Path) -> None:
     index = tmp_path / "index.json"
     document = json.loads(index.read_text(encoding="utf-8"))
     rows = document["algorithms"][0]["curve"]
-    assert report(index).html.count('<g class="curve c0"') == 1
+    html = report(index).html  # The curves of both forms of calls are equal.
+    assert html.count('<g class="curve c0"') == html.count('<li class="c0"') == 2
     drawn = re.search(r'<g class="curve c0"[^>]*><path d="M([^"]+)"', report(index).html)
     assert drawn is not None
     assert len(drawn[1].split("L")) == len(rows) == 21
@@ -346,6 +347,14 @@ def test_files_of_a_library_are_drawn_as_curves(tmp_path: Path) -> None:
     drawn = re.search(r'<g class="curve c0"[^>]*><path d="M([^"]+)"', report(index).html)
     assert drawn is not None
     assert len(drawn[1].split("L")) == 2
+
+
+def test_a_sum_that_exceeds_its_cap_says_so() -> None:
+    witness: Any = WITNESSES["cut"](base_us=2.0, per_byte_us=1e-6, cap_us=2.5)
+    assert _explain_sum(witness, 4e5, "x") == (
+        "By this argument latency takes 2 µs and each MB (10⁶ bytes) of the message takes 1 µs: 2.4 µs for x."
+    )
+    assert _explain_sum(witness, 1e6, "x").endswith("3 µs for x. But it proves at most 2.5 µs, whatever the size.")
 
 
 @pytest.mark.parametrize("kind", [kind for kind, words in _WITNESSES.items() if "{names}" in words])
@@ -378,3 +387,10 @@ def test_a_frontier_has_labels_libraries_and_figures(tmp_path: Path) -> None:
     plain = synthesize("allreduce", "dgx-a100", (0, 2), engine="route", costs="none", budget=1)
     plain.save(tmp_path / "plain")
     assert 'class="vendor"' not in report(tmp_path / "plain" / "index.json").html.split("</style>")[1]
+
+
+def test_a_program_is_shown_at_a_size_that_it_serves(tmp_path: Path) -> None:
+    for low, high, size in ((0, 0, "1 MiB"), (4 << 20, 0, "4 MiB"), (0, 64 << 10, "64 KiB")):
+        program = replace(ring_allgather(4), min_bytes=low, max_bytes=high)
+        page = report(written(tmp_path, write_msccl(program)), load("ring:4"))
+        assert f"<small>at {size}</small>" in page.html

@@ -1,4 +1,4 @@
-"""The times of vendor libraries by message size, as a page draws them beside a library's files."""
+"""The times that a library's index states of a file, and those of vendor libraries, as a page shows them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,25 @@ from contextlib import suppress
 from functools import lru_cache
 
 from emit.library.checking.networks import Networks
-from emit.library.entry import IndexEntry, vs_library
-from synth.app.report.item import EXPONENTS, Points
+from emit.library.entry import IndexEntry, is_figure, vs_library
+from synth.app.report.item import EXPONENTS, ItemTiming, Points
 from synth.baselines.vendors import LIBRARIES
 from topologies.errors import InputError, NotModelled
+
+
+def stated_timing(entry: IndexEntry | None) -> ItemTiming:
+    """Return the size, time, bound and curves that an index states of a file, without a proof.
+
+    Without an entry the timing is empty; if size, time or bound is missing in the entry, only the topology's name is
+    set.
+    """
+    if entry is None:
+        return ItemTiming(None)
+    size, time_us, bound_us = entry.shown_bytes, entry.time_us, entry.bound_us
+    if not (is_figure(size) and is_figure(time_us) and is_figure(bound_us)):
+        return ItemTiming(entry.topology)
+    curve, bound = (tuple((row[0], row[column]) for row in entry.curve) for column in (1, 2))
+    return ItemTiming(entry.topology, size, time_us, bound_us, curve, bound, vendors=vendor_curves(entry))
 
 
 def vendor_curves(entry: IndexEntry) -> dict[str, Points]:
