@@ -103,7 +103,7 @@ def load_machine(spec: str | Path) -> Machine:
         raise InputError(f"topology {spec[:40]!r}: no such file, and no network; synth topo list shows all networks")
     suffixes = f"a file must end in {', '.join(sorted(_suffixes()))};"
     hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES]) or suffixes
-    raise InputError(f"topology {spec[:40]!r}: not known; {hint} synth topo list shows all networks")
+    raise InputError(f"topology {spec[:24]!r}: not known; {hint} synth topo list shows all networks")
 
 
 def _suffixes() -> tuple[str, ...]:

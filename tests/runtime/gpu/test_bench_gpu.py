@@ -67,7 +67,7 @@ def test_more_than_one_gpu(synth: Call, ring: Path) -> None:
     for op, kind in (("sum", "bfloat16"), ("avg", "float")):
         code, out, err = synth("bench", ring, "--devices", "1,0", "-b", "3K", "-n", "2", "-d", kind, "-o", op)
         assert (code, err) == (0, "")
-        assert out.endswith("# gpu: every element right\n")
+        assert "# gpu: every element right" in out.splitlines()
 
 
 @pytest.mark.usefixtures("gpus")
@@ -141,11 +141,13 @@ def test_without_cupy(synth: Call, ring: Path, monkeypatch: pytest.MonkeyPatch) 
     code, _, err = synth("bench", ring, "--backend", "gpu")
     assert (code, err.count("\n"), ".[cuda13]" in err) == (2, 1, True)
     code, out, _ = synth("bench", ring, "-b", "1K", "-n", "1")
-    assert (code, out.splitlines()[-1]) == (0, "# host: every element right")
+    assert code == 0
+    assert "# host: every element right" in out.splitlines()
 
 
 def test_cupy_without_a_gpu(synth: Call, ring: Path, gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus.cuda.runtime, "getDeviceCount", lambda: 0)
     assert "no GPU can be used" in synth("bench", ring, "--backend", "gpu")[2]
     code, out, _ = synth("bench", ring, "-b", "1K", "-n", "1")
-    assert (code, out.splitlines()[-1]) == (0, "# host: every element right")
+    assert code == 0
+    assert "# host: every element right" in out.splitlines()

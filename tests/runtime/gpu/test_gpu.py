@@ -122,7 +122,7 @@ def test_blocks_that_do_not_fit_are_refused() -> None:
 
 def test_without_cupy_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(InputError, match=r"synth-collectives\[cuda13\]"):
+    with pytest.raises(InputError, match=r"pip install '\.\[cuda13\]'"):
         GpuExecutor(*PROGRAMS[0])
 
 

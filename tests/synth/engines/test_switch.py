@@ -133,7 +133,7 @@ def test_answers_state_whether_switches_do_more_than_forward() -> None:
     document = answer.algorithms[0]
     assert document["switch_ops"]
     assert document["optimal"]
-    assert "nvswitch may multicast and reduce, as the bounds assume; used in 1 of 1 algorithm" in answer.table(None)
+    assert "sums or multicasts in switches are used in 1 of 1 algorithm" in answer.table(None)
 
 
 def test_a_target_without_switch_operations_is_searched_without_them() -> None:

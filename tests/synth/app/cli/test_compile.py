@@ -111,7 +111,7 @@ def test_a_list_of_scripts_in_a_library(synth: Call, working_folder: Path) -> No
     answer = synth("compile", "several.py", "--library", "mine", "--topo", "dgx1", "--group", "2,0")
     assert (answer.code, answer.err, answer.out.count("checked: ")) == (0, "", 2)
     for size, name in ((4096, "small"), (8192, "large")):
-        answer = synth("bench", "mine", "--backend", "host", "-b", str(size))
+        answer = synth("bench", "mine", "--backend", "host", "-b", str(size), "--wide")
         assert (answer.code, answer.out.splitlines()[3].split()[-1]) == (0, f"allreduce-dgx1-2ranks-{name}")
     (working_folder / "foreign").mkdir()
     (working_folder / "foreign" / "index.json").write_text("[]")
