@@ -364,7 +364,10 @@ def threadblocks(_: Program | None, text: str | Path) -> list[int]:
     Raises:
         InputError: As `read_plan` raises it.
     """
-    return [len(gpu.blocks) for gpu in shared_plan(text).gpus]
+    plan = shared_plan(text)
+    ranks = range(len(plan.gpus))
+    owners = images_of(plan.translations, len(ranks)).representative.tolist() if plan.translations else ranks
+    return [len(plan.gpus[owner].blocks) for owner in owners]
 
 
 def largest_message(text: str) -> int:

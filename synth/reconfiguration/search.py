@@ -20,6 +20,8 @@ from synth.model.deadline import now
 from synth.model.defects import Defect, collected
 from synth.model.numbers import as_seconds, as_text, whole
 from synth.model.problem import make_problem
+from synth.model.registry import find_kind, parse_name
+from synth.model.text import format_count, format_size, format_time
 from synth.reconfiguration.bound import find_bound
 from synth.reconfiguration.routing import (
     HOP,
@@ -82,7 +84,7 @@ class ChangesTuning:
     phase_s: float = 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Choice:
     """The schedule for one time of changes, with its bound.
 
@@ -104,6 +106,11 @@ class Choice:
     single: ChangingSchedule | None
     single_us: float | None
 
+    def __repr__(self) -> str:
+        """Return the number of changes, the time and the bound in one line."""
+        times = f"{format_time(self.time_us)}, bound {format_time(self.bound_us)}, gap {self.gap:.3f}"
+        return f"<Choice: {format_count(self.changes, 'change')}, {times}>"
+
     @property
     def changes(self) -> int:
         """Return the number of changes."""
@@ -115,7 +122,7 @@ class Choice:
         return self.time_us / self.bound_us
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class ChangesSearch:
     """The schedules and the bound of a collective on a network that changes, for any time of changes.
 
@@ -136,6 +143,11 @@ class ChangesSearch:
     bound: ChangesBound | None = None
     interrupted: bool = False
     defects: tuple[Defect, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the collective, the size and the number of schedules in one line."""
+        question = f"{self.collective.name}, {format_size(self.size_bytes)}"
+        return f"<ChangesSearch of {question}: {format_count(len(self.schedules), 'schedule')}>"
 
     def choose(self, delta_us: float | None = None) -> Choice:
         """Return the fastest schedule if all changes take `delta_us` µs, or the network's own times if it is None.
@@ -200,6 +212,8 @@ def search_changes(
         raise InputError(f"network: {shown(network)} is no network that changes; it must be what read_states returns")
     size_bytes, budget_s = whole(size_bytes, "size_bytes"), as_seconds(budget_s, "budget_s")
     Options(size=size_bytes, budget_s=budget_s).check()
+    if root and not find_kind(parse_name(as_text(collective, "collective"))).rooted:
+        raise InputError(f"root: {parse_name(collective)} has no root; leave it out")
     blocks = in_blocks(as_text(collective, "collective"), network.nranks, whole(root, "root"))
     result = ChangesSearch(network, blocks, size_bytes)
     networks = [network.with_delta(delta_us, "deltas_us") for delta_us in deltas_us] or [network]

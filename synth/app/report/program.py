@@ -14,7 +14,7 @@ from emit.check.cells import cells_of
 from emit.check.order import run
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
-from emit.formats import format_of, verify_header, verify_program
+from emit.formats import Format, format_of, verify_header, verify_program
 from emit.goal import Goal, goal_for
 from emit.library.checking.networks import Networks
 from emit.library.checking.schedules import costed_as_stated
@@ -134,6 +134,7 @@ def program_item(
         known = networks.of(entry)
         network = (None if known is None else costed_as_stated(entry, known)) or topology
         group = entry.communicator if group is None else group
+    timed: TimedProgram | None = None
     try:
         predictor, ends_us = None, None
         if network is not None:
@@ -161,7 +162,7 @@ def program_item(
         subtitle=f"{format_count(program.nranks, 'rank')} · {form.title}, {program.protocol}",
         timing=timing,
         view=view,
-        facts=tuple(_facts(program, view, timing)),
+        facts=tuple(_facts(program, view, timing, _counts(source.path, form, program, timed))),
         verdict="optimal" if timing.optimal else "checked: right" if right else verdict.status,
         wrong="; ".join(explained).removeprefix("wrong: ") if verdict.status in ("wrong", "deadlock") else "",
         notes=tuple(notes),
@@ -220,13 +221,31 @@ def _timed(program: Program, predictor: TimedProgram, size: float, right: bool) 
     return proved_timing(problem, checked, size, time_us, curve, sizes)
 
 
-def _facts(program: Program, view: dict[str, Any], timing: ItemTiming) -> list[Fact]:
+def _counts(path: Path, form: Format, program: Program, timed: TimedProgram | None) -> list[Fact]:
+    """Return how much a file has the ranks do, as tiles; of a plan, what the plan has, and not its Program.
+
+    Args:
+        path: The file.
+        form: Its format.
+        program: Its program, or what a plan does as a program.
+        timed: The file's predictor; None if no network is known, and then a plan's operations are not counted.
+    """
+    ranks, blocks = f"on {format_count(program.nranks, 'rank')}", form.threadblocks(program, path)
+    counts = [("Threadblocks", str(max(blocks, default=0)), f"at most on a rank; {format_number(sum(blocks))} in all")]
+    if form.holds_program:
+        counts.insert(0, ("Instructions", format_number(program.nsteps), ranks))
+        return [*counts, ("Channels", str(program.nchannels), program.protocol)]
+    return counts if timed is None else [("Operations", format_number(timed.nsteps), ranks), *counts]
+
+
+def _facts(program: Program, view: dict[str, Any], timing: ItemTiming, counts: list[Fact]) -> list[Fact]:
     """Return the page's tiles, each as (label, figure, remark): times if known, then sizes of the program.
 
     Args:
         program: The program.
         view: What `program_view` returned of it; without a network there is no tile on transmissions.
         timing: Its times.
+        counts: What `_counts` returned.
     """
     facts: list[Fact] = []
     if timing.time_us is not None:
@@ -235,13 +254,7 @@ def _facts(program: Program, view: dict[str, Any], timing: ItemTiming) -> list[F
     if timing.gap is not None:
         how = "proved below" if timing.proof else "as the index states it"
         facts.append(("Gap (time / bound)", f"{timing.gap:.3f}", how))
-    blocks = [len(gpu.threadblocks) for gpu in program.gpus]
-    facts += [
-        ("Instructions", format_number(program.nsteps), f"on {format_count(program.nranks, 'rank')}"),
-        ("Threadblocks", str(max(blocks, default=0)), f"at most on a rank; {sum(blocks)} in all"),
-        ("Channels", str(program.nchannels), program.protocol),
-        ("Chunks", str(program.nchunks_per_loop), "of a buffer, in a loop"),
-    ]
+    facts += [*counts, ("Chunks", str(program.nchunks_per_loop), "of a buffer, in a loop")]
     if view["network"] is not None:
         if view["unit"] == "steps":
             facts.append(("Longest chain", format_count(round(view["span"]), "instruction"), "one after another"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -190,6 +191,16 @@ def test_no_answer_is_worse_than_the_best_state(answered: ChangesSearch) -> None
     assert choices[0].changes == 1  # Each rank reaches two others in each of two states.
     assert choices[0].gap < 1.01
     assert choices[-1].changes == 0
+
+
+def test_results_are_shown_in_one_line(answered: ChangesSearch) -> None:
+    for shown in (repr(answered), repr(answered.choose(10.0))):
+        assert re.fullmatch(r"<(ChangesSearch of|Choice:) .{10,100}>", shown)
+
+
+def test_a_root_of_a_collective_without_one_is_refused() -> None:
+    with pytest.raises(InputError, match="allreduce has no root; leave it out"):
+        search_changes(read_states("ring:4 + axes:2x2"), "allreduce", 1 << 20, root=1)
 
 
 def test_a_state_to_start_from_costs_a_change() -> None:

@@ -30,7 +30,7 @@ from synth.app.report.program import program_view
 from synth.baselines.nccl.fitted import fitted_model
 from synth.bounds.check import WITNESSES
 from synth.model.problem import make_problem
-from synth.model.text import format_spans, format_time
+from synth.model.text import format_number, format_spans, format_time
 from synth.storage.proof import load_proof, proof_path
 from synth.storage.schedule_file import load_schedule
 from synth.timing.simulate import predict_us
@@ -394,3 +394,17 @@ def test_a_program_is_shown_at_a_size_that_it_serves(tmp_path: Path) -> None:
         program = replace(ring_allgather(4), min_bytes=low, max_bytes=high)
         page = report(written(tmp_path, write_msccl(program)), load("ring:4"))
         assert f"<small>at {size}</small>" in page.html
+
+
+@pytest.mark.parametrize("machine", ["dgx-a100", "dgx-h100:2"])
+def test_counts_of_a_plan_are_those_of_its_file(tmp_path: Path, machine: str) -> None:
+    """Check a plan of all ranks, and one whose ranks are images, which has more than the program that is drawn."""
+    answer = synthesize("allgather", machine, size="1M", engine="levels" if ":" in machine else "route", budget=4)
+    answer.save(tmp_path)
+    path = sorted((tmp_path / "mscclpp").iterdir())[0]
+    blocks = [rank["threadblocks"] for rank in json.loads(path.read_text(encoding="utf-8"))["gpus"]]
+    words = " ".join(text_of(report(path, topology=load(machine)).html).split())
+    operations = sum(len(block["ops"]) for of_rank in blocks for block in of_rank)
+    assert f"Operations {format_number(operations)} on {len(blocks)} ranks" in words
+    most, total = max(map(len, blocks)), sum(map(len, blocks))
+    assert f"Threadblocks {most} at most on a rank; {format_number(total)} in all" in words
