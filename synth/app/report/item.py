@@ -17,6 +17,10 @@ from synth.storage.check import ScheduleCheck
 EXPONENTS = range(10, 31)  # message sizes of curves: 1 KiB to 1 GiB
 _RANKS = 16  # ranks that a sentence names
 
+_INWARD = (  # the sentence of a cut around most ranks
+    "What must come to ranks {names} goes over the links that lead to them, and these have only so much capacity"
+    " together ({text})."
+)
 _WITNESSES = {  # sentences by kind of witness
     "path": "Something that only rank {ranks[0]} has must get to rank {ranks[1]}, and no path between them has less"
     " latency.",
@@ -187,9 +191,8 @@ def explain_proof(problem: Problem, checked: ScheduleCheck, size_bytes: float, t
     lines.append(f"This algorithm takes {format_time(taken_us)}{how}")
     further_limits = [w for w in checked.limits if w is not witness]
     if further_limits:
-        lines.append(
-            f"At other sizes another limit may be the higher: {'; '.join(w.text for w in further_limits[:6])}."
-        )
+        texts = dict.fromkeys(w.text for w in further_limits[:6])
+        lines.append(f"At other sizes another limit may be the higher: {'; '.join(texts)}.")
     return lines
 
 
@@ -218,10 +221,12 @@ def _explain_witness(problem: Problem, witness: Witness) -> str:
     Ranks are named by their numbers in the topology; of over 16 ranks the first 15, and how many there are.
     """
     members: tuple[int, ...] = getattr(witness, "ranks", ())
+    words, nranks = _WITNESSES.get(witness.kind, "{text}."), problem.network.nranks
+    if witness.kind == "cut" and 2 * len(members) > nranks:  # Then the text names the others, which are fewer.
+        words, members = _INWARD, tuple(sorted({*range(nranks)} - {*members}))
     ranks = [problem.ranks[r] for r in members if r < problem.nranks]
     names = ", ".join(map(str, ranks))
     if len(ranks) > _RANKS:
         names = f"{', '.join(map(str, ranks[: _RANKS - 1]))} … ({len(ranks)} of them)"
     k = len(witness.parts) if isinstance(witness, Parts) else 0
-    words = _WITNESSES.get(witness.kind, "{text}.")
     return words.format(text=witness.text, names=names, ranks=ranks, parts=k, least=2 * (k - 1))

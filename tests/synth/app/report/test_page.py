@@ -365,6 +365,13 @@ def test_a_sentence_on_ranks_names_them(kind: str) -> None:
     assert re.search(r"\b4\b", _explain_witness(problem, ranked(base_us=1.0, ranks=(2,))))
 
 
+def test_a_cut_around_most_ranks_is_explained_by_the_others() -> None:
+    problem = make_problem(load("full:6"), "allgather")
+    sentence = _explain_witness(problem, WITNESSES["cut"](base_us=1.0, ranks=(0, 1, 2, 4, 5), text="cut {3} inward"))
+    assert sentence.startswith("What must come to ranks 3 goes over the links that lead to them")
+    assert sentence.endswith("together (cut {3} inward).")
+
+
 def test_a_frontier_has_labels_libraries_and_figures(tmp_path: Path) -> None:
     """Check that a page opens at the largest size, and that its drawing and its CSV have the library's own curve."""
     answer = synthesize("allreduce", "dgx-a100", (0, 2), engine="route", budget=1)
