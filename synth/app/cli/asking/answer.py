@@ -118,10 +118,10 @@ def _write_first(
         What `first_result` and `save_first` returned, and `progress`, whose lines name the first file in a log. On a
         terminal, where they would not fit, a line of its own does.
     """
-    executor = executor_for(question.problem, question.settings, question.options.size)
-    first = contained("first program", partial(first_result, question, executor), SearchResult(question.problem))
-    entries: list[IndexEntry] = []
+    first, entries = SearchResult(question.problem), list[IndexEntry]()
     with suppress(InputError):
+        executor = executor_for(question.problem, question.settings, question.options.size)
+        first = contained("first program", partial(first_result, question, executor), first)
         entries = contained("first file", partial(save_first, first, folder, question.settings), entries)
     if not entries:
         return first, [], progress

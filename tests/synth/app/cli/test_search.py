@@ -26,6 +26,7 @@ from synth.model.registry import KINDS
 from tests import EXAMPLES
 from tests.synth.app.cli.calling import Call
 from tests.topologies.importers.dumps import mesh, smi
+from topologies.errors import InputError
 
 ASKED = ("allreduce", "--topo", "dgx-a100", "--group", "0,2,4,6")
 EXAMPLE = (*ASKED, "--budget", "1s", "--target", "executor-nccl", "--costs", "none")
@@ -41,6 +42,18 @@ ENTRY = ROW | {
     "collective", "topology", "group", "relays", "root", "file", "target", "protocol", "inplace", "communicator",
     "goal", "nranks", "schedule", "proof_file",
 }  # fmt: skip
+
+
+def test_a_search_goes_on_where_there_can_be_no_first_program(
+    synth: Call, working_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise InputError("no first program")
+
+    monkeypatch.setattr("synth.app.cli.asking.answer.first_result", refuse)
+    answer = synth("allgather", "--topo", "ring:4", "--size", "64K", "--budget", "3s", "--engine", "route")
+    assert (answer.code, answer.err) == (0, "")
+    assert (working_folder / "out" / "index.json").is_file()
 
 
 def test_json_and_index_of_a_search(synth: Call, working_folder: Path) -> None:
