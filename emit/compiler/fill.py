@@ -94,10 +94,9 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
     """Rank numbers of instances of a lowered program by their times for its message sizes.
 
     Two programs are repeated: the given program, and the program on the fewest channels. The given one is also repeated
-    inside nodes only. If chunks that pass through
-    several ranks one after the other are spread over channels, the pipeline becomes shorter, whereas each instance has
-    a pipeline on one channel. A score is the mean of a program's times over the times of the schedule: it can be below
-    1, because a program moves large chunks in slices.
+    inside nodes only. If chunks that pass through several ranks one after the other are spread over channels, the
+    pipeline becomes shorter, whereas each instance has a pipeline on one channel. A score is the mean of a program's
+    times over the times of the schedule: it can be below 1, because a program moves large chunks in slices.
 
     Args:
         lowering: The lowering that made the program.

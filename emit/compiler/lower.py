@@ -100,8 +100,8 @@ class Lowering:
         ir = lower_to_instructions(algorithm, name, inplace=inplace, common=common, by_images=by_images)
         lanes = lanes_of(net if problem.quotient is None else problem.quotient.whole)
         self.common = common or common_chunk(problem.collective)
-        self._instructions, self._compiler = ir.copy(), partial(Compiler, limits=limits, lanes=lanes)
-        self.algorithm, self.goal, self.compiler = algorithm, ir.goal, self._compiler(ir)
+        self._instructions, self._make_compiler = ir.copy(), partial(Compiler, limits=limits, lanes=lanes)
+        self.algorithm, self.goal, self.compiler = algorithm, ir.goal, self._make_compiler(ir)
         self.translations = ir.header.translations
         self.first = math.inf
 
@@ -143,9 +143,9 @@ class Lowering:
         header = {"protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
         compiler = self.compiler
         if narrow:
-            compiler = self._compiler(self._instructions.copy(), without=("more-channels",))
+            compiler = self._make_compiler(self._instructions.copy(), without=("more-channels",))
         elif parts > 1:
-            compiler = self._compiler(self._divided(parts))
+            compiler = self._make_compiler(self._divided(parts))
         compiled = compiler.best(timer, enough, until, **header)
         self.first = min(self.first, compiled.first)
         return compiled.program

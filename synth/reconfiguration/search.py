@@ -20,7 +20,6 @@ from synth.model.deadline import now
 from synth.model.defects import Defect, collected
 from synth.model.numbers import as_seconds, as_text, whole
 from synth.model.problem import make_problem
-from synth.model.registry import find_kind, parse_name
 from synth.model.text import format_count, format_size, format_time
 from synth.reconfiguration.bound import find_bound
 from synth.reconfiguration.routing import (
@@ -212,9 +211,9 @@ def search_changes(
         raise InputError(f"network: {shown(network)} is no network that changes; it must be what read_states returns")
     size_bytes, budget_s = whole(size_bytes, "size_bytes"), as_seconds(budget_s, "budget_s")
     Options(size=size_bytes, budget_s=budget_s).check()
-    if root and not find_kind(parse_name(as_text(collective, "collective"))).rooted:
-        raise InputError(f"root: {parse_name(collective)} has no root; leave it out")
     blocks = in_blocks(as_text(collective, "collective"), network.nranks, whole(root, "root"))
+    if root and not blocks.kind.rooted:
+        raise InputError(f"root: {blocks.name} has no root; leave it out")
     result = ChangesSearch(network, blocks, size_bytes)
     networks = [network.with_delta(delta_us, "deltas_us") for delta_us in deltas_us] or [network]
     begun = now()

@@ -12,9 +12,9 @@ from emit.library.entry import IndexEntry, vs_library
 from synth.baselines.nccl.model import LibraryChoice
 from synth.baselines.vendors import LIBRARIES
 from synth.model.text import format_size
+from synth.search.frontier import POWERS
 from topologies.errors import InputError, NotModelled
 
-_EXPONENTS = range(10, 31)  # of the sizes that are compared: 1 KiB to 1 GiB
 _ABOUT = 1.02  # ratio of times up to which they count as about equal where no interval of measured times is known
 
 
@@ -70,7 +70,7 @@ def count_sizes(entries: Sequence[IndexEntry], name: str) -> SizeCounts:
         single = all(entry.min_bytes == entry.max_bytes for entry in same_entries)
         with suppress(InputError, NotModelled):
             model = LIBRARIES[name].model(network, first.communicator)
-            for size in (1 << exponent for exponent in _EXPONENTS):
+            for size in POWERS:
                 serving = next((entry for entry in same_entries if entry.in_range(size)), None)
                 time_us = None if serving is None else dict(point[:2] for point in serving.curve).get(size)
                 if time_us is not None or (serving is None and not single):

@@ -112,8 +112,6 @@ class _Exchange:
         In the reverse of halved phases (`copies`) these are the ones that the node has the results of.
         """
         shards = list(range(self._shards))
-        if not self._form.halved:
-            return shards
         # The first phases have cut the chunks; of the digit of a halved phase, the goal takes its own part.
         for before in range(min(phase + 1, self._form.halved)):
             radix, width = self._form.radixes[before], prod(self._form.radixes[:before])

@@ -9,6 +9,7 @@ message goes to the first node ahead that lacks the sender's data, with the data
 from __future__ import annotations
 
 from heapq import heapreplace
+from itertools import groupby
 from typing import NamedTuple
 
 
@@ -50,14 +51,13 @@ def growing(nodes: int, doors: Doors, widest: int) -> tuple[Phase, ...]:
         doors: The doors of a node.
         widest: Most nodes whose data a message carries.
     """
-    phases, free_us, arrived_us = list[Phase](), [0.0] * doors.places, [0.0]
+    widths, free_us, arrived_us = list[int](), [0.0] * doors.places, [0.0]
     while len(arrived_us) < nodes:
         known = sum(at_us <= free_us[0] for at_us in arrived_us)
         width = min(known, widest, nodes - len(arrived_us))
         arrived_us += [_send(free_us, doors, width, 1, 0.0) + doors.alpha_us] * width
-        is_alike = phases and phases[-1].width == width
-        phases[-1:] = [Phase(phases[-1].messages + 1, width, 1)] if is_alike else [*phases[-1:], Phase(1, width, 1)]
-    return tuple(phases)
+        widths.append(width)
+    return tuple(Phase(len(list(alike)), width, 1) for width, alike in groupby(widths))
 
 
 def evened(phases: tuple[Phase, ...], doors: int) -> tuple[Phase, ...]:
@@ -73,7 +73,7 @@ def evened(phases: tuple[Phase, ...], doors: int) -> tuple[Phase, ...]:
 
 
 def lasts_us(nodes: int, doors: Doors, phases: tuple[Phase, ...]) -> float:
-    """Return the time in µs until every node can send on the data of all, if the doors are never idle for long."""
+    """Return the time in µs until every node has the data of all, and could send them on."""
     free_us, arrived_us = [0.0] * doors.places, [0.0]  # of the nodes 0, 1, … behind
     for phase in phases:
         for _ in range(phase.messages):
