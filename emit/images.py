@@ -124,6 +124,27 @@ def block_of_chunks(translations: Translations, nranks: int, chunks: int) -> int
     return 0 if rest else block
 
 
+def odd_part(number: int) -> int:
+    """Return the largest odd divisor of a number."""
+    return number // (number & -number)
+
+
+def unlike_widths(nblocks: int, total: int) -> tuple[int, ...]:
+    """Return a width for each block of chunks, so that the widths differ by at most one.
+
+    The blocks form as many runs as the largest odd divisor of their number. Blocks of one run have one width, and one
+    block of each run has `total` together. So if that is a power of two, the sum of all widths is one too.
+
+    Args:
+        nblocks: Number of blocks.
+        total: Sum of the widths of one block of each run, no less than the number of runs.
+    """
+    runs = odd_part(nblocks)
+    return tuple(
+        (run + 1) * total // runs - run * total // runs for run in (np.arange(nblocks) * runs // nblocks).tolist()
+    )
+
+
 def block_of_input(collective: str, translations: Translations, nranks: int, chunks: int) -> int:
     """Return the chunks of a block of the input of a call out of place, whose chunks name contributions.
 

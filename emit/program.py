@@ -117,6 +117,8 @@ class Program:
         redop: Name of the reduction.
         translations: (stride, extent) of the translations by which the ranks without threadblocks are images of those
             with threadblocks (see `emit.images`); () if `gpus` holds the threadblocks of all ranks.
+        widths: For each block of chunks that translations move together, how many chunks of the file one chunk of the
+            program is (`unlike_widths`); () if it is one everywhere. Only files that hold no Program can have others.
 
     Raises:
         InputError: If the protocol or the collective is unknown, or sizes contradict each other.
@@ -135,6 +137,7 @@ class Program:
     root: int = 0
     redop: str = "sum"
     translations: tuple[tuple[int, int], ...] = ()
+    widths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpus", tuple(self.gpus))
@@ -156,6 +159,11 @@ class Program:
             raise InputError(
                 f"program serves {self.min_bytes}..{self.max_bytes} bytes; it must be 0 <= min <= max, or max 0"
             )
+
+    @property
+    def file_chunks(self) -> int:
+        """Return the number of the file's chunks that `nchunks_per_loop` chunks are."""
+        return self.nchunks_per_loop * sum(self.widths) // len(self.widths) if self.widths else self.nchunks_per_loop
 
     @property
     def nchannels(self) -> int:

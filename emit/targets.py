@@ -463,7 +463,7 @@ def divisor(program: Program, target: Target) -> int:
     Where the cells are counted in elements, it is for elements of one byte.
     """
     blocks = program.nranks if find_kind(program.collective).blocks_at_root else 1
-    return program.nchunks_per_loop * blocks * (target.cell_bytes or 1)
+    return program.file_chunks * blocks * (target.cell_bytes or 1)
 
 
 def choose_protocol(

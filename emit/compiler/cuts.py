@@ -17,7 +17,7 @@ from synth.model.problem import LARGEST
 from synth.verify.algorithm import Algorithm
 
 _MOST_TIMED = 100_000  # sends that are timed to choose among numbers of cells; so many take a tenth of a second
-_DOUBLING = 1.005  # gain in time that twice as many cells must bring, because they divide fewer message sizes
+FINER_GAIN = 1.005  # gain in time that twice as many cells must bring, because they divide fewer message sizes
 _FEWER_IMAGES = 1.02  # gain in time that a division must bring under which fewer ranks do the same as each other
 
 
@@ -59,7 +59,7 @@ def best_cut(
     doublings = np.log2([common.cells.chunks / cells[0] for common in candidates])
     times_us = [cut_time_us(algorithm, common, size_bytes) for common in checking_deadline(candidates)]
     image_counts = np.array([images(common) for common in candidates])
-    weighted_us = times_us * _DOUBLING**doublings * np.where(image_counts < image_counts.max(), _FEWER_IMAGES, 1.0)
+    weighted_us = times_us * FINER_GAIN**doublings * np.where(image_counts < image_counts.max(), _FEWER_IMAGES, 1.0)
     return candidates[int(np.argmin(weighted_us))]
 
 

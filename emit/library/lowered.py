@@ -70,6 +70,11 @@ class Lowered:
         return f"offsets beyond {int((self.largest or 0) / self.scale)} bytes of a message do not fit 32 bits"
 
     @property
+    def cells(self) -> int:
+        """Return the number of the file's cells of a block."""
+        return self.common.cells.chunks * self.program.file_chunks // self.program.nchunks_per_loop
+
+    @property
     def divides(self) -> int:
         """Return of how many bytes (or elements, if the target counts these) a served message must be a multiple."""
         return divisor(self.program, self.target)
@@ -86,7 +91,7 @@ class Lowered:
             return False
         if self.common.padding or self.scale != 1.0:  # Its blocks differ in size, so any size may be usual.
             return True
-        return divides_usual(self.divides, self.common.cells.chunks, self.target, int(size_bytes))
+        return divides_usual(self.divides, self.cells, self.target, int(size_bytes))
 
     def served(self, low: int, high: int | None) -> tuple[int, int | None]:
         """Return the sizes (smallest, largest) in bytes that an executor sees if the problem's are `low` to `high`.
@@ -98,7 +103,7 @@ class Lowered:
         """
         first, last = int((low - 1) * self.scale) + 1 if low else 0, None if high is None else int(high * self.scale)
         cell_bytes = self.target.cell_bytes or 1
-        blocks = max(1, self.divides // (self.common.cells.chunks * cell_bytes))
+        blocks = max(1, self.divides // (self.cells * cell_bytes))
         whole = self.divides if self.common.cells.sizes else blocks
         if last is None or low != high or last % whole == 0:
             return first, last

@@ -13,7 +13,7 @@ from itertools import accumulate
 import numpy as np
 
 from emit.check.capacity import CAPACITY
-from emit.compiler.cuts import best_cut, cut_time_us, most_images, wide_cut
+from emit.compiler.cuts import FINER_GAIN, best_cut, cut_time_us, most_images, wide_cut
 from emit.compiler.fill import ONCE, Repetition, least_bytes, rank_instances, repeated, some_of
 from emit.compiler.lower import (
     Lowering,
@@ -25,7 +25,7 @@ from emit.compiler.lower import (
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, draft_program, write_draft, write_program
 from emit.goal import Goal, most_chunks
-from emit.images import whole_program
+from emit.images import block_of_chunks, images_of, odd_part, unlike_widths, whole_program
 from emit.library.by_size import by_size
 from emit.library.lowered import ELEMENT_BYTES, Lowered, LoweredBySize, blocks_of, exact_scale
 from emit.program import FIFO_DEPTH, Program
@@ -44,6 +44,7 @@ from synth.model.common_chunk import CommonChunk, common_chunk
 from synth.model.deadline import now
 from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, SMALLEST, Problem, question
+from synth.model.registry import find_kind
 from synth.search.budget import Budget
 from synth.search.offer import Execution, Offer
 from synth.search.pool import Pool
@@ -71,6 +72,9 @@ _AS_FAST_AS_OTHER = 1.05  # Times of the two forms of calls within this factor c
 _MOST_PLANS = 6  # Plans of an algorithm, with different instances, that are drafted to take the fastest.
 _IN_SWITCH_CELLS = 16  # of a chunk that threadblocks share
 _MOST_SHARED_CELLS = 512  # of all such chunks: a plan of many is checked for long
+_CELLS_OF_CHUNK = 16  # Cells of all buffers of a rank for each chunk, in plans of packets.
+_CHECKABLE = 1.03  # gain in time that chunks must bring that are so fine that a plan cannot be checked with all ranks
+_DOUBLINGS = 8  # Numbers of unlike parts that are tried: the finest differ by less than a hundredth.
 _WIDEST = 64  # cells of a chunk; an instruction holds 71
 
 
@@ -195,6 +199,8 @@ class Programs:
             return sends
         order = _order(translations_of(algorithm))
         cells = self._cells(algorithm, self.size or SMALLEST, self.size or LARGEST) if order > 1 else []
+        if self._may_be_unlike(algorithm, cells):
+            cells = []
         if cells and algorithm.problem.collective.chunks not in cells:  # Unlike blocks may leave fewer translations.
             order = most_images(algorithm, cells[0], _order_under(algorithm, in_equal_groups=True))
         written = _WRITTEN_STEPS if FORMATS[self.target.format].holds_program else _WRITTEN_SENDS
@@ -365,7 +371,8 @@ class Programs:
     ) -> Lowered:
         """Lower an algorithm to a program of one protocol for messages of `low` to `high` bytes.
 
-        Its cells divide what is sent; if that is refused, each chunk is one cell.
+        If the plan's chunks may be unlike in the file, each chunk is one cell. Else its cells divide what is sent; if
+        that is refused, each chunk is one cell.
 
         Args:
             algorithm: Algorithm to lower.
@@ -380,6 +387,10 @@ class Programs:
         """
         plain = common_chunk(algorithm.problem.collective)
         cells = self._cells(algorithm, low, high)
+        if self._may_be_unlike(algorithm, cells):
+            with suppress(InputError):
+                lowering = self._lowering_of(algorithm, plain)
+                return self._lowered_by(lowering, protocol, low, high, until, sizes)
         common = best_cut(algorithm, cells, max(sizes, default=high), _order_under(algorithm, in_equal_groups=False))
         try:
             return self._lower_in_cells(algorithm, protocol, low, high, common, until, sizes)
@@ -413,6 +424,59 @@ class Programs:
             if remainder == 0:
                 return [n for n in range(chunks, min(elements, widest) + 1) if elements % n == 0]
         return []
+
+    def _may_be_unlike(self, algorithm: Algorithm, cells: Sequence[int]) -> bool:
+        """Return whether chunks of an algorithm may be unlike in a file, so that its ranks remain images of a few.
+
+        That is so if the file has a form of its own, ranks have images, and the chunks do not divide what is sent.
+        `cells` is what `_cells` returns.
+        """
+        collective = algorithm.problem.collective
+        return (
+            not self._holds_program
+            and collective.kind.in_shares
+            and bool(cells)
+            and collective.chunks not in cells
+            and _order(translations_of(algorithm)) > 1
+        )
+
+    def _widths(self, program: Program) -> tuple[int, ...]:
+        """Return how many chunks of the file a chunk of each block of a program is; () if it is one everywhere.
+
+        Raises:
+            InputError: The chunks do not divide what is sent, and no such number of chunks of the file does.
+        """
+        chunks, unit, size = program.nchunks_per_loop, self.target.cell_bytes, self.size
+        if not (program.translations and find_kind(program.collective).in_shares):
+            return ()
+        if chunks & (chunks - 1) == 0 if size is None else size % (unit * chunks) == 0:
+            return ()
+        nblocks = program.nranks // images_of(program.translations, program.nranks).unit
+        runs, block = odd_part(nblocks), block_of_chunks(program.translations, program.nranks, chunks)
+        least = (runs - 1).bit_length()
+        if not block or runs == 1:
+            raise InputError(f"{program.name}: {chunks} chunks that are alike; they must divide what is sent")
+
+        def in_file(total: int) -> int:
+            """Return the chunks of a file of which a block of each run has `total`."""
+            return block * nblocks // runs * total
+
+        def divides(total: int) -> bool:
+            """Return whether so fine chunks divide the messages."""
+            if size is not None:
+                return size % (unit * in_file(total)) == 0
+            is_fine = total <= 1 << least or unit * in_file(total) <= program.min_bytes
+            return in_file(total) & (in_file(total) - 1) == 0 and is_fine
+
+        def cost(total: int) -> float:
+            """Return the share of the widest block over an equal share, with what finer chunks must gain."""
+            is_too_large = program.nranks * in_file(total) * _CELLS_OF_CHUNK > CAPACITY.plan_cells
+            return -(-total // runs) / total * FINER_GAIN ** total.bit_length() * (_CHECKABLE if is_too_large else 1)
+
+        totals = [total for total in (1 << least + doublings for doublings in range(_DOUBLINGS)) if divides(total)]
+        if not totals:
+            raise InputError(f"{program.name}: no unlike parts of {chunks} chunks divide what is sent")
+        return unlike_widths(nblocks, min(totals, key=cost))
 
     def _lower_in_cells(
         self,
@@ -532,6 +596,8 @@ class Programs:
         """
         algorithm, common, goal = lowering.algorithm, lowering.common, lowering.goal
         instances = repetition.instances
+        if not self._holds_program:
+            program = replace(program, widths=self._widths(program))
         if goal is not None:
             goal, common = goal.refined(instances), common.finer(instances)
         ranks, for_all_sizes = self.problem.ranks, replace(program, min_bytes=0, max_bytes=0)
@@ -543,7 +609,8 @@ class Programs:
             predictor: TimedProgram = Predictor(program, self.problem.topology, ranks)
         else:
             largest, predictor = draft.largest_message, draft.predictor(self.problem.topology, ranks)
-        scale = float(lowering.common.cells.fraction[0]) / instances / predictor.chunk_bytes(1.0)
+        chunk_bytes = predictor.chunk_bytes(1.0) * program.file_chunks / program.nchunks_per_loop
+        scale = float(lowering.common.cells.fraction[0]) / instances / chunk_bytes
         lowered = Lowered(
             self.target,
             program,

@@ -128,8 +128,8 @@ def header(plan: ExecutionPlan, root: int = 0, units: int = 1) -> Program:
     only_buffer = _only_buffer(plan)
     gpus = [
         Gpu(
-            gpu.input_chunks * units if only_buffer != "o" else 0,
-            gpu.output_chunks * units if only_buffer != "i" else 0,
+            plan.in_file(gpu.input_chunks) * units if only_buffer != "o" else 0,
+            plan.in_file(gpu.output_chunks) * units if only_buffer != "i" else 0,
             0,
             (),
         )

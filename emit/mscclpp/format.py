@@ -49,6 +49,7 @@ from emit.mscclpp.read import remember, shared_plan
 from emit.mscclpp.replay import CallAssumption, Replay
 from emit.mscclpp.structure import caution, check_structure
 from emit.mscclpp.timing import FREE_SLOTS, PlanPredictor
+from emit.mscclpp.widths import places_of
 from emit.program import ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock
 from emit.targets import Target, check_resident
 from topologies.errors import InputError
@@ -394,7 +395,7 @@ def describe(program: Program, _: Target, text: str) -> str:
     """
     plan = shared_plan(text)
     blocks = max(len(gpu.blocks) for gpu in plan.gpus)
-    scratch = max(gpu.scratch_chunks for gpu in plan.gpus)
+    scratch = max(gpu.scratch_chunks for gpu in plan.gpus) * plan.widest
     queue_pairs = max(len(gpu.peers["port"]) for gpu in plan.gpus)  # The executor makes one for each port channel.
     channels = f"memory and port channels ({queue_pairs} queue pairs a rank)" if queue_pairs else "memory channels"
     return (
@@ -550,8 +551,11 @@ def _plan(
         double=packets,
         alignment=ALIGNMENT,
         translations=program.translations,
+        widths=program.widths,
     )
     limit_sizes(plan, program.min_bytes, program.max_bytes)
+    if plan.widths:
+        places_of(plan)  # Chunks that have no place in a file are refused before the plan is chosen.
     return plan
 
 

@@ -10,14 +10,13 @@ between two such ranks has one end in each list, and either is the image of the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from emit.images import BufferImages
-from emit.mscclpp.memory import images_of_buffers
-from emit.mscclpp.plan import ExecutionPlan, Op, PlanBlock, PlanGpu, PlanPart, gpu_text, plan_text
+from emit.images import Images
+from emit.mscclpp.plan import ExecutionPlan, PlanBlock, PlanGpu, gpu_text, plan_text
+from emit.mscclpp.widths import Places, places_of, with_spans
 from synth.model.deadline import checking_deadline
 from topologies.errors import InputError
 
@@ -25,10 +24,13 @@ _MOST_TEXT = 1 << 29  # characters of a plan, which are in memory a few times
 
 
 def whole_plan(plan: ExecutionPlan) -> ExecutionPlan:
-    """Return a plan with the threadblocks of all ranks and no translations; the same object if it has none."""
+    """Return a plan with the threadblocks of all ranks and the chunks of its file.
+
+    It is the same object if it has no translations.
+    """
     if not plan.translations:
         return plan
-    return replace(plan, gpus=list(image_gpus(plan)), translations=())
+    return replace(plan, gpus=list(image_gpus(plan)), translations=(), widths=())
 
 
 def text_of_images(plan: ExecutionPlan) -> str:
@@ -60,19 +62,19 @@ def _texts_of_ranks(plan: ExecutionPlan) -> Iterator[str]:
     """Yield the text of each rank of a plan with translations, as `gpu_text` writes it, in order.
 
     Raises:
-        InputError: The text of all images would be too large.
+        InputError: The text of all images would be too large, or the plan's chunks have no places in the file.
     """
-    buffers = images_of_buffers(plan)
-    assert buffers is not None
-    templates = {rank: _Template(plan.gpus[rank]) for rank in buffers.images.representatives.tolist()}
-    representative = buffers.images.representative.tolist()
-    size = buffers.images.order * sum(len(template.form) for template in templates.values())
+    places = places_of(plan)
+    images = places.buffers.images
+    templates = {rank: _Template(plan, rank) for rank in images.representatives.tolist()}
+    representative = images.representative.tolist()
+    size = images.order * sum(len(template.form) for template in templates.values())
     if size > _MOST_TEXT:
         raise InputError(
             f"{plan.name}: its file would have {size >> 20} MiB; it must be at most {_MOST_TEXT >> 20} MiB"
         )
     for rank in checking_deadline(range(len(plan.gpus))):
-        yield templates[representative[rank]].text(buffers, representative[rank], rank)
+        yield templates[representative[rank]].text(places, rank)
 
 
 class _Template:
@@ -80,35 +82,39 @@ class _Template:
 
     Attributes:
         gpu: The representative.
+        rank: Its number.
         form: The text, with %d for each of these numbers.
         numbers: What each of them is: (kind, number), where the kind is `rank`, `peer`, `memory` or `port` for the
-            place of a channel in its list, or a buffer for a chunk in it.
+            place of a channel in its list, or `first` or `size` of the span with this number.
+        spans: (rank, buffer, first chunk, number of chunks) of each span that differs between images.
     """
 
-    def __init__(self, gpu: PlanGpu) -> None:
-        self.gpu = gpu
-        text = gpu_text(_mark("rank", 0), _marked(gpu))
+    def __init__(self, plan: ExecutionPlan, rank: int) -> None:
+        self.gpu, self.rank = plan.gpus[rank], rank
+        number_of: dict[tuple[int, str, int, int], int] = {}
+
+        def marked_span(owner: int, kind: str, first: int, size: int) -> tuple[Any, Any]:
+            """Return marks for a span; its size keeps its number if all chunks are alike."""
+            key = (owner, kind, first, size) if plan.widths else (0, kind, first, 0)
+            number = number_of.setdefault(key, len(number_of))
+            return _mark("first", number), _mark("size", number) if plan.widths else size
+
+        text = gpu_text(_mark("rank", 0), _marked(_in_file(plan, with_spans(self.gpu, rank, marked_span))))
         pieces = _MARK.split(text.replace("%", "%%"))
         self.form = "%d".join(pieces[::3])
         self.numbers = list(zip(pieces[1::3], map(int, pieces[2::3]), strict=True))
+        self.spans = list(number_of)
 
-    def text(self, buffers: BufferImages, representative: int, rank: int) -> str:
+    def text(self, places: Places, rank: int) -> str:
         """Return the text of a rank that is an image of the representative."""
-        images = buffers.images
+        images = places.buffers.images
         moved = images.moved(int(images.element[rank])).tolist()
-        exchanged = [images.reverse(representative, peer) == (representative, peer) for peer in range(len(moved))]
-        order = {
-            kind: _order_of_channels(peers, [exchanged[peer] for peer in peers], moved, rank)
-            for kind, peers in self.gpu.peers.items()
-        }
         filled = {("rank", 0): rank}
-        for kind, number in set(self.numbers) - filled.keys():
-            if kind == "peer":
-                filled[kind, number] = moved[number]
-            elif kind in order:
-                filled[kind, number] = order[kind][number]
-            else:
-                filled[kind, number] = buffers.place(rank, kind, number)
+        filled.update((("peer", peer), image) for peer, image in enumerate(moved))
+        for kind, order in _orders_of_channels(self.gpu, images, self.rank, rank).items():
+            filled.update(((kind, number), end) for number, end in enumerate(order))
+        for number, (owner, kind, first, size) in enumerate(self.spans):
+            filled["first", number], filled["size", number] = places.span(rank, moved[owner], kind, first, size)
         return self.form % tuple(map(filled.__getitem__, self.numbers))
 
 
@@ -121,13 +127,10 @@ def _mark(kind: str, number: int) -> Any:
 
 
 def _marked(gpu: PlanGpu) -> PlanGpu:
-    """Return a copy of a representative with marks for the numbers that differ between its images, except for its own.
-
-    These are chunks of spans, numbers of channels, and peers.
-    """
+    """Return a copy of a representative with marks for its peers and the numbers of its channels."""
     blocks = [
         PlanBlock(
-            [_with_first_chunks(gpu, block, op, _mark) for op in block.ops],
+            block.ops,
             {kind: [_mark(kind, end) for end in ends] for kind, ends in block.channels.items()},
             block.buffers,
         )
@@ -141,29 +144,34 @@ def _marked(gpu: PlanGpu) -> PlanGpu:
     )
 
 
+def _in_file(plan: ExecutionPlan, gpu: PlanGpu) -> PlanGpu:
+    """Return a rank with the sizes of its buffers in chunks of the file.
+
+    All ranks have scratch for the widest chunks, because double scratch must be equal on all.
+    """
+    inputs, outputs = plan.in_file(gpu.input_chunks), plan.in_file(gpu.output_chunks)
+    return replace(gpu, input_chunks=inputs, output_chunks=outputs, scratch_chunks=gpu.scratch_chunks * plan.widest)
+
+
 def image_gpus(plan: ExecutionPlan) -> Iterator[PlanGpu]:
-    """Yield every rank of a plan with translations, in order, with its own peers and places."""
-    buffers = images_of_buffers(plan)
-    assert buffers is not None
-    representative = buffers.images.representative.tolist()
+    """Yield every rank of a plan with translations, in order, with its own peers and its places in the file."""
+    places = places_of(plan)
+    representative = places.buffers.images.representative.tolist()
     for rank in checking_deadline(range(len(plan.gpus))):
-        yield _image(plan.gpus[representative[rank]], buffers, representative[rank], rank)
+        yield _in_file(plan, _image(plan.gpus[representative[rank]], places, representative[rank], rank))
 
 
-def _image(gpu: PlanGpu, buffers: BufferImages, representative: int, rank: int) -> PlanGpu:
+def _image(gpu: PlanGpu, places: Places, representative: int, rank: int) -> PlanGpu:
     """Return the rank `rank` as the image of `gpu`, which is the part of the rank `representative`."""
-    images = buffers.images
-    element = int(images.element[rank])
-    moved = images.moved(element).tolist()
-    order = {
-        kind: _order_of_channels(
-            peers, [images.reverse(representative, p) == (representative, p) for p in peers], moved, rank
-        )
-        for kind, peers in gpu.peers.items()
-    }
+    images = places.buffers.images
+    moved = images.moved(int(images.element[rank])).tolist()
+    order = _orders_of_channels(gpu, images, representative, rank)
+    gpu = with_spans(
+        gpu, representative, lambda owner, kind, first, size: places.span(rank, moved[owner], kind, first, size)
+    )
     blocks = [
         PlanBlock(
-            [_with_first_chunks(gpu, block, op, partial(buffers.place, rank)) for op in block.ops],
+            block.ops,
             {
                 kind: [order[kind][end] if kind in order else end for end in ends]
                 for kind, ends in block.channels.items()
@@ -180,31 +188,14 @@ def _image(gpu: PlanGpu, buffers: BufferImages, representative: int, rank: int) 
     )
 
 
-def _with_first_chunks(gpu: PlanGpu, block: PlanBlock, op: Op, first_chunk: Callable[[str, int], Any]) -> Op:
-    """Return an operation of a rank with other first chunks of its spans, also where a pipeline repeats them.
-
-    Args:
-        gpu: The rank.
-        block: The threadblock of the operation.
-        op: The operation.
-        first_chunk: Returns what replaces the first chunk of a span in a buffer of a kind.
-    """
-
-    def part_of(part: PlanPart) -> PlanPart:
-        """Return a span with its other first chunk."""
-        if part.side == "L":
-            kind = str(part.at)
-        elif part.side == "W":
-            kind = gpu.switches[block.channels["switch"][int(part.at)]][0]
-        else:
-            kind = gpu.buffers[block.buffers[op.channel_type][int(part.at)]].kind
-        return part._replace(first=first_chunk(kind, part.first))
-
-    if op.ops:
-        return op._replace(ops=[_with_first_chunks(gpu, block, inner, first_chunk) for inner in op.ops])
-    if not op.src:
-        return op
-    return op._replace(src=[part_of(part) for part in op.src], dst=[part_of(part) for part in op.dst])
+def _orders_of_channels(gpu: PlanGpu, images: Images, representative: int, rank: int) -> dict[str, list[int]]:
+    """Return, by type, the place of each channel of a representative in the list of its image `rank`."""
+    moved = images.moved(int(images.element[rank])).tolist()
+    exchanged = [images.reverse(representative, peer) == (representative, peer) for peer in range(len(moved))]
+    return {
+        kind: _order_of_channels(peers, [exchanged[peer] for peer in peers], moved, rank)
+        for kind, peers in gpu.peers.items()
+    }
 
 
 def _order_of_channels(peers: list[int], exchanged: list[bool], moved: list[int], rank: int) -> list[int]:

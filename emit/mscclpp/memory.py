@@ -36,17 +36,17 @@ def chunks_of(plan: ExecutionPlan) -> int:
 
 
 def counted_chunks(plan: ExecutionPlan) -> int:
-    """Return the chunks of the buffer that min_message_size and max_message_size refer to, on rank 0.
+    """Return the file's chunks of the buffer that min_message_size and max_message_size refer to, on rank 0.
 
     It is the output for allgather, else the input.
     """
     gpu = plan.gpus[0]
-    return gpu.output_chunks if plan.collective == "allgather" else gpu.input_chunks
+    return plan.in_file(gpu.output_chunks if plan.collective == "allgather" else gpu.input_chunks)
 
 
 def both_chunks(plan: ExecutionPlan) -> int:
-    """Return the chunks of the larger of input and output, on rank 0."""
-    return max(plan.gpus[0].input_chunks, plan.gpus[0].output_chunks)
+    """Return the file's chunks of the larger of input and output, on rank 0."""
+    return plan.in_file(max(plan.gpus[0].input_chunks, plan.gpus[0].output_chunks))
 
 
 def has_empty_buffers(plan: ExecutionPlan) -> bool:
@@ -65,11 +65,13 @@ def most_bytes(plan: ExecutionPlan) -> int:
     """
     unit, max_bytes = plan.alignment * counted_chunks(plan), NO_LIMIT
     for gpu in plan.gpus:
-        chunk_bytes = (OFFSET_END - 1) // max(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks)
+        inputs, outputs = plan.in_file(gpu.input_chunks), plan.in_file(gpu.output_chunks)
+        scratch = gpu.scratch_chunks * plan.widest
+        chunk_bytes = (OFFSET_END - 1) // max(inputs, outputs, scratch)
         max_bytes = min(max_bytes, chunk_bytes // plan.alignment * unit)
-        if plan.packets and gpu.scratch_chunks:
-            scratch = gpu.scratch_chunks * 2 * (2 if plan.double else 1)
-            max_bytes = min(max_bytes, OFFSET_END // scratch * gpu.input_chunks // unit * unit)
+        if plan.packets and scratch:
+            allocated = scratch * 2 * (2 if plan.double else 1)
+            max_bytes = min(max_bytes, OFFSET_END // allocated * inputs // unit * unit)
     return max_bytes
 
 

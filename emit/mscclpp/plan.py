@@ -175,6 +175,8 @@ class ExecutionPlan:
         max_bytes: Largest size of the input (for allgather of the output), in bytes.
         translations: Translations by which the ranks without threadblocks are images of those with threadblocks (see
             `emit.images`); () if the plan holds the threadblocks of all ranks. No file states them.
+        widths: For each block of chunks that translations move together, how many chunks of the file one chunk of the
+            plan is (see `emit.mscclpp.widths`); () if it is one everywhere.
     """
 
     name: str
@@ -189,6 +191,16 @@ class ExecutionPlan:
     min_bytes: int = 0
     max_bytes: int = NO_LIMIT
     translations: tuple[tuple[int, int], ...] = ()
+    widths: tuple[int, ...] = ()
+
+    def in_file(self, chunks: int) -> int:
+        """Return how many chunks of the file a whole input or output of so many chunks is."""
+        return chunks * sum(self.widths) // len(self.widths) if self.widths else chunks
+
+    @property
+    def widest(self) -> int:
+        """Return the largest number of chunks of the file that one chunk of the plan is."""
+        return max(self.widths, default=1)
 
     @property
     def packets(self) -> bool:

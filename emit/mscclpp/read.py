@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import MISSING, fields, replace
 from itertools import islice
@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from emit.images import images_of
+from emit.check.capacity import CAPACITY
+from emit.images import images_of, odd_part, unlike_widths
 from emit.mscclpp.images import is_text_of_images
 from emit.mscclpp.memory import collective_of
 from emit.mscclpp.plan import (
@@ -31,6 +32,7 @@ from emit.mscclpp.plan import (
     PlanPart,
     RemoteBuffer,
 )
+from emit.mscclpp.widths import in_chunks_of_plan
 from emit.program import BUFFERS
 from synth.model.collective import Ints
 from synth.model.deadline import check_deadline
@@ -134,13 +136,32 @@ def _plan_of_representatives(document: Any, text: str, reader: _PlanReader) -> E
         edges = [edge for edge in single_translations(nranks) if looks_right(edge)]
         for translations in islice(chains(nranks, edges), _GUESSES):
             plan = replace(head, gpus=list(head.gpus), translations=translations)
-            for rank in images_of(translations, nranks).representatives.tolist():
+            images = images_of(translations, nranks)
+            for rank in images.representatives.tolist():
                 plan.gpus[rank] = reader.gpu(gpus[rank], rank)
             if not translations or not _has_whole_switches(plan):
                 return None
-            if is_text_of_images(plan, text):
-                return plan
+            for widths in ((), *_possible_widths(plan, nranks // images.unit)):
+                with suppress(InputError, LookupError):
+                    guess = in_chunks_of_plan(replace(plan, widths=widths)) if widths else plan
+                    if is_text_of_images(guess, text):
+                        return guess
     return None
+
+
+def _possible_widths(plan: ExecutionPlan, nblocks: int) -> Iterator[tuple[int, ...]]:
+    """Yield the widths of so many blocks that may be those of a plan in chunks of its file, the finest first.
+
+    None are possible if the number of blocks is a power of two, since all chunks are alike then. None are looked for if
+    the plan is too large to be checked.
+    """
+    runs = odd_part(nblocks)
+    if runs == 1 or max(map(max, ((gpu.input_chunks, gpu.scratch_chunks) for gpu in plan.gpus))) > CAPACITY.plan_cells:
+        return
+    for doublings in reversed(range((runs - 1).bit_length(), max(1, plan.gpus[0].input_chunks).bit_length())):
+        widths = unlike_widths(nblocks, 1 << doublings)
+        if plan.gpus[0].input_chunks % sum(widths) == 0:
+            yield widths
 
 
 def _has_whole_switches(plan: ExecutionPlan) -> bool:

@@ -282,10 +282,10 @@ def _shape_faults(op: Op) -> Iterator[Fault]:
             sides = ", ".join(_SIDES[side] for side in dict.fromkeys(shape.replace("+", "")))
             yield "inconsistent", f"{word} {sides_used or 'nothing'}; it must be {shape or 'nothing'} ({sides})"
             return
-    if op.name not in _PAIRS and len({part.size for part in (*op.src, *op.dst)}) > 1:
+    if op.name not in PAIRS and len({part.size for part in (*op.src, *op.dst)}) > 1:
         yield "inconsistent", f"of sizes {sorted({p.size for p in (*op.src, *op.dst)})}; it must be one size"
     differs = op.channel_type == "port" and len(op.channels) != len(op.dst)
-    if op.name in _PAIRS:
+    if op.name in PAIRS:
         if len(op.src) != len(op.dst):
             yield "inconsistent", f"of {len(op.src)} sources to {len(op.dst)} destinations; it must be as many"
         elif any(a.size != b.size for a, b in zip(op.src, op.dst, strict=True)):
@@ -303,7 +303,7 @@ def _unlike_channels(op: Op) -> Fault:
     return "inconsistent", f"of {len(op.dst)} destinations on {len(op.channels)} channels; it must be as many"
 
 
-_PAIRS = frozenset({"put", "ppkt", "pws", "pwsf", "get"})
+PAIRS = frozenset({"put", "ppkt", "pws", "pwsf", "get"})  # Operations whose n-th source goes to their n-th destination.
 
 
 def packet_parts(op: Op) -> tuple[list[bool], list[bool]]:

@@ -71,7 +71,8 @@ class PlanPredictor(TimedProgram):
             plan: The plan.
             topology: The topology.
             group: The topology's rank of each rank of the plan; None for 0, 1, ….
-            weight: Bytes of each rank's chunks relative to the plan's chunks, shape (nranks,); None for 1.
+            weight: Bytes of each rank's chunks relative to the file's chunks, shape (nranks,); None for those of the
+                plan's widest chunks.
             made_here: Whether all objects that the plan names are known to exist, as in a plan that was not read.
 
         Raises:
@@ -85,7 +86,7 @@ class PlanPredictor(TimedProgram):
         if has_switches or not (made_here or are_kept(self.network, plan.translations)):
             plan = whole_plan(plan)
         self.plan = plan
-        self._chunks = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus)
+        self._chunks = plan.in_file(max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus))
         if not made_here:
             ensure_executable(plan, None, "cannot be timed")
         memory, has_sums = memory_of(plan, None), any(op.name == "glres" for *_, op in plan.ops())
@@ -93,7 +94,8 @@ class PlanPredictor(TimedProgram):
             steps = _PlanSteps(acts_of(memory), _switches(self.network, paced=has_sums))
         except InputError as error:
             raise InputError(f"cannot be timed: {error}") from None
-        weight = np.ones(len(plan.gpus)) if weight is None else weight
+        # Where chunks are unlike, each counts as the widest.
+        weight = np.full(len(plan.gpus), float(plan.widest)) if weight is None else weight
         net, flag_us = self.network, self.network.alpha_us
         if self._costed.protocol and not plan.packets:
             flag_us = program_network(replace(self._costed, protocol=ANY), self.group).alpha_us
@@ -125,7 +127,7 @@ class PlanPredictor(TimedProgram):
         return None
 
     def chunk_bytes(self, size_bytes: float) -> float:
-        """Return the bytes of one chunk for a message of `size_bytes`, as nccl-tests counts sizes.
+        """Return the bytes of one chunk of the file for a message of `size_bytes`, as nccl-tests counts sizes.
 
         The size is divided by the chunks of the largest buffer, input or output, of any rank.
         """

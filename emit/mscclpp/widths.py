@@ -1,0 +1,321 @@
+"""Place the chunks of a plan in its file where they are not all as large.
+
+The chunks of a message may have to be unlike: 2²⁰ bytes do not divide into equal shares of 56 ranks. A plan whose ranks
+are images of representatives then has equal chunks nevertheless, and one of its chunks is as many chunks of the file as
+`ExecutionPlan.widths` says for its block. All that is proved of the plan holds for the file, because each chunk of the
+plan is one run of chunks of the file, wherever it lies: in a buffer with blocks by its place, and in scratch by the
+block whose data it holds. So each chunk of scratch must hold data of one block only. Packets in scratch are counted
+apart from plain chunks there, from the first packet on; they lie behind all plain chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from emit.images import BufferImages
+from emit.mscclpp.memory import images_of_buffers
+from emit.mscclpp.plan import ExecutionPlan, Op, PlanBlock, PlanGpu, PlanPart
+from emit.mscclpp.structure import PAIRS, packet_parts
+from synth.model.collective import Ints
+from synth.model.deadline import checking_deadline
+from topologies.arrays import pointers
+from topologies.errors import InputError
+
+_UNUSED = -1  # instead of the block of a chunk of scratch that nothing uses
+_BLOCKLESS = "sp"  # Scratch, and packets in scratch.
+# (rank, buffer, first chunk, number of chunks) of a span. The buffer is i, o, s, or p for packets in scratch.
+_Located = tuple[int, str, int, int]
+SpanPlacer = Callable[[int, str, int, int], tuple[Any, Any]]
+
+
+class Places:
+    """The places in the file of the chunks of all ranks.
+
+    Attributes:
+        buffers: Images of the buffers.
+        widths: Chunks of the file for one chunk of each block; () for one everywhere.
+        scratch: For each representative, and s or p for plain chunks or packets of its scratch, the block of each,
+            `_UNUSED` if nothing uses it.
+    """
+
+    def __init__(self, buffers: BufferImages, widths: Sequence[int], scratch: Mapping[tuple[int, str], Ints]) -> None:
+        """Place the chunks.
+
+        Raises:
+            InputError: A packet lies before a plain chunk of scratch.
+        """
+        for (rank, kind), blocks in scratch.items():
+            packets = np.flatnonzero(scratch[rank, "p"] != _UNUSED)
+            if kind == "s" and len(packets) and (blocks[2 * int(packets[0]) :] != _UNUSED).any():
+                raise InputError("packets before plain chunks of scratch")
+        self.buffers, self.widths, self.scratch = buffers, tuple(widths), scratch
+        self._width = np.array([*widths, max(widths, default=1)], dtype=np.int64)  # The last is for `_UNUSED`.
+        self._block = max(buffers.blocks.values(), default=0)
+        self._ends = pointers(np.repeat(self._width[:-1], self._block))
+        self._scratch_ends: dict[tuple[int, str], Ints] = {}
+
+    def span(self, rank: int, owner: int, kind: str, first: int, size: int) -> tuple[int, int]:
+        """Return (first chunk, number of chunks) in the file of a span that a rank accesses.
+
+        Args:
+            rank: The rank.
+            owner: Rank whose buffer it is.
+            kind: The buffer.
+            first: First chunk, as the representative of `rank` has it.
+            size: Number of chunks.
+        """
+        first = self.buffers.place(rank, kind, first)
+        if not self.widths:
+            return first, size
+        ends = self._scratch_ends_of(owner, kind) if kind in _BLOCKLESS else self._ends
+        return int(ends[first]), int(ends[first + size] - ends[first])
+
+    def span_of_plan(self, owner: int, kind: str, first: int, size: int) -> tuple[int, int]:
+        """Return (first chunk, number of chunks) in the plan of a span of the file; the inverse of `span`.
+
+        The first chunk is as `owner` has it.
+
+        Raises:
+            InputError: It is no span of whole chunks of the plan.
+        """
+        ends = self._scratch_ends_of(owner, kind) if kind in _BLOCKLESS else self._ends
+        begin, end = np.searchsorted(ends, (first, first + size)).tolist()
+        if end >= len(ends) or ends[begin] != first or ends[end] != first + size:
+            raise InputError(f"{kind}[{first}..] is no span of whole chunks")
+        return begin, end - begin
+
+    def _scratch_ends_of(self, owner: int, kind: str) -> Ints:
+        """Return where each chunk of a rank's scratch begins in the file, and the end, int, shape (chunks + 1,)."""
+        if (owner, kind) not in self._scratch_ends:
+            images = self.buffers.images
+            blocks = _moved(self.buffers, int(images.element[owner]))[
+                self.scratch[int(images.representative[owner]), kind]
+            ]
+            self._scratch_ends[owner, kind] = pointers(self._width[blocks])
+        return self._scratch_ends[owner, kind]
+
+
+def places_of(plan: ExecutionPlan) -> Places:
+    """Return the places of a plan with translations in its file.
+
+    Raises:
+        InputError: The plan has widths, and some chunk of scratch holds data of several blocks, or an operation is none
+            of those that programs are lowered to.
+    """
+    buffers = images_of_buffers(plan)
+    assert buffers is not None  # The plan has translations.
+    if not plan.widths:
+        return Places(buffers, (), {})
+    spans = [same for rank, block, op in _ops(plan) for same in _same_data(plan.gpus[rank], rank, block, op)]
+    sizes = _scratch_sizes(plan, buffers.images.representatives.tolist(), 1)
+    block_of_chunk = np.repeat(np.arange(len(plan.widths)), max(buffers.blocks.values()))
+    return Places(buffers, plan.widths, _blocks_of_scratch(spans, sizes, buffers, block_of_chunk))
+
+
+def in_chunks_of_plan(plan: ExecutionPlan) -> ExecutionPlan:
+    """Return a plan that was read with its file's chunks, with the chunks that its `widths` tell.
+
+    The representatives are to be read whole, of the other ranks only the sizes count.
+
+    Raises:
+        InputError: The widths are not those of the plan.
+    """
+    plan = replace(plan, gpus=[_with_plan_sizes(plan, gpu) for gpu in plan.gpus])
+    buffers = images_of_buffers(plan)
+    assert buffers is not None  # The plan has translations.
+    block = max(buffers.blocks.values(), default=0)
+    if not block or min(buffers.blocks.values()) != block:
+        raise InputError(f"{plan.name}: buffers without blocks")
+    width = np.array(plan.widths)
+    block_of_chunk = np.repeat(np.arange(len(width)), width * block)  # of the file's chunks of a whole buffer
+    scratch: dict[tuple[int, str], Ints] = {}
+    for rank in buffers.images.representatives.tolist():  # Its own operations tell what is in its scratch.
+        spans = [
+            [place for place in same if place[0] == rank]
+            for number, own_block, op in _ops(plan)
+            if number == rank
+            for same in _same_data(plan.gpus[rank], rank, own_block, op)
+        ]
+        of_file = _blocks_of_scratch(spans, _scratch_sizes(plan, [rank], plan.widest), buffers, block_of_chunk)
+        for key, chunks in _scratch_sizes(plan, [rank], 1).items():
+            scratch[key] = _by_chunk_of_plan(of_file[key], width, chunks)
+    places = Places(buffers, plan.widths, scratch)
+
+    def gpu_of(rank: int, gpu: PlanGpu) -> PlanGpu:
+        """Return a rank with its spans in chunks of the plan."""
+        return with_spans(gpu, rank, lambda owner, kind, first, size: places.span_of_plan(owner, kind, first, size))
+
+    return replace(plan, gpus=[gpu_of(rank, gpu) if gpu.blocks else gpu for rank, gpu in enumerate(plan.gpus)])
+
+
+def with_spans(gpu: PlanGpu, rank: int, place: SpanPlacer) -> PlanGpu:
+    """Return a rank of a plan with other spans in its operations, also where a pipeline repeats them.
+
+    Args:
+        gpu: The rank.
+        rank: Its number, as its operations see it.
+        place: Returns (first chunk, number of chunks) of what replaces a span, from (rank, buffer, first chunk, number
+            of chunks).
+    """
+
+    def op_of(block: PlanBlock, op: Op) -> Op:
+        """Return an operation with its other spans."""
+        if op.ops:
+            return op._replace(ops=[op_of(block, inner) for inner in op.ops])
+        if not op.src:
+            return op
+        src, dst = (
+            [part._replace(first=first, size=size) for part, (first, size) in zip(parts, places, strict=True)]
+            for parts, places in zip(
+                (op.src, op.dst),
+                ([place(*span) for span in spans] for spans in _located(gpu, rank, block, op)),
+                strict=True,
+            )
+        )
+        return op._replace(src=src, dst=dst)
+
+    blocks = [PlanBlock([op_of(block, op) for op in block.ops], block.channels, block.buffers) for block in gpu.blocks]
+    return replace(gpu, blocks=blocks)
+
+
+def _with_plan_sizes(plan: ExecutionPlan, gpu: PlanGpu) -> PlanGpu:
+    """Return a rank that was read with the sizes of its buffers in chunks of the plan.
+
+    Raises:
+        InputError: They are no whole numbers.
+    """
+    total, nblocks = sum(plan.widths), len(plan.widths)
+    sizes = gpu.input_chunks * nblocks, gpu.output_chunks * nblocks, gpu.scratch_chunks
+    divisors = total, total, plan.widest
+    if any(size % divisor for size, divisor in zip(sizes, divisors, strict=True)):
+        raise InputError(f"{plan.name}: buffers of no whole chunks")
+    inputs, outputs, scratch = (size // divisor for size, divisor in zip(sizes, divisors, strict=True))
+    return replace(gpu, input_chunks=inputs, output_chunks=outputs, scratch_chunks=scratch)
+
+
+def _scratch_sizes(plan: ExecutionPlan, ranks: Iterable[int], width: int) -> dict[tuple[int, str], int]:
+    """Return the number of plain chunks (s) and of packets (p) in the scratch of ranks, if each chunk is `width`."""
+    sizes = {rank: plan.gpus[rank].scratch_chunks * width for rank in ranks}
+    plain = {(rank, "s"): size * (2 if plan.packets else 1) for rank, size in sizes.items()}
+    return plain | {(rank, "p"): size if plan.packets else 0 for rank, size in sizes.items()}
+
+
+def _moved(buffers: BufferImages, element: int) -> Ints:
+    """Return the image of every block under an element, int, shape (blocks + 1,); `_UNUSED`, the last, stays."""
+    images = buffers.images
+    return np.append(images.moved(element)[:: images.unit] // images.unit, _UNUSED)
+
+
+def _ops(plan: ExecutionPlan) -> Iterator[tuple[int, PlanBlock, Op]]:
+    """Yield (rank, threadblock, operation) for the operations that move data.
+
+    Raises:
+        InputError: One is a pipeline, a part of what a group does, a get, or goes through a switch.
+    """
+    for rank, gpu in enumerate(plan.gpus):
+        for block in gpu.blocks:
+            for op in checking_deadline(block.ops, every=256):
+                if op.ops or op.group != (0, 1) or op.name == "get" or op.channel_type == "switch":
+                    raise InputError(f"{plan.name}: {op.name} of unlike chunks")
+                if op.src:
+                    yield rank, block, op
+
+
+def _located(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> tuple[list[_Located], list[_Located]]:
+    """Return (rank, buffer, first chunk, number of chunks) of every source and of every destination of an operation.
+
+    The rank of a span of a switch channel is the operation's own, which is `rank`.
+    """
+
+    def located(part: PlanPart, is_packet: bool) -> _Located:
+        """Return what stands for a span."""
+        owner, kind = rank, str(part.at)
+        if part.side == "W":
+            kind = gpu.switches[block.channels["switch"][int(part.at)]][0]
+        elif part.side == "R":
+            owner, kind, _ = gpu.buffers[block.buffers[op.channel_type][int(part.at)]]
+        return owner, "p" if is_packet else kind, part.first, part.size
+
+    src, dst = (
+        [located(part, is_packet) for part, is_packet in zip(parts, are_packets, strict=True)]
+        for parts, are_packets in zip((op.src, op.dst), packet_parts(op), strict=True)
+    )
+    return src, dst
+
+
+def _same_data(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> Iterator[list[_Located]]:
+    """Yield lists of spans of an operation whose n-th chunks hold data of the same place."""
+    src, dst = _located(gpu, rank, block, op)
+    if op.name in PAIRS:
+        yield from map(list, zip(src, dst, strict=True))
+    else:
+        yield [*src, *dst]
+
+
+def _blocks_of_scratch(
+    spans: Sequence[Sequence[_Located]], sizes: Mapping[tuple[int, str], int], buffers: BufferImages, blocks: Ints
+) -> dict[tuple[int, str], Ints]:
+    """Return the block whose data each chunk of the representatives' scratch holds, `_UNUSED` where none is known.
+
+    Args:
+        spans: Spans whose n-th chunks hold data of the same place.
+        sizes: Plain chunks (s) and packets (p) of the scratch of each representative.
+        buffers: Images of the buffers.
+        blocks: Block of each chunk of a buffer with blocks, int, shape (chunks,).
+
+    Raises:
+        InputError: A chunk holds data of two blocks, or spans of the same data differ in size.
+    """
+    images = buffers.images
+    scratch = {key: np.full(size, _UNUSED) for key, size in sizes.items()}
+    moved = [_moved(buffers, element) for element in range(images.order)]
+    element_of, representative_of = images.element.tolist(), images.representative.tolist()
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        for same in checking_deadline(spans, every=256):
+            held = [
+                moved[element_of[owner]][scratch[representative_of[owner], kind][first : first + size]]
+                if kind in _BLOCKLESS
+                else blocks[first : first + size]
+                for owner, kind, first, size in same
+            ]
+            if any(len(own) != same[0][3] for own in held):
+                raise InputError("spans of the same data that differ in size")
+            known = np.max(held, axis=0, initial=_UNUSED)
+            for (owner, kind, first, size), own in zip(same, held, strict=True):
+                if np.array_equal(own, known):
+                    continue
+                if kind not in _BLOCKLESS or ((own != _UNUSED) & (own != known)).any():
+                    raise InputError("a chunk of scratch with data of blocks that are unlike")
+                is_changed = True
+                back = moved[images.inverse(element_of[owner])]
+                scratch[representative_of[owner], kind][first : first + size] = back[known]
+    return scratch
+
+
+def _by_chunk_of_plan(blocks: Ints, widths: Ints, chunks: int) -> Ints:
+    """Return the block of each of a scratch's chunks of the plan, int, shape (chunks,).
+
+    Args:
+        blocks: Block of each chunk of the file, int, shape (chunks of the file,).
+        widths: Chunks of the file for a chunk of each block.
+        chunks: Number of chunks of the plan.
+
+    Raises:
+        InputError: They are no whole chunks of the plan.
+    """
+    width = np.append(widths, widths.max())  # The last is for `_UNUSED`.
+    starts = np.flatnonzero(np.append(True, blocks[1:] != blocks[:-1])) if len(blocks) else np.zeros(0, dtype=np.int64)
+    lengths = np.diff(np.append(starts, len(blocks)))
+    held = blocks[starts]
+    if len(held) and held[-1] == _UNUSED:
+        held, lengths = held[:-1], lengths[:-1]
+    number, rest = np.divmod(lengths, width[held])
+    if rest.any() or number.sum() > chunks:
+        raise InputError("scratch of no whole chunks")
+    return np.append(np.repeat(held, number), np.full(chunks - int(number.sum()), _UNUSED))
