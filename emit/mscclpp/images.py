@@ -131,7 +131,10 @@ def _marked(gpu: PlanGpu) -> PlanGpu:
     blocks = [
         PlanBlock(
             block.ops,
-            {kind: [_mark(kind, end) for end in ends] for kind, ends in block.channels.items()},
+            {
+                kind: [_mark(kind, end) for end in ends] if kind in gpu.peers else ends
+                for kind, ends in block.channels.items()
+            },
             block.buffers,
         )
         for block in gpu.blocks
