@@ -114,7 +114,7 @@ class Placer:
         self.local = VectorClocks(width) if packets else self.clocks  # the same without the knowledge from packets
         self.started = [1 << rank for rank in self.rank_of]  # ranks that a threadblock knows to have started, as bits
         self.packet_slots = [0] * program.nranks
-        self.slots: list[list[tuple[Span, Step]]] = [[] for _ in range(program.nranks)]
+        self.slots: list[list[tuple[Span, Step, int]]] = [[] for _ in range(program.nranks)]  # with the data's block
         self.written: dict[int, Step] = {}
         self.readers: dict[int, dict[int, Step]] = {}
         self.flights: dict[int, list[Step]] = {}  # sends on port channels that read a cell
@@ -366,16 +366,25 @@ class Placer:
             return
         if not reduces and all(self._free(row, key) for key in keys):
             return
-        slots = self.slots[rank]
-        for n, (slot, user) in enumerate(slots[:_SCAN]):
+        slots, block = self.slots[rank], self._block_of_data(step)
+        for n, (slot, user, last_block) in enumerate(slots[:_SCAN]):
             is_used_up = self._arrived(row, user) if self.by_port[user] else True
-            if slot.size == count and is_used_up and self._passed(row, user):
+            if slot.size == count and last_block == block and is_used_up and self._passed(row, user):
                 slots.pop(n)
                 break
         else:
             slot = self._scratch("s", rank, count)
-        slots.append((slot, step))
+        slots.append((slot, step, block))
         placed.slot = slot
+
+    def _block_of_data(self, step: Step) -> int:
+        """Return the block of chunks that a step writes if chunks of blocks are unlike in the file, else −1.
+
+        It is −1 too if the step writes to the program's scratch.
+        """
+        if not self.program.widths or self.target_buffer[step] == "s":
+            return -1
+        return int(self.target_at[step]) // self.group
 
     def _free(self, row: Row, key: int) -> bool:
         """Return True if all uses of a cell are over according to the knowledge `row`."""
