@@ -151,7 +151,7 @@ class Pool:
         self._longest_s = 0.0  # The longest time until a best program was found.
         self._postponed = set[Algorithm]()
         self._late = list[Offer]()  # Refused because time seemed too short.
-        self._improved = set[Algorithm]()  # Lowered again in the time left.
+        self._improved = set[Algorithm]()  # Lowered again in the time left, or with all that lowering tries.
         self._completed = set[Execution]()  # Programs whose files are written and checked.
         self._cut_off = set[Algorithm]()  # Their lowering took too long while engines were asked.
         self._spent_s = 0.0  # Seconds of lowering while engines were asked.
@@ -617,6 +617,8 @@ class Pool:
                 improved_from = now()
                 faster = self._faster_program(lowered, enough, min(cutoff(), 2 * enough - now()), sizes)
                 self._improving_s = max(self._improving_s, now() - improved_from)
+                if now() < enough:  # Nothing was left out, so another lowering would give the same program.
+                    self._improved.add(offer.algorithm)
                 self.offers[at] = lowered if faster is None else replace(lowered, execution=faster)
             self._longest_s = max(self._longest_s, now() - begun)
             if self.executor.send_s < rate_s:
