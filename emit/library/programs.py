@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -12,22 +12,20 @@ from itertools import accumulate
 
 import numpy as np
 
-from emit.check.capacity import CAPACITY
-from emit.compiler.cuts import FINER_GAIN, best_cut, cut_time_us, most_images, wide_cut
+from emit.compiler.cuts import best_cut, cut_time_us, wide_cut
 from emit.compiler.fill import ONCE, Repetition, least_bytes, rank_instances, repeated, some_of
 from emit.compiler.lower import (
     Lowering,
     forms,
-    keeping_cells,
     program_collective,
-    translations_of,
 )
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, draft_program, write_draft, write_program
-from emit.goal import Goal, most_chunks
-from emit.images import block_of_chunks, images_of, odd_part, unlike_widths, whole_program
+from emit.goal import Goal
+from emit.images import whole_program
 from emit.library.by_size import by_size
-from emit.library.lowered import ELEMENT_BYTES, Lowered, LoweredBySize, blocks_of, exact_scale
+from emit.library.cells import Cells, images_under
+from emit.library.lowered import Lowered, LoweredBySize, exact_scale
 from emit.program import FIFO_DEPTH, Program
 from emit.targets import (
     LL_MOST_BYTES,
@@ -44,7 +42,6 @@ from synth.model.common_chunk import CommonChunk, common_chunk
 from synth.model.deadline import now
 from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, SMALLEST, Problem, question
-from synth.model.registry import find_kind
 from synth.search.budget import Budget
 from synth.search.offer import Execution, Offer
 from synth.search.pool import Pool
@@ -53,7 +50,6 @@ from synth.search.settings import ANY_TARGET, AUTO, NONE, TargetSettings
 from synth.verify.algorithm import Algorithm
 from topologies.costed import protocols_of
 from topologies.errors import InputError
-from topologies.symmetry.translations import Translations
 
 INTERRUPTED = "interrupted before it was lowered"
 _AT_ONCE = 300  # sends of an algorithm that is lowered after Ctrl-C: a few tenths of a second
@@ -72,10 +68,6 @@ _AS_FAST_AS_OTHER = 1.05  # Times of the two forms of calls within this factor c
 _MOST_PLANS = 6  # Plans of an algorithm, with different instances, that are drafted to take the fastest.
 _IN_SWITCH_CELLS = 16  # of a chunk that threadblocks share
 _MOST_SHARED_CELLS = 512  # of all such chunks: a plan of many is checked for long
-_CELLS_OF_CHUNK = 16  # Cells of all buffers of a rank for each chunk, in plans of packets.
-_CHECKABLE = 1.03  # gain in time that chunks must bring that are so fine that a plan cannot be checked with all ranks
-_DOUBLINGS = 8  # Numbers of unlike parts that are tried: the finest differ by less than a hundredth.
-_WIDEST = 64  # cells of a chunk; an instruction holds 71
 
 
 class Programs:
@@ -128,6 +120,7 @@ class Programs:
         usual = usual_target(problem.topology) if settings.name == AUTO else None
         self.in_place_of = None if usual is None or usual.name == self.target.name else usual
         self._holds_program = FORMATS[self.target.format].holds_program
+        self._cells = Cells(self.target, size)
         self.send_s = _PROGRAM_SEND_S if self._holds_program else _PLAN_SEND_S
         self.writing = _PROGRAM_WRITING if self._holds_program else _PLAN_WRITING
         self._patience_s = settings.patience_s
@@ -197,12 +190,7 @@ class Programs:
             return max(sends, operations * net.nranks // _MEMBERS_OF_SEND)
         if algorithm.problem.quotient is not None:
             return sends
-        order = _order(translations_of(algorithm))
-        cells = self._cells(algorithm, self.size or SMALLEST, self.size or LARGEST) if order > 1 else []
-        if self._may_be_unlike(algorithm, cells):
-            cells = []
-        if cells and algorithm.problem.collective.chunks not in cells:  # Unlike blocks may leave fewer translations.
-            order = most_images(algorithm, cells[0], _order_under(algorithm, in_equal_groups=True))
+        order = self._cells.images(algorithm)
         written = _WRITTEN_STEPS if FORMATS[self.target.format].holds_program else _WRITTEN_SENDS
         return sends if order == 1 else sends // order + sends // written
 
@@ -324,7 +312,7 @@ class Programs:
         Raises:
             InputError: If the target's files cannot express it.
         """
-        cells = self._cells(algorithm, SMALLEST, LARGEST)
+        cells = self._cells.possible(algorithm, SMALLEST, LARGEST)
         cuts = [best_cut(algorithm, cells, only_even=True)]  # Uneven cells have no images on other ranks.
         is_little = len(cuts[0].count) * _IN_SWITCH_CELLS <= _MOST_SHARED_CELLS
         if cells and is_little and cuts[0].count.max() < _IN_SWITCH_CELLS:
@@ -386,97 +374,19 @@ class Programs:
             InputError: If the target can hold no program of the algorithm.
         """
         plain = common_chunk(algorithm.problem.collective)
-        cells = self._cells(algorithm, low, high)
-        if self._may_be_unlike(algorithm, cells):
+        cells = self._cells.possible(algorithm, low, high)
+        if self._cells.may_be_unlike(algorithm, cells):
             with suppress(InputError):
                 lowering = self._lowering_of(algorithm, plain)
                 return self._lowered_by(lowering, protocol, low, high, until, sizes)
-        common = best_cut(algorithm, cells, max(sizes, default=high), _order_under(algorithm, in_equal_groups=False))
+        images = images_under(algorithm, in_equal_groups=False)
+        common = best_cut(algorithm, cells, max(sizes, default=high), images)
         try:
             return self._lower_in_cells(algorithm, protocol, low, high, common, until, sizes)
         except InputError:
             if common.cells.nchunks == plain.cells.nchunks:
                 raise
             return self._lower_in_cells(algorithm, protocol, low, high, plain, until, sizes)
-
-    def _cells(self, algorithm: Algorithm, low: int, high: int) -> list[int]:
-        """Return the candidate numbers of cells of a block, ascending, none less than its chunks.
-
-        If one size is of interest (`low` equals `high`, or `size` is set), they are all that divide a block of that
-        size; none if the size is not whole elements a block. Else they are powers of two that divide messages of `low`
-        bytes and all larger powers of two, at least one unless the goal would be too large. Their number is limited so
-        that a program can be checked.
-        """
-        unit, blocks = self.target.cell_bytes, blocks_of(algorithm.problem)
-        chunks = algorithm.problem.collective.chunks
-        # With more cells the program would exceed the check's capacity: each cell of a send leaves and arrives.
-        checkable = CAPACITY.moves // (2 * max(1, len(algorithm.schedule))) - 1
-        cells_of_goal = most_chunks(program_collective(self.problem), self.problem.nranks) // blocks
-        widest = max(chunks, min(min(_WIDEST, checkable) * chunks, cells_of_goal))
-        size = low if low == high else self.size
-        if size is None:
-            least = 1 << (chunks - 1).bit_length()
-            most = min(low // (blocks * (unit or ELEMENT_BYTES[0])), widest)
-            powers = [least << doublings for doublings in range(max(1, (most // least).bit_length()))]
-            return [cells for cells in powers if cells <= cells_of_goal]
-        for element_bytes in (unit,) if unit else ELEMENT_BYTES:
-            elements, remainder = divmod(size, blocks * element_bytes)
-            if remainder == 0:
-                return [n for n in range(chunks, min(elements, widest) + 1) if elements % n == 0]
-        return []
-
-    def _may_be_unlike(self, algorithm: Algorithm, cells: Sequence[int]) -> bool:
-        """Return whether chunks of an algorithm may be unlike in a file, so that its ranks remain images of a few.
-
-        That is so if the file has a form of its own, ranks have images, and the chunks do not divide what is sent.
-        `cells` is what `_cells` returns.
-        """
-        collective = algorithm.problem.collective
-        return (
-            not self._holds_program
-            and collective.kind.in_shares
-            and bool(cells)
-            and collective.chunks not in cells
-            and _order(translations_of(algorithm)) > 1
-        )
-
-    def _widths(self, program: Program) -> tuple[int, ...]:
-        """Return how many chunks of the file a chunk of each block of a program is; () if it is one everywhere.
-
-        Raises:
-            InputError: The chunks do not divide what is sent, and no such number of chunks of the file does.
-        """
-        chunks, unit, size = program.nchunks_per_loop, self.target.cell_bytes, self.size
-        if not (program.translations and find_kind(program.collective).in_shares):
-            return ()
-        if chunks & (chunks - 1) == 0 if size is None else size % (unit * chunks) == 0:
-            return ()
-        nblocks = program.nranks // images_of(program.translations, program.nranks).unit
-        runs, block = odd_part(nblocks), block_of_chunks(program.translations, program.nranks, chunks)
-        least = (runs - 1).bit_length()
-        if not block or runs == 1:
-            raise InputError(f"{program.name}: {chunks} chunks that are alike; they must divide what is sent")
-
-        def in_file(total: int) -> int:
-            """Return the chunks of a file of which a block of each run has `total`."""
-            return block * nblocks // runs * total
-
-        def divides(total: int) -> bool:
-            """Return whether so fine chunks divide the messages."""
-            if size is not None:
-                return size % (unit * in_file(total)) == 0
-            is_fine = total <= 1 << least or unit * in_file(total) <= program.min_bytes
-            return in_file(total) & (in_file(total) - 1) == 0 and is_fine
-
-        def cost(total: int) -> float:
-            """Return the share of the widest block over an equal share, with what finer chunks must gain."""
-            is_too_large = program.nranks * in_file(total) * _CELLS_OF_CHUNK > CAPACITY.plan_cells
-            return -(-total // runs) / total * FINER_GAIN ** total.bit_length() * (_CHECKABLE if is_too_large else 1)
-
-        totals = [total for total in (1 << least + doublings for doublings in range(_DOUBLINGS)) if divides(total)]
-        if not totals:
-            raise InputError(f"{program.name}: no unlike parts of {chunks} chunks divide what is sent")
-        return unlike_widths(nblocks, min(totals, key=cost))
 
     def _lower_in_cells(
         self,
@@ -597,7 +507,7 @@ class Programs:
         algorithm, common, goal = lowering.algorithm, lowering.common, lowering.goal
         instances = repetition.instances
         if not self._holds_program:
-            program = replace(program, widths=self._widths(program))
+            program = replace(program, widths=self._cells.widths(program))
         if goal is not None:
             goal, common = goal.refined(instances), common.finer(instances)
         ranks, for_all_sizes = self.problem.ranks, replace(program, min_bytes=0, max_bytes=0)
@@ -701,19 +611,6 @@ class Programs:
     def files(self, offers: Sequence[Offer]) -> list[Offer]:
         """Return the offers split so that each has one program and sizes that its file can serve (see `by_size`)."""
         return by_size(offers)
-
-
-def _order_under(algorithm: Algorithm, *, in_equal_groups: bool) -> Callable[[CommonChunk], int]:
-    """Return a function from cells of an algorithm's chunks to the number of images of a rank (`keeping_cells`)."""
-    translations = translations_of(algorithm)
-    return lambda common: _order(
-        keeping_cells(algorithm.problem, translations, common, in_equal_groups=in_equal_groups)
-    )
-
-
-def _order(translations: Translations) -> int:
-    """Return the number of images of a rank under translations, with itself."""
-    return math.prod(extent for _, extent in translations)
 
 
 def _is_faster(lowered: Lowered, other: Lowered, sizes: Sequence[int]) -> bool:
