@@ -23,7 +23,7 @@ from emit.targets import TARGETS, target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option
 from synth.app.cli.size_ranges import parse_sweep
-from synth.app.clusters.placing import unfiled_schedules
+from synth.app.clusters.placing import at_asked_sizes, unfiled_schedules
 from synth.app.present.layout import Column, fitted, say, say_fitted, terminal_width, wrapped
 from synth.baselines.vendors import LIBRARIES
 from synth.model.numbers import as_folder
@@ -119,6 +119,7 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
         raise InputError(f"{options or folder}: {folder} holds no such file; synth library show {folder} lists all")
     index_rows = [*(entry.row for entry in entries_left), *unfiled]
     libraries = [name for name in LIBRARIES if any(vs_library(row, name) is not None for row in index_rows)]
+    entries_left = at_asked_sizes(entries_left)
     entries_left.sort(key=_by_question)
     names = {entry.topology for entry in entries_left}
     if len(names) == 1:
@@ -129,6 +130,8 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
     if unfiled:
         names = {row["schedule"] for row in unfiled}
         click.echo(f"{format_count(len(names), 'schedule')} without a file, which no executor can run")
+    if any(entry.asked for entry in entries_left):
+        say_fitted(f"sizes: those of the cluster's file; a file may serve others, as synth library pick {folder} says")
     for name in libraries:
         if sentence := count_sizes(entries_left, name).sentence(name):
             say_fitted(sentence)
@@ -167,7 +170,8 @@ def _blocks(
     rows_of: dict[tuple[str, bool], list[_Cells]] = {}
     for _, same in groupby(entries, lambda entry: entry.question_and_form):
         same_entries = list(same)
-        first, left = same_entries[0], _left(same_entries)
+        first = same_entries[0]
+        left = _left(same_entries, *(first.asked or (0, None)))
         numbered = [(entry.min_bytes, _cells(entry) + _vs(entry.row, libraries)) for entry in same_entries]
         numbered += [(low, _left_cells(low, high, first.target, len(libraries))) for low, high in left]
         title = _title(first, _matching_group(first, ranks), names_topology)
@@ -256,7 +260,7 @@ def _say_left_out(titles: Sequence[str]) -> None:
         say(["", *wrapped([f"--wide also shows {', '.join(titles)}"], terminal_width())], None)
 
 
-def _left(entries: Sequence[IndexEntry]) -> list[tuple[int, int | None]]:
+def _left(entries: Sequence[IndexEntry], low: int, high: int | None) -> list[tuple[int, int | None]]:
     """Return the ranges of sizes in bytes, (first, last), that no entry serves; last is None where there is no end.
 
     Sizes above the largest of a question do not count, nor do ranges whose ends are the same as people read them. There
@@ -264,15 +268,17 @@ def _left(entries: Sequence[IndexEntry]) -> list[tuple[int, int | None]]:
 
     Args:
         entries: All entries of one question and form of calls, with ascending sizes.
+        low: The smallest size that was asked for.
+        high: The largest size that was asked for, inclusive; None for all sizes.
     """
-    ranges, begin = list[tuple[int, int | None]](), 0
+    ranges, begin = list[tuple[int, int | None]](), low
     if all(format_size(entry.min_bytes) == format_size(entry.last_bytes) for entry in entries):
         return ranges
     for entry in entries:
         if format_size(begin) != format_size(entry.min_bytes) and begin < entry.min_bytes > SMALLEST:
             ranges.append((begin, entry.min_bytes - 1))
         begin = max(begin, entry.last_bytes + 1)
-    return ranges + ([(begin, None)] if begin <= LARGEST else [])
+    return ranges + ([(begin, high)] if begin <= (LARGEST if high is None else high) else [])
 
 
 def _left_cells(low: int, high: int | None, target: str, nlibraries: int) -> _Cells:
