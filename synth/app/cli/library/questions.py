@@ -157,8 +157,8 @@ def _blocks(
 ) -> dict[str, list[_Cells]]:
     """Return the rows of a library by the title of their block: a collective and a group.
 
-    Calls in place and calls out of place share a block if all their cells are equal; otherwise the titles name the
-    form. Schedules without a file have blocks of their own.
+    Where rows for calls in place and out of place differ, each form has a block of its own, and so have the rows that
+    are equal in both. Schedules without a file have blocks of their own.
 
     Args:
         entries: The entries, sorted.
@@ -177,9 +177,17 @@ def _blocks(
         title = _title(first, _matching_group(first, ranks), names_topology)
         rows_of.setdefault((title, first.inplace), []).extend(cells for _, cells in sorted(numbered, key=itemgetter(0)))
     blocks: dict[str, list[_Cells]] = {}
-    for (title, inplace), rows in rows_of.items():
-        form = "" if rows == rows_of.get((title, not inplace)) else ", in place" if inplace else ", out of place"
-        blocks[f"{title}{form}:"] = rows
+    for title in dict.fromkeys(title for title, _ in rows_of):
+        in_place, out_of_place = (rows_of.get((title, inplace), []) for inplace in (True, False))
+        by_form = {
+            " in place and out of place": [row for row in in_place if row in out_of_place],
+            " in place": [row for row in in_place if row not in out_of_place],
+            " out of place": [row for row in out_of_place if row not in in_place],
+        }
+        present = {form: rows for form, rows in by_form.items() if rows}
+        if list(present) == [" in place and out of place"]:
+            present = {"": in_place}
+        blocks |= {f"{title}{form and f',{form}'}:": rows for form, rows in present.items()}
     for row in unfiled:
         first, further = row["groups"][0], len(row["groups"]) - 1
         root = None if row["root"] is None else first[row["root"]]

@@ -62,6 +62,20 @@ def test_a_narrow_terminal_shows_bounds_and_nccl_once_for_both_forms(synth: Call
         assert "--wide also shows algorithm" in lines
 
 
+def test_a_row_that_is_the_same_for_both_forms_of_calls_is_shown_once(synth: Call, working_folder: Path) -> None:
+    lib = library(working_folder / "lib", "ring", max_bytes=1 << 20)
+    (row,) = json.loads((lib / "index.json").read_bytes())["algorithms"]
+    larger = row | {"file": "msccl/b.xml", "min_bytes": (1 << 20) + 1, "max_bytes": 1 << 30, "shown_bytes": 1 << 21}
+    others = [row | {"file": "msccl/c.xml"}, larger | {"file": "msccl/d.xml", "time_us": 2 * row["time_us"]}]
+    rows = [row, larger, *(other | {"inplace": False} for other in others)]
+    (lib / "index.json").write_bytes(index_text(rows))
+    lines = synth("library", "show", lib, "--wide").out.splitlines()
+    question = "allreduce, ranks 0-3 and 1 more group"
+    forms = "in place and out of place", "in place", "out of place"
+    assert [line for line in lines if line.endswith(":")] == [f"{question}, {form}:" for form in forms]
+    assert [sum(words in line for line in lines) for words in (" up to 1 MiB ", " 1 MiB to 1 GiB ")] == [1, 2]
+
+
 def test_pick(synth: Call, working_folder: Path) -> None:
     """Check that pick names the file and its order of ranks, or the first reason why there is none."""
     lib = library(working_folder / "lib", "ring", min_bytes=64, max_bytes=1 << 20)
