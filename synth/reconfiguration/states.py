@@ -152,6 +152,8 @@ def read_states(spec: str | Path) -> ChangingNetwork:
         return _read_file(Path(spec))
     try:
         terms = [term.strip() for term in spec.split("+")]
+        if not all(terms):
+            raise InputError("states: a + has no topology on one of its sides; it must be as in 'ring:8 + axes:2x2x2'")
         kinds = Counter(term.partition(":")[0] for term in terms)
         states = [state for term in terms for state in _states_of_term(term, kinds[term.partition(":")[0]] > 1)]
         return ChangingNetwork(spec, tuple(states), _equal_times(len(states), DEFAULT_DELTA_US))
