@@ -155,7 +155,9 @@ def save(
     saved = _summarize(library.folder, forms, entries, stored)
     share = f"{len(refused)} of {len(result.ranges)} algorithms: " if 0 < len(refused) < len(result.ranges) else ""
     saved.refused = share + refused[0] if refused else ""
-    stays = [f"the first file stays, because there is no other: {first[0].file}"] if first and not entries else []
+    stays = [] if entries else [f"the library keeps {entry.folder / entry.file}" for entry in old_entries]
+    if first and not entries:
+        stays = [f"the first file stays, because there is no other: {first[0].folder / first[0].file}"]
     saved.remarks = (*_remarks(forms, entries, outcome), *stays)
     return saved
 
