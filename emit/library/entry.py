@@ -186,7 +186,8 @@ class IndexEntry:
             changes["worst"] = max(figures, key=itemgetter("gap"), default=None)
         if self.shown_bytes is not None and figures and not first <= self.shown_bytes <= last:
             shown = min(figures, key=lambda figure: abs(figure["bytes"] - self.shown_bytes))
-            changes |= {"shown_bytes": shown["bytes"], "optimal": None, "vs_baseline": None, "libraries": None}
+            changes |= {"shown_bytes": shown["bytes"], "vs_baseline": None, "libraries": None}
+            changes |= {"optimal": None, "proof": None}  # Another witness may prove the bound there.
             changes |= {name: shown[name] for name in _WORST[1:]}
         return replace(self.restated(**changes), asked=(low, high))
 

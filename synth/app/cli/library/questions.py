@@ -88,8 +88,12 @@ class _Filter:
 @click.option("--group", metavar="RANKS", help="Show only files for these ranks, as 0,2,4-7.")
 @click.option("--target", metavar="NAME", help="Show only files for this executor.")
 @wide_option
+@click.option("--details", is_flag=True, help="Also show the shape, the engine, the proof and the names of each file.")
 @json_option
-def show(folder: str, collective: str | None, group: str | None, target: str | None, wide: bool, as_json: bool) -> None:
+def show(
+    folder: str, collective: str | None, group: str | None, target: str | None, wide: bool, details: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Show the files of a library: what each serves, its predicted time, its bound, and comparisons.
 
     \b
@@ -125,6 +129,12 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
     if len(names) == 1:
         say_fitted(*names)
     _say_blocks(_blocks(entries_left, unfiled, ranks, libraries), libraries, wide)
+    if details:
+        for entry in entries_left:
+            form = "in place" if entry.inplace else "out of place"
+            title = f"{_title(entry, _matching_group(entry, ranks), len(names) > 1)}, {form}"
+            lines = [f"{title}, {format_served(entry.min_bytes, entry.max_bytes)}", *_details(entry)]
+            say(["", lines[0], *wrapped([f"  {line}" for line in lines[1:]], terminal_width(), "    ")], None)
     groups = len({(e.topology, group_ranks) for e in entries_left for group_ranks in (e.group, *e.isomorphic_groups)})
     click.echo(f"\n{format_count(len({e.file for e in entries_left}), 'file')} for {format_count(groups, 'group')}")
     if unfiled:
@@ -242,7 +252,7 @@ def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str]
         say_fitted(
             f"{', '.join(compared)}: the library's time for what it would run / ours; with brackets it is by {FITTED}"
         )
-    _say_left_out(left_out)
+    _say_left_out(left_out, "; --details shows all of each file")
 
 
 def _fitted_cells(
@@ -262,10 +272,15 @@ def _fitted_cells(
     return fitted(columns, None if wide else terminal_width())
 
 
-def _say_left_out(titles: Sequence[str]) -> None:
-    """Print how to see the columns that did not fit the terminal; nothing if there are none."""
+def _say_left_out(titles: Sequence[str], more: str = "") -> None:
+    """Print how to see the columns that did not fit the terminal; nothing if there are none.
+
+    Args:
+        titles: Titles of the columns.
+        more: A clause on what shows even more; "" for none.
+    """
     if titles:
-        say(["", *wrapped([f"--wide also shows {', '.join(titles)}"], terminal_width())], None)
+        say(["", *wrapped([f"--wide also shows {', '.join(titles)}{more}"], terminal_width())], None)
 
 
 def _left(entries: Sequence[IndexEntry], low: int, high: int | None) -> list[tuple[int, int | None]]:
@@ -358,6 +373,31 @@ def _cells(entry: IndexEntry) -> _Cells:
         "–" if bound_us is None else format_time(bound_us),
         "–" if gap is None else f"{gap:.3f}",
     )
+
+
+def _details(entry: IndexEntry) -> list[str]:
+    """Return the lines on an entry: its shape, time, bound with its proof, worst size, comparisons and files.
+
+    What the index does not state is left out; an unknown engine is "–".
+    """
+    row, shown = entry.row, entry.shown_bytes
+    names = ("steps", "rounds", "chunks", "sends", "threadblocks")
+    shape = [format_count(row[name], name[:-1]) for name in names if row.get(name)]
+    lines = [", ".join([f"engine {row.get('engine') or '–'}", *shape, f"protocol {entry.protocol}"])]
+    if entry.time_us is not None and shown is not None:
+        gap = "" if entry.gap is None else f", gap {entry.gap:.3f}"
+        lines.append(f"{format_time(entry.time_us)} for {format_size(shown)}{gap}")
+    if entry.bound_us is not None:
+        lines.append(f"bound {format_time(entry.bound_us)}: {row.get('proof') or 'the index states no proof'}")
+    if (worst := row.get("worst")) and worst["bytes"] != shown:
+        figures = f"{format_time(worst['time_us'])}, bound {format_time(worst['bound_us'])}"
+        lines.append(f"worst in range: {worst['gap']:.3f} @ {format_short_size(worst['bytes'])}: {figures}")
+    compared = [f"vs {name} {cell}" for name, cell in zip(LIBRARIES, _vs(row, list(LIBRARIES)), strict=True)]
+    compared = [text for text in compared if not text.endswith("–")]
+    lines += [", ".join(compared)] if compared else []
+    if entry.divides > 1:
+        lines.append(f"takes multiples of {entry.divides} {'elements' if entry.counts_elements else 'bytes'}")
+    return [*lines, *(f"{kind.removesuffix('_file')}: {name}" for kind, name in entry.files.items())]
 
 
 def _vs(values: Mapping[str, Any], libraries: Sequence[str]) -> tuple[str, ...]:
