@@ -148,8 +148,8 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], present_load: float, as_jso
     click.echo()
     say_fitted(
         f"about {_minutes(left_s)} on {cores}, for some problems half or twice that;"
-        f" {plan.memory_bytes() / 2**30:.1f} GiB of memory; {searches[0].work_s:g} s of counted work a problem;"
-        f" {known_count} of {len(searches)} problems are known"
+        f" {plan.memory_bytes() / 2**30:.1f} GiB of memory; at most {searches[0].work_s:g} s of counted work"
+        f" a problem; {known_count} of {len(searches)} problems are known"
     )
     if loaded_s > _BUSY * left_s:
         say_fitted(f"this machine is busy now (load {present_load:.1f}): about {_minutes(loaded_s)} beside that")
