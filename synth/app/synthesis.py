@@ -213,6 +213,7 @@ class Synthesis:
         """
         return self.sends(size_bytes).plot_timeline(ax)
 
+    @taking('answer.plot_network("1M")')
     def plot_network(self, size_bytes: int | str, ax: Axes | None = None) -> Axes:
         """Draw the network with the share of the time in which each link is in use, and return the axes.
 

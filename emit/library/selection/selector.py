@@ -21,6 +21,7 @@ from synth.model.numbers import as_flag, as_text, taking, whole, whole_numbers, 
 from synth.model.registry import find_kind, parse_name
 from synth.model.text import format_count, format_listed
 from topologies.errors import InputError
+from topologies.text.fields import shown
 
 _Key = tuple[str, bool, tuple[int, ...]]  # collective, in place, ranks
 _MOST_BLOCK = 1 << 40  # bytes of a block, so that sums of blocks and of cells fit 63 bits
@@ -228,6 +229,7 @@ class Selector:
         serves = f": {_few(sorted(self._names))} on {_few(topologies)}" if topologies else ""
         return f"<Selector of {count}{serves}>"
 
+    @taking('selector.choose(synth.LibraryCall("allreduce", 4, [0, 1, 2, 3], inplace=True), 1 << 20)')
     def choose(self, call: LibraryCall, size_bytes: int) -> IndexEntry | None:
         """Return the entry that serves a call; None if the executor's own algorithm serves it.
 
@@ -244,6 +246,8 @@ class Selector:
                 one entry fits and these differ in more than the order of ranks; the message says what would tell them
                 apart.
         """
+        if not isinstance(call, tuple):
+            raise InputError(f"call: {shown(call)} is no call; it must be a LibraryCall")
         try:
             starts, served = self._ranges(*call)  # type: ignore[arg-type]
         except TypeError:  # Lists cannot be hashed; what else cannot has not been checked yet.
@@ -256,6 +260,7 @@ class Selector:
             return fitting[0]
         return self._first_of_orders(fitting, call, size_bytes) if fitting else None
 
+    @taking('selector.choose_padded(synth.LibraryCall("alltoallv", 2, [0, 1], inplace=False, sizes=[0, 3, 2, 0]))')
     def choose_padded(self, call: LibraryCall) -> PaddedChoice | None:
         """Return the fastest file whose blocks hold those of a call with a size for every pair of ranks; None for none.
 
