@@ -122,7 +122,7 @@ def _library(
         InputError: A file is missing or a page cannot be written.
         SystemExit: With 1 if something is wrong.
     """
-    questions = {question: at_asked_sizes(entries) for question, entries in questions.items()}
+    questions = {question: at_asked_sizes(entries) or entries for question, entries in questions.items()}
     networks, folder, wrong = Networks(topology), out.with_name(f"{out.stem}-pages"), list[tuple[str, str]]()
     topology_of = {
         entries[0].topology: network

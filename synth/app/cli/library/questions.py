@@ -123,7 +123,7 @@ def show(
         raise InputError(f"{options or folder}: {folder} holds no such file; synth library show {folder} lists all")
     index_rows = [*(entry.row for entry in entries_left), *unfiled]
     libraries = [name for name in LIBRARIES if any(vs_library(row, name) is not None for row in index_rows)]
-    entries_left = at_asked_sizes(entries_left)
+    entries_left = at_asked_sizes(entries_left) or entries_left  # A record may name other sizes than the files.
     entries_left.sort(key=_by_question)
     names = {entry.topology for entry in entries_left}
     if len(names) == 1:

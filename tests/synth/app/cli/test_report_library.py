@@ -158,6 +158,10 @@ def test_a_library_and_its_page_show_the_sizes_of_the_cluster_file_and_how_often
         if one_page:
             assert '<th scope="col">vs NCCL</th>' in page
             continue
+        for sizes in ([1, 1], [4096, 1], ["x"], [1 << 70, 1 << 71]):  # Records may be wrong.
+            for record in Path("lib/builds").iterdir():
+                record.write_text(json.dumps(json.loads(record.read_text()) | {"sizes": sizes}))
+            assert (synth("library", "show", "lib").code, synth("report", "lib", "--no-pages").code) == (0, 0)
         reader = Reader()
         reader.feed(page)
         cells = [row for row in reader.rows if len(row) == len(SIZES)]
