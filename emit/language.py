@@ -26,7 +26,7 @@ from emit.compiler.ir import BUFFER, NONE, Instructions, cell
 from emit.compiler.passes.depth import order_by_depth
 from emit.goal import Goal, buffer_sizes, goal_for
 from emit.program import BUFFERS, COLLECTIVES, Gpu, Program
-from synth.model.numbers import as_flag, as_text, whole
+from synth.model.numbers import as_flag, as_text, taking, whole
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 from topologies.text.fields import shown
@@ -127,6 +127,7 @@ class Script:
         goal: What the program must achieve; None if a custom collective states none.
     """
 
+    @taking('synth.Script("mine", "allreduce", 4)')
     def __init__(  # Most of its lines describe the arguments.
         self,
         name: str,

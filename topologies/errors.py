@@ -3,6 +3,7 @@
     SynthError
     ├── InputError (ValueError)           an input cannot be used
     │   ├── UnknownKeyword (TypeError)    a function has no keyword of this name
+    │   ├── WrongArguments (TypeError)    a call lacks an argument, or has one too many
     │   └── NoRoute, TooManySends         the network does not allow a baseline
     ├── NotModelled (ValueError)          a library's own cost model does not cover the question
     ├── VerificationError (ValueError)    a checked object is not right
@@ -42,6 +43,10 @@ class InputError(SynthError, ValueError):
 
 class UnknownKeyword(InputError, TypeError):
     """An error about a keyword that a function does not have; the message names the most similar ones that it has."""
+
+
+class WrongArguments(InputError, TypeError):
+    """An error about a call that lacks an argument or has one too many; the message shows a right call."""
 
 
 class NoRoute(InputError):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -44,6 +45,7 @@ class IndexEntry:
         folder: Folder of the index.
         row: The entry as it stands in the index, with all its fields in order.
         stated_goal: The row's field `goal`, unchecked; the method `goal` checks it.
+        asked: The least and the most bytes to which `at_sizes` limited the entry; None for all sizes.
     """
 
     collective: str
@@ -73,6 +75,7 @@ class IndexEntry:
     time_us: float | None = None
     bound_us: float | None = None
     gap: float | None = None
+    asked: tuple[int, int] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         """Return the question, the form of calls, the sizes and the file in one line."""
@@ -161,6 +164,32 @@ class IndexEntry:
         stated = {"group": list(group), "communicator": list(group), "root": root}
         row = {key: value for key, value in self.row.items() if key != ISOMORPHIC} | stated
         return replace(self, group=group, root=root, row=row, isomorphic_groups=())
+
+    def at_sizes(self, low: int, high: int) -> IndexEntry | None:
+        """Return a copy that states only what the file does for messages of `low` to `high` bytes; None if it has none.
+
+        The range, the curve and the largest gap are limited. If the size that is shown is outside, the curve's nearest
+        size inside is shown, without a comparison with other libraries, which is known at the former size only.
+
+        Args:
+            low: Smallest size in bytes.
+            high: Largest size in bytes, inclusive.
+        """
+        first, last = max(low, self.min_bytes), min(high, self.last_bytes)
+        if first > last:
+            return None
+        points = [point for point in self.row.get("curve") or () if first <= point[0] <= last]
+        worst = self.row.get("worst")
+        changes: dict[str, Any] = {"min_bytes": first, "max_bytes": last, "curve": points}
+        figures = [dict(zip(_WORST, (*point, max(1.0, point[1] / point[2])), strict=True)) for point in points]
+        if worst and not first <= worst["bytes"] <= last:
+            changes["worst"] = max(figures, key=itemgetter("gap"), default=None)
+        if self.shown_bytes is not None and figures and not first <= self.shown_bytes <= last:
+            shown = min(figures, key=lambda figure: abs(figure["bytes"] - self.shown_bytes))
+            changes |= {"shown_bytes": shown["bytes"], "vs_baseline": None, "libraries": None}
+            changes |= {"optimal": None, "proof": None}  # Another witness may prove the bound there.
+            changes |= {name: shown[name] for name in _WORST[1:]}
+        return replace(self.restated(**changes), asked=(low, high))
 
     def stated_digest(self, kind: str) -> str | None:
         """Return the stated SHA-256 in hexadecimal digits of the file of one of FILE_KINDS; None if there is none."""

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from emit.library.entry import INDEX, ISOMORPHIC, IndexEntry
 from emit.library.index import MAX_INDEX_BYTES, load_index, read_index
-from synth.model.numbers import as_folder
+from synth.model.numbers import as_folder, taking
 from synth.storage.columns import json_object
 from topologies.errors import InputError
 from topologies.text.fields import Fields
@@ -73,6 +73,7 @@ class LibraryFault:
         return (json.dumps({**about, "kept": sorted(self.unchanged), "touched": rows}) + "\n").encode()
 
 
+@taking('synth.load_library("lib")')
 def load_library(path: str | Path) -> list[IndexEntry]:
     """Return the entries of a library, given its index or its folder; for a failure's folder, those that hold under it.
 

@@ -43,6 +43,7 @@ from emit.library.selection.selector import LibraryCall, Selector, entries_in_or
 from emit.mscclpp.memory import counted_chunks
 from emit.mscclpp.plan import SUMS, ExecutionPlan
 from emit.mscclpp.read import read_plan
+from synth.model.numbers import taking
 from synth.model.registry import find_kind, parse_name
 from synth.model.text import format_listed
 from topologies.errors import InputError
@@ -88,6 +89,7 @@ class _Loaded:
 class Plans:
     """The plans of a library for one communicator, on one of its ranks."""
 
+    @taking('synth.Plans("lib", rank=0, world_size=8, ranks_per_node=8)')
     def __init__(
         self,
         library: str | Path,
@@ -295,9 +297,9 @@ class Plans:
             return None
         first_entry = entries[0]
         root_rank = None if root is None else first_entry.communicator[root]
-        call = LibraryCall(
-            collective, first_entry.nranks, first_entry.group, inplace, root=root_rank, relays=first_entry.relays
-        )
+        nranks, group, relays = first_entry.nranks, first_entry.group, first_entry.relays
+        # Without the check of the fields, which are right; it would take longer than the choice.
+        call = LibraryCall._make((collective, nranks, group, inplace, None, None, root_rank, relays, 1, False, ()))
         entry = self._selector.choose(call, size_bytes)
         loaded = None if entry is None else self._by_file[entry.file]
         return loaded if loaded is not None and loaded.takes(size_bytes) else None

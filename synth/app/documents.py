@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from synth.model.numbers import as_text, taking
 from synth.model.text import software_name
 from topologies.errors import InputError, right_name
 from topologies.text.fields import shown
@@ -24,6 +25,7 @@ def stamp(kind: str, document: Mapping[str, Any]) -> dict[str, Any]:
     return {"format": f"synth-{kind}-1", "software": software_name(), **document}
 
 
+@taking('synth.json_schema("search")')
 def json_schema(kind: str) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a kind of document.
 
@@ -33,6 +35,7 @@ def json_schema(kind: str) -> dict[str, Any]:
     Raises:
         InputError: There is no such kind.
     """
+    kind = as_text(kind, "kind")
     schemas: dict[str, Any] = json.loads(SCHEMAS.read_text(encoding="utf-8"))
     if kind not in schemas["$defs"]:
         raise InputError(f"kind: {shown(kind)} is not known; {right_name(kind, list(schemas['$defs']))}")

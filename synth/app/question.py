@@ -17,10 +17,10 @@ from synth.engines.skewed.plan import SizesPlanner
 from synth.engines.skewed.prepare import prepare
 from synth.model.collective import Collective, Floats
 from synth.model.deadline import now
-from synth.model.numbers import as_flag, as_seconds, as_text, as_texts, whole, whole_numbers
+from synth.model.numbers import as_flag, as_seconds, as_text, as_texts, taking, whole, whole_numbers
 from synth.model.problem import Problem, make_problem, parse_ranks
 from synth.model.registry import find_kind, parse_name
-from synth.model.sizes import parse_size, parse_size_list, read_size_list, read_sizes
+from synth.model.sizes import parse_size_list, read_size_list, read_sizes, size_in_bytes
 from synth.search.budget import check_budget
 from synth.search.question import Question
 from synth.search.settings import NONE, TargetSettings
@@ -123,6 +123,7 @@ def block_sizes(arguments: QuestionArguments) -> Floats | None:
         raise InputError(f"{label}: is no table of numbers; it must be the bytes of each block") from None
 
 
+@taking('synth.alltoallv_planner("dgx-h100:2")')
 def alltoallv_planner(
     topo: str | Path | Topology, group: Sequence[int] | str | None = None, *,
     costs: str | Path | Costs = "none", protocol: str = "Simple",
@@ -162,21 +163,6 @@ def target_settings(arguments: QuestionArguments) -> TargetSettings:
         as_flag(arguments.groups_overlap, "groups_overlap"),
         None if scratch_limit is None else size_in_bytes(scratch_limit, arguments.name("scratch_limit")),
     )
-
-
-def size_in_bytes(value: int | str, name: str) -> int:
-    """Return the bytes of a size that is a whole number or text such as `64K`.
-
-    Args:
-        value: The size.
-        name: Name of the argument for error messages.
-
-    Raises:
-        InputError: The value is no size.
-    """
-    if isinstance(value, float):
-        raise InputError(f"{name}: {value} is no size; it must be a whole number of bytes, or a text such as 1M")
-    return parse_size(value if isinstance(value, str) else str(whole(value, name)), name)
 
 
 def _group(arguments: QuestionArguments, nranks: int) -> tuple[int, ...] | None:

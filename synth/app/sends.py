@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from synth.app.figures import draw_network, draw_timeline
-from synth.model.numbers import as_folder
+from synth.model.numbers import as_folder, taking
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.model.text import format_count, format_size, format_time
@@ -159,6 +159,7 @@ def load_pandas() -> Any:
     return optional_module("pandas", "pandas", "data frames need pandas")
 
 
+@taking('synth.load("schedule.synth")')
 def load(path: str | Path) -> SendTable:
     """Read a stored schedule (`NAME.synth`) and return its sends; a quotient's are those of the whole problem.
 

@@ -6,17 +6,15 @@ Like the command line, this module may import every room; no room imports it.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import wraps
 from html import escape
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from emit.library.programs import executor_for
 from emit.library.saving.save import save
@@ -25,15 +23,16 @@ from synth.app.arguments import QuestionArguments
 from synth.app.figures import draw_network, draw_times, matplotlib_module
 from synth.app.present.layout import LEAST_WIDTH
 from synth.app.present.table import table
-from synth.app.question import make_question, size_in_bytes
+from synth.app.question import make_question
 from synth.app.report.item import EXPONENTS
 from synth.app.sends import SendTable, load_pandas
 from synth.baselines.nccl.model import LibraryChoice
 from synth.baselines.vendors import LIBRARIES
 from synth.engines.registry import processes
 from synth.model.collective import Collective
-from synth.model.numbers import as_flag, as_folder, as_text
+from synth.model.numbers import as_flag, as_folder, as_text, taking, whole
 from synth.model.schedule import Schedule
+from synth.model.sizes import size_in_bytes
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
 from synth.search.search import search
@@ -44,7 +43,7 @@ from synth.storage.columns import replaced
 from synth.symmetry.quotient import expanded
 from synth.verify.algorithm import Algorithm
 from topologies.costs import Costs
-from topologies.errors import InputError, UnknownKeyword, right_name
+from topologies.errors import InputError
 from topologies.topology import Topology
 
 if TYPE_CHECKING:
@@ -123,6 +122,7 @@ class Synthesis:
         frame: DataFrame = load_pandas().DataFrame(self.algorithms)
         return frame
 
+    @taking('answer.algorithm("1M")')
     def algorithm(self, size_bytes: int | str) -> Algorithm:
         """Return the algorithm that serves a message size.
 
@@ -144,6 +144,7 @@ class Synthesis:
             reason = self.result.impossible or "no algorithm of the pinned shape was found in time"
             raise InputError(f"there is no algorithm: {reason}")
 
+    @taking('answer.schedule("1M")')
     def schedule(self, size_bytes: int | str) -> Schedule:
         """Return the schedule that serves a message size, with the times of messages of this size.
 
@@ -156,6 +157,7 @@ class Synthesis:
         size = size_in_bytes(size_bytes, "size_bytes")
         return self.algorithm(size).timed(size)
 
+    @taking('answer.sends("1M")')
     def sends(self, size_bytes: int | str) -> SendTable:
         """Return the sends of the schedule that serves a message size, as columns with the ranks of the topology.
 
@@ -211,6 +213,7 @@ class Synthesis:
         """
         return self.sends(size_bytes).plot_timeline(ax)
 
+    @taking('answer.plot_network("1M")')
     def plot_network(self, size_bytes: int | str, ax: Axes | None = None) -> Axes:
         """Draw the network with the share of the time in which each link is in use, and return the axes.
 
@@ -224,6 +227,7 @@ class Synthesis:
         """
         return draw_network(self.algorithm(size_bytes).problem, self.schedule(size_bytes), ax)
 
+    @taking('answer.report("answer.html")')
     def report(self, path: str | Path) -> Path:
         """Write the HTML page that `synth report` makes of the schedules and their proofs, and return its path.
 
@@ -253,9 +257,11 @@ class Synthesis:
         Args:
             width: Most characters of a line: only the most important columns that fit are shown; None for all columns.
         """
+        width = None if width is None else whole(width, "width")
         more = "table(None)", "; algorithms holds all figures"
         return table(statement(self.result), self.result.problem.topology.nranks, width, more=more)
 
+    @taking('answer.save("out")')
     def save(
         self, folder: str | Path, target: str = "auto", *, proof: bool = False, replace: bool = False
     ) -> list[Path]:
@@ -284,27 +290,6 @@ class Synthesis:
         if written.refused and target != "auto":
             raise InputError(written.refused)
         return written.paths
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def naming_keywords(function: Function) -> Function:
-    """Return a function that raises UnknownKeyword, with the most similar right ones, for a keyword it does not have.
-
-    Otherwise it is the function. The keywords are those of its signature.
-    """
-    keywords = list(inspect.signature(function).parameters)
-
-    @wraps(function)
-    def checked(*arguments: Any, **options: Any) -> Any:
-        """Check the names of the keywords, then call the function."""
-        for name in options:
-            if name not in keywords:
-                raise UnknownKeyword(f"{function.__name__}: has no keyword {name[:40]!r}; {right_name(name, keywords)}")
-        return function(*arguments, **options)
-
-    return checked  # type: ignore[return-value]
 
 
 _HURT_SHARE = 2 / 3  # of the budget, for the network with dead and slow parts
@@ -344,7 +329,7 @@ def find_answer(question: Question, workers: Workers, progress: Report | None = 
     return result
 
 
-@naming_keywords
+@taking('synth.synthesize("allreduce", "dgx-a100", size="1M")')
 def synthesize(  # It has a parameter for each option of a question, so that editors and type checkers know them.
     collective: str | Collective,
     topo: str | Path | Topology,
@@ -402,7 +387,7 @@ def synthesize(  # It has a parameter for each option of a question, so that edi
 
     Raises:
         InputError: An argument cannot be right; the message is one line. For a keyword that does not exist it is an
-            UnknownKeyword, which is a TypeError too.
+            UnknownKeyword, which is a TypeError too, as is WrongArguments for a missing one.
     """
     arguments = QuestionArguments(
         collective, topo, group, relay=relay, without=without, degrade=degrade, root=root, sizes=sizes, size=size,

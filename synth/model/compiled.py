@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from time import monotonic
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -232,6 +233,8 @@ class _WithoutLiterals:
 
 
 _LOOK_S = 0.1  # between two checks whether a loop is compiled or comes from disk
+_LONG_S = 2.0  # of compiling in a process, after which users are told what takes so long
+_compiled_s = 0.0  # What this process has spent in calls that compiled something.
 
 
 @cache
@@ -278,9 +281,10 @@ class _CallInThread:
     def _waited_for(self, *args: object, **keywords: object) -> object:
         """Make the call in a thread, wait for it, and return its result or raise its error.
 
-        Another thread than the main one calls directly. Once the call has compiled something, that is reported
-        (`_report_once`). Ctrl-C ends the wait, and the thread goes on.
+        Another thread than the main one calls directly. Once the call has compiled something, and such calls have taken
+        more than 2 s of this process, that is reported (`_report_once`). Ctrl-C ends the wait, and the thread goes on.
         """
+        global _compiled_s
         if threading.current_thread() is not threading.main_thread():
             return self.call(*args, **keywords)
         answer: list[object] = []
@@ -294,13 +298,15 @@ class _CallInThread:
                 fault.append(error)
 
         worker = threading.Thread(target=work, daemon=True)
-        before = self.compilations()
+        before, begun = self.compilations(), monotonic()
         worker.start()
         while worker.is_alive():
             worker.join(_LOOK_S)
-            if self.compilations() > before:
+            if self.compilations() > before and _compiled_s + monotonic() - begun > _LONG_S:
                 _report_once()
                 worker.join()
+        if self.compilations() > before:
+            _compiled_s += monotonic() - begun
         if fault:
             raise fault[0]
         return answer[0]

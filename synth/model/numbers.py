@@ -1,22 +1,65 @@
 """Convert the values that users give, on the command line and in Python, to numbers, texts, flags and folders.
 
-Every function raises InputError for a value of another kind; the message begins with the value's `label`.
+Every function raises InputError for a value of another kind; the message begins with the value's `label`. The decorator
+`taking` does so for calls with missing or unknown arguments.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from topologies.errors import InputError
+from topologies.errors import InputError, UnknownKeyword, WrongArguments, right_name
 from topologies.text.fields import shown
 
 MOST_SECONDS = 1e7
 _MANY_SECONDS = 300
 _UNITS = (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0))
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def taking(example: str) -> Callable[[Function], Function]:
+    """Return a decorator for a public function, after which calls with wrong arguments raise errors that help.
+
+    An unknown keyword raises UnknownKeyword, with the most similar right ones. A missing argument, or one too many,
+    raises WrongArguments with the example. Otherwise the function stays as it is.
+
+    Args:
+        example: A right call, such as `load("ring.synth")`.
+    """
+
+    def decorate(function: Function) -> Function:
+        """Return the function with a check of calls that fail."""
+        signature = inspect.signature(function)
+        name = function.__qualname__.removesuffix(".__init__").removesuffix(".__new__")
+        keywords = [keyword for keyword in signature.parameters if keyword not in ("self", "cls")]
+
+        @wraps(function)
+        def checked(*arguments: Any, **options: Any) -> Any:
+            """Call the function; if that fails, check which arguments the call has."""
+            try:
+                return function(*arguments, **options)
+            except TypeError:  # Most calls are right, and some take microseconds, so that the check comes second.
+                for option in options:
+                    if option not in keywords:
+                        reason = f"has no keyword {option[:40]!r}; {right_name(option, keywords)}"
+                        raise UnknownKeyword(f"{name}: {reason}") from None
+                try:
+                    signature.bind(*arguments, **options)
+                except TypeError as error:
+                    raise WrongArguments(f"{name}: {error}; it must be as in {example}") from None
+                raise
+
+        return checked  # type: ignore[return-value]
+
+    return decorate
 
 
 def parse_seconds(text: str, label: str) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Ints
+from synth.model.numbers import whole
 from synth.model.text import format_count
 from topologies.errors import InputError
 from topologies.text.fields import shown
@@ -302,3 +303,18 @@ def _json_size(value: Any, label: str) -> int:
     if type(value) is not str:
         raise InputError(f"{label}: {shown(value)} is no size; {_SIZE_FORM}")
     return _parse_bytes(value, label)
+
+
+def size_in_bytes(value: int | str, name: str) -> int:
+    """Return the bytes of a size that is a whole number or text such as `64K`.
+
+    Args:
+        value: The size.
+        name: Name of the argument for error messages.
+
+    Raises:
+        InputError: The value is no size.
+    """
+    if isinstance(value, float):
+        raise InputError(f"{name}: {value} is no size; it must be a whole number of bytes, or a text such as 1M")
+    return parse_size(value if isinstance(value, str) else str(whole(value, name)), name)

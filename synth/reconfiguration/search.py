@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, islice, zip_longest
+from pathlib import Path
 
 import numpy as np
 
@@ -18,8 +19,9 @@ from synth.engines.request import Options
 from synth.model.collective import Collective, Floats
 from synth.model.deadline import now
 from synth.model.defects import Defect, collected
-from synth.model.numbers import as_seconds, as_text, whole
+from synth.model.numbers import as_seconds, as_text, taking, whole
 from synth.model.problem import make_problem
+from synth.model.sizes import size_in_bytes
 from synth.model.text import format_count, format_size, format_time
 from synth.reconfiguration.bound import find_bound
 from synth.reconfiguration.routing import (
@@ -37,7 +39,7 @@ from synth.reconfiguration.routing import (
     trees_of,
 )
 from synth.reconfiguration.schedule import ChangingSchedule
-from synth.reconfiguration.states import ChangingNetwork
+from synth.reconfiguration.states import ChangingNetwork, read_states
 from synth.reconfiguration.witness import ChangesBound, Limits
 from synth.search.budget import BudgetTooShort
 from synth.search.plans import ISOLATED, SINGLE
@@ -179,15 +181,19 @@ class ChangesSearch:
         )
 
 
-def search_changes(
-    network: ChangingNetwork,
+@taking('synth.search_changes("ring:8 + axes:2x2x2", "alltoall", "1M")')
+def search_changes(  # It takes the spellings of `synthesize`, and those of earlier versions.
+    network: ChangingNetwork | str | Path,
     collective: str,
-    size_bytes: int,
-    root: int = 0,
-    budget_s: float = 30.0,
+    size: int | str | None = None,
+    root: int | None = None,
+    budget: float | str = 30.0,
     deltas_us: Sequence[float] = (),
     progress: Callable[[str], None] = lambda _: None,
     tuning: ChangesTuning = ChangesTuning(),
+    *,
+    size_bytes: int | str | None = None,
+    budget_s: float | str | None = None,
 ) -> ChangesSearch:
     """Return schedules that say when the network changes, none slower than the best in a single state, and their bound.
 
@@ -195,23 +201,35 @@ def search_changes(
     for any time of changes.
 
     Args:
-        network: The network.
+        network: The network, or what `read_states` takes.
         collective: Name of a collective with equal blocks.
-        size_bytes: Message size in bytes.
-        root: The root, for a collective that has one.
-        budget_s: Seconds for the search.
+        size: Message size in bytes, or text such as "1M".
+        root: The root, for a collective that has one; None for rank 0.
+        budget: Seconds for the search, or text such as "5m".
         deltas_us: Times of changes in µs at which the bound counts; empty for the network's own.
         progress: Receives what is tried.
         tuning: Limits of the search.
+        size_bytes: The same as `size`, which need not be given then.
+        budget_s: The same as `budget`.
 
     Raises:
-        InputError: An argument is wrong, no sequence of states joins the ranks, or the time is short.
+        InputError: An argument is wrong or missing, no sequence of states joins the ranks, or the time is short.
     """
+    network = read_states(network) if isinstance(network, str | Path) else network
     if not isinstance(network, ChangingNetwork):
-        raise InputError(f"network: {shown(network)} is no network that changes; it must be what read_states returns")
-    size_bytes, budget_s = whole(size_bytes, "size_bytes"), as_seconds(budget_s, "budget_s")
+        raise InputError(
+            f"network: {shown(network)} is no network that changes; it must be what read_states takes or returns"
+        )
+    spellings = {"size": size, "size_bytes": size_bytes}
+    sizes = [(name, value) for name, value in spellings.items() if value is not None]
+    if len(sizes) != 1:
+        raise InputError('size: must be given once, in bytes or as text such as "1M" (size_bytes is the same)')
+    ((size_name, value),) = sizes
+    size_bytes = size_in_bytes(value, size_name)
+    budget_s = as_seconds(budget, "budget") if budget_s is None else as_seconds(budget_s, "budget_s")
     Options(size=size_bytes, budget_s=budget_s).check()
-    blocks = in_blocks(as_text(collective, "collective"), network.nranks, whole(root, "root"))
+    root = 0 if root is None else whole(root, "root")
+    blocks = in_blocks(as_text(collective, "collective"), network.nranks, root)
     if root and not blocks.kind.rooted:
         raise InputError(f"root: {blocks.name} has no root; leave it out")
     result = ChangesSearch(network, blocks, size_bytes)

@@ -31,6 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from synth.model.collective import Floats, Ints
+from synth.model.numbers import taking
 from topologies.errors import InputError
 from topologies.families import FAMILIES, family
 from topologies.load import load
@@ -133,6 +134,7 @@ def _equal_times(count: int, delta_us: float) -> Floats:
     return np.full((count, count), float(delta_us)) * (1.0 - np.eye(count))
 
 
+@taking('synth.read_states("ring:8 + axes:2x2x2")')
 def read_states(spec: str | Path) -> ChangingNetwork:
     """Return the network that changes which `spec` states.
 
@@ -145,13 +147,15 @@ def read_states(spec: str | Path) -> ChangingNetwork:
     Raises:
         InputError: There is no such file or topology, a field is wrong, or the states do not fit together.
     """
-    if not isinstance(spec, str | Path):
+    if not isinstance(spec, str | Path) or not str(spec).strip():
         raise InputError(f"states {shown(spec)}: must be a text such as 'ring:8 + axes:2x2x2', or a file")
     is_list = isinstance(spec, str) and "+" in spec and not os.path.isfile(spec)  # File names may hold a + too.
     if isinstance(spec, Path) or (spec.endswith(".toml") and not is_list):
         return _read_file(Path(spec))
     try:
         terms = [term.strip() for term in spec.split("+")]
+        if not all(terms):
+            raise InputError("states: a + has no topology on one of its sides; it must be as in 'ring:8 + axes:2x2x2'")
         kinds = Counter(term.partition(":")[0] for term in terms)
         states = [state for term in terms for state in _states_of_term(term, kinds[term.partition(":")[0]] > 1)]
         return ChangingNetwork(spec, tuple(states), _equal_times(len(states), DEFAULT_DELTA_US))

@@ -161,7 +161,7 @@ def compare(result: SearchResult, time_us: float, size: int, regime: Callable[[]
         "proof": ("optimal: " if optimal else regime()) + witness.text,
         "vs_baseline": min(baselines_us) / time_us if baselines_us else None,
         "libraries": {
-            name: _beside(choice, time_us)
+            name: beside(choice, time_us)
             for name in LIBRARIES
             if isinstance(choice := result.library(name, size), LibraryChoice)
         },
@@ -170,7 +170,7 @@ def compare(result: SearchResult, time_us: float, size: int, regime: Callable[[]
     }
 
 
-def _beside(choice: LibraryChoice, time_us: float) -> dict[str, Any]:
+def beside(choice: LibraryChoice, time_us: float) -> dict[str, Any]:
     """Return the choice of a library as the dictionary that `compare` describes, relative to the row's time in µs."""
     return {
         "algorithm": choice.algorithm,

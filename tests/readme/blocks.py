@@ -98,6 +98,7 @@ _OF_A_MACHINE = (
     "k-sync",
     "a schedule of ",
     "in place:",
+    "in place and out of place:",
     "out of place:",
     "out of place, ",
     "--wide",

@@ -79,3 +79,13 @@ def test_the_example_question_is_registered() -> None:
     """Check that the rows that the page names have these names."""
     kind = import_module("synth.model.registry").KINDS["allgather"]
     assert "allgatherintotensor" in kind.spellings
+
+
+def test_the_site_searches_without_a_network() -> None:
+    """Check that the plugin for pages in a folder gets its script from the site, which it would load from elsewhere."""
+    settings = (ROOT / "docs/mkdocs.yml").read_text()
+    assert re.search(r"^  - offline$", settings, re.MULTILINE)
+    (scripts,) = re.findall(r"^  polyfills: \[(.*?)\]", settings, re.MULTILINE)
+    assert "iframe-worker" in scripts  # By this name the plugin knows that it need not add its own.
+    for script in scripts.split(", "):
+        assert (ROOT / "docs/pages" / script).is_file()

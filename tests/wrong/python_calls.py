@@ -85,11 +85,11 @@ CHOOSE: Mapping[str, Sequence[Any]] = {
     "element_bytes": (*NO_WHOLE, None, 0, -1),
 }
 CHANGES: Mapping[str, Sequence[Any]] = {
-    "network": (None, 5, "ring:4", [], OBJECT),
+    "network": (None, 5, "nosuch", [], OBJECT),
     "collective": (*NO_TEXT, *NO_NAME, "alltoallv"),
-    "size_bytes": (*NO_WHOLE, None, 0, -1),
-    "root": (*NO_WHOLE, None, -1, 4),
-    "budget_s": (None, True, "soon", "", -1, 0, math.nan, math.inf, [1], OBJECT),
+    "size_bytes": SIZES,
+    "root": (*NO_WHOLE, -1, 4),
+    "budget_s": (True, "soon", "", -1, 0, math.nan, math.inf, [1], OBJECT),
     "deltas_us": ([-1.0], [math.nan], ["x"], [None], [1e10], [True]),
 }
 PATHS = (None, 5, 1.5, [], {}, OBJECT, "a\0b")

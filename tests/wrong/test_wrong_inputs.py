@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import synth as synth_package
 from tests.synth.app.cli.calling import Call, caller
 from tests.wrong import python_calls
 from tests.wrong.command_lines import RIGHT, Case, cases, contents, fault, parameters, prepare
+from topologies.errors import InputError, UnknownKeyword
 
 CASES = cases()
 SLOW = {
@@ -78,3 +80,23 @@ def test_wrong_calls_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ]
     assert not faults, "\n".join(faults)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        {*synth_package.__all__} - {"Goal", "InputError", "SendTable", "Synthesis", "__version__", "mscclpp_plan_dir"}
+    ),
+)
+def test_calls_with_missing_or_unknown_arguments_show_a_right_one(name: str) -> None:
+    """Check that the error is an InputError and a TypeError of one line, for each public function and class."""
+    function = getattr(synth_package, name)
+    with pytest.raises(
+        InputError, match=rf"^{name}: missing a required argument: .*; it must be as in synth\.{name}\("
+    ) as error:
+        function()
+    assert isinstance(error.value, TypeError)
+    with pytest.raises(UnknownKeyword, match=rf"^{name}: has no keyword 'nosuch'; "):
+        function(nosuch=1)
+    with pytest.raises(InputError, match="too many positional arguments"):
+        function(*[None] * 20)

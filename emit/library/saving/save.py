@@ -34,6 +34,7 @@ from synth.storage.proof import save_proof, state_costs
 from synth.storage.schedule_file import save_schedule
 from topologies.errors import InputError
 
+_USUAL_ELEMENT = 4  # bytes of a float, the usual element of messages
 _MOST_NAMED = 16  # Characters of ranks in a file's name, so that a line of a terminal holds it.
 
 
@@ -154,7 +155,9 @@ def save(
     saved = _summarize(library.folder, forms, entries, stored)
     share = f"{len(refused)} of {len(result.ranges)} algorithms: " if 0 < len(refused) < len(result.ranges) else ""
     saved.refused = share + refused[0] if refused else ""
-    stays = [f"the first file stays, because there is no other: {first[0].file}"] if first and not entries else []
+    stays = [] if entries else [f"the library keeps {entry.folder / entry.file}" for entry in old_entries]
+    if first and not entries:
+        stays = [f"the first file stays, because there is no other: {first[0].folder / first[0].file}"]
     saved.remarks = (*_remarks(forms, entries, outcome), *stays)
     return saved
 
@@ -446,6 +449,8 @@ def _remarks(forms: Sequence[_CallForm], entries: Sequence[IndexEntry], outcome:
         left = [] if forms[0].left else [reason for form in forms[1:] for reason in form.left]
         refused = [reason for form in forms[1:] for reason in form.refused]
         yield from _served(programs.target, entries, [*refused, *left])
+        size = next((offer.low for offer in forms[0].result.ranges if offer.low == offer.high), None)
+        yield from [] if size is None else _neighbours(entries, size)
     yield from outcome.clauses()
 
 
@@ -461,6 +466,21 @@ def _of_target(programs: Programs, entries: Sequence[IndexEntry]) -> Iterator[st
     most = max((entry.row["threadblocks"] for entry in entries), default=0)
     if not target.limits.sms and most > FEWEST_SMS:
         yield f"a rank has {most} threadblocks, and the SMs of its device are not known: state sms, or give --sms"
+
+
+def _neighbours(entries: Iterable[IndexEntry], size: int) -> Iterator[str]:
+    """Yield a sentence for each number that a file's messages must be multiples of, if the size asked for is none.
+
+    Args:
+        entries: Entries of the files.
+        size: The only size in bytes that was asked for.
+    """
+    for entry in {entry.divides: entry for entry in entries if not entry.serves(size, _USUAL_ELEMENT)}.values():
+        unit = entry.unit(_USUAL_ELEMENT)
+        near = [near for near in (size // unit * unit, -(-size // unit) * unit) if near and entry.in_range(near)]
+        multiple = f"{entry.divides} elements of {_USUAL_ELEMENT}" if entry.counts_elements else f"{entry.divides}"
+        instead = f"the file serves {' and '.join(map(str, near))} bytes" if near else "the file does not serve it"
+        yield f"{size} bytes are no multiple of {multiple} bytes: {instead}"
 
 
 def _served(target: Target, entries: Sequence[IndexEntry], lacking: Sequence[str]) -> Iterator[str]:

@@ -52,7 +52,8 @@ def count_sizes(entries: Sequence[IndexEntry], name: str) -> SizeCounts:
     """Return how the files of a library compare with a vendor library that has a cost model of its own.
 
     The sizes are the powers of two from 1 KiB to 1 GiB for which a file states a time, or which no file serves; where
-    each entry of a question serves a single size, only these. Entries that are not compared with the vendor's library
+    each entry of a question serves a single size, only these, and where entries are limited to sizes (`asked`), only
+    those within. Entries that are not compared with the vendor's library
     are left out, and so are networks that this package does not know by their names, and what the vendor's model does
     not cover.
 
@@ -70,7 +71,8 @@ def count_sizes(entries: Sequence[IndexEntry], name: str) -> SizeCounts:
         single = all(entry.min_bytes == entry.max_bytes for entry in same_entries)
         with suppress(InputError, NotModelled):
             model = LIBRARIES[name].model(network, first.communicator)
-            for size in POWERS:
+            low, high = first.asked or (POWERS[0], POWERS[-1])
+            for size in (power for power in POWERS if low <= power <= high):
                 serving = next((entry for entry in same_entries if entry.in_range(size)), None)
                 time_us = None if serving is None else dict(point[:2] for point in serving.curve).get(size)
                 if time_us is not None or (serving is None and not single):

@@ -17,20 +17,37 @@ from numpy.typing import NDArray
 
 from emit.library.entry import IndexEntry
 from emit.library.selection.padded import PaddedChoice, PaddedFile
-from synth.model.numbers import as_flag, as_text, whole, whole_numbers, without_common_divisor
+from synth.model.numbers import as_flag, as_text, taking, whole, whole_numbers, without_common_divisor
 from synth.model.registry import find_kind, parse_name
 from synth.model.text import format_count, format_listed
 from topologies.errors import InputError
+from topologies.text.fields import shown
 
 _Key = tuple[str, bool, tuple[int, ...]]  # collective, in place, ranks
 _MOST_BLOCK = 1 << 40  # bytes of a block, so that sums of blocks and of cells fit 63 bits
 _KEPT = 1 << 14  # questions that are remembered, whatever their sizes
 
 
-class LibraryCall(NamedTuple):
+class _CallFields(NamedTuple):
+    """The fields of a `LibraryCall`, which describes them."""
+
+    collective: str
+    nranks: int
+    ranks: Sequence[int] | None
+    inplace: bool
+    target: str | None = None
+    topology: str | None = None
+    root: int | None = None
+    relays: Sequence[int] = ()
+    element_bytes: int = 1
+    any_order: bool = False
+    sizes: Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer[Any]] = ()
+
+
+class LibraryCall(_CallFields):
     """A call of a collective, of any size, for which a library may have a file.
 
-    Whether it is possible is checked by the `Selector` that takes it.
+    Its fields are checked when it is made; whether the collective exists, by the `Selector` that takes the call.
 
     Attributes:
         collective: Name of the collective; torch's spellings are also known.
@@ -49,17 +66,28 @@ class LibraryCall(NamedTuple):
             proportions count, except for `Selector.choose_padded`.
     """
 
-    collective: str
-    nranks: int
-    ranks: Sequence[int] | None
-    inplace: bool
-    target: str | None = None
-    topology: str | None = None
-    root: int | None = None
-    relays: Sequence[int] = ()
-    element_bytes: int = 1
-    any_order: bool = False
-    sizes: Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer[Any]] = ()
+    __slots__ = ()
+
+    @taking('synth.LibraryCall("allreduce", 4, [0, 1, 2, 3], inplace=True)')
+    def __new__(  # It has a parameter for each field, so that editors and type checkers know them.
+        cls,
+        collective: str,
+        nranks: int,
+        ranks: Sequence[int] | None,
+        inplace: bool,
+        target: str | None = None,
+        topology: str | None = None,
+        root: int | None = None,
+        relays: Sequence[int] = (),
+        element_bytes: int = 1,
+        any_order: bool = False,
+        sizes: Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer[Any]] = (),
+    ) -> LibraryCall:
+        """Return a call with these fields, which stay as they are; raise InputError as `checked` does."""
+        fields = collective, nranks, ranks, inplace, target, topology, root, relays, element_bytes, any_order, sizes
+        call = tuple.__new__(cls, fields)
+        call.checked()
+        return call
 
     def checked(self) -> LibraryCall:
         """Return a copy with plain values, ranks as tuples, and sizes without a common divisor.
@@ -71,7 +99,7 @@ class LibraryCall(NamedTuple):
                 `nranks` different ones.
         """
         ranks = None if self.ranks is None else whole_numbers(self.ranks, "ranks")
-        call = LibraryCall(
+        fields = (
             as_text(self.collective, "collective"),
             whole(self.nranks, "nranks"),
             ranks,
@@ -84,6 +112,7 @@ class LibraryCall(NamedTuple):
             as_flag(self.any_order, "any_order"),
             without_common_divisor(_row_by_row(self.sizes)),
         )
+        call = tuple.__new__(LibraryCall, fields)
         if call.element_bytes < 1:
             raise InputError(f"element_bytes {call.element_bytes}: is not possible; it must be 1 or more")
         if call.nranks < 1 or (ranks is not None and not len(set(ranks)) == len(ranks) == call.nranks):
@@ -169,6 +198,7 @@ class Selector:
         InputError: If it is made from something else than a list of entries.
     """
 
+    @taking('synth.Selector(synth.load_library("lib"))')
     def __init__(self, entries: Sequence[IndexEntry]) -> None:
         if not all(
             isinstance(entry, IndexEntry) for entry in (entries if isinstance(entries, list | tuple) else [None])
@@ -199,6 +229,7 @@ class Selector:
         serves = f": {_few(sorted(self._names))} on {_few(topologies)}" if topologies else ""
         return f"<Selector of {count}{serves}>"
 
+    @taking('selector.choose(synth.LibraryCall("allreduce", 4, [0, 1, 2, 3], inplace=True), 1 << 20)')
     def choose(self, call: LibraryCall, size_bytes: int) -> IndexEntry | None:
         """Return the entry that serves a call; None if the executor's own algorithm serves it.
 
@@ -215,6 +246,8 @@ class Selector:
                 one entry fits and these differ in more than the order of ranks; the message says what would tell them
                 apart.
         """
+        if not isinstance(call, tuple):
+            raise InputError(f"call: {shown(call)} is no call; it must be a LibraryCall")
         try:
             starts, served = self._ranges(*call)  # type: ignore[arg-type]
         except TypeError:  # Lists cannot be hashed; what else cannot has not been checked yet.
@@ -227,6 +260,7 @@ class Selector:
             return fitting[0]
         return self._first_of_orders(fitting, call, size_bytes) if fitting else None
 
+    @taking('selector.choose_padded(synth.LibraryCall("alltoallv", 2, [0, 1], inplace=False, sizes=[0, 3, 2, 0]))')
     def choose_padded(self, call: LibraryCall) -> PaddedChoice | None:
         """Return the fastest file whose blocks hold those of a call with a size for every pair of ranks; None for none.
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
@@ -247,6 +249,21 @@ def _in_our_words(error: click.ClickException) -> str:
     return message
 
 
+def _in_the_options_spelling(message: str, arguments: Sequence[str]) -> str:
+    """Return a refusal with --NAME instead of NAME at its beginning, if the arguments of the command have this option.
+
+    The Python face shares these messages, and spells the argument without hyphens.
+
+    Args:
+        message: The refusal; it begins with `NAME: ` or `NAME VALUE: ` where it is about an argument.
+        arguments: The words of the command line.
+    """
+    start = re.match(r"[a-z_]+(?=( '.*?'| [^ :]*)?: )", message)
+    option = "" if start is None else "--" + start[0].replace("_", "-")
+    is_given = any(argument.partition("=")[0] == option for argument in arguments)
+    return option + message[len(start[0]) :] if start is not None and is_given else message
+
+
 def _is_of_a_search(option: str) -> bool:
     """Return whether the commands of collectives have an option of this name."""
     command = LazyGroup().get_command(click.Context(cli), next(iter(KINDS)))
@@ -278,7 +295,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except InputError as error:
-        _refuse(str(error), 2)
+        _refuse(_in_the_options_spelling(str(error), sys.argv), 2)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         raise SystemExit(0) from None

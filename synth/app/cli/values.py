@@ -46,7 +46,10 @@ def _targets() -> list[str]:
 _VALUES: dict[str | None, Callable[[], list[str]]] = {"topo": _topologies, "engine": _engines, "target": _targets}
 
 
-_EXAMPLES = {"group": "0-3", "topo": "dgx-a100", "size": "1M", "budget": "30s"}  # of options that many commands have
+# Of options that many commands have, or whose values are hard to guess.
+_EXAMPLES = {
+    "group": "0-3", "topo": "dgx-a100", "size": "1M", "budget": "30s", "states": "'ring:8 + axes:2x2x2'",
+}  # fmt: skip
 
 
 class TextType(click.ParamType):  # type: ignore[type-arg]  # Older versions are not generic.

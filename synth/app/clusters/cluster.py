@@ -293,9 +293,12 @@ def _sizes(top: Fields) -> tuple[int, int]:
     Raises:
         InputError: An end is no size, or the first is larger than the last.
     """
-    text = top.string("sizes", f"{SMALLEST}:{LARGEST}")
-    first, colon, last = text.partition(":")
-    low, high = (_stated(top, "sizes", partial(parse_size, end, "")) for end in (first, last if colon else first))
+    text = top.values.get("sizes", f"{SMALLEST}:{LARGEST}")
+    first, colon, last = text.partition(":") if isinstance(text, str) else ("", "", "")
+    try:
+        low, high = (parse_size(end, "sizes") for end in (first, last if colon else first))
+    except InputError:
+        top.fail("sizes", f'{shown(text)} is no size and no range of sizes; it must be as in "1M" or "64K:4M"')
     if low > high:
         top.fail("sizes", f"{shown(text)} has its larger end first; it must be as in 1K:1G")
     return low, high

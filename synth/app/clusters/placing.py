@@ -6,6 +6,7 @@ cluster file:
     format      "synth-build-1"
     topology    the topology's name
     digest      digest of all that the cluster file asks for
+    sizes       the least and the most bytes that the cluster file asks for; earlier versions stated none
     budget_class    seconds of work that engines counted for a problem
     shares      one for all questions that the same files answer:
         collective, root    root: its place in the group, null without
@@ -24,7 +25,7 @@ import hashlib
 import json
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from emit.formats import restate_program
+from emit.library.checking.networks import Networks
 from emit.library.entry import ISOMORPHIC, IndexEntry, check_types
 from emit.library.library_file import network_digest
 from emit.library.saving.save import stem_of_problem
@@ -42,14 +44,16 @@ from synth.app.clusters.carried import relabel
 from synth.app.clusters.cluster import Cluster
 from synth.app.clusters.plan import BuildPlan, BuildQuestion, BuildShare
 from synth.app.clusters.task import Answer, unpacked
+from synth.baselines.vendors import LIBRARIES
 from synth.model.collective import Ints
-from synth.model.problem import Problem, question
+from synth.model.problem import LARGEST, SMALLEST, Problem, question
+from synth.search.statement import beside
 from synth.storage.columns import json_object
 from synth.storage.proof import load_proof, save_proof
 from synth.storage.schedule_file import load_schedule, save_schedule
 from synth.symmetry.canonical import resource_order
 from synth.verify.algorithm import Algorithm
-from topologies.errors import InputError, ProofRefused
+from topologies.errors import InputError, NotModelled, ProofRefused
 from topologies.text.fields import Fields
 from topologies.text.files import origin_of, read_bytes
 
@@ -190,6 +194,7 @@ class Placing:
             "format": FORMAT,
             "topology": cluster.topology.name,
             "digest": cluster_digest(cluster),
+            "sizes": [cluster.low, cluster.high],
             "budget_class": self.plan.searches[0].work_s,
             "shares": [self.shares[number] for number in sorted(self.shares)],
             "left_out": self.left_out,
@@ -215,6 +220,59 @@ def unfiled_schedules(folder: str | Path) -> list[dict[str, Any]]:
     return rows
 
 
+def at_asked_sizes(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
+    """Return entries that state only the sizes for which their builds were asked; other entries stay as they are.
+
+    An entry whose file serves none of these sizes is left out.
+
+    Args:
+        entries: Entries of one library, or of a failure and its surrounding library.
+    """
+    networks, limited_entries, asked_of_folder = Networks(), list[IndexEntry](), dict[Path, dict[str, list[int]]]()
+    for entry in entries:
+        if entry.folder not in asked_of_folder:
+            asked_of_folder[entry.folder] = _asked_sizes(entry.folder)
+        sizes = asked_of_folder[entry.folder].get(str(entry.answer))
+        limited = entry if sizes is None else entry.at_sizes(*sizes)
+        if limited is not None and limited.shown_bytes != entry.shown_bytes:
+            libraries = _libraries_at_shown_size(limited, entry, networks)
+            limited = replace(limited.restated(libraries=libraries), asked=limited.asked)
+        limited_entries += [] if limited is None else [limited]
+    return limited_entries
+
+
+def _asked_sizes(folder: Path) -> dict[str, list[int]]:
+    """Return the least and the most bytes that a library's builds were asked for, by the keys of their answers.
+
+    Answers for all sizes are left out, and so are those of records that cannot be read or state no sizes.
+    """
+    sizes_of_key = dict[str, list[int]]()
+    for path in sorted((folder / RECORDS).glob("*.json")):
+        with suppress(InputError):
+            record = read_record(folder, path)
+            if record.get("sizes", [SMALLEST, LARGEST]) != [SMALLEST, LARGEST]:
+                sizes_of_key |= {share["key"]: record["sizes"] for share in record["shares"]}
+    return sizes_of_key
+
+
+def _libraries_at_shown_size(entry: IndexEntry, compared: IndexEntry, networks: Networks) -> dict[str, Any]:
+    """Return what vendor libraries would run at the size that an entry is shown at, as its row's `libraries` has it.
+
+    Args:
+        entry: The entry.
+        compared: The same entry at another size; the result has its libraries whose models are known here.
+        networks: Networks by the names of topologies.
+    """
+    choices, network, size, time_us = dict[str, Any](), networks.of(entry), entry.shown_bytes, entry.time_us
+    if network is None or size is None or time_us is None:
+        return choices
+    for name in compared.row.get("libraries") or {}:
+        with suppress(InputError, NotModelled, KeyError):
+            choice = LIBRARIES[name].model(network, entry.communicator).choose(entry.collective, size)
+            choices[name] = beside(choice, time_us)
+    return choices
+
+
 def read_record(folder: Path, path: Path) -> dict[str, Any]:
     """Return what a build recorded of a library, with each field of the type that its readers expect.
 
@@ -236,6 +294,8 @@ def read_record(folder: Path, path: Path) -> dict[str, Any]:
     left_out = top.values.get("left_out")
     if not isinstance(left_out, list) or not isinstance(top.values.get("shares"), list):
         top.fail("shares", "missing, or left_out is; both must be arrays")
+    if "sizes" in top.values and not (_are_whole_numbers(sizes := top.values["sizes"]) and len(sizes) == 2):
+        top.fail("sizes", "must be two sizes in bytes, the least and the most")
     for share in top.tables("shares"):
         _check_share(share)
     return dict(top.values)
@@ -249,7 +309,7 @@ def _check_share(share: Fields) -> None:
     share.string("collective")
     share.string("key")
     groups = share.values.get("groups")
-    if not isinstance(groups, list) or not groups or not all(map(_is_group, groups)):
+    if not isinstance(groups, list) or not groups or not all(map(_are_whole_numbers, groups)):
         share.fail("groups", "must be arrays of ranks, one at least")
     if share.values.get("root") is not None:
         share.integer("root", 0, len(groups[0]) - 1)
@@ -270,9 +330,11 @@ def _check_share(share: Fields) -> None:
         check_types(row)
 
 
-def _is_group(ranks: object) -> bool:
+def _are_whole_numbers(values: object) -> bool:
     return (
-        isinstance(ranks, list) and len(ranks) > 0 and all(type(rank) is int and 0 <= rank <= _MOST for rank in ranks)
+        isinstance(values, list)
+        and len(values) > 0
+        and all(type(value) is int and 0 <= value <= _MOST for value in values)
     )
 
 

@@ -15,12 +15,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
+import numpy as np
+
 from emit.targets import TARGETS
 from synth.app.clusters.cluster import Cluster, ClusterGroup, targets_of
+from synth.app.clusters.processes import processors
 from synth.app.clusters.task import Task
 from synth.baselines.nccl.communicator import communicator
 from synth.model.problem import make_problem
-from synth.model.registry import AHEAD, KINDS, NEXT, ROOT
+from synth.model.registry import AHEAD, EVERY, KINDS, NEXT, ROOT
 from synth.storage.cache import engines_version
 from synth.symmetry.canonical import canonical_order, network_form
 from topologies.costed import protocols_of, with_protocols
@@ -33,8 +36,8 @@ WORKS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0)  # budget classes: 
 _USED = 0.8  # part of the budget that the estimates may fill
 _LIMIT = 30.0  # multiple of its estimate after which the clock ends a problem, also beside other load
 _LEAST_LIMIT_S = 60.0
-# Seconds on one core of a server of 2020, as measured at the smallest budget class. `Whole` means all-reduce, its like
-# and collectives with a root. The first two are for one protocol: in all and for each rank.
+# Seconds on one core of a server of 2020, as measured at the smallest budget class. `Whole` means all-reduce, its like,
+# broadcast and reduce. The first two are for one protocol: in all and for each rank.
 _WHOLE_S, _WHOLE_RANK_S, _RANK_S = 1.2, 0.28, 0.15
 _WITHOUT_COSTS, _COMPLETE = 0.45, 0.35  # The part of this without costs, and where links join every two ranks.
 _ONE_SIZE = 0.4  # The part of this for one message size.
@@ -44,6 +47,7 @@ _WHOLE_WORK, _WORK = 1.6, 0.5  # The part of the counted work that problems use 
 _STARTED_S, _LINKED_S, _RELABELLED = 0.1, 1e-4, 0.5
 _BEGUN_S = 1.5  # The command itself and the start of its processes.
 COMPILING_S = 30.0  # About the most that compiling loops adds where none are on disk.
+_MOST_UNIFORM = 1024  # vertices of a topology up to which a look at a group's links takes milliseconds
 _PROCESS_BYTES, _LINK_BYTES = 240 << 20, 110_000  # The second is per pair of ranks, with all targets and 128 ranks.
 
 
@@ -133,6 +137,16 @@ class BuildPlan:
         """
         return spread_s([estimated_s(task) for task in self.tasks() if task.key not in done], self.cores)
 
+    def loaded_seconds(self, load: float, done: set[str] = frozenset()) -> float:  # type: ignore[assignment]
+        """Return the estimated seconds of the build beside other processes that go on.
+
+        Args:
+            load: Number of other processes that want a core.
+            done: Keys of tasks that do not count.
+        """
+        wanted = load + min(self.cores, len(self.searches))
+        return self.seconds(done) * max(1.0, wanted / max(self.cores, processors()))
+
     def memory_bytes(self) -> float:
         """Return the estimated bytes of the process that hands out tasks and of the `cores` largest searches."""
         task_bytes = sorted(
@@ -159,21 +173,26 @@ def spread_s(seconds: Sequence[float], cores: int) -> float:
 def estimated_s(task: Task) -> float:
     """Return the estimated seconds of a task on one core.
 
-    They grow with its `work_s`, ranks, protocols and targets. For a relabelling, which has an `order`, the search does
-    not count.
+    They grow with its `work_s`, ranks, protocols and targets. Where all pairs of ranks have the same link, engines end
+    before their work is done, and only broadcasts and reductions to a root get longer programs from more work. For a
+    relabelling, which has an `order`, the search does not count.
     """
     ranks, kind = len(task.group) + len(task.relays), KINDS[task.collective]
-    is_whole, has_costs = kind.in_shares or ROOT in (kind.before, kind.after), task.topology.costs is not None
+    is_whole, has_costs = kind.in_shares or {kind.before, kind.after} == {ROOT, EVERY}, task.topology.costs is not None
+    is_rooted, is_uniform = ROOT in (kind.before, kind.after), _is_uniform(task.topology, task.group, task.relays)
+    work_s = WORKS_S[0] if is_uniform else task.work_s
     class_s = (_WHOLE_S + _WHOLE_RANK_S * ranks) if is_whole else _RANK_S * ranks
     class_s *= len(protocols_of(task.topology)) if has_costs else _WITHOUT_COSTS
     class_s *= _COMPLETE if _is_complete(task.topology) else 1.0
     class_s *= _ONE_SIZE if task.low == task.high else 1.0
-    growth: float = (task.work_s / WORKS_S[0]) ** (_GROWTH if has_costs else _GROWTH_WITHOUT_COSTS)
+    growth: float = ((task.work_s if is_rooted else work_s) / WORKS_S[0]) ** (
+        _GROWTH if has_costs else _GROWTH_WITHOUT_COSTS
+    )
     class_s *= growth
     filed_s = (1.0 - _SEARCH) * class_s * len(task.targets)
     if task.order:
         return _STARTED_S + _RELABELLED * filed_s
-    worked_s = (_WHOLE_WORK if is_whole else _WORK) * task.work_s
+    worked_s = (_WHOLE_WORK if is_whole else _WORK) * work_s
     linked_s = _LINKED_S * ranks**2 * 8 * (2.0 if is_whole else 1.0)
     return _STARTED_S + _SEARCH * class_s + filed_s + worked_s + linked_s
 
@@ -183,6 +202,16 @@ def _is_complete(topology: Topology) -> bool:
     """Return whether links join every two ranks, without switches; the latest 8 answers are kept."""
     pairs = topology.nranks * (topology.nranks - 1)
     return topology.nvertices == topology.nranks and topology.nlinks >= pairs > 0
+
+
+@lru_cache(maxsize=4096)
+def _is_uniform(topology: Topology, group: tuple[int, ...], relays: tuple[int, ...]) -> bool:
+    """Return whether one link joins each ordered pair of ranks, all with the same figures, as through one switch."""
+    if relays or topology.nvertices > _MOST_UNIFORM:
+        return False
+    net = network(topology, group)
+    pairs, figures = net.nranks * (net.nranks - 1), (net.alpha_us, net.bandwidth_gbs)
+    return net.nlinks == pairs > 0 and all(float(np.ptp(values)) == 0 for values in figures)
 
 
 def make_plan(cluster: Cluster, cores: int, work_s: float | None = None) -> BuildPlan:

@@ -11,3 +11,11 @@ def processors() -> int:
         return max(1, len(os.sched_getaffinity(0)))
     except AttributeError:  # Some systems have no affinity.
         return os.cpu_count() or 1
+
+
+def load() -> float:
+    """Return how many processes of this machine wanted a core in the last minute, on average; 0 where it is unknown."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):  # Some systems have no such average.
+        return 0.0

@@ -28,7 +28,7 @@ from synth.engines.flow.quotients import quotient_question
 from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.defects import collected, contained
-from synth.model.problem import Problem, make_problem, question
+from synth.model.problem import LARGEST, SMALLEST, Problem, make_problem, question
 from synth.search.frontier import frontier
 from synth.search.offer import Offer
 from synth.search.plans import library_plan
@@ -289,6 +289,7 @@ def _answer_with_files(task: Task, result: SearchResult) -> Answer:
         task: The task.
         result: Its search result.
     """
+    result = replace(result, ranges=[_shown_inside(offer, task) for offer in result.ranges])
     rows, unfiled, cut = list[dict[str, Any]](), list[dict[str, Any]](), bool(result.stop_reason)
     is_quotient = result.problem.quotient is not None  # No file can hold a quotient's schedule.
     with tempfile.TemporaryDirectory() as folder:
@@ -318,10 +319,21 @@ def _answer_with_files(task: Task, result: SearchResult) -> Answer:
         rows = [dict(entry.row) for entry in entries if _overlaps(entry.row, task)]
         names = {row[kind] for row in (*rows, *unfiled) for kind in ("file", "schedule", "proof_file") if row.get(kind)}
         files = {name: (Path(folder) / name).read_bytes() for name in sorted(names)}
-    gaps = [(row.get("worst") or row)["gap"] for row in (*rows, *unfiled) if "gap" in row]
+    asked_rows = (
+        []
+        if (task.low, task.high) == (SMALLEST, LARGEST)
+        else [limited.row for entry in entries if (limited := entry.at_sizes(task.low, task.high)) is not None]
+    )
+    gaps = [(row.get("worst") or row)["gap"] for row in (*(asked_rows or rows), *unfiled) if "gap" in row]
     instance = {key: value for key, value in question(result.problem).items() if key in ("topology", "group", "root")}
     stem = stem_of_problem(result.problem)
     return Answer(task.key, instance, stem, rows, unfiled, max(gaps, default=1.0), cut, files)
+
+
+def _shown_inside(offer: Offer, task: Task) -> Offer:
+    """Return an offer that is shown, and stored as a schedule, at a size of the task; unchanged if it serves none."""
+    least, most = max(offer.low, task.low), task.high if offer.high is None else min(offer.high, task.high)
+    return offer if least > most else replace(offer, shown=min(max(offer.shown, least), most))
 
 
 def _overlaps(row: Mapping[str, Any], task: Task) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from synth.app.present.layout import Column, fitted, wrapped
@@ -58,7 +59,8 @@ def table(
 ) -> str:
     """Return the table of a search as text: the heading, a line for each algorithm, and lines on what is known of them.
 
-    Rows for the other form of calls (in or out of place) follow under a title of their own, if they differ.
+    Where rows for calls in place and out of place differ, each form has a title of its own, and so have the rows that
+    are the same for both.
 
     Args:
         document: The statement of the search (`synth.search.statement.statement`).
@@ -70,22 +72,23 @@ def table(
         more: What also shows the columns that are left out, and a clause on what shows even more. The last line
             consists of both and the names of these columns; it is missing with `details` and if no column is left out.
     """
-    rows, other_rows = document["algorithms"], _differing(document)
-    forms = ("in place", "out of place") if document.get("inplace") else ("out of place", "in place")
-    lines, left_out = fitted(_columns(document, [*rows, *other_rows], width is None), width)
-    if other_rows:
-        lines[1:] = [f"{forms[0]}:", *lines[1 : 1 + len(rows)], f"{forms[1]}:", *lines[1 + len(rows) :]]
+    rows_of_form = _by_form(document)
+    rows = [row for form_rows in rows_of_form.values() for row in form_rows]
+    lines, left_out = fitted(_columns(document, rows, width is None), width)
+    if len(rows_of_form) > 1:
+        numbered = iter(lines[1:])
+        lines[1:] = [line for form, own in rows_of_form.items() for line in (f"{form}:", *islice(numbered, len(own)))]
     is_short = width is not None and not details
-    remarks = [*_searched(document), *(_without_files(rows) if width is not None else [])]
-    remarks += [*_below_bounds([*rows, *other_rows]), *_libraries(document, left_out if is_short else [])]
+    remarks = [*_searched(document), *(_without_files(document["algorithms"]) if width is not None else [])]
+    remarks += [*_below_bounds(rows), *_libraries(document, left_out if is_short else [])]
     remarks += _proved(document, is_short)
     text = [*wrapped([heading(document, nranks)], width), "", *lines]
     if remarks:
         text += ["", *wrapped(remarks, width)]
     if details:
-        titled = [(row, f", {forms[0]}" if other_rows else "") for row in rows]
-        titled += [(row, f", {forms[1]}") for row in other_rows]
-        text += [line for row, form in titled for line in ("", *_details(row, form, width))]
+        for form, form_rows in rows_of_form.items():
+            suffix = f", {form}" if len(rows_of_form) > 1 else ""
+            text += [line for row in form_rows for line in ("", *_details(row, suffix, width))]
     elif left_out:
         hint = f"{more[0]} also shows {', '.join(left_out)}{more[1]}"
         text += ["", *wrapped([hint], width)]
@@ -131,18 +134,35 @@ def _columns(document: dict[str, Any], rows: Sequence[dict[str, Any]], wide: boo
     return [*shown, Column("proof", proofs, left=True)]
 
 
-def _differing(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows for the other form of calls, in or out of place, if they differ; otherwise [].
+def _by_form(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of a search by the form of calls: "in place and out of place", "in place", "out of place".
 
-    They differ if a range of sizes or the reason why it has no file is another, or if the times of a range are over
-    0.5 % apart.
+    Rows that are the same for both forms are there once, with the figures and the files of the usual form. They are the
+    same if their ranges of sizes and the reasons why they have no file are equal, and their times at most 0.5 % apart.
+    If all are, or if only one form is known, the result has one key. Forms without rows are left out.
     """
+    usual, other = ("in place", "out of place") if document.get("inplace") else ("out of place", "in place")
     rows, other_rows = document["algorithms"], document.get("other_form", [])
-    figures = [[(row["min_bytes"], row["max_bytes"], row["refused"]) for row in form] for form in (rows, other_rows)]
-    times_us = ([row["time_us"] for row in form] for form in (rows, other_rows))
-    if figures[0] == figures[1] and all(max(pair) <= _SAME_TIME * min(pair) for pair in zip(*times_us, strict=True)):
-        return []
-    return list(other_rows)
+    shared, in_both = list[dict[str, Any]](), list[dict[str, Any]]()
+    for row in rows:
+        twin = next((candidate for candidate in other_rows if _is_same(row, candidate)), None)
+        if twin is not None:
+            shared.append(row)
+            in_both.append(twin)
+    by_form = {
+        f"{usual} and {other}": shared,
+        usual: [row for row in rows if row not in shared],
+        other: [row for row in other_rows if row not in in_both],
+    }
+    return {form: form_rows for form, form_rows in by_form.items() if form_rows}
+
+
+def _is_same(row: dict[str, Any], other_row: dict[str, Any]) -> bool:
+    """Return whether rows of two forms of calls have the same range, the same refusal, and times up to 0.5 % apart."""
+    if any(row[key] != other_row[key] for key in ("min_bytes", "max_bytes", "refused")):
+        return False
+    times_us = row["time_us"], other_row["time_us"]
+    return bool(max(times_us) <= _SAME_TIME * min(times_us))
 
 
 def _against_bound(row: dict[str, Any], figures: dict[str, Any]) -> tuple[str, str]:

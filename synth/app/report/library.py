@@ -19,7 +19,7 @@ import numpy as np
 from emit.library.entry import INDEX, IndexEntry, is_figure, vs_library
 from emit.library.index import load_index
 from synth.app.report.layout import place_vertices
-from synth.app.report.static_page import html_table, static_page, tiles
+from synth.app.report.static_page import against_libraries, html_table, static_page, tiles
 from synth.baselines.vendors import LIBRARIES
 from synth.model.text import (
     as_file_name,
@@ -138,7 +138,7 @@ def library_page(
     clusters = "".join(_cluster(topology_name, topologies.get(topology_name)) for topology_name in names)
     targets = list(dict.fromkeys(entry.target for entry in entries))
     maps = "".join(_heat_map(target, questions, links, number == 0) for number, target in enumerate(targets))
-    main = f"""{refused}{tiles(_tiles(questions, entries))}
+    main = f"""{refused}{tiles(_tiles(questions, entries))}{against_libraries(entries)}
 <section class="card"><div class="bar"><h2>Cluster</h2></div>{clusters}</section>
 <section class="card"><div class="bar"><h2>Gap (time / bound) by message size</h2></div>
 <p class="note">Each cell shows the larger gap of calls in and out of place. 1 means optimal.</p>
@@ -268,7 +268,8 @@ def _legend() -> str:
     """Return the HTML legend of the heat maps' colours."""
     words = [f"up to {STEPS[0]:g}", *(f"to {step:g}" for step in STEPS[1:]), f"over {STEPS[-1]:g}"]
     items = "".join(f'<li><i class="h{i}"></i>{word}</li>' for i, word in enumerate(words))
-    return f'<ul class="swatches">{items}<li><i class="hx"></i>bound not known</li><li>– no file</li></ul>'
+    unknown = '<li><i class="hx"></i>bound not known</li><li>– no file, or not asked for</li>'
+    return f'<ul class="swatches">{items}{unknown}</ul>'
 
 
 def _heat_map(

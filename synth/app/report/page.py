@@ -22,7 +22,8 @@ from synth.app.report.item import Item, Points
 from synth.app.report.program import program_item
 from synth.app.report.schedule import schedule_item
 from synth.app.report.sources import Source, find_sources
-from synth.app.report.static_page import tiles
+from synth.app.report.static_page import against_libraries, tiles
+from synth.baselines.vendors import LIBRARIES
 from synth.model.text import format_short_size, format_size, format_time
 from topologies.errors import InputError
 from topologies.topology import Topology
@@ -118,6 +119,7 @@ def report_sources(
         else program_item(source, most, networks, topology, ranks, size_bytes, only=len(sources) == 1)
         for source in sources
     ]
+    entries = list({source.entry.file: source.entry for source in sources if source.entry is not None}.values())
     one_title = len({item.title for item in items}) == 1
     title = items[0].title if one_title else name
     first = max(range(len(items)), key=lambda number: (items[number].timing.size_bytes, -number))
@@ -125,7 +127,7 @@ def report_sources(
     parts = {
         "title": escape(title),
         "chooser": _chooser(items),
-        "overview": _overview(items) if len(items) > 1 else "",
+        "overview": _overview(items, against_libraries(entries)) if len(items) > 1 else "",
         "articles": "".join(_article(number, item) for number, item in enumerate(items)),
         "frontiers": _frontiers(items),
         "proofs": "".join(_proof(number, item) for number, item in enumerate(items)),
@@ -158,12 +160,17 @@ def _chooser(items: Sequence[Item]) -> str:
     return "".join([*parts, "</select></label>"])
 
 
-def _overview(items: Sequence[Item]) -> str:
+def _overview(items: Sequence[Item], comparisons: str) -> str:
     """Return an HTML table with a row for each algorithm: name, sizes, time, bound, gap and badge.
 
     What is unknown is "–".
+
+    Args:
+        items: The algorithms.
+        comparisons: HTML that compares all of them with vendor libraries.
     """
-    heads = ("file", "for", "time", "bound", "gap", "")
+    libraries = [name for name in LIBRARIES if any(name in item.timing.vendors for item in items)]
+    heads = ("file", "for", "time", "bound", "gap", *(f"vs {name}" for name in libraries), "")
     rows = []
     for number, item in enumerate(items):
         time_us, bound_us, gap = item.timing.time_us, item.timing.bound_us, item.timing.gap
@@ -173,14 +180,21 @@ def _overview(items: Sequence[Item]) -> str:
             f"{format_time(time_us)} @ {format_size(round(item.timing.size_bytes))}" if time_us is not None else "–",
             format_time(bound_us) if bound_us is not None else "–",
             f"{gap:.3f}" if gap is not None else "–",
+            *(_vs(item, name) for name in libraries),
             _badge(item),
         ]
         rows.append(f'<tr data-row="{number}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     head = "".join(f'<th scope="col">{word}</th>' for word in heads)
     return (
         '<details class="card overview" open><summary><h2>Files</h2></summary><div class="scroll">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></details>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>{comparisons}</details>"
     )
+
+
+def _vs(item: Item, name: str) -> str:
+    """Return a vendor library's time for what it would run / the algorithm's time, at its size; "–" if unknown."""
+    vendor_us = dict(item.timing.vendors.get(name, ())).get(item.timing.size_bytes)
+    return "–" if vendor_us is None or not item.timing.time_us else f"{vendor_us / item.timing.time_us:.2f} ×"
 
 
 def _badge(item: Item) -> str:

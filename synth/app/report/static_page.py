@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
+
+from emit.library.entry import IndexEntry
+from emit.library.selection.against_vendor import count_sizes
+from synth.baselines.vendors import LIBRARIES
 
 _PARTS = Path(__file__).parent / "static"
 
@@ -59,3 +63,9 @@ def tiles(rows: Iterable[tuple[str, str, str]]) -> str:
         for a, b, c in rows
     )
     return f'<dl class="tiles">{"".join(cells)}</dl>'
+
+
+def against_libraries(entries: Sequence[IndexEntry]) -> str:
+    """Return an HTML note for each vendor library: how often the files of entries are faster than its own choice."""
+    sentences = [count_sizes(entries, name).sentence(name) for name in LIBRARIES]
+    return "".join(f'<p class="note">{escape(words[0].upper() + words[1:])}.</p>' for words in sentences if words)

@@ -93,8 +93,17 @@ def test_the_first_file_stays_where_the_search_has_none(tmp_path: Path) -> None:
     saved = save(
         replace(answer, ranges=no_files, unused=[], stop_reason="budget"), tmp_path, TARGET, until=0.0, first=first
     )
-    assert saved.remarks[-1:] == (f"the first file stays, because there is no other: {first[0].file}",)
+    assert saved.remarks[-1:] == (f"the first file stays, because there is no other: {tmp_path / first[0].file}",)
     assert before.items() <= files(tmp_path).items()
+
+
+def test_after_an_interruption_without_new_files_the_first_file_is_named(tmp_path: Path) -> None:
+    """Check that a search which was cut short, and so does not say which files are first ones, names what it left."""
+    first = save_first(first_of(question_of("costs")), tmp_path, TARGET)
+    answer = answer_of("costs")
+    no_files = [offer.without_program("planted") for offer in answer.ranges]
+    saved = save(replace(answer, ranges=no_files, unused=[], stop_reason="interrupted"), tmp_path, TARGET, until=0.0)
+    assert {f"the library keeps {tmp_path / entry.file}" for entry in first} <= set(saved.remarks)
 
 
 def test_a_held_library_gets_no_first_file(tmp_path: Path) -> None:

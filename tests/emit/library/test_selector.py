@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,19 @@ def test_wrong_calls_are_refused_after_right_ones(changes: Row, message: str) ->
     with pytest.raises(InputError) as error:
         selector.choose(LibraryCall(**(call | fields)), size_bytes)
     assert str(error.value).startswith(message)
+    with pytest.raises(InputError) if fields else nullcontext():  # A call is checked when it is made.
+        LibraryCall(**(call | fields))
+
+
+def test_what_is_no_call_is_refused() -> None:
+    selector: Any = Selector(parsed([entry_row()]))
+    for arguments, message in (
+        (("allreduce", 4), "call: 'allreduce' is no call; it must be a LibraryCall"),
+        ((4, 4), "call: 4 is no call"),
+        ((), r"Selector.choose: missing a required argument: 'call'; it must be as in selector\.choose\("),
+    ):
+        with pytest.raises(InputError, match=message):
+            selector.choose(*arguments)
 
 
 def test_entries_and_selectors_print_one_line() -> None:

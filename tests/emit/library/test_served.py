@@ -109,3 +109,19 @@ def test_the_multiples_that_files_serve_are_listed(divides: tuple[int, ...], mul
     lines = list(_served(TARGETS["mscclpp"], entries, []))
     assert len(lines) == bool(multiples)
     assert not lines or f"a multiple of {multiples} bytes;" in lines[0]
+
+
+@pytest.mark.parametrize(("target", "unit"), [("executor-nccl", 12), ("mscclpp", 48)])
+def test_a_size_that_no_file_takes_is_stated_with_the_sizes_that_it_takes(
+    target: str, unit: int, tmp_path: Path
+) -> None:
+    """Check the remark about 1 MiB on three ranks, and that the sizes that it names are served."""
+    for size, is_served in ((1 << 20, False), (3 << 18, True)):
+        saved = library(tmp_path / str(size), "allgather", target, size=size)
+        lines = [line for line in saved.remarks if line.startswith(f"{size} bytes are no multiple of")]
+        assert len(lines) == (not is_served)
+        for line in lines:
+            sizes = [int(word) for word in line.partition(": the file serves ")[2].split() if word.isdigit()]
+            assert sizes == [size // unit * unit, size // unit * unit + unit]
+            (entry, *_) = load_index(tmp_path / str(size))
+            assert all(entry.serves(size, 4) for size in sizes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -57,6 +58,27 @@ def test_after_a_loop_that_was_missing_others_are_not_compiled_for_little_work(
     loop(1)
     assert choose_runner(0.1).interpreted
     assert is_little(500, 100)
+
+
+def test_the_notice_of_compiling_comes_only_after_it_took_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that short compilations are silent until they add up, and that calls which compile nothing do not count."""
+    compilations, notices, clock = [0], list[float](), [0.0]
+
+    def call(seconds: float, number: int) -> None:
+        compilations[0] += number
+        clock[0] += seconds
+        time.sleep(2 * compiled._LOOK_S)
+
+    monkeypatch.setattr(compiled, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(compiled, "_report_once", lambda: notices.append(clock[0]))
+    monkeypatch.setattr(compiled, "_compiled_s", 0.0)
+    monkeypatch.setattr(compiled, "_LOOK_S", 0.01)
+    loop = _CallInThread(call, lambda: compilations[0])
+    for seconds, number in ((10.0, 0), (1.5, 1), (10.0, 0)):
+        loop(seconds, number)
+    assert not notices
+    loop(1.0, 1)
+    assert notices
 
 
 def test_a_warm_up_compiles_loops_of_little_work_in_a_fresh_home(

@@ -20,7 +20,9 @@ RUN = """
 import sys
 sys.path.insert(0, {folder!r})
 from outer import outer
+from synth.model import compiled
 from synth.model.compiled import Runner, _compiled, _compilations
+compiled._LONG_S = 0.0
 print(Runner(interpreted=False)(outer, 5), _compilations(_compiled(outer)))
 """
 

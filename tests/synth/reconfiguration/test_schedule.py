@@ -198,6 +198,20 @@ def test_results_are_shown_in_one_line(answered: ChangesSearch) -> None:
         assert re.fullmatch(r"<(ChangesSearch of|Choice:) .{10,100}>", shown)
 
 
+def test_the_arguments_of_synthesize_are_taken_too() -> None:
+    """Check sizes and budgets as text, the network as text, both spellings, and that a size is given once."""
+    by_text = search_changes("ring:4 + axes:2x2", "allgather", "1M", budget="300ms")
+    for other in (
+        search_changes("ring:4 + axes:2x2", "allgather", size=MIB, root=None, budget=0.3),
+        search_changes(read_states("ring:4 + axes:2x2"), "allgather", size_bytes=MIB, budget_s=0.3),
+    ):
+        assert other.size_bytes == by_text.size_bytes == MIB
+        assert other.choose(1.0).time_us == pytest.approx(by_text.choose(1.0).time_us)
+    for sizes in ({}, {"size": "1M", "size_bytes": MIB}):
+        with pytest.raises(InputError, match="size: must be given once"):
+            search_changes("ring:4 + axes:2x2", "allgather", **sizes)
+
+
 def test_a_root_of_a_collective_without_one_is_refused() -> None:
     with pytest.raises(InputError, match="allreduce has no root; leave it out"):
         search_changes(read_states("ring:4 + axes:2x2"), "allreduce", 1 << 20, root=1)

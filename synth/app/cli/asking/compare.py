@@ -13,10 +13,11 @@ from synth.app.cli.asking.answer import check_single, clear_progress, progress_l
 from synth.app.cli.options import SearchCommand, print_json
 from synth.app.present.layout import Column, fitted, terminal_width, wrapped
 from synth.app.present.table import heading
-from synth.app.question import make_question, size_in_bytes
+from synth.app.question import make_question
 from synth.app.synthesis import find_answer
 from synth.engines.registry import engines_named
 from synth.model.deadline import now
+from synth.model.sizes import size_in_bytes
 from synth.model.text import format_short_size, format_time
 from synth.search.result import SearchResult
 from synth.search.settings import AUTO, NONE

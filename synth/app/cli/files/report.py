@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,12 +15,12 @@ from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry
 from synth.app.cli.programs import check_ending, write_text
 from synth.app.cli.progress import counting
+from synth.app.clusters.placing import at_asked_sizes
 from synth.app.present.layout import say_fitted
 from synth.app.report.library import MOST_PAGES, LibraryQuestion, find_library, largest_gap, library_page
-from synth.app.report.page import report as made_page
 from synth.app.report.page import report_sources
 from synth.app.report.placement import find_placement, placement_page
-from synth.app.report.sources import sources_of
+from synth.app.report.sources import Source, find_sources, sources_of
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
 from synth.model.text import format_count
@@ -79,10 +80,26 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
     ranks = None if group is None or topology is None else parse_ranks(group, "--group", topology.nranks)
     if topology is not None and path.endswith(".synth"):
         raise InputError("--topo: cannot be used with a schedule, which names its own network; leave it out")
-    page = made_page(path, topology, ranks, None if size is None else float(parse_size(size, "--size")))
+    sources = _at_asked_sizes(find_sources(path))
+    size_bytes = None if size is None else float(parse_size(size, "--size"))
+    page = report_sources(sources, Path(path).resolve().name, Networks(topology), topology, ranks, size_bytes)
     write_text(out, page.html)
     contents = f"{format_count(page.algorithms, 'algorithm')}, {format_count(page.files, 'file')}"
     _say(out, contents, page.html, begun, page.wrong)
+
+
+def _at_asked_sizes(sources: Sequence[Source]) -> list[Source]:
+    """Return sources whose entries state only the sizes that a build was asked for; those of other sizes are left out.
+
+    A source without an entry stays. If nothing were left, all sources stay as they are.
+    """
+    limited = [(source, at_asked_sizes([] if source.entry is None else [source.entry])) for source in sources]
+    inside = [
+        replace(source, entry=entries[0]) if entries else source
+        for source, entries in limited
+        if entries or source.entry is None
+    ]
+    return inside or list(sources)
 
 
 def _library(
@@ -105,6 +122,7 @@ def _library(
         InputError: A file is missing or a page cannot be written.
         SystemExit: With 1 if something is wrong.
     """
+    questions = {question: at_asked_sizes(entries) or entries for question, entries in questions.items()}
     networks, folder, wrong = Networks(topology), out.with_name(f"{out.stem}-pages"), list[tuple[str, str]]()
     topology_of = {
         entries[0].topology: network

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -11,6 +12,7 @@ from emit.findings import Verdict
 from emit.formats import format_of
 from emit.library.selection.lookup import entry_beside
 from emit.program import Program
+from emit.targets import TARGETS, Target
 from emit.timing.predict import Predictor
 from emit.timing.timed import TimedProgram
 from emit.timing.trace import chrome_trace
@@ -23,9 +25,11 @@ from synth.bounds.prove import OPTIMAL, prove
 from synth.model.problem import describe_alpha, parse_ranks
 from synth.model.registry import find_kind
 from synth.model.text import format_count, format_size, format_table, format_time
+from topologies.costed import protocols_of, with_protocols
 from topologies.errors import InputError
 from topologies.load import apply_costs, load
 from topologies.text.files import origin_of
+from topologies.topology import Topology, without_switch_ops
 
 _MANY = 16  # ranks that are listed
 
@@ -80,6 +84,8 @@ def simulate(
     document: dict[str, Any] = {"file": name_of(file), "status": status, "why": _why(verdict), "cautions": cautions}
     try:
         form = format_of(file)
+        readers = [row for row in TARGETS.values() if row.format == form.name]
+        topology = _as_executors_see(topology, readers if entry is None else [TARGETS[entry.target]])
         timed = (
             form.predictor(file, program, topology, members)
             if depth is None
@@ -101,6 +107,25 @@ def simulate(
     else:
         say_fitted(*_lines(document))
     raise SystemExit(1 if verdict.exit_code == 1 else 0)
+
+
+def _as_executors_see(topology: Topology, executors: Sequence[Target]) -> Topology:
+    """Return a topology without the protocols and the operations of switches that no executor of a file has.
+
+    The bound is then that of a search for these executors. Where they have none of the protocols, all stay.
+
+    Args:
+        topology: The topology.
+        executors: The executors; the topology stays as it is if there are none.
+    """
+    names = protocols_of(topology) if topology.costs is not None else ()
+    own_names = {name for executor in executors for name in executor.own_protocols(names)}
+    topology = with_protocols(topology, own_names) if own_names else topology
+    return (
+        topology
+        if not executors or any(executor.switch_ops for executor in executors)
+        else without_switch_ops(topology)
+    )
 
 
 def _why(verdict: Verdict) -> str:

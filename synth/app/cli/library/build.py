@@ -22,7 +22,7 @@ from synth.app.clusters.failures import costs, fault_folder, single_failures, to
 from synth.app.clusters.local import Local, WorkerPool
 from synth.app.clusters.on_dask import OnDask
 from synth.app.clusters.plan import COMPILING_S, BuildPlan, make_plan
-from synth.app.clusters.processes import processors
+from synth.app.clusters.processes import load, processors
 from synth.app.present.layout import say_fitted, warn
 from synth.model.compiled import are_some_on_disk
 from synth.model.deadline import now
@@ -34,6 +34,7 @@ from topologies.text.files import origin_of
 
 _SHOWN = 12  # kinds of problems in a plan's table
 _MUCH_LONGER = 1.5  # multiple of the budget from which a warning says what the problems need
+_BUSY = 1.2  # multiple of the time on idle cores from which the time beside the present load is stated
 _SOON_S = 3.0  # seconds of a build of which nobody is warned
 
 pool_options = declare(
@@ -66,7 +67,8 @@ def library_build(
     pool = pool_of(on, jobs)
     plan = make_plan(cluster, pool.processes)
     if dry_run:
-        _say_plan(plan, {task.key for task in plan.tasks() if answer_cache.has(task.key)}, as_json)
+        known_keys = {task.key for task in plan.tasks() if answer_cache.has(task.key)}
+        _say_plan(plan, known_keys, load() if on is None else 0.0, as_json)
         return
     _warn_of_budget(plan, answer_cache)
     with _progress(plan, as_json) as report:
@@ -101,15 +103,17 @@ def pool_of(on: str | None, jobs: int | None) -> WorkerPool:
     return OnDask(on, jobs)
 
 
-def _say_plan(plan: BuildPlan, known_keys: set[str], as_json: bool) -> None:
+def _say_plan(plan: BuildPlan, known_keys: set[str], present_load: float, as_json: bool) -> None:
     """Print the plan of a build: its problems, its time and its memory, as text or as JSON.
 
     Args:
         plan: The plan.
         known_keys: Keys of the tasks that the cache has, whose time does not count.
+        present_load: Number of other processes that want a core of this machine.
         as_json: Whether to print JSON.
     """
     left_s, searches = plan.seconds(known_keys), plan.searches
+    loaded_s = plan.loaded_seconds(present_load, known_keys)
     known_count = sum(task.key in known_keys for task in searches)
     if as_json:
         print_json(
@@ -120,6 +124,7 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], as_json: bool) -> None:
                 "files_for": len(plan.shares),
                 "known": known_count,
                 "seconds": round(left_s, 1),
+                "loaded_s": round(loaded_s, 1),
                 "compiling_s": _compiling_s(left_s),
                 "memory_bytes": int(plan.memory_bytes()),
                 "budget_class_s": searches[0].work_s,
@@ -139,12 +144,15 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], as_json: bool) -> None:
     click.echo("\n".join(format_table([("collective", "ranks", "questions", "answers"), *rows[:_SHOWN]], range(4))))
     if len(rows) > _SHOWN:
         click.echo(f"… and {len(rows) - _SHOWN} more kinds")
-    cores = format_count(plan.cores, "core")
+    cores = format_count(plan.cores, "idle core")
     click.echo()
     say_fitted(
-        f"about {_minutes(left_s)} on {cores}, {plan.memory_bytes() / 2**30:.1f} GiB of memory,"
-        f" {searches[0].work_s:g} s of counted work a problem; {known_count} of {len(searches)} problems are known"
+        f"about {_minutes(left_s)} on {cores}, for some problems half or twice that;"
+        f" {plan.memory_bytes() / 2**30:.1f} GiB of memory; at most {searches[0].work_s:g} s of counted work"
+        f" a problem; {known_count} of {len(searches)} problems are known"
     )
+    if loaded_s > _BUSY * left_s:
+        say_fitted(f"this machine is busy now (load {present_load:.1f}): about {_minutes(loaded_s)} beside that")
     if compiling_s := _compiling_s(left_s):
         say_fitted(f"compiling loops adds up to {_minutes(compiling_s)} to the first build, once")
     _say_impossible(plan)

@@ -23,7 +23,7 @@ from emit.targets import TARGETS, target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option
 from synth.app.cli.size_ranges import parse_sweep
-from synth.app.clusters.placing import unfiled_schedules
+from synth.app.clusters.placing import at_asked_sizes, unfiled_schedules
 from synth.app.present.layout import Column, fitted, say, say_fitted, terminal_width, wrapped
 from synth.baselines.vendors import LIBRARIES
 from synth.model.numbers import as_folder
@@ -88,8 +88,12 @@ class _Filter:
 @click.option("--group", metavar="RANKS", help="Show only files for these ranks, as 0,2,4-7.")
 @click.option("--target", metavar="NAME", help="Show only files for this executor.")
 @wide_option
+@click.option("--details", is_flag=True, help="Also show the shape, the engine, the proof and the names of each file.")
 @json_option
-def show(folder: str, collective: str | None, group: str | None, target: str | None, wide: bool, as_json: bool) -> None:
+def show(
+    folder: str, collective: str | None, group: str | None, target: str | None, wide: bool, details: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Show the files of a library: what each serves, its predicted time, its bound, and comparisons.
 
     \b
@@ -119,16 +123,25 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
         raise InputError(f"{options or folder}: {folder} holds no such file; synth library show {folder} lists all")
     index_rows = [*(entry.row for entry in entries_left), *unfiled]
     libraries = [name for name in LIBRARIES if any(vs_library(row, name) is not None for row in index_rows)]
+    entries_left = at_asked_sizes(entries_left) or entries_left  # A record may name other sizes than the files.
     entries_left.sort(key=_by_question)
     names = {entry.topology for entry in entries_left}
     if len(names) == 1:
         say_fitted(*names)
     _say_blocks(_blocks(entries_left, unfiled, ranks, libraries), libraries, wide)
+    if details:
+        for entry in entries_left:
+            form = "in place" if entry.inplace else "out of place"
+            title = f"{_title(entry, _matching_group(entry, ranks), len(names) > 1)}, {form}"
+            lines = [f"{title}, {format_served(entry.min_bytes, entry.max_bytes)}", *_details(entry)]
+            say(["", lines[0], *wrapped([f"  {line}" for line in lines[1:]], terminal_width(), "    ")], None)
     groups = len({(e.topology, group_ranks) for e in entries_left for group_ranks in (e.group, *e.isomorphic_groups)})
     click.echo(f"\n{format_count(len({e.file for e in entries_left}), 'file')} for {format_count(groups, 'group')}")
     if unfiled:
         names = {row["schedule"] for row in unfiled}
         click.echo(f"{format_count(len(names), 'schedule')} without a file, which no executor can run")
+    if any(entry.asked for entry in entries_left):
+        say_fitted(f"sizes: those of the cluster's file; a file may serve others, as synth library pick {folder} says")
     for name in libraries:
         if sentence := count_sizes(entries_left, name).sentence(name):
             say_fitted(sentence)
@@ -154,8 +167,8 @@ def _blocks(
 ) -> dict[str, list[_Cells]]:
     """Return the rows of a library by the title of their block: a collective and a group.
 
-    Calls in place and calls out of place share a block if all their cells are equal; otherwise the titles name the
-    form. Schedules without a file have blocks of their own.
+    Where rows for calls in place and out of place differ, each form has a block of its own, and so have the rows that
+    are equal in both. Schedules without a file have blocks of their own.
 
     Args:
         entries: The entries, sorted.
@@ -167,15 +180,24 @@ def _blocks(
     rows_of: dict[tuple[str, bool], list[_Cells]] = {}
     for _, same in groupby(entries, lambda entry: entry.question_and_form):
         same_entries = list(same)
-        first, left = same_entries[0], _left(same_entries)
+        first = same_entries[0]
+        left = _left(same_entries, *(first.asked or (0, None)))
         numbered = [(entry.min_bytes, _cells(entry) + _vs(entry.row, libraries)) for entry in same_entries]
         numbered += [(low, _left_cells(low, high, first.target, len(libraries))) for low, high in left]
         title = _title(first, _matching_group(first, ranks), names_topology)
         rows_of.setdefault((title, first.inplace), []).extend(cells for _, cells in sorted(numbered, key=itemgetter(0)))
     blocks: dict[str, list[_Cells]] = {}
-    for (title, inplace), rows in rows_of.items():
-        form = "" if rows == rows_of.get((title, not inplace)) else ", in place" if inplace else ", out of place"
-        blocks[f"{title}{form}:"] = rows
+    for title in dict.fromkeys(title for title, _ in rows_of):
+        in_place, out_of_place = (rows_of.get((title, inplace), []) for inplace in (True, False))
+        by_form = {
+            " in place and out of place": [row for row in in_place if row in out_of_place],
+            " in place": [row for row in in_place if row not in out_of_place],
+            " out of place": [row for row in out_of_place if row not in in_place],
+        }
+        present = {form: rows for form, rows in by_form.items() if rows}
+        if list(present) == [" in place and out of place"]:
+            present = {"": in_place}
+        blocks |= {f"{title}{form and f',{form}'}:": rows for form, rows in present.items()}
     for row in unfiled:
         first, further = row["groups"][0], len(row["groups"]) - 1
         root = None if row["root"] is None else first[row["root"]]
@@ -230,7 +252,7 @@ def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str]
         say_fitted(
             f"{', '.join(compared)}: the library's time for what it would run / ours; with brackets it is by {FITTED}"
         )
-    _say_left_out(left_out)
+    _say_left_out(left_out, "; --details shows all of each file")
 
 
 def _fitted_cells(
@@ -250,13 +272,18 @@ def _fitted_cells(
     return fitted(columns, None if wide else terminal_width())
 
 
-def _say_left_out(titles: Sequence[str]) -> None:
-    """Print how to see the columns that did not fit the terminal; nothing if there are none."""
+def _say_left_out(titles: Sequence[str], more: str = "") -> None:
+    """Print how to see the columns that did not fit the terminal; nothing if there are none.
+
+    Args:
+        titles: Titles of the columns.
+        more: A clause on what shows even more; "" for none.
+    """
     if titles:
-        say(["", *wrapped([f"--wide also shows {', '.join(titles)}"], terminal_width())], None)
+        say(["", *wrapped([f"--wide also shows {', '.join(titles)}{more}"], terminal_width())], None)
 
 
-def _left(entries: Sequence[IndexEntry]) -> list[tuple[int, int | None]]:
+def _left(entries: Sequence[IndexEntry], low: int, high: int | None) -> list[tuple[int, int | None]]:
     """Return the ranges of sizes in bytes, (first, last), that no entry serves; last is None where there is no end.
 
     Sizes above the largest of a question do not count, nor do ranges whose ends are the same as people read them. There
@@ -264,15 +291,17 @@ def _left(entries: Sequence[IndexEntry]) -> list[tuple[int, int | None]]:
 
     Args:
         entries: All entries of one question and form of calls, with ascending sizes.
+        low: The smallest size that was asked for.
+        high: The largest size that was asked for, inclusive; None for all sizes.
     """
-    ranges, begin = list[tuple[int, int | None]](), 0
+    ranges, begin = list[tuple[int, int | None]](), low
     if all(format_size(entry.min_bytes) == format_size(entry.last_bytes) for entry in entries):
         return ranges
     for entry in entries:
         if format_size(begin) != format_size(entry.min_bytes) and begin < entry.min_bytes > SMALLEST:
             ranges.append((begin, entry.min_bytes - 1))
         begin = max(begin, entry.last_bytes + 1)
-    return ranges + ([(begin, None)] if begin <= LARGEST else [])
+    return ranges + ([(begin, high)] if begin <= (LARGEST if high is None else high) else [])
 
 
 def _left_cells(low: int, high: int | None, target: str, nlibraries: int) -> _Cells:
@@ -344,6 +373,31 @@ def _cells(entry: IndexEntry) -> _Cells:
         "–" if bound_us is None else format_time(bound_us),
         "–" if gap is None else f"{gap:.3f}",
     )
+
+
+def _details(entry: IndexEntry) -> list[str]:
+    """Return the lines on an entry: its shape, time, bound with its proof, worst size, comparisons and files.
+
+    What the index does not state is left out; an unknown engine is "–".
+    """
+    row, shown = entry.row, entry.shown_bytes
+    names = ("steps", "rounds", "chunks", "sends", "threadblocks")
+    shape = [format_count(row[name], name[:-1]) for name in names if row.get(name)]
+    lines = [", ".join([f"engine {row.get('engine') or '–'}", *shape, f"protocol {entry.protocol}"])]
+    if entry.time_us is not None and shown is not None:
+        gap = "" if entry.gap is None else f", gap {entry.gap:.3f}"
+        lines.append(f"{format_time(entry.time_us)} for {format_size(shown)}{gap}")
+    if entry.bound_us is not None:
+        lines.append(f"bound {format_time(entry.bound_us)}: {row.get('proof') or 'the index states no proof'}")
+    if (worst := row.get("worst")) and worst["bytes"] != shown:
+        figures = f"{format_time(worst['time_us'])}, bound {format_time(worst['bound_us'])}"
+        lines.append(f"worst in range: {worst['gap']:.3f} @ {format_short_size(worst['bytes'])}: {figures}")
+    compared = [f"vs {name} {cell}" for name, cell in zip(LIBRARIES, _vs(row, list(LIBRARIES)), strict=True)]
+    compared = [text for text in compared if not text.endswith("–")]
+    lines += [", ".join(compared)] if compared else []
+    if entry.divides > 1:
+        lines.append(f"takes multiples of {entry.divides} {'elements' if entry.counts_elements else 'bytes'}")
+    return [*lines, *(f"{kind.removesuffix('_file')}: {name}" for kind, name in entry.files.items())]
 
 
 def _vs(values: Mapping[str, Any], libraries: Sequence[str]) -> tuple[str, ...]:

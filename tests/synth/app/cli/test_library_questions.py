@@ -46,6 +46,20 @@ def test_show(synth: Call, working_folder: Path) -> None:
     assert report["entries"] == json.loads((lib / "index.json").read_bytes())["algorithms"]
 
 
+def test_details_state_what_the_index_knows_of_each_entry(synth: Call, working_folder: Path) -> None:
+    worst = {"bytes": 4096, "time_us": 3.0, "bound_us": 2.0, "gap": 1.5}
+    shape = {"engine": "flow", "steps": 6, "rounds": 7, "chunks": 2, "schedule": "schedules/a.synth"}
+    lib = library(working_folder / "lib", "ring", **shape, proof="cut {0}", worst=worst)
+    brief, shown = synth("library", "show", lib), synth("library", "show", lib, "--details")
+    assert (shown.code, shown.err) == (0, "")
+    assert max(map(len, shown.out.splitlines())) <= 80
+    flat = " ".join(shown.out.split())
+    for words in ("engine flow, 6 steps, 7 rounds, 2 chunks", "cut {0}", "worst in range: 1.500 @ 4K", "vs NCCL 1.50 ×",
+                  "multiples of 4 elements", "file: msccl/a.xml", "schedule: schedules/a.synth"):  # fmt: skip
+        assert (words in flat, words in brief.out) == (True, False)
+    assert "--details" in synth("library", "show", "--help").out
+
+
 def test_a_narrow_terminal_shows_bounds_and_nccl_once_for_both_forms(synth: Call, working_folder: Path) -> None:
     lib = library(working_folder / "lib", "ring")
     (row,) = json.loads((lib / "index.json").read_bytes())["algorithms"]
@@ -59,7 +73,21 @@ def test_a_narrow_terminal_shows_bounds_and_nccl_once_for_both_forms(synth: Call
         assert max(map(len, lines)) <= 80
         assert {"predicted", "bound", "gap", "NCCL"} <= set(lines[2].split())
         assert [line for line in lines if line.endswith(":")] == titles
-        assert "--wide also shows algorithm" in lines
+        assert "--wide also shows algorithm; --details shows all of each file" in lines
+
+
+def test_a_row_that_is_the_same_for_both_forms_of_calls_is_shown_once(synth: Call, working_folder: Path) -> None:
+    lib = library(working_folder / "lib", "ring", max_bytes=1 << 20)
+    (row,) = json.loads((lib / "index.json").read_bytes())["algorithms"]
+    larger = row | {"file": "msccl/b.xml", "min_bytes": (1 << 20) + 1, "max_bytes": 1 << 30, "shown_bytes": 1 << 21}
+    others = [row | {"file": "msccl/c.xml"}, larger | {"file": "msccl/d.xml", "time_us": 2 * row["time_us"]}]
+    rows = [row, larger, *(other | {"inplace": False} for other in others)]
+    (lib / "index.json").write_bytes(index_text(rows))
+    lines = synth("library", "show", lib, "--wide").out.splitlines()
+    question = "allreduce, ranks 0-3 and 1 more group"
+    forms = "in place and out of place", "in place", "out of place"
+    assert [line for line in lines if line.endswith(":")] == [f"{question}, {form}:" for form in forms]
+    assert [sum(words in line for line in lines) for words in (" up to 1 MiB ", " 1 MiB to 1 GiB ")] == [1, 2]
 
 
 def test_pick(synth: Call, working_folder: Path) -> None:

@@ -167,7 +167,7 @@ def test_the_table_states_which_layers_it_shows_and_has_unique_titles(synth: Cal
         (("--expert-groups", "5"), "--expert-groups: 5 do not divide 48 experts; it must be a divisor of 48"),
         (("--tokens", "48"), "it must be whole numbers of shape .layers, tokens, experts of a token."),
         (("--topo", "ring:4"), "have no link"),
-        (("--group", "0"), "group: has 1 rank"),
+        (("--group", "0"), "--group: has 1 rank"),
         (("-o", "counts.json"), "is the file that it would be made from"),
     ],
 )

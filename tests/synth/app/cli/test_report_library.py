@@ -129,3 +129,42 @@ def test_a_wrong_file_is_reported_and_shown(two: Path, synth: Call) -> None:
     assert "a.xml: wrong" in answer.out
     (two / "msccl" / "b.xml").unlink()
     assert "names msccl/b.xml, which does not exist" in synth("report", two).refusal
+
+
+def test_a_library_and_its_page_show_the_sizes_of_the_cluster_file_and_how_often_nccl_is_beaten(
+    synth: Call, working_folder: Path
+) -> None:
+    """Check that show and the pages state only sizes that were asked for, each with a time, and compare with NCCL."""
+    text = 'topology = "dgx-h100"\ngroups = ["0-3"]\nsizes = "64K:4M"\nbudget = "1s"\ntargets = ["mscclpp"]\n'
+    for collectives, one_page in (("allgather", True), ('allgather", "reduce_scatter', False)):
+        (working_folder / "c.toml").write_text(f'{text}collectives = ["{collectives}"]\n')
+        built = synth("library", "build", "c.toml", "--out", "lib", "--jobs", 1)
+        assert (built.code, Path("lib/index.json").exists()) == (0, True)
+        shown = synth("library", "show", "lib", "--wide").out
+        rows = [line for line in shown.splitlines() if " mscclpp " in line and "no file" not in line]
+        assert rows
+        for row in rows:
+            times = re.findall(r"@ ([\d.]+)([KM])", row)
+            assert times
+            assert all(64 << 10 <= float(number) * (1 << {"K": 10, "M": 20}[unit]) <= 4 << 20 for number, unit in times)
+            assert re.search(r"\d ×|about NCCL's", row)
+        assert not re.search(r"1 KiB|1 GiB|up to|from \d|all sizes", "".join(rows))
+        sentence = "gainst NCCL, at the powers of two from 64 KiB to 4 MiB: faster"
+        assert sentence[1:] in " ".join(shown.split())
+        assert synth("report", "lib", "--no-pages" if not one_page else "--out=report.html").code == 0
+        page = (working_folder / "report.html").read_text()
+        assert f"A{sentence}" in page
+        assert "GiB" not in re.sub("<[^>]*>", " ", page[page.index("<main") : page.index("</main")]) or not one_page
+        if one_page:
+            assert '<th scope="col">vs NCCL</th>' in page
+            continue
+        for sizes in ([1, 1], [4096, 1], ["x"], [1 << 70, 1 << 71]):  # Records may be wrong.
+            for record in Path("lib/builds").iterdir():
+                record.write_text(json.dumps(json.loads(record.read_text()) | {"sizes": sizes}))
+            assert (synth("library", "show", "lib").code, synth("report", "lib", "--no-pages").code) == (0, 0)
+        reader = Reader()
+        reader.feed(page)
+        cells = [row for row in reader.rows if len(row) == len(SIZES)]
+        assert len(cells) == 2
+        for row in cells:
+            assert [kind == "none" for kind, _ in row] == [not 64 << 10 <= size <= 4 << 20 for size in SIZES]

@@ -212,3 +212,18 @@ def test_a_real_process(process: Call, working_folder: Path) -> None:
     assert (answer.code, answer.err) == (0, "")
     again = process("simulate", path, "--topo", "ring:4", "--sizes", "1M")
     assert again.out == answer.out
+
+
+@pytest.mark.usefixtures("working_folder")
+@pytest.mark.parametrize("target", ["mscclpp", "executor-nccl"])
+def test_the_bound_is_that_of_the_search_for_the_same_executor(synth: Call, target: str) -> None:
+    """Check sizes at which a protocol, or an operation of switches, that the executor lacks would lower the bound."""
+    for size in ("2K", "2M"):
+        asked = "--topo", "dgx-h100", "--group", "0-3", "--size", size
+        searched = synth("allreduce", *asked, "--target", target, "--out", f"of-{size}", "--json", "--budget", "20s")
+        assert (searched.code, searched.err) == (0, "")
+        answer = json.loads(searched.out)
+        row = answer["algorithms"][0]
+        simulated = json.loads(synth("simulate", row["file"], *asked, "--json").out)["sizes"][0]
+        assert simulated["time_us"] == pytest.approx(row["time_us"])
+        assert simulated["bound_us"] == pytest.approx(row["bound_us"])

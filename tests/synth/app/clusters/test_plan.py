@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from emit.targets import TARGETS, target_for
+from synth.app.cli.library.build import _say_plan
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.plan import BuildPlan, estimated_s, make_plan, spread_s
 from synth.app.clusters.task import solve, unpacked
@@ -105,6 +107,35 @@ def test_the_estimate_is_that_of_the_cores_that_work(tmp_path: Path) -> None:
     assert plan.seconds({task.key}) == 0.0
     assert spread_s([3.0, 2.0, 2.0, 1.0], 2) - spread_s([4.0], 2) == pytest.approx(0.0)
     assert spread_s([1.0] * 8, 8) == spread_s([1.0], 1)
+
+
+def test_the_estimate_states_what_other_load_adds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Check that free cores add nothing, and that --dry-run names the load and the longer time, as text and as JSON."""
+    plan = planned(tmp_path, 'topology = "dgx1"\ngroups = ["all"]\ncollectives = ["allgather"]\n')
+    monkeypatch.setattr("synth.app.clusters.plan.processors", lambda: 4)
+    assert plan.loaded_seconds(3.0) == plan.seconds()
+    assert plan.loaded_seconds(7.0) == pytest.approx(2 * plan.seconds())
+    for present_load, is_stated in ((0.0, False), (11.0, True)):
+        _say_plan(plan, set(), present_load, False)
+        text = " ".join(capsys.readouterr().out.split())
+        assert "idle core" in text
+        assert ("this machine is busy now (load 11.0): about" in text) == is_stated
+        _say_plan(plan, set(), present_load, True)
+        document = json.loads(capsys.readouterr().out)
+        assert (document["loaded_s"] > document["seconds"]) == is_stated
+
+
+def test_more_work_takes_longer_only_where_engines_use_it(tmp_path: Path) -> None:
+    """Check that all links alike end engines early, and that scatters are estimated like allgathers."""
+    text = 'topology = "{}"\ngroups = ["all"]\ncollectives = ["allgather", "scatter", "allreduce"]\ntargets = "mscclpp"'
+    for topology, is_uniform in (("dgx-h100", True), ("dgx-a100:2", False)):
+        allgather, scatter, allreduce = planned(tmp_path, text.format(topology)).searches
+        for task in (allgather, allreduce):
+            little, much = (estimated_s(replace(task, work_s=work_s)) for work_s in (0.1, 100.0))
+            assert (little == much) == is_uniform
+        assert estimated_s(scatter) < estimated_s(replace(allreduce, work_s=scatter.work_s))
 
 
 def test_the_estimate_grows_with_what_takes_longer(tmp_path: Path) -> None:

@@ -76,6 +76,27 @@ def test_rows_of_the_other_form_are_shown_if_they_are_slower_or_faster(factor: f
     assert ("out of place:" in table(document, 4)) == is_shown
 
 
+def test_a_row_that_is_the_same_for_both_forms_of_calls_is_shown_once() -> None:
+    """Check titles and rows where only the row of the larger messages differs, in the table and in its details."""
+    document = statement(synth.synthesize("allreduce", "ring:4", engine="route", budget=2).result)
+    first = document["algorithms"][0] | {"min_bytes": 0, "max_bytes": 1 << 20}
+    second = first | {"min_bytes": (1 << 20) + 1, "max_bytes": None}
+    document["algorithms"], document["inplace"] = [first, second], True
+    document["other_form"] = [dict(first), second | {"time_us": 2 * second["time_us"]}]
+    titles = ["in place and out of place:", "in place:", "out of place:"]
+    lines = table(document, 4, details=True).splitlines()
+    assert [line for line in lines if line in titles] == titles
+    assert [len([line for line in lines if line.startswith(start)]) for start in ("up to 1 MiB ", "from 1 MiB ")] == [
+        1,
+        2,
+    ]
+    ranges = [
+        f"{served}, {title[:-1]}"
+        for served, title in zip(("up to 1 MiB", "from 1 MiB", "from 1 MiB"), titles, strict=True)
+    ]
+    assert [line for line in lines if line in ranges] == ranges
+
+
 class _Terminal(StringIO):
     """A stream that says that it is a terminal."""
 
