@@ -54,7 +54,7 @@ _MOST_RANKS = 12  # Largest group.
 _NEAR = 1.05
 # Clusters, whose groups are every first, second, fourth or eighth rank.
 NODES = ("dgx-a100", "dgx-h100", "dgx2", "ndv2", "mi300x", "p4d.24xlarge", "p5.48xlarge", "dgx-b200")
-NODE_COUNTS = (2, 4, 8, 16)
+NODE_COUNTS = (2, 3, 4, 6, 8, 12, 16)
 RACKS = ("gb200-nvl72", "gb300-nvl72")
 STRIDES = (1, 2, 4, 8)
 CLUSTER_COLLECTIVES = COLLECTIVES[:5]
