@@ -27,25 +27,27 @@ from results.measuring.measure import geometric_mean, grid, page, write
 from results.measuring.shaped import Links, built, everywhere, missing
 from results.scripts.torch_shaped import THICK, THIN, tune
 from runtime.measure.tune import LEAST_PAIRS
+from runtime.torch.table import SPLIT_ALLTOALL
 
 METHODS = {"gloo": "pure Gloo", "synth": "pure ours", "auto": "mixed"}
-OPS = ("allreduce", "alltoall")
-SIZES = [64 << 10, 256 << 10, 1 << 20, 2 << 20]  # Bytes; they enclose the calls of all workloads but tiny ones.
+OPS = ("allreduce", "alltoall", SPLIT_ALLTOALL)
+SIZES = [64 << 10, 256 << 10, 1 << 20]  # Bytes; they enclose the calls of all workloads but tiny ones.
 SAME = 1e-3  # Relative difference of losses; orders of sums differ.
 
 
-def networks() -> dict[int, tuple[str, Links]]:
-    """Return the name and the links of a network by its number of ranks: nodes of four with thin links between them."""
+def networks() -> dict[int, tuple[str, list[str], Links]]:
+    """Return the name, the nodes (as texts of ranks) and the links of each network, by its number of ranks.
 
-    def nodes(count: int) -> Links:
-        """Return the links of nodes of four, of which each has links to the next one; the last to the first."""
-        inside = {
-            (4 * node + a, 4 * node + b): THICK for node in range(count) for a in range(4) for b in range(a + 1, 4)
-        }
-        neighbours = {tuple(sorted((node, (node + 1) % count))) for node in range(count)}
-        return inside | {(4 * a + rail, 4 * b + rail): THIN for a, b in sorted(neighbours) for rail in range(4)}
+    Each has two nodes, whose ranks are all linked; thin links join ranks that have the same place in both.
+    """
 
-    return {8: ("2 nodes of 4", nodes(2)), 16: ("ring of 4 nodes of 4", nodes(4))}
+    def two_nodes(size: int) -> tuple[str, list[str], Links]:
+        """Return the network of two nodes of so many ranks."""
+        inside = {(begin + a, begin + b): THICK for begin in (0, size) for a in range(size) for b in range(a + 1, size)}
+        rails = {(rail, size + rail): THIN for rail in range(size)}
+        return f"2 nodes of {size}", [f"0-{size - 1}", f"{size}-{2 * size - 1}"], inside | rails
+
+    return {2 * size: two_nodes(size) for size in (4, 8)}
 
 
 def seconds_of_calls() -> Counter[tuple[str, str]]:
@@ -131,12 +133,16 @@ def check_losses(rows: list[dict[str, Any]]) -> None:
             raise SystemExit(f"{row['workload']}, {row['method']}: the loss does not fall: {row['losses']}")
 
 
-def measured(links: Links, ranks: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measured(nodes: list[str], links: Links, ranks: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the rows of a network."""
     with tempfile.TemporaryDirectory() as folder, built(ranks, links) as spaces:
         variables = {}
         if not options.quick:
-            made = tune(spaces, Path(folder), links, SIZES, OPS, LEAST_PAIRS, options.budget, calibrates=False)
+            made = tune(
+                *(spaces, Path(folder), links, SIZES, OPS, LEAST_PAIRS, options.budget),
+                calibrates=False,
+                nodes=nodes,
+            )
             variables = made.variables
         result = Path(folder) / "rows.json"
         words = [sys.executable, "-m", "results.scripts.torch_workloads", "--worker", result]
@@ -197,8 +203,8 @@ def main() -> None:
     start_s = time.monotonic()
     rows_of_networks = {}
     for ranks in options.ranks:
-        name, links = networks()[ranks]
-        rows_of_networks[f"{ranks} ranks: {name}"] = measured(links, ranks, options)
+        name, nodes, links = networks()[ranks]
+        rows_of_networks[f"{ranks} ranks: {name}"] = measured(nodes, links, ranks, options)
     parts = report(rows_of_networks)
     if options.quick or options.only:
         print(*parts, sep="\n\n")

@@ -158,6 +158,11 @@ class Case:
     root: int = 0
 
     @property
+    def name(self) -> str:
+        """Return the collective's name in tables."""
+        return self.collective
+
+    @property
     def row(self) -> CollectiveKind:
         """Return the collective's row of the registry."""
         return find_kind(self.collective)
@@ -355,7 +360,7 @@ def measure_methods(
     size = case.call.size_bytes
     return [
         Measurement(
-            case.collective, case.ranks, case.kind, size, t.method, t.algorithm, 1e6 * t.median_s, t.wrong,
+            case.name, case.ranks, case.kind, size, t.method, t.algorithm, 1e6 * t.median_s, t.wrong,
             gains.get(t.method, ()),
         )
         for t in bench.measured

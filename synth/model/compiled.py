@@ -39,12 +39,6 @@ def compiled(loop: Loop) -> Loop:
     return machine_code
 
 
-def is_on_disk(loop: FunctionType) -> bool:
-    """Return whether machine code of a loop is likely to be on disk, so that it need not be compiled."""
-    folder = folder_of(loop, _all_called(loop))
-    return folder is not None and folder.is_dir()
-
-
 def is_loaded() -> bool:
     """Return whether Numba is already imported, so that only the loop itself must be loaded."""
     return "numba" in sys.modules

@@ -16,7 +16,7 @@ import torch
 
 from runtime.torch.programs.transport import MAX_CHANNELS, Started, Transport
 from synth.engines.skewed.plan import Plan
-from synth.engines.skewed.prepare import is_compiled, planner_for, shape_for
+from synth.engines.skewed.prepare import planner_for, shape_for
 from synth.engines.skewed.shape import GroupShape
 from topologies.errors import InputError
 from topologies.topology import Topology
@@ -27,7 +27,7 @@ Tensor: TypeAlias = Any
 # that the network's description may not state.
 _LEAST_GAIN = 1.1
 _MOST_PLANS = 64  # Plans of the latest sizes that are kept.
-# Ranks up to which Python runs the planner's loops where they are not on disk: compiling them takes half a minute.
+# Ranks up to which Python runs the planner's loops: compiling them takes a process half a minute.
 _MOST_INTERPRETED = 32
 _NODES_US, _ROUTED_US = 20.0, 200.0  # Time to plan where Python runs the loops, for each pair of ranks.
 _COMPILED_SHARE = 0.05  # The same where they are compiled, as a share.
@@ -75,8 +75,7 @@ class RankPlanner:
         if isinstance(shape, GroupShape) and shape.nnodes < 2:
             raise InputError("all its ranks are in one node, where nothing gains; the topology must state other nodes")
         is_small = k <= _MOST_INTERPRETED
-        self._planner, self._me = planner_for(shape, interpreted=is_small and not is_compiled(shape)), me
-        # It must be the same on all ranks, whose disks may differ.
+        self._planner, self._me = planner_for(shape, interpreted=is_small), me
         planning_us = (_NODES_US if isinstance(shape, GroupShape) else _ROUTED_US) * k**2
         self._planning_us = planning_us if is_small else _COMPILED_SHARE * planning_us
         even = self._planner.plan_straight(np.full((k, k), _EVEN_BYTES))

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from synth.engines.skewed import shape
-from synth.engines.skewed.loop import plan_into
 from synth.engines.skewed.plan import SizesPlanner
 from synth.engines.skewed.planner import Planner
 from synth.engines.skewed.routes import routed
-from synth.engines.skewed.routes.routing import plan_routed
-from synth.model.compiled import is_on_disk
 from topologies.network import Network
 from topologies.topology import Topology
 
@@ -47,11 +44,6 @@ def shape_for(
 def interpreted_s(group: shape.GroupShape | routed.RoutedShape) -> float:
     """Return about how many seconds the interpreter takes for a plan."""
     return group.net.nranks**2 * (_ROUTED_S if isinstance(group, routed.RoutedShape) else _NODES_S)
-
-
-def is_compiled(group: shape.GroupShape | routed.RoutedShape) -> bool:
-    """Return whether the loops that plan for a shape are likely to be on disk, compiled."""
-    return is_on_disk(plan_routed if isinstance(group, routed.RoutedShape) else plan_into)
 
 
 def planner_for(
