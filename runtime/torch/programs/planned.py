@@ -79,7 +79,7 @@ class RankPlanner:
         planning_us = (_NODES_US if isinstance(shape, GroupShape) else _ROUTED_US) * k**2
         self._planning_us = planning_us if is_small else _COMPILED_SHARE * planning_us
         even = self._planner.plan_straight(np.full((k, k), _EVEN_BYTES))
-        self._least_bytes = _WORTH * self._planning_us / even.time_us * _EVEN_BYTES * k**2
+        self._least_bytes = _WORTH * self._planning_us / even.time_us * _EVEN_BYTES * k  # Of the busiest rank.
         self._is_linked = np.eye(k, dtype=bool)
         self._is_linked[shape.net.src, shape.net.dst] = True
         self._cached_plan = lru_cache(_MOST_PLANS)(self._plan)
@@ -99,7 +99,8 @@ class RankPlanner:
 
     def _plan(self, sizes: tuple[tuple[int, ...], ...]) -> RankPlan | None:
         """Return what `plan` does, without a look at earlier plans."""
-        if sum(map(sum, sizes)) < self._least_bytes:  # Planning would take longer than it can gain.
+        busiest = max(*map(sum, sizes), *map(sum, zip(*sizes, strict=True)))
+        if busiest < self._least_bytes:  # Planning would take longer than it can gain.
             return None
         straight = self._planner.plan_straight(sizes)
         # The network passes a block between ranks without a link on as its routes say, not as straight plans do.
