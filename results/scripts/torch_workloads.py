@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -63,7 +64,7 @@ def seconds_of_calls() -> Counter[tuple[str, str]]:
 def worker(result: Path, steps: int, only: str) -> None:
     """Run one rank: train each workload with all methods alternately; rank 0 writes a row for each of both.
 
-    A step's time is that of the slowest rank. The seconds of the calls are rank 0's.
+    A step's time is that of the slowest rank, its CPU time that of all ranks. The seconds of the calls are rank 0's.
     """
     import torch.distributed as dist
 
@@ -81,41 +82,45 @@ def worker(result: Path, steps: int, only: str) -> None:
                 with synth.torch.using(method):
                     steppers[method] = workload()
             seconds: dict[str, list[float]] = {method: [] for method in METHODS}
+            cpu_seconds: dict[str, list[float]] = {method: [] for method in METHODS}
             losses: dict[str, list[float]] = {method: [] for method in METHODS}
             calls: dict[str, Counter[tuple[str, str]]] = {method: Counter() for method in METHODS}
             for step in range(steps + 1):
                 for method, stepper in steppers.items():
                     with synth.torch.using("gloo"):
                         dist.barrier()
-                    before, start = seconds_of_calls(), time.perf_counter()
+                    before, start, cpu_start = seconds_of_calls(), time.perf_counter(), time.process_time()
                     with synth.torch.using(method):
                         loss = stepper()
-                    took, calls_of_step = time.perf_counter() - start, seconds_of_calls() - before
-                    loss, took = _over_ranks(loss, took)
+                    took, cpu = time.perf_counter() - start, time.process_time() - cpu_start
+                    calls_of_step = seconds_of_calls() - before
+                    loss, took, cpu = _over_ranks(loss, took, cpu)
                     losses[method].append(loss)
                     if step:  # The first step warms up: it reads programs and makes connections.
                         seconds[method].append(took)
+                        cpu_seconds[method].append(cpu)
                         calls[method].update(calls_of_step)
             for method in METHODS:
                 calls_of_method = [[*key, total / steps] for key, total in calls[method].items()]
                 rows.append({"workload": name, "method": method, "seconds": seconds[method], "losses": losses[method],
-                             "calls": calls_of_method})  # fmt: skip
+                             "cpu_seconds": cpu_seconds[method], "calls": calls_of_method})  # fmt: skip
         if me == 0:
             result.write_text(json.dumps(rows))
 
 
-def _over_ranks(loss: float, seconds: float) -> tuple[float, float]:
-    """Return the mean loss and the largest time of all ranks, by calls of Gloo."""
+def _over_ranks(loss: float, seconds: float, cpu_seconds: float) -> tuple[float, float, float]:
+    """Return the mean loss, the largest time and the sum of the CPU times of all ranks, by calls of Gloo."""
     import torch
     import torch.distributed as dist
 
     import synth.torch
 
-    mean, slowest = (torch.tensor([value], dtype=torch.float64) for value in (loss, seconds))
+    mean, slowest, total = (torch.tensor([value], dtype=torch.float64) for value in (loss, seconds, cpu_seconds))
     with synth.torch.using("gloo"):
         dist.all_reduce(mean, dist.ReduceOp.AVG)
         dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    return float(mean), float(slowest)
+        dist.all_reduce(total)
+    return float(mean), float(slowest), float(total)
 
 
 def check_losses(rows: list[dict[str, Any]]) -> None:
@@ -170,15 +175,17 @@ def report(rows_of_networks: dict[str, list[dict[str, Any]]]) -> list[str]:
                 parts = [f"{collective} on {backend} {100 * seconds / mean:.0f} %"
                          for collective, backend, seconds in listed if seconds > 0.01 * mean]  # fmt: skip
                 rest = max(0.0, mean - sum(seconds for *_, seconds in listed))
+                cpu = statistics.fmean(row["cpu_seconds"]) / mean / (os.cpu_count() or 1)
                 shares.append([network, workload, METHODS[method], f"{mean * 1e3:.0f}", ", ".join(parts),
-                               f"{100 * rest / mean:.0f} %"])  # fmt: skip
+                               f"{100 * rest / mean:.0f} %", f"{100 * cpu:.0f} %"])  # fmt: skip
     summary = (
         f"The geometric mean of the gains of mixed over pure Gloo is {geometric_mean(gains):.2f}, the least"
         f" {min(gains):.2f}. Mixed takes at most {max(losses_to_best):.2f} of the time of the faster pure one."
     )
     titles = ["network", "workload", *(f"{text} ms" for text in METHODS.values()), "mixed over Gloo",
               "mixed / faster pure one", "loss"]  # fmt: skip
-    where = ["network", "workload", "method", "mean step ms", "calls of rank 0, with what served them", "the rest"]
+    where = ["network", "workload", "method", "mean step ms", "calls of rank 0, with what served them", "the rest",
+             "CPU"]  # fmt: skip
     return [grid(titles, times), summary, "## Where the time went", grid(where, shares)]
 
 
@@ -213,7 +220,8 @@ def main() -> None:
         f"Links have {THICK} Mbit/s each way, and {THIN} between nodes; each rank has a namespace. Times are medians"
         f" of {options.steps} steps of the slowest rank; the three methods train alternately, each its own copy of the"
         f" model, and their losses agree within {SAME:.0e}. Shares of calls are those of the mean"
-        " step, and add up to more than 100 % where calls overlap. The run took"
+        " step, and add up to more than 100 % where calls overlap; CPU is the CPU time of all ranks as a share of that"
+        f" of all {os.cpu_count()} cores. The run took"
         f" {(time.monotonic() - start_s) / 60:.0f} min."
     )
     write(__file__, page(__file__, "Training on shaped networks", [about, *parts]))
