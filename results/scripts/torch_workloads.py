@@ -1,6 +1,6 @@
 """Train small models over torch.distributed on shaped networks: with Gloo, with our algorithms, and mixed by a table.
 
-    sudo python -m results.scripts.torch_workloads [--steps 9] [--ranks 8 16] [--budget 20s] [--only WORD] [--quick]
+    sudo python -m results.scripts.torch_workloads [--steps 5] [--ranks 8 16] [--budget 8s] [--only WORD] [--quick]
 
 makes torch_workloads.md. The models are those of `results.measuring.workloads`: a mixture of experts with all-to-alls,
 a DLRM, and a dense transformer. Each rank is a process in its own network namespace; tc tbf holds each link to its
@@ -32,7 +32,7 @@ from runtime.torch.table import SPLIT_ALLTOALL
 
 METHODS = {"gloo": "pure Gloo", "synth": "pure ours", "auto": "mixed"}
 OPS = ("allreduce", "alltoall", SPLIT_ALLTOALL)
-SIZES = [64 << 10, 256 << 10, 1 << 20]  # Bytes; they enclose the calls of all workloads but tiny ones.
+SIZES = [256 << 10, 1 << 20]  # Bytes; they enclose the calls of all workloads but tiny ones.
 SAME = 1e-3  # Relative difference of losses; orders of sums differ.
 
 
@@ -192,9 +192,9 @@ def report(rows_of_networks: dict[str, list[dict[str, Any]]]) -> list[str]:
 def main() -> None:
     """Measure the networks, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--ranks", type=int, nargs="+", default=[8, 16], choices=sorted(networks()))
-    parser.add_argument("--budget", default="20s", help="time of the search for each collective")
+    parser.add_argument("--budget", default="8s", help="time of the search for each collective")
     parser.add_argument("--only", default="", metavar="WORD", help="workloads whose name has this word; no table")
     parser.add_argument("--quick", action="store_true", help="two steps without tuning; no table")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
