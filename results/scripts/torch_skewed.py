@@ -3,9 +3,8 @@
     sudo python -m results.scripts.torch_skewed [--quick]
 
 makes torch_skewed.md. Each rank is a process in its own network namespace; tc tbf holds each link to its rate. Calls
-are those of mixtures of experts: `all_to_all_single` with splits. `synth tune` measures such calls on each network, of
-other sizes. Then Gloo and `auto`, which follows the table, run alternately on the same sizes. Needs root, ip and tc,
-and PyTorch; without one of them the script says so and writes nothing.
+are those of mixtures of experts: `all_to_all_single` with splits. Gloo and `auto`, to which SYNTH_TOPOLOGY states the
+network, run alternately. Needs root, ip and tc, and PyTorch; without one of them the script says so and writes nothing.
 """
 
 from __future__ import annotations
@@ -21,15 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from results.measuring.measure import grid, page, write
-from results.measuring.shaped import Links, built, everywhere, missing
+from results.measuring.shaped import Links, built, everywhere, missing, topology
 from results.scripts.skewed import Sizes, matrices
-from results.scripts.torch_shaped import tune
-from runtime.torch.table import SPLIT_ALLTOALL
 
 THICK, THIN = 400, 12.5  # Mbit/s inside nodes and of a NIC
+ALPHA_US = 200
 RANKS = 8
 MEAN_BYTES = 128 << 10  # of a block
-TUNED = [2 * MEAN_BYTES, 9 * MEAN_BYTES]  # Bytes that a rank sends; they enclose those of all matrices.
 METHODS = ("gloo", "auto")
 
 
@@ -67,11 +64,9 @@ def worker(result: Path, runs: int) -> None:
         by_kind.setdefault(kind, []).append(sizes)
     for kind, all_sizes in by_kind.items():
         seconds: dict[str, list[float]] = {method: [] for method in METHODS}
-        results: dict[str, Any] = {}
-        served = set[str]()
         for run, sizes in enumerate(all_sizes * (1 if len(all_sizes) > 1 else runs + 1)):
             sent = torch.arange(int(sizes[me].sum()), dtype=torch.int64).to(torch.uint8)
-            for method in METHODS[:: 1 if run % 2 else -1]:
+            for method in METHODS:
                 received = torch.zeros(int(sizes[:, me].sum()), dtype=torch.uint8)
                 dist.barrier()
                 start = time.perf_counter()
@@ -81,24 +76,24 @@ def worker(result: Path, runs: int) -> None:
                 dist.all_reduce(slowest, dist.ReduceOp.MAX)
                 if run:  # The first run warms up.
                     seconds[method].append(float(slowest))
-                results[method] = received
-                if method == METHODS[1]:
-                    served.add(synth.torch.process_group.counters.last("alltoall") or "")
-            if not torch.equal(*results.values()):
+                if method == METHODS[0]:
+                    wanted = received
+            if not torch.equal(received, wanted):
                 raise SystemExit(f"{kind}: rank {me} has wrong bytes")
-        rows.append({"kind": kind, "served": ", ".join(sorted(served)), **seconds})
+        served = synth.torch.process_group.counters.last("alltoall") or ""
+        rows.append({"kind": kind, "served": served, **{m: statistics.median(seconds[m]) for m in METHODS}})
     dist.destroy_process_group()
     if me == 0:
         result.write_text(json.dumps(rows))
 
 
 def measured(nodes: list[str], links: Links, runs: int) -> list[dict[str, Any]]:
-    """Return a network's rows: the kind of matrix, what served it, and the seconds of each run by method."""
+    """Return a network's rows: the kind of matrix, what served it, and the seconds by method."""
     with tempfile.TemporaryDirectory() as folder, built(RANKS, links) as spaces:
-        result = Path(folder) / "rows.json"
-        made = tune(spaces, Path(folder), links, TUNED, (SPLIT_ALLTOALL,), calibrates=False, nodes=nodes)
+        described, result = Path(folder) / "shaped.toml", Path(folder) / "rows.json"
+        described.write_text(f"nodes = {json.dumps(nodes)}\n{topology(RANKS, links, ALPHA_US)}")
         words: list[object] = [sys.executable, "-m", "results.scripts.torch_skewed", "--worker", result, runs]
-        everywhere(spaces, words, made.variables)
+        everywhere(spaces, words, {"SYNTH_TOPOLOGY": str(described)})
         rows: list[dict[str, Any]] = json.loads(result.read_text())
         return rows
 
@@ -115,9 +110,9 @@ def main() -> None:
     gains: dict[bool, list[float]] = {True: [], False: []}
     for name, (nodes, links) in networks().items():
         for row in measured(nodes, links, runs):
-            gain = statistics.median(gloo / auto for gloo, auto in zip(row["gloo"], row["auto"], strict=True))
+            gain = row["gloo"] / row["auto"]
             gains[row["kind"].startswith("even")].append(gain)
-            times = (f"{statistics.median(row[method]) * 1e3:.0f}" for method in METHODS)
+            times = (f"{row[method] * 1e3:.0f}" for method in METHODS)
             lines.append([name, row["kind"], row["served"], *times, f"{gain:.2f}"])
     skewed = gains[False]
     mean = math.exp(statistics.fmean(map(math.log, skewed)))
@@ -131,9 +126,8 @@ def main() -> None:
         return
     about = (
         f"{RANKS} ranks, each in a namespace; links of {THICK} Mbit/s each way inside nodes, NICs of {THIN}. Blocks"
-        f" have {MEAN_BYTES >> 10} KiB in the mean. `auto` follows a table of `synth tune`, measured with other sizes."
-        f" Times are medians of {runs} runs, with other sizes in each, of the slowest rank; the gain is the median of"
-        " those of single runs. In each call of `auto` ranks exchange the sizes, and plan."
+        f" have {MEAN_BYTES >> 10} KiB in the mean. Times are medians of {runs} runs, with other sizes in each,"
+        " of the slowest rank; in each call of `auto` ranks exchange the sizes and plan."
     )
     write(
         __file__, page(__file__, "Planned all-to-alls of skewed sizes over torch.distributed", [about, table, summary])

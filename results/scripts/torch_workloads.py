@@ -27,12 +27,12 @@ from typing import Any
 from results.measuring.measure import geometric_mean, grid, page, write
 from results.measuring.shaped import Links, built, everywhere, missing
 from results.scripts.torch_shaped import THICK, THIN, tune
-from runtime.measure.tune import LEAST_PAIRS
 from runtime.torch.table import SPLIT_ALLTOALL
 
 METHODS = {"gloo": "pure Gloo", "synth": "pure ours", "auto": "mixed"}
 OPS = ("allreduce", "alltoall", SPLIT_ALLTOALL)
 SIZES = [256 << 10, 1 << 20]  # Bytes; they enclose the calls of all workloads but tiny ones.
+PAIRS = 15  # Most pairs of runs; with the least number, a single disturbed pair would decide.
 SAME = 1e-3  # Relative difference of losses; orders of sums differ.
 
 
@@ -144,7 +144,7 @@ def measured(nodes: list[str], links: Links, ranks: int, options: argparse.Names
         variables = {}
         if not options.quick:
             made = tune(
-                *(spaces, Path(folder), links, SIZES, OPS, LEAST_PAIRS, options.budget),
+                *(spaces, Path(folder), links, SIZES, OPS, PAIRS, options.budget),
                 calibrates=False,
                 nodes=nodes,
             )
