@@ -30,7 +30,7 @@ from results.measuring.measure import grid, page, synth, write
 from results.measuring.shaped import Links, built, everywhere, missing, topology
 from runtime.measure.tune import LEAST_PAIRS
 from runtime.torch.choice import Chooser, Method
-from runtime.torch.table import TableCall
+from runtime.torch.table import SPLIT_ALLTOALL, TableCall
 from topologies.load import load
 
 THICK, THIN = 50, 12.5  # Mbit/s
@@ -107,18 +107,19 @@ class Tuned:
 
     Attributes:
         topo: The measured network.
-        library: Folder of the algorithms.
+        library: Folder of the algorithms; None if there are none.
         table: Table of the methods that were measured to be fastest.
     """
 
     topo: Path
-    library: Path
+    library: Path | None
     table: Path
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the environment variables of a job that uses the library and the table."""
-        return {"SYNTH_LIBRARY": str(self.library), "SYNTH_TABLE": str(self.table)}
+        """Return the environment variables of a job that uses the network, the library and the table."""
+        library = {} if self.library is None else {"SYNTH_LIBRARY": str(self.library)}
+        return {**library, "SYNTH_TABLE": str(self.table), "SYNTH_TOPOLOGY": str(self.topo)}
 
 
 def tune(
@@ -130,6 +131,7 @@ def tune(
     turns: int = LEAST_PAIRS,
     budget: str = BUDGET,
     calibrates: bool = True,
+    nodes: Sequence[str] = (),
 ) -> Tuned:
     """Measure a network, search algorithms for it, and measure which of them are faster than Gloo.
 
@@ -142,18 +144,24 @@ def tune(
         turns: Number of pairs of runs of each size.
         budget: Time of the search for each collective.
         calibrates: Whether the links are measured; otherwise they are as tc shapes them.
+        nodes: Nodes, as texts of ranks, if the network has some.
     """
     ranks = len(spaces)
     nominal = folder / "wired.toml"
     topo = folder / "shaped.toml" if calibrates else nominal
-    made = Tuned(topo, folder / "library", folder / "table.json")
-    nominal.write_text(topology(ranks, links, ALPHA_US))
+    searched = [op for op in ops if op != SPLIT_ALLTOALL]  # Files are for sizes that are known beforehand.
+    made = Tuned(topo, folder / "library" if searched else None, folder / "table.json")
+    stated_nodes = f"nodes = {json.dumps(list(nodes))}\n" if nodes else ""
+    nominal.write_text(stated_nodes + topology(ranks, links, ALPHA_US))
     cli = [sys.executable, "-m", "synth"]
     if calibrates:
         everywhere(spaces, [*cli, "calibrate", "--topo", nominal, "-o", topo], {})
-    library_for(made.topo, made.library, ranks, sizes, ops, budget)
+    if made.library is not None:
+        library_for(made.topo, made.library, ranks, sizes, searched, budget)
     asked = ["--ops", ",".join(ops), "--sizes", ",".join(map(str, sizes)), "--turns", max(turns, LEAST_PAIRS)]
-    everywhere(spaces, [*cli, "tune", *asked, "--library", made.library, "-o", made.table], {})
+    given = [] if made.library is None else ["--library", made.library]
+    words: list[object] = [*cli, "tune", *asked, *given, "-o", made.table]
+    everywhere(spaces, words, {"SYNTH_TOPOLOGY": str(topo)})
     return made
 
 
@@ -166,7 +174,7 @@ def measured(
         listed = ",".join(map(str, sizes))
         words: list[object] = [sys.executable, "-m", "results.scripts.torch_shaped", "--worker", result, listed, turns]
         everywhere(spaces, words, made.variables)
-        return json.loads(result.read_text()), predicted(made.topo, made.library, made.table)
+        return json.loads(result.read_text()), predicted(made.topo, Path(folder) / "library", made.table)
 
 
 def main() -> None:

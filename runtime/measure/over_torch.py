@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 import runtime.torch.process_group as ours
 from runtime.bench import count_blocks
-from runtime.measure.tune import GAIN, LEAST_PAIRS, Measurement, lost_pairs
+from runtime.measure.tune import GAIN, Measurement, lost_pairs
 from runtime.torch.added import WRAPPED
 from runtime.torch.choice import Method
 from runtime.torch.counters import counters
@@ -156,6 +156,11 @@ class Case:
     op: str = "sum"
     ranks: tuple[int, ...] = ()
     root: int = 0
+
+    @property
+    def name(self) -> str:
+        """Return the collective's name in tables."""
+        return self.collective
 
     @property
     def row(self) -> CollectiveKind:
@@ -321,7 +326,8 @@ def measure_methods(
 ) -> list[Measurement]:
     """Measure every method a few times, then compare the best of ours with the wrapped back end in pairs of runs.
 
-    There are fewer pairs if the method can no longer surely gain, or if the time is over; LEAST_PAIRS are always run.
+    There are fewer pairs if the method can no longer surely gain, or if the time is over and it surely gains by the
+    pairs so far: a single pair that another program disturbed needs more of them.
     All ranks decide equally, by the times of the slowest.
 
     Args:
@@ -355,7 +361,7 @@ def measure_methods(
     size = case.call.size_bytes
     return [
         Measurement(
-            case.collective, case.ranks, case.kind, size, t.method, t.algorithm, 1e6 * t.median_s, t.wrong,
+            case.name, case.ranks, case.kind, size, t.method, t.algorithm, 1e6 * t.median_s, t.wrong,
             gains.get(t.method, ()),
         )
         for t in bench.measured
@@ -376,5 +382,5 @@ def _compare(bench: Bench, wrapped: MethodTimes, best: MethodTimes, pairs: int, 
         gain = wrapped.seconds[-1] / best.seconds[-1]
         yield gain
         short += gain < GAIN
-        if short > allowed_short or (spent > budget_s and pair + 1 >= LEAST_PAIRS):
+        if short > allowed_short or (spent > budget_s and short <= lost_pairs(pair + 1)):
             return

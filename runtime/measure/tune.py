@@ -19,7 +19,7 @@ from runtime.algorithms.built_in import COLLECTIVES
 from runtime.bench import message_sizes
 from runtime.torch.added import WRAPPED
 from runtime.torch.choice import Method
-from runtime.torch.table import FIELDS, FORMAT, REDUCED_TYPES
+from runtime.torch.table import FIELDS, FORMAT, REDUCED_TYPES, SPLIT_ALLTOALL
 from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
 from topologies.errors import InputError
@@ -27,6 +27,7 @@ from topologies.errors import InputError
 GAIN = 1.05  # Least factor by which ours must be faster than the wrapped back end to get a row.
 CONFIDENCE = 0.99  # Of the sign test over pairs of runs.
 LEAST_PAIRS = 7  # Fewer never reach CONFIDENCE: 1 / 2^7 is less than 1 - CONFIDENCE, 1 / 2^6 is not.
+MEASURED = (*COLLECTIVES, SPLIT_ALLTOALL)  # All that `synth tune` measures.
 CHEAP_US = 10_000.0  # Of one call.
 MAX_MESSAGE_BYTES = 1 << 40
 
@@ -86,13 +87,13 @@ def parse_collectives(text: str) -> list[str]:
         InputError: A collective is unknown.
     """
     if text == "all":
-        return list(COLLECTIVES)
+        return list(MEASURED)
     parsed = {}
     for part in text.split(","):
         with suppress(InputError):
             parsed[part] = parse_name(part.strip())
-        if parsed.get(part) not in COLLECTIVES:
-            raise InputError(f"--ops: {part.strip()!r} is not known; it must be all, or of {', '.join(COLLECTIVES)}")
+        if parsed.get(part) not in MEASURED:
+            raise InputError(f"--ops: {part.strip()!r} is not known; it must be all, or of {', '.join(MEASURED)}")
     return list(dict.fromkeys(parsed.values()))
 
 

@@ -9,8 +9,9 @@ Environment variables:
         the sizes of each call (`runtime.torch.programs.planned`).
 
 The wrapped back end serves the sizes that no row of the table covers, and all sizes without a table: a predicted time
-is no measurement. It also serves all-to-alls with splits, unless the table has the same answer for all sizes: the table
-was measured with equal blocks, and ranks would first have to exchange their sizes, which costs what it may gain.
+is no measurement. All-to-alls with splits follow rows of their own (alltoallv), which were measured with unequal
+blocks. Without such rows the wrapped back end serves them, unless the table has the same answer for all sizes: it was
+measured with equal blocks, and ranks would first have to exchange their sizes, which costs what it may gain.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from emit.program import Program
 from emit.targets import TARGETS
 from runtime.algorithms.built_in import DIRECT, built_in, names, usual
 from runtime.torch.added import ADDED, WRAPPED, known_names
-from runtime.torch.table import MAX_FILE_BYTES, TableCall, load_table, warn
+from runtime.torch.table import MAX_FILE_BYTES, PLANNED, SPLIT_ALLTOALL, TableCall, TableRow, load_table, warn
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 from topologies.faults.apply import apply_faults
@@ -71,17 +72,24 @@ class Choice(NamedTuple):
         order: Place in the group that runs each rank of the program, by the program's rank; None for the same
             numbering.
         added: Name of the added back end that serves the call in place of the wrapped one; "" for none.
+        planned: Whether the call is planned for its sizes, if its network allows that and a plan gains.
     """
 
     program: Program | None
     reason: str
     order: tuple[int, ...] | None = None
     added: str = ""
+    planned: bool = False
 
 
 def _of_other(backend: str, reason: str) -> Choice:
     """Return the choice of a back end that is not ours: the wrapped one or an added one, with the choice's reason."""
     return Choice(None, reason, added="" if backend == WRAPPED else backend)
+
+
+def _plain_collective(name: str) -> str:
+    """Return the collective that a row's collective is if blocks are equal."""
+    return "alltoall" if name == SPLIT_ALLTOALL else name
 
 
 def _runs_here(entry: IndexEntry) -> bool:
@@ -201,7 +209,8 @@ class Chooser:
                 self._runnable[entry.collective, entry.nranks].append(entry)
         stems = {Path(entry.file).stem for entry in self.entries}
         for row in self.rows:
-            is_known = row.algorithm is None or row.algorithm in {*stems, *names(row.collective, row.ranks)}
+            built_in_names = names(_plain_collective(row.collective), row.ranks)
+            is_known = row.algorithm is None or row.algorithm in {*stems, *built_in_names, PLANNED}
             if not is_known and not self.without:  # Answers for a failure have other names.
                 warn(
                     f"{self.table}: algorithm {row.algorithm} for {row.collective} of {row.ranks} ranks does not exist"
@@ -210,6 +219,7 @@ class Chooser:
         # The caches are bounded, since a program may call with any number of sizes.
         self._cached_choice = lru_cache(_MOST_CALLS)(self._choose)
         self._cached_paths = lru_cache(_MOST_CALLS)(self._paths)
+        self._cached_plans = lru_cache(_MOST_CALLS)(self._plans)
         self._programs: dict[str, Program] = {}
 
     @staticmethod
@@ -290,16 +300,32 @@ class Chooser:
         return self._cached_paths(method or Method(self.backend), call._replace(size_bytes=1))
 
     def plans(self, call: TableCall, method: Method | None = None) -> bool:
-        """Return whether calls such as this one are planned for their sizes, if the group's network allows that.
+        """Return whether calls that differ from this one only in size may be planned for the sizes of their blocks.
 
-        These are the all-to-alls of auto and synth where SYNTH_TOPOLOGY names a network and no algorithm is named, by
-        the caller or by a row of the table for as many ranks. `method` overrules SYNTH_BACKEND.
+        `method` overrules SYNTH_BACKEND. `Choice.planned` says which of them are.
         """
-        backend, algorithm = method or Method(self.backend)
-        if self.network is None or call.collective != "alltoall" or len(call.ranks) < 2 or algorithm is not None:
+        return self._cached_plans(method or Method(self.backend), call._replace(size_bytes=1))
+
+    def _plans(self, method: Method, call: TableCall) -> bool:
+        """Return what `plans` returns, without its cache."""
+        if self.network is None or call.collective != "alltoall":
             return False
-        has_row = any(row.collective == call.collective and row.ranks == len(call.ranks) for row in self.rows)
-        return backend == "synth" or (backend == "auto" and not has_row)
+        sizes = {1, *self._first_sizes(call)}
+        return any(self._choose(method, call._replace(size_bytes=size)).planned for size in sizes)
+
+    def measures_splits(self, call: TableCall) -> bool:
+        """Return whether the table has rows of their own for all-to-alls with splits of as many ranks as this call."""
+        return call.collective == "alltoall" and self._has_rows(SPLIT_ALLTOALL, len(call.ranks))
+
+    def _has_rows(self, collective: str, ranks: int) -> bool:
+        """Return whether the table has a row for a collective of so many ranks, of any group, type and size."""
+        return any(row.collective == collective and row.ranks == ranks for row in self.rows)
+
+    def _row(self, call: TableCall) -> TableRow | None:
+        """Return the table's first row that fits a call, or None."""
+        if call.has_splits and self.measures_splits(call):
+            call = call._replace(collective=SPLIT_ALLTOALL)
+        return next((row for row in self.rows if row.fits(call)), None)
 
     def _paths(self, method: Method, call: TableCall) -> frozenset[str]:
         """Return what `paths` returns, without its cache, from the sizes at which a row or an entry begins or ends."""
@@ -359,6 +385,7 @@ class Chooser:
         entries = self._entries(call)
         algorithm_names = [Path(e.file).stem for e in entries if self._read(e).collective == call.collective]
         algorithm_names += names(call.collective, len(call.ranks))
+        algorithm_names += [PLANNED] if call.collective == "alltoall" and self.network is not None else []
         ours = (Method("synth", name) for name in dict.fromkeys(algorithm_names))
         return [*map(Method, (WRAPPED, *ADDED)), *ours]
 
@@ -410,10 +437,23 @@ class Chooser:
 
         The wrapped back end serves groups of one rank, and all calls with gloo. A named algorithm serves any call that
         it can. With auto the table's first row that fits decides; without one the wrapped back end serves the call.
-        A call with splits goes to the wrapped back end if the rows have several answers for calls without: their ranks
-        do not all know the size. With synth the best entry of the library serves it, otherwise the default built-in
-        algorithm, otherwise the wrapped back end.
+        A call with splits for which the table has no rows of their own goes to the wrapped back end if the rows have
+        several answers for calls without: its ranks do not all know the size. With synth the best entry of the library
+        serves it, otherwise the default built-in algorithm, otherwise the wrapped back end.
+
+        All-to-alls of auto and synth are also planned where SYNTH_TOPOLOGY names a network, unless an algorithm is
+        named or the table has rows for all-to-alls of as many ranks.
         """
+        choice = self._choose_algorithm(method, call)
+        if choice.planned or self.network is None or call.collective != "alltoall" or method.algorithm is not None:
+            return choice
+        ranks = len(call.ranks)
+        has_rows = self._has_rows("alltoall", ranks) or self._has_rows(SPLIT_ALLTOALL, ranks)
+        plans = method.backend == "synth" or (method.backend == "auto" and not has_rows)
+        return choice._replace(planned=plans and ranks > 1)
+
+    def _choose_algorithm(self, method: Method, call: TableCall) -> Choice:
+        """Return what `_choose` does, planned only where the method or a row of the table names PLANNED."""
         backend = method.backend
         if len(call.ranks) < 2:
             return Choice(None, "a group of one rank")
@@ -429,16 +469,19 @@ class Chooser:
                 )
             return choice
         if backend == "auto":
-            if call.has_splits and len(self.paths(call._replace(has_splits=False), method)) > 1:
+            is_for_equal = call.has_splits and not self.measures_splits(call)
+            if is_for_equal and len(self.paths(call._replace(has_splits=False), method)) > 1:
                 return Choice(None, SPLITS)
-            row = next((row for row in self.rows if row.fits(call)), None)
+            row = self._row(call)
             if row is not None and row.backend != "synth":
                 return _of_other(row.backend, "by the table")
             if row is None and not self.rows:
                 self._tell_without_table(call)
             if row is None:
                 return Choice(None, "no row of the table fits" if self.rows else NO_TABLE)
-            if self.without:  # The table was measured before the failure, so its algorithm may use the failed parts.
+            if (
+                self.without and row.algorithm != PLANNED
+            ):  # The table was measured before the failure, so its algorithm may use the failed parts.
                 choice = self._of_library(call, None, "for the failure")
                 if choice is not None:
                     return choice
@@ -464,8 +507,10 @@ class Chooser:
         """Return the choice of a named algorithm, or None if it cannot serve the call; `reason` is the choice's reason.
 
         An algorithm of the library goes before a built-in one of this name. Without a name it is the library's
-        algorithm that serves the call, otherwise the default built-in one.
+        algorithm that serves the call, otherwise the default built-in one. PLANNED names plans, which need a network.
         """
+        if name == PLANNED and call.collective == "alltoall":
+            return None if self.network is None else Choice(None, reason, planned=True)
         choice = self._of_library(call, name, reason)
         if choice is not None:
             return choice

@@ -34,11 +34,11 @@ from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.programs.agree import agree_on_block, exchange_sizes, wait_for_all
 from runtime.torch.programs.blocks import Blocks, Buffers
 from runtime.torch.programs.pieces import Sizes, map_pieces
-from runtime.torch.programs.planned import PLANNED, RankPlanner, run_planned
+from runtime.torch.programs.planned import RankPlanner, run_planned
 from runtime.torch.programs.rank_program import RankProgram, rank_program
 from runtime.torch.programs.run import REDUCERS
 from runtime.torch.programs.transport import MAX_CHANNELS, Transport, call_tag, exchange
-from runtime.torch.table import REDUCED_TYPES, TableCall, warn
+from runtime.torch.table import PLANNED, REDUCED_TYPES, TableCall, warn
 from runtime.torch.tasks import GroupTask, Record, TaskThread
 from topologies.errors import InputError
 
@@ -230,6 +230,10 @@ class Core:
     def plans(self, call: TableCall, method: Method | None) -> bool:
         """Return True if calls such as this one may be planned for their sizes; `method` overrules SYNTH_BACKEND."""
         return self._chooser.plans(call, method)
+
+    def measures_splits(self, call: TableCall) -> bool:
+        """Return True if the table has rows for calls such as this one that state the sizes of their blocks."""
+        return self._chooser.measures_splits(call)
 
     def path(self, choice: Choice) -> str:
         """Return how a choice serves a call, as in `paths`."""
@@ -456,10 +460,12 @@ class Core:
         element_bytes = buffers.tensors[0].element_size()
         at_once = planner is not None or (call.collective == "alltoall" and len(self.ranks) <= _MOST_AT_ONCE)
 
-        def run_plan(transport: Transport, sizes: Sizes) -> bool:
+        def run_plan(transport: Transport, sized: TableCall, sizes: Sizes) -> bool:
             """Run the plan for these sizes in elements, if there is one that gains; return True if it ran."""
             nonlocal served_by
-            plan = planner and planner.plan([[elements * element_bytes for elements in row] for row in sizes])
+            if planner is None or not self._chooser.choose(sized, method).planned:
+                return False
+            plan = planner.plan([[elements * element_bytes for elements in row] for row in sizes])
             if plan:
                 served_by = f"synth {PLANNED}"
                 blocks.exchange(transport, partial(run_planned, plan))
@@ -473,20 +479,21 @@ class Core:
             nonlocal served_by, reason
             block, sizes = self._agreed_sizes(transport, blocks, stated, agrees, at_once)
             if agrees and block is None:
-                if run_plan(transport, sizes):
+                sized = call._replace(size_bytes=self._elements_of_rank(call, sizes) * element_bytes)
+                if run_plan(transport, sized, sizes):
                     return None
-                part, reason = self._choose_uneven(call, buffers, sizes, method)
+                part, reason = self._choose_uneven(sized, buffers, sizes, method)
                 if part is not None:
                     served_by = f"synth {part.program.name}"
                     return buffers.execute_uneven(part, blocks, sizes, transport)
             if block:
-                size_bytes = block * buffers.blocks * element_bytes
+                sized = call._replace(size_bytes=block * buffers.blocks * element_bytes)
                 even = replace(buffers, block=block)
-                choice, part = self.choose(call._replace(size_bytes=size_bytes), even, None, method)
+                choice, part = self.choose(sized, even, None, method)
                 if part is not None and self._chooser.path(choice) == "program":
                     served_by = f"synth {part.program.name}"
                     return even.execute(part, "sum", transport)
-                if run_plan(transport, [[block] * len(self.ranks)] * len(self.ranks)):
+                if run_plan(transport, sized, [[block] * len(self.ranks)] * len(self.ranks)):
                     return None
             return blocks.exchange(transport, exchange)
 
@@ -555,27 +562,34 @@ class Core:
     ) -> tuple[RankProgram | None, str]:
         """Return the program that runs on blocks of unequal sizes, or None and the reason to send the blocks directly.
 
-        The answer is the same on every rank. The program is the one that serves equal blocks of as many bytes as the
-        busiest rank gives or takes. It does not run if it is for equal blocks only, or if the largest block is more
-        than _MOST_UNEVEN times the mean block of the busiest rank. The reason is "" with a program, and also if none
-        serves equal blocks.
+        The answer is the same on every rank. The program does not run if it is for equal blocks only, or if the
+        largest block is more than _MOST_UNEVEN times the mean block of the busiest rank. The reason is "" with a
+        program, and also if none serves such calls.
 
         Args:
-            call: Facts on which the choice depends.
+            call: Facts on which the choice depends, of the size that `_elements_of_rank` states.
             buffers: Tensors of the call.
             sizes: Elements of all blocks, as [giving place][taking place].
             method: Method that `using` named when the call was made.
         """
-        busiest = max(*(sum(row) for row in sizes), *(sum(column) for column in zip(*sizes, strict=True)))
-        size_bytes = busiest * buffers.tensors[0].element_size()
-        choice, part = self.choose(call._replace(size_bytes=size_bytes), replace(buffers, block=0), None, method)
+        choice, part = self.choose(call, replace(buffers, block=0), None, method)
         if part is None or self._chooser.path(choice) != "program":
             return None, ""
         if map_pieces(part) is None:
             return None, f"{part.program.name} is for blocks of equal sizes: sent directly"
-        if max(map(max, sizes)) * len(sizes) > _MOST_UNEVEN * busiest:
+        if max(map(max, sizes)) * len(sizes) > _MOST_UNEVEN * _busiest(sizes):
             return None, f"blocks too unequal for {part.program.name}: sent directly"
         return part, ""
+
+    def _elements_of_rank(self, call: TableCall, sizes: Sizes) -> int:
+        """Return the elements of a rank that decide what serves a call of blocks of these sizes.
+
+        With rows of the table for such calls it is what ranks send in the mean, by which these were measured; otherwise
+        what the busiest rank gives or takes, as a program takes as long as for equal blocks of its size.
+        """
+        if call.has_splits and self._chooser.measures_splits(call):
+            return sum(map(sum, sizes)) // len(sizes)
+        return _busiest(sizes)
 
     def part_for_sizes(self, call: TableCall, sizes: Sequence[int]) -> RankProgram | None:
         """Return this rank's part of the library's program for blocks of these sizes, or None; the same on all ranks.
@@ -726,6 +740,11 @@ class Core:
         for tensor in sums:
             whole = not tensor.is_floating_point() and not tensor.is_complex()
             tensor.copy_(torch.div(tensor, len(self.ranks), rounding_mode="trunc" if whole else None))
+
+
+def _busiest(sizes: Sizes) -> int:
+    """Return the elements that the busiest rank gives or takes."""
+    return max(*map(sum, sizes), *map(sum, zip(*sizes, strict=True)))
 
 
 def _custom_block(program: Program, rank: int, elements: Sequence[int]) -> int:

@@ -27,6 +27,10 @@ FORMAT = "synth-choice-1"
 FIELDS = ("collective", "ranks", "group", "type", "min_bytes", "max_bytes", "backend", "algorithm")
 MAX_FILE_BYTES = 256 << 20  # Limit for a table, and for a file of a library.
 # torch's names of the types that our reductions support, and of all types that our algorithms move.
+# Our name of a plan for the sizes of one all-to-all, in place of an algorithm's name.
+PLANNED = "planned"
+# Collective of the rows for all-to-alls whose callers state the sizes of their blocks.
+SPLIT_ALLTOALL = "alltoallv"
 REDUCED_TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
 TYPES = (*REDUCED_TYPES, "bool", "complex64", "complex128")
 
@@ -57,15 +61,16 @@ class TableRow(NamedTuple):
     """A row of a table, with its fields in the order of FIELDS.
 
     Attributes:
-        collective: allreduce, allgather, reducescatter, alltoall, broadcast, reduce, gather or scatter.
+        collective: allreduce, allgather, reducescatter, alltoall, broadcast, reduce, gather or scatter; or alltoallv
+            for all-to-alls with splits, whose size is what a rank sends in the mean.
         ranks: Size of the group.
         group: Ranks of the group in rising order, as the whole job numbers them; None for any group of this size.
         kind: torch's name of the type, such as float32; None for any type.
         min_bytes: Smallest message size in bytes.
         max_bytes: Largest message size in bytes; None without an upper limit.
         backend: gloo, synth or the name of an added back end.
-        algorithm: With synth, the name of a built-in algorithm or of a program of the library; None for the default
-            one.
+        algorithm: With synth, the name of a built-in algorithm or of a program of the library, or PLANNED for an
+            all-to-all; None for the default one.
     """
 
     collective: str
@@ -141,8 +146,8 @@ def _row(table: Fields) -> TableRow:
     ):
         table.fail("group", f"must be null or the numbers of {ranks} ranks in rising order")
     collective, kind, algorithm = table.string("collective"), text("type"), text("algorithm")
-    if collective not in COLLECTIVES:
-        table.fail("collective", f"must be one of {', '.join(COLLECTIVES)}")
+    if collective not in (*COLLECTIVES, SPLIT_ALLTOALL):
+        table.fail("collective", f"must be one of {', '.join((*COLLECTIVES, SPLIT_ALLTOALL))}")
     if kind is not None and kind not in TYPES:
         table.fail("type", f"must be null or torch's name of a type, one of {', '.join(TYPES)}")
     low = table.integer("min_bytes", 0, 1 << 62)

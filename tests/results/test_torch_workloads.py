@@ -15,11 +15,12 @@ from results.scripts.torch_workloads import METHODS, check_losses, networks, rep
 def row(method: str, *losses: float) -> dict[str, Any]:
     """Return a row as a job writes it."""
     calls = [["allreduce", method, 0.5]]
-    return {"workload": "DLRM", "method": method, "losses": list(losses), "seconds": [1.0, 1.0], "calls": calls}
+    seconds = {"seconds": [1.0, 1.0], "cpu_seconds": [0.1, 0.1]}
+    return {"workload": "DLRM", "method": method, "losses": list(losses), "calls": calls, **seconds}
 
 
 def test_networks_join_all_ranks() -> None:
-    for ranks, (_, links) in networks().items():
+    for ranks, (_, _, links) in networks().items():
         reached, ends = {0}, [set(pair) for pair in links]
         while more := [pair for pair in ends if pair & reached and not pair <= reached]:
             reached.update(*more)

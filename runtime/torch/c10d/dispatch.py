@@ -28,7 +28,7 @@ from runtime.torch.messages import OWN_TAG, error_text
 from runtime.torch.programs.blocks import Blocks, Buffers, as_values, flat, holds_values
 from runtime.torch.programs.rank_program import RankProgram
 from runtime.torch.programs.transport import Transport
-from runtime.torch.table import TableCall
+from runtime.torch.table import PLANNED, TableCall
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
@@ -297,7 +297,7 @@ class Dispatcher:
         buffers.check_outputs(operation.kind.name)
         call = self._call(operation, buffers, opts)
         all_know_sizes = stated_sizes.get() is not None
-        call = call._replace(has_splits=has_splits and not all_know_sizes)
+        call = call._replace(has_splits=has_splits and not (all_know_sizes and not self.core.measures_splits(call)))
         text = f"{call.collective}{self._root(operation, opts)} of blocks of {call.kind}"
         paths = self.core.paths(call)
         if self.core.decides_by_size(call) and not all_know_sizes:
@@ -306,7 +306,8 @@ class Dispatcher:
             if part is not None and path == "program":
                 issued = self.core.issue(call, f"{text}, {call.size_bytes} bytes", f", on {part.program.name}")
                 return self.core.execute(issued, part, buffers, "sum", self.terms(opts))
-            paths = frozenset([path if part is not None or choice.added else "wrapped"])
+            served_by = PLANNED if choice.planned else path if part is not None or choice.added else "wrapped"
+            paths = frozenset([served_by])
         only_path = next(iter(paths)) if len(paths) == 1 else ""
         # Ranks that compare their calls compare the sizes of blocks, too, which only our own exchange does.
         goes_on = operation.uneven and only_path == "wrapped" and not self.core.compares

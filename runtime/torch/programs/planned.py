@@ -1,7 +1,8 @@
 """Plan an all-to-all of blocks of any sizes on a known network, and run one rank's part of the plan.
 
-The plans are those of `synth.engines.skewed.planner`: data are spread over the NICs of their node, cross to the other
-nodes in rounds, and are passed on there. Each send is a message of its own.
+The plans are those of `synth.engines.skewed.prepare`. In nodes that NICs join, data are spread over the NICs of their
+node, cross to the other nodes in rounds, and are passed on there; on other networks chunks share the links. Each send
+is a message of its own.
 """
 
 from __future__ import annotations
@@ -15,21 +16,23 @@ import torch
 
 from runtime.torch.programs.transport import MAX_CHANNELS, Started, Transport
 from synth.engines.skewed.plan import Plan
-from synth.engines.skewed.planner import Planner
-from synth.engines.skewed.shape import shape_of
+from synth.engines.skewed.prepare import planner_for, shape_for
+from synth.engines.skewed.shape import GroupShape
 from topologies.errors import InputError
 from topologies.topology import Topology
 
 Tensor: TypeAlias = Any
 
-PLANNED = "planned"  # Name of what serves such calls, as it is counted.
 # A plan runs if sending each block straight is expected to take so many times as long: further messages cost something
 # that the network's description may not state.
 _LEAST_GAIN = 1.1
 _MOST_PLANS = 64  # Plans of the latest sizes that are kept.
 # Ranks up to which Python runs the planner's loops: compiling them takes a process half a minute.
 _MOST_INTERPRETED = 32
-_INTERPRETED_US, _COMPILED_US = 80.0, 1.5  # Time to plan, for each pair of ranks.
+_NODES_US, _ROUTED_US = 20.0, 200.0  # Time to plan where Python runs the loops, for each pair of ranks.
+_COMPILED_SHARE = 0.05  # The same where they are compiled, as a share.
+_WORTH = 2.0  # A plan must be for calls that take so many times as long as planning them: most save less than half.
+_EVEN_BYTES = 1 << 20  # Of each block of the all-to-all by which the time of others is estimated.
 
 
 class _Chunk(NamedTuple):
@@ -65,16 +68,20 @@ class RankPlanner:
             me: Place of this rank among them.
 
         Raises:
-            InputError: The group's shape on the network does not fit a planner (see
-                `synth.engines.skewed.planner.prepare`), or the group is in one node, where nothing gains.
+            InputError: No planner takes the group (see `synth.engines.skewed.prepare.shape_for`), or nothing gains,
+                since the group is in one node whose links share ports.
         """
-        shape, interpreted = shape_of(topology, tuple(ranks)), len(ranks) <= _MOST_INTERPRETED
-        if shape.nnodes < 2:
-            raise InputError("all its ranks are in one node; the topology must state nodes")
-        self._planner, self._me = Planner(shape, interpreted), me
-        # Sending all bytes one after another over the slowest link takes at least as long as sending them straight.
-        planning_us = (_INTERPRETED_US if interpreted else _COMPILED_US) * len(ranks) ** 2
-        self._least_bytes = planning_us * float(shape.net.bandwidth_gbs.min()) * 1e3
+        shape, k = shape_for(topology, tuple(ranks)), len(ranks)
+        if isinstance(shape, GroupShape) and shape.nnodes < 2:
+            raise InputError("all its ranks are in one node, where nothing gains; the topology must state other nodes")
+        is_small = k <= _MOST_INTERPRETED
+        self._planner, self._me = planner_for(shape, interpreted=is_small), me
+        planning_us = (_NODES_US if isinstance(shape, GroupShape) else _ROUTED_US) * k**2
+        self._planning_us = planning_us if is_small else _COMPILED_SHARE * planning_us
+        even = self._planner.plan_straight(np.full((k, k), _EVEN_BYTES))
+        self._least_bytes = _WORTH * self._planning_us / even.time_us * _EVEN_BYTES * k  # Of the busiest rank.
+        self._is_linked = np.eye(k, dtype=bool)
+        self._is_linked[shape.net.src, shape.net.dst] = True
         self._cached_plan = lru_cache(_MOST_PLANS)(self._plan)
 
     def plan(self, sizes: Sequence[Sequence[int]]) -> RankPlan | None:
@@ -92,15 +99,19 @@ class RankPlanner:
 
     def _plan(self, sizes: tuple[tuple[int, ...], ...]) -> RankPlan | None:
         """Return what `plan` does, without a look at earlier plans."""
-        if sum(map(sum, sizes)) < self._least_bytes:  # Planning would take longer than it can gain.
+        busiest = max(*map(sum, sizes), *map(sum, zip(*sizes, strict=True)))
+        if busiest < self._least_bytes:  # Planning would take longer than it can gain.
             return None
         straight = self._planner.plan_straight(sizes)
-        if straight.time_us < _LEAST_GAIN * straight.bound_us:  # No plan can gain so much.
+        # The network passes a block between ranks without a link on as its routes say, not as straight plans do.
+        is_routed = bool((np.array(sizes) > 0)[~self._is_linked].any())
+        most_gain_us = straight.time_us - (0.0 if is_routed else straight.bound_us)
+        if most_gain_us < self._planning_us or (not is_routed and straight.time_us < _LEAST_GAIN * straight.bound_us):
             return None
         plan = self._planner.plan(sizes)
-        if plan.is_straight or straight.time_us < _LEAST_GAIN * plan.time_us:
+        if not is_routed and (plan.is_straight or straight.time_us < _LEAST_GAIN * plan.time_us):
             return None
-        net = self._planner.shape.net
+        net = self._planner.net
         order = np.argsort(plan.start_us, kind="stable")
         chunk, link = plan.chunk[order].tolist(), plan.link[order]
         sources, targets = net.src[link].tolist(), net.dst[link].tolist()

@@ -281,7 +281,8 @@ def test_other_sizes_are_refused(text: str) -> None:
 
 def test_collectives_and_types() -> None:
     assert parse_collectives("all_reduce,AllGather,allreduce") == ["allreduce", "allgather"]
-    assert len(parse_collectives("all")) == 8
+    assert len(parse_collectives("all")) == 9
+    assert parse_collectives("alltoallv") == ["alltoallv"]
     for text in ("sendrecv", "allreduce,sendrecv", "allreduce,nothing"):
         with pytest.raises(InputError, match="--ops"):
             parse_collectives(text)

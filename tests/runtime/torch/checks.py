@@ -23,7 +23,7 @@ from tests.runtime.torch.groups import GROUPS, again
 from tests.runtime.torch.like_gloo import gaps, like_gloo
 from tests.runtime.torch.surroundings import SURROUNDINGS
 from tests.runtime.torch.training import TRAINING
-from tests.runtime.torch.uneven import UNEVEN, by_table, planned, with_programs
+from tests.runtime.torch.uneven import UNEVEN, by_rows_for_splits, by_table, planned, with_programs
 from tests.runtime.torch.values import Check
 from tests.runtime.torch.watchers import WATCHERS
 
@@ -44,6 +44,7 @@ MAIN |= {"ddp synth": _within("synth", TRAINING["ddp"])}
 MAIN |= UNEVEN | {"unequal blocks, with programs": partial(with_programs, Path(sys.argv[-1]).parent)}
 MAIN |= {"unequal blocks, by a table": partial(by_table, Path(sys.argv[-1]).parent)}
 MAIN |= {"unequal blocks, planned": partial(planned, Path(sys.argv[-1]).parent)}
+MAIN |= {"unequal blocks, by their own rows": partial(by_rows_for_splits, Path(sys.argv[-1]).parent)}
 MAIN |= FAULTS | {"again": partial(again, Path(sys.argv[-1]).parent)}
 MORE: dict[str, Check] = {f"{name} auto": _within("auto", check) for name, check in BOTH.items()}
 MORE["like gloo synth"] = _within("synth", like_gloo)  # Left to Gloo, the check would compare Gloo with itself.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -77,8 +78,10 @@ def main(programs: str, seed: str, rank: str, ranks: str, address: str, result: 
         members = sorted(generator.sample(range(n), size))
         groups.append((members, dist.new_group(members)))
     wrong = [text for _ in range(int(programs)) for text in run_program(generator, groups, me)]
-    served = {row["backend"].split()[0] for row in ours.statistics()["calls"]}
-    Path(result).write_text(json.dumps({"wrong": wrong[:5], "served": sorted(served)}))
+    served: Counter[str] = Counter()
+    for row in ours.statistics()["calls"]:
+        served[row["backend"].split()[0]] += row["calls"]
+    Path(result).write_text(json.dumps({"wrong": wrong[:5], "served": served}))
     dist.destroy_process_group()
 
 

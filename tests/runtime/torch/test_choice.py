@@ -89,6 +89,41 @@ def test_splits_stay_with_the_wrapped_back_end_unless_all_sizes_have_one_answer(
     assert Chooser().choose(split_call) == Chooser().choose(call)
 
 
+def test_rows_for_splits_decide_about_calls_with_splits_only(tmp_path: Path) -> None:
+    call = TableCall("alltoall", 4096, "float32", (0, 1, 2, 3))
+    split_call = call._replace(has_splits=True)
+    rows = table(
+        tmp_path,
+        {"collective": "alltoall", "backend": "gloo"},
+        {"collective": "alltoallv", "max_bytes": 1000, "backend": "gloo"},
+        {"collective": "alltoallv", "min_bytes": 1001, "max_bytes": 4096, "algorithm": "planned"},
+        {"collective": "alltoallv", "min_bytes": 4097, "max_bytes": 9000, "algorithm": "direct"},
+    )
+    chooser = Chooser(table=rows, topology="ring:4")
+    assert chooser.measures_splits(call)
+    assert not chooser.measures_splits(call._replace(ranks=(0, 1)))
+    assert [chooser.plans(split_call), chooser.plans(call)] == [True, False]
+    chosen = {size: chooser.choose(split_call._replace(size_bytes=size)) for size in (1000, 1001, 4096, 4097, 9001)}
+    assert [size for size, choice in chosen.items() if choice.planned] == [1001, 4096]
+    assert [size for size, choice in chosen.items() if choice.program is not None] == [4097]
+    assert chooser.choose(call) == Choice(None, "by the table")
+    assert chooser.choose(split_call._replace(kind="int64"), Method("synth", "planned")).planned
+    without_network = Chooser(table=rows)
+    assert not without_network.plans(split_call)
+    assert not without_network.choose(split_call).planned
+
+
+def test_without_rows_all_to_alls_are_planned_where_a_network_is_named() -> None:
+    call = TableCall("alltoall", 4096, "float32", (0, 1, 2, 3))
+    chooser = Chooser(topology="ring:4")
+    for method, planned in ((None, True), (Method("synth"), True), (Method("gloo"), False)):
+        assert chooser.plans(call, method) == chooser.choose(call, method).planned == planned
+    assert not chooser.plans(call, Method("synth", "direct"))
+    assert not chooser.plans(call._replace(ranks=(0,)))
+    assert not chooser.plans(CALL)
+    assert Method("synth", "planned") in chooser.methods(call)
+
+
 def test_a_library_serves_its_ranks_and_sizes(tmp_path: Path) -> None:
     chooser = Chooser("synth", library(tmp_path, group=(4, 5, 6, 7)))
     served = chooser.choose(CALL._replace(ranks=(4, 5, 6, 7)))

@@ -27,6 +27,8 @@ GROUPS = (
     ("dgx-h100:3", (0, 1, 8, 9, 16)),
     ("dgx-h100:2", (9, 0, 1, 8)),
     ("dgx2:2", (17, 0, 1, 16)),  # Two ranks share a NIC.
+    ("torus:2x3", (0, 1, 2, 3, 4, 5)),  # No nodes: chunks share the links.
+    ("dgx1", (4, 0, 1, 2, 3, 7)),
 )
 GAINING = (GROUPS[0], GROUPS[2])  # In each node the ranks have a NIC each, so that a hot rank's data can be spread.
 HOT = 100_000  # Elements of a block that takes longer than latencies.
@@ -37,7 +39,7 @@ def planners(group: tuple[str, tuple[int, ...]]) -> list[RankPlanner]:
     name, ranks = group
     made = [RankPlanner(load(name), ranks, me) for me in range(len(ranks))]
     for planner in made:
-        planner._least_bytes = 0.0  # On such fast links only larger sizes are worth a plan.
+        planner._least_bytes = planner._planning_us = 0.0  # On such fast links only larger sizes are worth a plan.
     return made
 
 
@@ -86,9 +88,11 @@ def test_a_hot_rank_sends_over_the_nics_of_its_node(group: tuple[str, tuple[int,
     assert max(of_first_node) < 1.1 * sum(of_first_node) / len(of_first_node)
 
 
-def test_even_sizes_are_sent_straight() -> None:
-    n = len(GROUPS[0][1])
-    assert parts_of(GROUPS[0], [[1000] * n] * n) == [None] * n
+def test_even_sizes_are_sent_straight_between_ranks_with_links() -> None:
+    group = ("mi300x", (0, 1, 2, 5))
+    n = len(group[1])
+    assert parts_of(group, [[HOT] * n] * n) == [None] * n
+    assert parts_of(group, skewed(n)) != [None] * n
 
 
 def test_a_chunk_from_the_wrong_place_is_noticed() -> None:
@@ -118,6 +122,17 @@ def test_sizes_that_cost_more_to_plan_than_to_send_are_not_planned() -> None:
     assert RankPlanner(load(name), ranks, 0).plan(skewed(n)) is None
 
 
-def test_a_group_in_one_node_is_refused() -> None:
+def test_a_group_in_one_node_whose_links_share_ports_is_refused() -> None:
     with pytest.raises(InputError, match="in one node"):
-        RankPlanner(load("mi300x"), (1, 2, 6), 0)
+        RankPlanner(load("dgx-h100"), (1, 2, 6), 0)
+
+
+@pytest.mark.parametrize("group", [GROUPS[4], GROUPS[5]])
+def test_blocks_for_ranks_without_a_link_are_passed_on_by_other_ranks(group: tuple[str, tuple[int, ...]]) -> None:
+    name, ranks = group
+    network = load(name)
+    linked = set(zip(network.link_src.tolist(), network.link_dst.tolist(), strict=True))
+    n = len(ranks)
+    for part, me in zip(parts_of(group, [[HOT] * n] * n), ranks, strict=True):
+        assert part is not None
+        assert all((me, ranks[peer]) in linked for _, _, peer in part.sends)

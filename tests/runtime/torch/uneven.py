@@ -312,6 +312,38 @@ def planned(folder: Path) -> None:
         compare(out, torch.cat([torch.arange(2.0) + 10 * r + 2 * me for r in range(2)]))
 
 
+def by_rows_for_splits(folder: Path) -> None:
+    """Check all-to-alls with splits by rows of their own: by the mean size, which ranks exchange, or know."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    topology, table = folder / f"nodes{me}.toml", folder / f"splits{me}.json"
+    topology.write_text(_two_nodes(n))
+    ends = ((0, 2000, None), (2001, 20_000, "planned"), (20_001, 1 << 30, "direct"))
+    rows = [
+        {"collective": "alltoallv", "ranks": n, "min_bytes": low, "max_bytes": high, "algorithm": algorithm}
+        | {"backend": "synth" if algorithm else "gloo"}
+        for low, high, algorithm in ends
+    ]
+    table.write_text(json.dumps({"format": FORMAT, "machine": platform.node(), "rows": rows}))
+    os.environ["SYNTH_TOPOLOGY"], os.environ["SYNTH_TABLE"] = str(topology), str(table)
+    group = dist.new_group(timeout=timedelta(seconds=60))
+    del os.environ["SYNTH_TOPOLOGY"], os.environ["SYNTH_TABLE"]
+
+    def hot(count: int) -> Callable[[int, int], int]:
+        """Return the rows from a to b: the first rank sends most, to the other node."""
+        return lambda a, b: count if a == 0 and b >= n // 2 else 1
+
+    for count, served_by in ((2, "direct"), (3000, "planned"), (9000, "direct")):
+        for knows in (False, True):
+            stated = [[hot(count)(a, b) for b in range(n)] for a in range(n)]
+            with ours.known_sizes(stated, 2) if knows else nullcontext():
+                out, _ = _split((True,) * n, hot(count), group, True)
+            compare(out, _wanted_rows(hot(count)))
+            assert ours.counters.last("alltoall") == f"synth {served_by}", (count, ours.counters.last("alltoall"))
+    out, _ = _split((False,) * n, lambda _, __: 1000, group, True)  # No row is for calls without splits.
+    compare(out, _wanted_rows(lambda _, __: 1000))
+    assert ours.counters.last("alltoall") == "gloo", ours.counters.last("alltoall")
+
+
 def _two_nodes(ranks: int) -> str:
     """Return a topology: fast links inside each half of the ranks, a slow one from each rank to its like."""
     half = ranks // 2

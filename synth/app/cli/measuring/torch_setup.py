@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import click
 from runtime.backends import BACKENDS
 from runtime.measure.tune import parse_collectives, parse_sizes
 from runtime.torch.launch import is_rank_of_job, python_options
+from runtime.torch.table import PLANNED, SPLIT_ALLTOALL
 from synth.app.present.layout import say_fitted
 from synth.model.numbers import parse_seconds
 from synth.model.text import format_short_size
@@ -68,24 +70,33 @@ def torch_setup(ranks: int, topo: str | None, ops: str, sizes: str, budget: str,
         wiring = ["--topo", topo] if topo is not None else []
         _step("measuring this machine", ["calibrate", "--ranks", str(ranks), *wiring, "--accept-noise", "-o", topology])
     for name in names:
+        if name == SPLIT_ALLTOALL:  # No file can be made for sizes that are not known yet.
+            continue
         # A search that ends without a file leaves the collective to the built-in algorithms.
         _step(f"searching {name}", [name, "--topo", topology, "--budget", budget, "--out", library], allowed=(0, 1))
     given = ["--library", library] if Path(library).is_dir() else []
-    _step("comparing", ["tune", "--ranks", str(ranks), "--ops", ops, "--sizes", sizes, *given, "-o", table])
+    plans = {"SYNTH_TOPOLOGY": topology} if SPLIT_ALLTOALL in names else {}
+    words = ["tune", "--ranks", str(ranks), "--ops", ops, "--sizes", sizes, *given, "-o", table]
+    _step("comparing", words, variables=plans)
     rows = json.loads(Path(table).read_text(encoding="utf-8"))["rows"]
     say_fitted(*_gains(rows, names))
     variables = [f"SYNTH_LIBRARY={library}"] if given else []
+    if any(row["algorithm"] == PLANNED for row in rows):
+        variables.append(f"SYNTH_TOPOLOGY={topology}")
     click.echo(f"\nexport {' '.join([*variables, f'SYNTH_TABLE={table}'])}")
     say_fitted('import synth.torch; init_process_group("cpu:synth") then follows it')
 
 
-def _step(text: str, arguments: Sequence[str], allowed: Sequence[int] = (0,)) -> None:
+def _step(
+    text: str, arguments: Sequence[str], allowed: Sequence[int] = (0,), variables: Mapping[str, str] | None = None
+) -> None:
     """Run a command of synth in a process of its own, whose progress is shown and whose output is not.
 
     Args:
         text: What happens, for the user.
         arguments: Arguments of `synth`.
         allowed: Exit codes that are no failure.
+        variables: Further variables of the process's environment.
 
     Raises:
         InputError: It failed; the message is the last line of its errors.
@@ -97,6 +108,7 @@ def _step(text: str, arguments: Sequence[str], allowed: Sequence[int] = (0,)) ->
         stderr=subprocess.PIPE,
         text=True,
         check=False,
+        env={**os.environ, **(variables or {})},
     )
     if completed.returncode not in allowed:
         lines = completed.stderr.strip().splitlines()

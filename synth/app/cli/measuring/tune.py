@@ -24,6 +24,7 @@ from runtime.measure.tune import (
 )
 from runtime.torch.choice import Chooser, Method
 from runtime.torch.launch import is_rank_of_job, launch_ranks, ranks_of_job
+from runtime.torch.table import SPLIT_ALLTOALL
 from synth.app.cli.programs import write_text
 from synth.app.present.layout import say_fitted, warn
 from synth.model.problem import parse_ranks
@@ -142,7 +143,8 @@ def _measure(
         turns: Number of pairs of runs, ours and the wrapped back end's.
         rank: This process's rank.
     """
-    from runtime.measure.over_torch import Case, make_groups, measure_methods  # This module needs PyTorch.
+    from runtime.measure.over_torch import Case, make_groups, measure_methods  # These modules need PyTorch.
+    from runtime.measure.split_case import SplitCase
 
     chooser = Chooser.of_environment()
     for members, group in make_groups(groups):
@@ -153,7 +155,8 @@ def _measure(
         for name, kind in product(names, kinds):
             smaller: list[Measurement] = []
             last_method: Method | None = None  # our method that was compared last
-            for case in (Case(name, size, kind, ranks=members) for size in sizes):
+            kind_of_case, plain_name = (SplitCase, "alltoall") if name == SPLIT_ALLTOALL else (Case, name)
+            for case in (kind_of_case(plain_name, size, kind, ranks=members) for size in sizes):
                 if not case.block:
                     continue
                 methods = chooser.methods(case.call)

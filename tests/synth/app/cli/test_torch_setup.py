@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Record the commands instead of running them, and let those that write files write them."""
     commands: list[list[str]] = []
 
-    def run(words: Sequence[str], **_: Any) -> SimpleNamespace:
+    def run(words: Sequence[str], env: Mapping[str, str], **_: Any) -> SimpleNamespace:
         arguments = list(words[list(words).index("synth") + 1 :])
         commands.append(arguments)
         target = Path(arguments[-1])
@@ -32,7 +32,11 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             target.write_text(to_toml(load("full:2")))
         elif arguments[0] == "tune":
             gain = {"median": 1.6, "at_least": 1.3, "confidence": 0.99}
-            target.write_text(json.dumps({"rows": [ROW | {"gain": gain}]}))
+            rows = [ROW | {"gain": gain}]
+            if "alltoallv" in arguments[arguments.index("--ops") + 1]:
+                assert load(env["SYNTH_TOPOLOGY"]).nranks == 2
+                rows.append(ROW | {"collective": "alltoallv", "algorithm": "planned", "gain": gain})
+            target.write_text(json.dumps({"rows": rows}))
         else:
             target.mkdir(exist_ok=True)
         return SimpleNamespace(returncode=0, stderr="")
@@ -50,6 +54,13 @@ def test_it_measures_searches_and_compares(steps: list[list[str]], tmp_path: Pat
     assert "allreduce 1K to 64K: 1.60 × as fast as Gloo, surely 1.30 ×: ring" in " ".join(printed.out.split())
     assert "allgather: Gloo is fastest at every size" in printed.out
     assert f"export SYNTH_LIBRARY={tmp_path}/tuned/library SYNTH_TABLE={tmp_path}/tuned/table.json" in printed.out
+
+
+def test_sizes_of_each_call_are_compared_without_a_search(steps: list[list[str]], tmp_path: Path, synth: Call) -> None:
+    printed = synth("torch-setup", "--ranks", "2", "--ops", "alltoallv", "-o", str(tmp_path / "tuned"))
+    assert [command[0] for command in steps] == ["calibrate", "tune"]
+    assert "alltoallv 1K to 64K: 1.60 × as fast as Gloo, surely 1.30 ×: planned" in " ".join(printed.out.split())
+    assert f"SYNTH_TOPOLOGY={tmp_path}/tuned/here.toml" in printed.out
 
 
 def test_a_folder_is_continued_but_not_with_other_ranks(steps: list[list[str]], tmp_path: Path, synth: Call) -> None:

@@ -19,6 +19,7 @@ from tests import ROOT
 from tests.hang import HANG_S
 from tests.synth.app.cli.calling import Call
 from topologies.load import load
+from topologies.text.writer import to_toml
 
 with_torch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed: pip install '.[torch]'")
 
@@ -204,3 +205,16 @@ def test_without_torch_it_says_how_to_get_it(synth: Call, monkeypatch: pytest.Mo
         answer = synth(command, "--ranks", "2")
         assert answer.code == 2
         assert "pip install '.[torch]'" in answer.err
+
+
+@with_torch
+def test_unequal_all_to_alls_have_rows_of_their_own(tmp_path: Path) -> None:
+    network = tmp_path / "net.toml"
+    network.write_text(to_toml(load("full:2")))
+    words = ("tune", "--ranks", "2", "--ops", "alltoallv", "--sizes", "4K", "--turns", "7")
+    done = processes(tmp_path, *words, SYNTH_TOPOLOGY=str(network))
+    assert done.returncode == 0, done.stderr
+    (row,) = load_table(tmp_path / "table.json")
+    assert (row.collective, row.ranks) == ("alltoallv", 2)
+    measured = json.loads((tmp_path / "table.json").read_text())["measured"]
+    assert {(m["backend"], m["algorithm"]) for m in measured} >= {("gloo", None), ("synth", "direct")}
