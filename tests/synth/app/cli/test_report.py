@@ -100,12 +100,14 @@ def test_every_row_of_a_librarys_pages_states_the_index(
     for page in pages:
         html = page.read_text(encoding="utf-8")
         for row in re.findall(r'<tr data-row="[0-9]+">(.*?)</tr>', html):
-            name, sizes, time, bound, gap, _ = (unescape(re.sub("<.*?>", "", cell)) for cell in row.split("</td>")[:-1])
+            cells = [unescape(re.sub("<.*?>", "", cell)) for cell in row.split("</td>")[:-1]]
+            name, sizes, time, bound, gap, versus, _ = cells
             entry = row_of[name]
             shown.append(name)
             assert sizes == format_served(entry["min_bytes"], entry["max_bytes"])
             assert time == f"{format_time(entry['time_us'])} @ {format_size(entry['shown_bytes'])}"
             assert (bound, gap) == (format_time(entry["bound_us"]), f"{entry['gap']:.3f}")
+            assert versus == f"{entry['libraries']['NCCL']['vs']:.2f} ×"
         table = re.search(r'data-table="([^"]*)"', html)
         assert table is not None
         curves: dict[str, dict[float, float]] = defaultdict(dict)
