@@ -72,6 +72,11 @@ def _tpu_slice(dims: Sequence[int]) -> _FamilyShape:
     return _grid(dims, wrap, f"TPU slice, {_by_x(dims)} {'torus' if wrap else 'mesh'}")
 
 
+def _grid_summary(dims: Sequence[int], kind: str) -> str:
+    """Return a summary such as `4x4 torus`, or `torus of 4` for a single dimension."""
+    return f"{_by_x(dims)} {kind}" if len(dims) > 1 else f"{kind} of {dims[0]}"
+
+
 def _by_x(dims: Sequence[int]) -> str:
     """Return sizes as "4x4"."""
     return "x".join(map(str, dims))
@@ -208,8 +213,8 @@ FAMILIES: dict[str, _Family] = {
     "ring": _Family(lambda d: _grid(d, True, f"ring of {d[0]}"), (1, 1), "ring:8", _grid_links, 2),
     "line": _Family(lambda d: _grid(d, False, f"line of {d[0]}"), (1, 1), "line:8", _grid_links, 2),
     "full": _Family(_full, (1, 1), "full:8", lambda d: d[0] * (d[0] - 1)),
-    "mesh": _Family(lambda d: _grid(d, False, f"{_by_x(d)} mesh"), (1, 6), "mesh:6x6", _grid_links),
-    "torus": _Family(lambda d: _grid(d, True, f"{_by_x(d)} torus"), (1, 6), "torus:8x8x8", _grid_links),
+    "mesh": _Family(lambda d: _grid(d, False, _grid_summary(d, "mesh")), (1, 6), "mesh:6x6", _grid_links),
+    "torus": _Family(lambda d: _grid(d, True, _grid_summary(d, "torus")), (1, 6), "torus:8x8x8", _grid_links),
     "hypercube": _Family(_hypercube, (1, 1), "hypercube:6", lambda d: d[0] << min(d[0], 64)),
     "star": _Family(_star, (1, 1), "star:8", lambda d: 2 * d[0]),
     "fattree": _Family(

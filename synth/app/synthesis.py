@@ -258,7 +258,7 @@ class Synthesis:
             width: Most characters of a line: only the most important columns that fit are shown; None for all columns.
         """
         width = None if width is None else whole(width, "width")
-        more = "table(None)", "; algorithms holds all figures"
+        more = "table(width=None)", "; the attribute algorithms holds all figures"
         return table(statement(self.result), self.result.problem.topology.nranks, width, more=more)
 
     @taking('answer.save("out")')

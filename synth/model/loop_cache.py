@@ -27,6 +27,11 @@ _LOOK_S = 0.005  # between two checks whether the folder is free
 _remaining_s = _PATIENCE_S  # to wait for other processes
 
 
+def gave_up_waiting() -> bool:
+    """Return whether another process held the folder for so long that later loops are compiled and not stored."""
+    return _remaining_s <= 0
+
+
 def loops_folder() -> Path | None:
     """Return the folder of all compiled loops, made if necessary; None if none can be used.
 

@@ -28,6 +28,13 @@ def test_degrees(spec: str, ranks: int, degrees: set[int]) -> None:
     assert set(out[:ranks].tolist()) == degrees
 
 
+@pytest.mark.parametrize(
+    ("spec", "summary"), [("torus:4", "torus of 4"), ("mesh:6", "mesh of 6"), ("torus:4x4", "4x4 torus")]
+)
+def test_a_grid_of_one_dimension_has_a_summary_that_is_no_number_of_grids(spec: str, summary: str) -> None:
+    assert summary in load(spec).summary
+
+
 def test_fat_tree_switches_have_k_ports() -> None:
     t = load("fattree:6")
     assert t.nranks == 54

@@ -203,7 +203,9 @@ class Selector:
         if not all(
             isinstance(entry, IndexEntry) for entry in (entries if isinstance(entries, list | tuple) else [None])
         ):
-            raise InputError("entries: hold something else; it must be a list of entries, as load_index returns it")
+            raise InputError(
+                'entries: hold something else; it must be a list of entries, as in Selector(load_library("out"))'
+            )
         self._entries = entries
         self._names = {entry.collective for entry in entries}
         self._of: dict[tuple[str, bool, int], list[IndexEntry]] = defaultdict(list)

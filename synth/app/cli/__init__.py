@@ -222,6 +222,8 @@ def _in_our_words(error: click.ClickException) -> str:
     """
     message = " ".join(error.format_message().split())
     context = error.ctx if isinstance(error, click.UsageError) else None
+    if isinstance(error, click.BadOptionUsage) and message.endswith("requires an argument."):  # It has no context.
+        return f"{error.option_name}: has no value; it must follow the option, and --help of the command shows its form"
     if context is None:
         return message
     command, usage = context.command, " ".join(context.command.collect_usage_pieces(context))

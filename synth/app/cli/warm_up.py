@@ -12,7 +12,7 @@ from synth.app.cli.progress import counting
 from synth.app.synthesis import synthesize
 from synth.model.collective import uneven
 from synth.model.compiled import compiling_all
-from synth.model.loop_cache import loops_folder
+from synth.model.loop_cache import gave_up_waiting, loops_folder
 from synth.model.text import format_count
 from synth.search.budget import BudgetTooShort
 from topologies.errors import InputError
@@ -52,6 +52,10 @@ def warm_up() -> None:
                     synthesize(**options).save(files, proof=True)
             except BudgetTooShort:  # The machine is busy; loops that were compiled are kept.
                 unfinished += 1
-    click.echo(f"loops for large problems are compiled, in {folder}   {time.monotonic() - begun:.1f} s")
+    seconds = f"{time.monotonic() - begun:.1f} s"
+    if gave_up_waiting():
+        click.echo(f"some loops are not stored, as another process holds {folder}; run this again later   {seconds}")
+    else:
+        click.echo(f"loops for large problems are compiled, in {folder}   {seconds}")
     if unfinished:
         click.echo(f"{format_count(unfinished, 'question')} ran out of time; run this again when less else is running")

@@ -144,3 +144,8 @@ def test_entries_and_selectors_print_one_line() -> None:
     assert repr(Selector(entries)).startswith("<Selector of 2 files: ")
     assert repr(Selector([])) == "<Selector of 0 files>"
     assert all(len(repr(thing)) < 120 and "\n" not in repr(thing) for thing in (*entries, Selector(entries)))
+
+
+def test_a_folder_in_place_of_entries_is_refused_with_the_public_function_that_reads_it() -> None:
+    with pytest.raises(InputError, match=r'Selector\(load_library\("out"\)\)'):
+        Selector("out")  # type: ignore[arg-type]

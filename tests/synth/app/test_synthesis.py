@@ -52,7 +52,7 @@ def test_notebooks_and_prompts_show_little() -> None:
     assert len(repr(answer)) < 120
     assert answer.table().splitlines()[0] in unescape(answer._repr_html_())
     assert max(map(len, answer.table().splitlines())) <= 80 < max(map(len, answer.table(None).splitlines()))
-    assert "table(None) also shows" in answer.table()
+    assert "table(width=None) also shows" in answer.table()
 
 
 def test_searches_may_run_in_threads() -> None:

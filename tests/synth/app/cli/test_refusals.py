@@ -77,6 +77,8 @@ ASKED: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
     ((*PAIR, "--compare", "route,flow", "--target", "msccl"), ("--target", "--compare")),
     (("bench", "lib", "-f", "2", "-i", "1M"), ("-i", "-f", "use one of them")),
     (("report", "x.synth", "--topo", "dgx1", "-o", "x.html"), ("--topo", "names its own network")),
+    ((*ALLREDUCE, "--size"), ("synth: --size: has no value", "must follow", "--help")),
+    (("bench", "nosuch"), ("nosuch: no such file", "a library's folder", ".xml", ".json", ".synth")),
     (("verify", "nosuch"), ("nosuch: no such file", "an MSCCL XML (.xml) or a plan (.json)")),
     (("topo", "show", "dgx1", "--format", "dot"), ("--format", "'dot' is not known", "toml, graphml, gml, json")),
     (("topo", "show", "dgx1", "--format", "grapml"), ("--format", "did you mean graphml")),

@@ -36,6 +36,18 @@ def test_a_question_that_runs_out_of_time_is_no_failure(synth: Call, monkeypatch
     assert "ran out of time; run this again" in answer.out
 
 
+def test_it_does_not_claim_loops_that_another_process_kept_it_from_storing(
+    synth: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_up, "_QUESTIONS", (SMALL,))
+    monkeypatch.setattr(loop_cache, "_remaining_s", 0)
+    answer = synth("warm-up")
+    assert answer.code == 0
+    assert "loops for large problems are compiled" not in answer.out
+    assert "not stored" in answer.out
+    assert "run this again" in answer.out
+
+
 def test_a_folder_that_cannot_be_written_is_refused(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_up, "loops_folder", lambda: None)
     assert "set NUMBA_CACHE_DIR" in synth("warm-up").refusal
