@@ -134,6 +134,7 @@ def _plan_of_representatives(document: Any, text: str, reader: _PlanReader) -> E
             )
 
         edges = [edge for edge in single_translations(nranks) if looks_right(edge)]
+        spent = 0
         for translations in islice(chains(nranks, edges), _GUESSES):
             plan = replace(head, gpus=list(head.gpus), translations=translations)
             images = images_of(translations, nranks)
@@ -141,26 +142,43 @@ def _plan_of_representatives(document: Any, text: str, reader: _PlanReader) -> E
                 plan.gpus[rank] = reader.gpu(gpus[rank], rank)
             if not translations or not _has_whole_switches(plan):
                 return None
-            for widths in ((), *_possible_widths(plan, nranks // images.unit)):
+            if is_text_of_images(plan, text):
+                return plan
+            for widths in possible_widths(plan, nranks // images.unit):
+                if (spent := spent + _work(plan)) > _MOST_WORK:
+                    break
                 with suppress(InputError, LookupError):
-                    guess = in_chunks_of_plan(replace(plan, widths=widths)) if widths else plan
+                    guess = in_chunks_of_plan(replace(plan, widths=widths))
                     if is_text_of_images(guess, text):
                         return guess
     return None
 
 
-def _possible_widths(plan: ExecutionPlan, nblocks: int) -> Iterator[tuple[int, ...]]:
+def _work(plan: ExecutionPlan) -> int:
+    """Return how long a guess of unlike chunks takes: as long as it takes to look at so many chunks of scratch."""
+    nops = sum(len(block.ops) for gpu in plan.gpus for block in gpu.blocks)
+    return _chunks_of_representatives(plan) + _WORK_OF_OP * (nops + len(plan.gpus))
+
+
+def _chunks_of_representatives(plan: ExecutionPlan) -> int:
+    """Return the chunks of the file in the input of a rank and in the scratch of all representatives."""
+    ranks: list[int] = images_of(plan.translations, len(plan.gpus)).representatives.tolist()
+    return plan.gpus[0].input_chunks + sum(plan.gpus[rank].scratch_chunks for rank in ranks)
+
+
+def possible_widths(plan: ExecutionPlan, nblocks: int) -> Iterator[tuple[int, ...]]:
     """Yield the widths of so many blocks that may be those of a plan in chunks of its file, the finest first.
 
-    None are possible if the number of blocks is a power of two, since all chunks are alike then. None are looked for if
-    the plan is too large to be checked.
+    None are possible if the number of blocks is a power of two, since all chunks are alike then, or if the collective
+    is no all-reduce. None are looked for if the plan is too large to be checked.
     """
-    runs = odd_part(nblocks)
-    if runs == 1 or max(map(max, ((gpu.input_chunks, gpu.scratch_chunks) for gpu in plan.gpus))) > CAPACITY.plan_cells:
+    runs, chunks = odd_part(nblocks), plan.gpus[0].input_chunks
+    is_too_large = _chunks_of_representatives(plan) > CAPACITY.plan_cells
+    if runs == 1 or is_too_large or not find_kind(collective_of(plan)).in_shares:
         return
-    for doublings in reversed(range((runs - 1).bit_length(), max(1, plan.gpus[0].input_chunks).bit_length())):
+    for doublings in reversed(range((runs - 1).bit_length(), chunks.bit_length())):
         widths = unlike_widths(nblocks, 1 << doublings)
-        if plan.gpus[0].input_chunks % sum(widths) == 0:
+        if chunks % sum(widths) == 0:
             yield widths
 
 
@@ -213,6 +231,8 @@ def remember(text: str, plan: ExecutionPlan) -> None:
 
 _LARGE = 1 << 16  # Characters of a plan from which on representatives are looked for.
 _GUESSES = 64  # Groups of translations that are tried, the largest first.
+_WORK_OF_OP = 500  # Also of a rank.
+_MOST_WORK = 1 << 29  # of all guesses of unlike chunks: some ten seconds
 _KEPT = 32  # Plans of a few ranks each.
 _NAME = re.compile(r'\{\n "name": ("[^"\\\n]*"),\n')  # The name is the second line of a text that was written.
 _written: dict[bytes, ExecutionPlan] = {}

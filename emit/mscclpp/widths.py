@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,7 @@ def in_chunks_of_plan(plan: ExecutionPlan) -> ExecutionPlan:
     Raises:
         InputError: The widths are not those of the plan.
     """
-    plan = replace(plan, gpus=[_with_plan_sizes(plan, gpu) for gpu in plan.gpus])
+    plan = replace(plan, gpus=_with_plan_sizes(plan))
     buffers = images_of_buffers(plan)
     assert buffers is not None  # The plan has translations.
     block = max(buffers.blocks.values(), default=0)
@@ -182,19 +183,22 @@ def with_spans(gpu: PlanGpu, rank: int, place: SpanPlacer) -> PlanGpu:
     return replace(gpu, blocks=blocks)
 
 
-def _with_plan_sizes(plan: ExecutionPlan, gpu: PlanGpu) -> PlanGpu:
-    """Return a rank that was read with the sizes of its buffers in chunks of the plan.
+def _with_plan_sizes(plan: ExecutionPlan) -> list[PlanGpu]:
+    """Return the ranks of a plan that was read with the sizes of their buffers in chunks of the plan.
 
     Raises:
         InputError: They are no whole numbers.
     """
-    total, nblocks = sum(plan.widths), len(plan.widths)
-    sizes = gpu.input_chunks * nblocks, gpu.output_chunks * nblocks, gpu.scratch_chunks
-    divisors = total, total, plan.widest
-    if any(size % divisor for size, divisor in zip(sizes, divisors, strict=True)):
-        raise InputError(f"{plan.name}: buffers of no whole chunks")
-    inputs, outputs, scratch = (size // divisor for size, divisor in zip(sizes, divisors, strict=True))
-    return replace(gpu, input_chunks=inputs, output_chunks=outputs, scratch_chunks=scratch)
+    total, nblocks, widest = sum(plan.widths), len(plan.widths), plan.widest
+    gpus = []
+    for gpu in plan.gpus:
+        inputs, rest_of_inputs = divmod(gpu.input_chunks * nblocks, total)
+        outputs, rest_of_outputs = divmod(gpu.output_chunks * nblocks, total)
+        scratch, rest_of_scratch = divmod(gpu.scratch_chunks, widest)
+        if rest_of_inputs or rest_of_outputs or rest_of_scratch:
+            raise InputError(f"{plan.name}: buffers of no whole chunks")
+        gpus.append(replace(gpu, input_chunks=inputs, output_chunks=outputs, scratch_chunks=scratch))
+    return gpus
 
 
 def _scratch_sizes(plan: ExecutionPlan, ranks: Iterable[int], width: int) -> dict[tuple[int, str], int]:
@@ -221,6 +225,8 @@ def _ops(plan: ExecutionPlan) -> Iterator[tuple[int, PlanBlock, Op]]:
             for op in checking_deadline(block.ops, every=256):
                 if op.ops or op.group != (0, 1) or op.name == "get" or op.channel_type == "switch":
                     raise InputError(f"{plan.name}: {op.name} of unlike chunks")
+                if op.name in PAIRS and len(op.src) != len(op.dst):
+                    raise InputError(f"{plan.name}: {op.name} of {len(op.src)} sources to {len(op.dst)} destinations")
                 if op.src:
                     yield rank, block, op
 
@@ -272,14 +278,14 @@ def _blocks_of_scratch(
     """
     images = buffers.images
     scratch = {key: np.full(size, _UNUSED) for key, size in sizes.items()}
-    moved = [_moved(buffers, element) for element in range(images.order)]
+    moved = cache(partial(_moved, buffers))
     element_of, representative_of = images.element.tolist(), images.representative.tolist()
     is_changed = True
     while is_changed:
         is_changed = False
         for same in checking_deadline(spans, every=256):
             held = [
-                moved[element_of[owner]][scratch[representative_of[owner], kind][first : first + size]]
+                moved(element_of[owner])[scratch[representative_of[owner], kind][first : first + size]]
                 if kind in _BLOCKLESS
                 else blocks[first : first + size]
                 for owner, kind, first, size in same
@@ -293,7 +299,7 @@ def _blocks_of_scratch(
                 if kind not in _BLOCKLESS or ((own != _UNUSED) & (own != known)).any():
                     raise InputError("a chunk of scratch with data of blocks that are unlike")
                 is_changed = True
-                back = moved[images.inverse(element_of[owner])]
+                back = moved(images.inverse(element_of[owner]))
                 scratch[representative_of[owner], kind][first : first + size] = back[known]
     return scratch
 

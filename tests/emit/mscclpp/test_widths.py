@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emit.check.capacity import CAPACITY
 from emit.compiler import lower
 from emit.images import BufferImages, images_of, odd_part, unlike_widths
 from emit.library.lowered import Lowered
@@ -21,7 +23,7 @@ from emit.mscclpp import read
 from emit.mscclpp.format import check_plan
 from emit.mscclpp.images import whole_plan
 from emit.mscclpp.plan import ExecutionPlan, Op
-from emit.mscclpp.read import read_plan, shared_plan
+from emit.mscclpp.read import possible_widths, read_plan, shared_plan
 from emit.mscclpp.timing import PlanPredictor
 from emit.mscclpp.widths import Places, places_of
 from synth.baselines import baseline
@@ -192,3 +194,23 @@ def test_packets_before_plain_chunks_of_scratch_have_no_places() -> None:
     Places(buffers, (1, 1, 2), scratch | {(rank, "p"): np.array([-1, -1, 0]) for rank in (0, 1)})
     with pytest.raises(InputError, match="packets before"):
         Places(buffers, (1, 1, 2), scratch | {(rank, "p"): np.array([-1, 2, 0]) for rank in (0, 1)})
+
+
+def test_a_put_of_more_sources_than_destinations_is_found() -> None:
+    """Check that a text with such an operation is read and judged, though it has no representatives."""
+    document = json.loads(_lowered(*CASES[1])[0].text)
+    ops = [op for gpu in document["gpus"] for block in gpu["threadblocks"] for op in block["ops"]]
+    put = next(op for op in ops if op["name"] == "put")
+    put["src_buff"] *= 2
+    assert {finding.kind for finding in check_plan(json.dumps(document)).findings} == {"inconsistent"}
+
+
+def test_many_ranks_with_many_chunks_are_not_looked_at_for_unlike_chunks() -> None:
+    """Check plans for which no widths are tried: of another collective, and of more chunks than can be checked."""
+    plan = _plans(*CASES[1])[0]
+    plan = replace(whole_plan(plan), translations=plan.translations)
+    assert list(possible_widths(plan, 3))
+    assert not list(possible_widths(replace(plan, collective="alltoall"), 3))
+    nrepresentatives = len(images_of(plan.translations, len(plan.gpus)).representatives)
+    large = [replace(gpu, scratch_chunks=CAPACITY.plan_cells // nrepresentatives) for gpu in plan.gpus]
+    assert not list(possible_widths(replace(plan, gpus=large), 3))
