@@ -160,7 +160,7 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
                 break
             last_score = candidate_score
     if not is_hasty:
-        for repetition, candidate in _inside(lowering, program, limits, low, high, until):
+        for repetition, candidate in _inside(lowering, program, limits, low, high, until, most_steps):
             candidate_score = score(candidate)
             tried.append((candidate_score, repetition, candidate))
             if candidate_score <= _GAIN * best_score:
@@ -174,17 +174,18 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
 
 
 def _inside(
-    lowering: Lowering, program: Program, limits: Limits, low: int, high: int, until: float
+    lowering: Lowering, program: Program, limits: Limits, low: int, high: int, until: float, most_steps: float
 ) -> Iterator[tuple[Repetition, Program]]:
     """Yield programs with messages inside nodes divided among more and more channels, until the time is over.
 
-    There are none where no link has a gap, or all have. The arguments are those of `rank_instances`.
+    There are none where no link has a gap, or all have, and none with so many parts that the program's steps times the
+    parts exceed `most_steps`. The arguments are those of `rank_instances`.
     """
     gap_us = lowering.algorithm.problem.network.gap_us
     if not gap_us.any() or gap_us.all() or lowering.algorithm.problem.quotient is not None:
         return
     for parts in _PARTS:
-        if now() >= until:
+        if now() >= until or parts * program.nsteps > most_steps:
             return
         repetition = Repetition(parts, is_inside=True)
         try:

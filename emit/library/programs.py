@@ -548,7 +548,7 @@ class Programs:
         if self._holds_program:
             return math.inf
         if until == math.inf:  # No clock counts, so neither does what a send has taken so far.
-            return self._patience_s / (_PLAN_SEND_S / _SEND_STEPS)
+            return self._patience_s / (_PLAN_SEND_S / _SEND_STEPS) / _MOST_PLANS  # The patience is for all plans.
         return max(0.0, until - begun) / (self.send_s / _SEND_STEPS)
 
     def expected_us(self, algorithm: Algorithm, size_bytes: float) -> float:
