@@ -617,7 +617,7 @@ class Pool:
                 improved_from = now()
                 faster = self._faster_program(lowered, enough, min(cutoff(), 2 * enough - now()), sizes)
                 self._improving_s = max(self._improving_s, now() - improved_from)
-                if now() < enough:  # Nothing was left out, so another lowering would give the same program.
+                if now() < min(enough, cutoff()):  # Nothing was left out: again it would be the same program.
                     self._improved.add(offer.algorithm)
                 self.offers[at] = lowered if faster is None else replace(lowered, execution=faster)
             self._longest_s = max(self._longest_s, now() - begun)

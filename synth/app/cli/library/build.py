@@ -177,9 +177,13 @@ def _impossible(plan: BuildPlan) -> list[dict[str, Any]]:
 def _say_impossible(plan: BuildPlan) -> None:
     """Print how many questions have no answer, and the first of them; print nothing if there are none."""
     if plan.impossible:
-        question, why = plan.impossible[0]
-        first = f"the first: {question.collective} of {','.join(map(str, question.group))}: {why}"
-        say_fitted(f"{format_count(len(plan.impossible), 'question')} without an answer, {first}")
+        say_fitted(f"{format_count(len(plan.impossible), 'question')} without an answer, {_first_impossible(plan)}")
+
+
+def _first_impossible(plan: BuildPlan) -> str:
+    """Return which of the questions without an answer is the first, and why it has none; there must be one."""
+    question, why = plan.impossible[0]
+    return f"the first: {question.collective} of {format_spans(question.group)}: {why}"
 
 
 def _heading(plan: BuildPlan) -> str:
@@ -367,7 +371,7 @@ def _row(
         f"{touches}: {format_count(len(plan.searches), 'problem')}, {solved} solved, {built.seconds:.1f} s → {folder}"
     )
     if plan.impossible:
-        text += f"   {len(plan.impossible)} without an answer"
+        text += f"   {len(plan.impossible)} without an answer, {_first_impossible(plan)}"
     if question_costs:
         worst = question_costs[0]
         ranks = format_spans(worst.question.group)

@@ -495,7 +495,8 @@ def pick_(
 def _ranks_of_call(entries: Sequence[IndexEntry], group: str, topology: str | None) -> tuple[int, ...]:
     """Return the ranks of a call; "all" stands for all ranks of the library's topology.
 
-    If the topology's name does not state its network, "all" is the largest group of the library.
+    Under a failure that is the topology without the failed parts, also if files of the whole one still hold. If the
+    topology's name does not state its network, "all" is the largest group of the library.
 
     Args:
         entries: The library's entries.
@@ -510,6 +511,7 @@ def _ranks_of_call(entries: Sequence[IndexEntry], group: str, topology: str | No
         networks = [Networks().named(name) for name in names]
         limits = [_RANKS if network is None else network.nranks for network in networks]
         return parse_ranks(group, "group", max(limits, default=_RANKS))
+    names = [name for name in names if not any(other.startswith(f"{name} without ") for other in names)]
     if len(names) > 1:
         raise InputError(f"all: the library has files for several topologies; give --topology {names[0]}, for example")
     try:

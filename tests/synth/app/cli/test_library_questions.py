@@ -46,6 +46,18 @@ def test_show(synth: Call, working_folder: Path) -> None:
     assert report["entries"] == json.loads((lib / "index.json").read_bytes())["algorithms"]
 
 
+def test_all_ranks_under_a_failure_are_those_that_are_left(synth: Call, working_folder: Path) -> None:
+    lib = library(working_folder / "lib", "ring")
+    (lib / "msccl" / "b.xml").write_text(write_msccl(built_in("allreduce", "ring", 3)))
+    rows = json.loads((lib / "index.json").read_bytes())["algorithms"]
+    left = {"topology": "full:4 without rank:3", "nranks": 3, "group": [0, 1, 2], "communicator": [0, 1, 2]}
+    rows.append(entry_row(**left, file="msccl/b.xml", protocol="Simple", divides=3))
+    (lib / "index.json").write_bytes(index_text(rows))
+    picked = synth("library", "pick", lib, "allreduce", "all", "3M")
+    assert (picked.code, picked.err) == (0, "")
+    assert "b.xml" in picked.out
+
+
 def test_details_state_what_the_index_knows_of_each_entry(synth: Call, working_folder: Path) -> None:
     worst = {"bytes": 4096, "time_us": 3.0, "bound_us": 2.0, "gap": 1.5}
     shape = {"engine": "flow", "steps": 6, "rounds": 7, "chunks": 2, "schedule": "schedules/a.synth"}
