@@ -132,12 +132,13 @@ def odd_part(number: int) -> int:
 def unlike_widths(nblocks: int, total: int) -> tuple[int, ...]:
     """Return a width for each block of chunks, so that the widths differ by at most one.
 
-    The blocks form as many runs as the largest odd divisor of their number. Blocks of one run have one width, and one
-    block of each run has `total` together. So if that is a power of two, the sum of all widths is one too.
+    The blocks form as many runs of neighbours as the largest odd divisor of their number. Blocks of one run have one
+    width: 6 blocks are 3 runs of 2, and have the widths 1, 1, 1, 1, 2, 2 if `total` is 4. If that is a power of two,
+    the sum of all widths is one too.
 
     Args:
         nblocks: Number of blocks.
-        total: Sum of the widths of one block of each run, no less than the number of runs.
+        total: Sum of the widths of the runs, one block of each; no less than the number of runs.
     """
     runs = odd_part(nblocks)
     return tuple(

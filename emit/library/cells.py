@@ -115,9 +115,10 @@ class Cells:
             return _is_power_of_two(in_file(total)) and not is_too_fine
 
         def cost(total: int) -> float:
-            """Return the share of the widest block over an equal share, with what finer chunks must gain."""
+            """Return what so fine chunks cost: time, sizes that they do not divide, and a check of all ranks."""
+            widest_over_equal = -(-total // runs) / (total / runs)
             is_too_large = program.nranks * in_file(total) * _CELLS_OF_CHUNK > CAPACITY.plan_cells
-            return -(-total // runs) / total * FINER_GAIN ** total.bit_length() * (_CHECKABLE if is_too_large else 1)
+            return widest_over_equal * FINER_GAIN ** total.bit_length() * (_CHECKABLE if is_too_large else 1)
 
         totals = [total for total in (1 << least + doublings for doublings in range(_DOUBLINGS)) if divides(total)]
         if not totals:

@@ -1,11 +1,14 @@
 """Place the chunks of a plan in its file where they are not all as large.
 
-The chunks of a message may have to be unlike: 2²⁰ bytes do not divide into equal shares of 56 ranks. A plan whose ranks
-are images of representatives then has equal chunks nevertheless, and one of its chunks is as many chunks of the file as
-`ExecutionPlan.widths` says for its block. All that is proved of the plan holds for the file, because each chunk of the
-plan is one run of chunks of the file, wherever it lies: in a buffer with blocks by its place, and in scratch by the
-block whose data it holds. So each chunk of scratch must hold data of one block only. Packets in scratch are counted
-apart from plain chunks there, from the first packet on; they lie behind all plain chunks.
+A message of 2²⁰ bytes does not divide into equal shares of 56 ranks. So there are two kinds of chunks. Those of a plan
+whose ranks are images of a few representatives are all alike. Those of its file are smaller and divide the message: one
+chunk of the plan is `ExecutionPlan.widths[b]` chunks of the file, if it holds data of block b.
+
+Each chunk of the plan is one run of chunks of the file. In a buffer with blocks, its place tells its block. In scratch,
+the block whose data it holds is found by following the operations, and a chunk that would hold data of two blocks is
+refused. Then every operation moves runs of one length from place to place, no two chunks share a place, and all that is
+proved of the plan holds for the file. Packets in scratch are counted apart from plain chunks there, as the executor
+does, and lie behind all plain chunks.
 """
 
 from __future__ import annotations
@@ -39,8 +42,8 @@ class Places:
     Attributes:
         buffers: Images of the buffers.
         widths: Chunks of the file for one chunk of each block; () for one everywhere.
-        scratch: For each representative, and s or p for plain chunks or packets of its scratch, the block of each,
-            `_UNUSED` if nothing uses it.
+        scratch: By (representative, "s" for its plain scratch or "p" for its packets), the block whose data each chunk
+            there holds, int, shape (chunks,); `_UNUSED` if nothing uses it.
     """
 
     def __init__(self, buffers: BufferImages, widths: Sequence[int], scratch: Mapping[tuple[int, str], Ints]) -> None:
@@ -104,8 +107,8 @@ def places_of(plan: ExecutionPlan) -> Places:
     """Return the places of a plan with translations in its file.
 
     Raises:
-        InputError: The plan has widths, and some chunk of scratch holds data of several blocks, or an operation is none
-            of those that programs are lowered to.
+        InputError: The plan has widths, and a buffer has no blocks, some chunk of scratch holds data of several blocks,
+            or an operation is none of those that programs are lowered to.
     """
     buffers = images_of_buffers(plan)
     assert buffers is not None  # The plan has translations.
@@ -113,7 +116,7 @@ def places_of(plan: ExecutionPlan) -> Places:
         return Places(buffers, (), {})
     spans = [same for rank, block, op in _ops(plan) for same in _same_data(plan.gpus[rank], rank, block, op)]
     sizes = _scratch_sizes(plan, buffers.images.representatives.tolist(), 1)
-    block_of_chunk = np.repeat(np.arange(len(plan.widths)), max(buffers.blocks.values()))
+    block_of_chunk = np.repeat(np.arange(len(plan.widths)), _chunks_of_block(plan, buffers))
     return Places(buffers, plan.widths, _blocks_of_scratch(spans, sizes, buffers, block_of_chunk))
 
 
@@ -128,11 +131,9 @@ def in_chunks_of_plan(plan: ExecutionPlan) -> ExecutionPlan:
     plan = replace(plan, gpus=_with_plan_sizes(plan))
     buffers = images_of_buffers(plan)
     assert buffers is not None  # The plan has translations.
-    block = max(buffers.blocks.values(), default=0)
-    if not block or min(buffers.blocks.values()) != block:
-        raise InputError(f"{plan.name}: buffers without blocks")
     width = np.array(plan.widths)
-    block_of_chunk = np.repeat(np.arange(len(width)), width * block)  # of the file's chunks of a whole buffer
+    # The block of each of the file's chunks of a whole buffer.
+    block_of_chunk = np.repeat(np.arange(len(width)), width * _chunks_of_block(plan, buffers))
     scratch: dict[tuple[int, str], Ints] = {}
     for rank in buffers.images.representatives.tolist():  # Its own operations tell what is in its scratch.
         spans = [
@@ -181,6 +182,18 @@ def with_spans(gpu: PlanGpu, rank: int, place: SpanPlacer) -> PlanGpu:
 
     blocks = [PlanBlock([op_of(block, op) for op in block.ops], block.channels, block.buffers) for block in gpu.blocks]
     return replace(gpu, blocks=blocks)
+
+
+def _chunks_of_block(plan: ExecutionPlan, buffers: BufferImages) -> int:
+    """Return the chunks of a block of the input, and of the output.
+
+    Raises:
+        InputError: One of them has no blocks, or the two differ.
+    """
+    sizes = set(buffers.blocks.values())
+    if len(sizes) != 1 or 0 in sizes:
+        raise InputError(f"{plan.name}: buffers without blocks that are alike")
+    return sizes.pop()
 
 
 def _with_plan_sizes(plan: ExecutionPlan) -> list[PlanGpu]:
@@ -306,6 +319,8 @@ def _blocks_of_scratch(
 
 def _by_chunk_of_plan(blocks: Ints, widths: Ints, chunks: int) -> Ints:
     """Return the block of each of a scratch's chunks of the plan, int, shape (chunks,).
+
+    A chunk that nothing uses is as wide as the widest.
 
     Args:
         blocks: Block of each chunk of the file, int, shape (chunks of the file,).
