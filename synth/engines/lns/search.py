@@ -57,7 +57,7 @@ class LnsTuning:
         kept: Plans that the next race starts from.
     """
 
-    most_ranks: int = 32
+    most_ranks: int = 64
     most_sends: int = 3_000
     counts: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
     starts: int = 4

@@ -11,7 +11,7 @@ import pytest
 from synth.bounds.prove import prove
 from synth.engines.lns.calendars import BEFORE, book, calendars, earliest, latest
 from synth.engines.lns.insertion import draw_roots
-from synth.engines.lns.search import LnsTuning, _PlanSearch, solve
+from synth.engines.lns.search import LnsTuning, _PlanSearch, accepts, solve
 from synth.engines.request import Candidate, Options, Request
 from synth.model.compiled import Runner
 from synth.model.problem import Problem, make_problem
@@ -79,6 +79,15 @@ def test_schedules_are_right_and_no_faster_than_the_bound(name: str, workers: Wo
     ]
     assert times == sorted(times, reverse=True)
     assert times[-1] >= request.bound.at(1 << 18)[0] * (1 - 1e-9)
+
+
+def test_ranks_that_only_relay_count() -> None:
+    """Check that few ranks of six nodes with all others as relays are taken, and those of nine nodes are not."""
+    for nodes, is_taken in ((6, True), (9, False)):
+        group = tuple(range(0, 8 * nodes, 8))
+        relays = tuple(rank for rank in range(8 * nodes) if rank % 8)
+        problem = make_problem(load(f"ndv2:{nodes}"), "broadcast", group, relays)
+        assert (accepts(problem, Options()) == "") == is_taken
 
 
 def test_a_pipeline_along_a_line(workers: Workers) -> None:
