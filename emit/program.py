@@ -96,6 +96,16 @@ class Gpu:
         object.__setattr__(self, "threadblocks", tuple(self.threadblocks))
 
 
+def chunks_in_file(chunks: int, widths: Sequence[int]) -> int:
+    """Return how many chunks of the file a whole buffer of so many chunks is.
+
+    Args:
+        chunks: Chunks of the buffer, of which each block has as many.
+        widths: Chunks of the file for one chunk of each block; () for one everywhere.
+    """
+    return chunks * sum(widths) // len(widths) if widths else chunks
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """The steps that all ranks execute for one collective.
@@ -163,7 +173,7 @@ class Program:
     @property
     def file_chunks(self) -> int:
         """Return the number of the file's chunks that `nchunks_per_loop` chunks are."""
-        return self.nchunks_per_loop * sum(self.widths) // len(self.widths) if self.widths else self.nchunks_per_loop
+        return chunks_in_file(self.nchunks_per_loop, self.widths)
 
     @property
     def nchannels(self) -> int:

@@ -110,7 +110,7 @@ class _Template:
         images = places.buffers.images
         moved = images.moved(int(images.element[rank])).tolist()
         filled = {("rank", 0): rank}
-        filled.update((("peer", peer), image) for peer, image in enumerate(moved))
+        filled.update(((kind, peer), moved[peer]) for kind, peer in self.numbers if kind == "peer")
         for kind, order in _orders_of_channels(self.gpu, images, self.rank, rank).items():
             filled.update(((kind, number), end) for number, end in enumerate(order))
         for number, (owner, kind, first, size) in enumerate(self.spans):
@@ -194,9 +194,10 @@ def _image(gpu: PlanGpu, places: Places, representative: int, rank: int) -> Plan
 def _orders_of_channels(gpu: PlanGpu, images: Images, representative: int, rank: int) -> dict[str, list[int]]:
     """Return, by type, the place of each channel of a representative in the list of its image `rank`."""
     moved = images.moved(int(images.element[rank])).tolist()
-    exchanged = [images.reverse(representative, peer) == (representative, peer) for peer in range(len(moved))]
+    all_peers = {peer for peers in gpu.peers.values() for peer in peers}
+    exchanged = {peer for peer in all_peers if images.reverse(representative, peer) == (representative, peer)}
     return {
-        kind: _order_of_channels(peers, [exchanged[peer] for peer in peers], moved, rank)
+        kind: _order_of_channels(peers, [peer in exchanged for peer in peers], moved, rank)
         for kind, peers in gpu.peers.items()
     }
 

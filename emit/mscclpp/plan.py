@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from emit.images import images_of
+from emit.program import chunks_in_file
 from synth.model.deadline import checking_deadline
 
 # Capacities of the executor's structures; its reader checks only the number of operations of a threadblock.
@@ -195,7 +196,7 @@ class ExecutionPlan:
 
     def in_file(self, chunks: int) -> int:
         """Return how many chunks of the file a whole input or output of so many chunks is."""
-        return chunks * sum(self.widths) // len(self.widths) if self.widths else chunks
+        return chunks_in_file(chunks, self.widths)
 
     @property
     def widest(self) -> int:

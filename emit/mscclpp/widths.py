@@ -114,7 +114,7 @@ def places_of(plan: ExecutionPlan) -> Places:
     assert buffers is not None  # The plan has translations.
     if not plan.widths:
         return Places(buffers, (), {})
-    spans = [same for rank, block, op in _ops(plan) for same in _same_data(plan.gpus[rank], rank, block, op)]
+    spans = [spans_of_data for _, spans_of_data in _same_data(plan)]
     sizes = _scratch_sizes(plan, buffers.images.representatives.tolist(), 1)
     block_of_chunk = np.repeat(np.arange(len(plan.widths)), _chunks_of_block(plan, buffers))
     return Places(buffers, plan.widths, _blocks_of_scratch(spans, sizes, buffers, block_of_chunk))
@@ -134,17 +134,12 @@ def in_chunks_of_plan(plan: ExecutionPlan) -> ExecutionPlan:
     width = np.array(plan.widths)
     # The block of each of the file's chunks of a whole buffer.
     block_of_chunk = np.repeat(np.arange(len(width)), width * _chunks_of_block(plan, buffers))
-    scratch: dict[tuple[int, str], Ints] = {}
-    for rank in buffers.images.representatives.tolist():  # Its own operations tell what is in its scratch.
-        spans = [
-            [place for place in same if place[0] == rank]
-            for number, own_block, op in _ops(plan)
-            if number == rank
-            for same in _same_data(plan.gpus[rank], rank, own_block, op)
-        ]
-        of_file = _blocks_of_scratch(spans, _scratch_sizes(plan, [rank], plan.widest), buffers, block_of_chunk)
-        for key, chunks in _scratch_sizes(plan, [rank], 1).items():
-            scratch[key] = _by_chunk_of_plan(of_file[key], width, chunks)
+    # The operations of each representative tell what is in its own scratch.
+    own_spans = [[span for span in spans_of_data if span[0] == rank] for rank, spans_of_data in _same_data(plan)]
+    ranks: list[int] = buffers.images.representatives.tolist()
+    in_file = _blocks_of_scratch(own_spans, _scratch_sizes(plan, ranks, plan.widest), buffers, block_of_chunk)
+    sizes = _scratch_sizes(plan, ranks, 1)
+    scratch = {place: _by_chunk_of_plan(in_file[place], width, chunks) for place, chunks in sizes.items()}
     places = Places(buffers, plan.widths, scratch)
 
     def gpu_of(rank: int, gpu: PlanGpu) -> PlanGpu:
@@ -227,23 +222,6 @@ def _moved(buffers: BufferImages, element: int) -> Ints:
     return np.append(images.moved(element)[:: images.unit] // images.unit, _UNUSED)
 
 
-def _ops(plan: ExecutionPlan) -> Iterator[tuple[int, PlanBlock, Op]]:
-    """Yield (rank, threadblock, operation) for the operations that move data.
-
-    Raises:
-        InputError: One is a pipeline, a part of what a group does, a get, or goes through a switch.
-    """
-    for rank, gpu in enumerate(plan.gpus):
-        for block in gpu.blocks:
-            for op in checking_deadline(block.ops, every=256):
-                if op.ops or op.group != (0, 1) or op.name == "get" or op.channel_type == "switch":
-                    raise InputError(f"{plan.name}: {op.name} of unlike chunks")
-                if op.name in PAIRS and len(op.src) != len(op.dst):
-                    raise InputError(f"{plan.name}: {op.name} of {len(op.src)} sources to {len(op.dst)} destinations")
-                if op.src:
-                    yield rank, block, op
-
-
 def _located(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> tuple[list[_Located], list[_Located]]:
     """Return (rank, buffer, first chunk, number of chunks) of every source and of every destination of an operation.
 
@@ -266,13 +244,25 @@ def _located(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> tuple[list[_L
     return src, dst
 
 
-def _same_data(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> Iterator[list[_Located]]:
-    """Yield lists of spans of an operation whose n-th chunks hold data of the same place."""
-    src, dst = _located(gpu, rank, block, op)
-    if op.name in PAIRS:
-        yield from map(list, zip(src, dst, strict=True))
-    else:
-        yield [*src, *dst]
+def _same_data(plan: ExecutionPlan) -> Iterator[tuple[int, list[_Located]]]:
+    """Yield (rank of an operation, spans) for spans of the operation whose n-th chunks hold data of the same place.
+
+    Raises:
+        InputError: An operation is a pipeline, a part of what a group does, a get, goes through a switch, or has not as
+            many destinations as sources where they are pairs.
+    """
+    for rank, gpu in enumerate(plan.gpus):
+        for block in gpu.blocks:
+            for op in checking_deadline(block.ops, every=256):
+                if op.ops or op.group != (0, 1) or op.name == "get" or op.channel_type == "switch":
+                    raise InputError(f"{plan.name}: {op.name} of unlike chunks")
+                if op.name in PAIRS and len(op.src) != len(op.dst):
+                    raise InputError(f"{plan.name}: {op.name} of {len(op.src)} sources to {len(op.dst)} destinations")
+                if not op.src:  # It moves no data.
+                    continue
+                src, dst = _located(gpu, rank, block, op)
+                of_pairs = map(list, zip(src, dst, strict=True)) if op.name in PAIRS else [[*src, *dst]]
+                yield from ((rank, spans_of_data) for spans_of_data in of_pairs)
 
 
 def _blocks_of_scratch(
@@ -290,30 +280,30 @@ def _blocks_of_scratch(
         InputError: A chunk holds data of two blocks, or spans of the same data differ in size.
     """
     images = buffers.images
-    scratch = {key: np.full(size, _UNUSED) for key, size in sizes.items()}
-    moved = cache(partial(_moved, buffers))
+    scratch = {place: np.full(size, _UNUSED) for place, size in sizes.items()}
+    image_of_block = cache(partial(_moved, buffers))
     element_of, representative_of = images.element.tolist(), images.representative.tolist()
     is_changed = True
     while is_changed:
         is_changed = False
-        for same in checking_deadline(spans, every=256):
-            held = [
-                moved(element_of[owner])[scratch[representative_of[owner], kind][first : first + size]]
+        for spans_of_data in checking_deadline(spans, every=256):
+            span_blocks = [
+                image_of_block(element_of[owner])[scratch[representative_of[owner], kind][first : first + size]]
                 if kind in _BLOCKLESS
                 else blocks[first : first + size]
-                for owner, kind, first, size in same
+                for owner, kind, first, size in spans_of_data
             ]
-            if any(len(own) != same[0][3] for own in held):
+            if any(len(present) != spans_of_data[0][3] for present in span_blocks):
                 raise InputError("spans of the same data that differ in size")
-            known = np.max(held, axis=0, initial=_UNUSED)
-            for (owner, kind, first, size), own in zip(same, held, strict=True):
-                if np.array_equal(own, known):
+            data_blocks = np.max(span_blocks, axis=0, initial=_UNUSED)
+            for (owner, kind, first, size), present in zip(spans_of_data, span_blocks, strict=True):
+                if np.array_equal(present, data_blocks):
                     continue
-                if kind not in _BLOCKLESS or ((own != _UNUSED) & (own != known)).any():
+                if kind not in _BLOCKLESS or ((present != _UNUSED) & (present != data_blocks)).any():
                     raise InputError("a chunk of scratch with data of blocks that are unlike")
                 is_changed = True
-                back = moved(images.inverse(element_of[owner]))
-                scratch[representative_of[owner], kind][first : first + size] = back[known]
+                block_of_image = image_of_block(images.inverse(element_of[owner]))
+                scratch[representative_of[owner], kind][first : first + size] = block_of_image[data_blocks]
     return scratch
 
 

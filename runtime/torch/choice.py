@@ -479,9 +479,8 @@ class Chooser:
                 self._tell_without_table(call)
             if row is None:
                 return Choice(None, "no row of the table fits" if self.rows else NO_TABLE)
-            if (
-                self.without and row.algorithm != PLANNED
-            ):  # The table was measured before the failure, so its algorithm may use the failed parts.
+            # The table was measured before the failure, so its algorithm may use the failed parts.
+            if self.without and row.algorithm != PLANNED:
                 choice = self._of_library(call, None, "for the failure")
                 if choice is not None:
                     return choice

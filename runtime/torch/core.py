@@ -33,7 +33,7 @@ from runtime.torch.failures.compare import check_same_call, check_same_choices, 
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.programs.agree import agree_on_block, exchange_sizes, wait_for_all
 from runtime.torch.programs.blocks import Blocks, Buffers
-from runtime.torch.programs.pieces import Sizes, map_pieces
+from runtime.torch.programs.pieces import Sizes, busiest, map_pieces
 from runtime.torch.programs.planned import RankPlanner, run_planned
 from runtime.torch.programs.rank_program import RankProgram, rank_program
 from runtime.torch.programs.run import REDUCERS
@@ -577,7 +577,7 @@ class Core:
             return None, ""
         if map_pieces(part) is None:
             return None, f"{part.program.name} is for blocks of equal sizes: sent directly"
-        if max(map(max, sizes)) * len(sizes) > _MOST_UNEVEN * _busiest(sizes):
+        if max(map(max, sizes)) * len(sizes) > _MOST_UNEVEN * busiest(sizes):
             return None, f"blocks too unequal for {part.program.name}: sent directly"
         return part, ""
 
@@ -589,7 +589,7 @@ class Core:
         """
         if call.has_splits and self._chooser.measures_splits(call):
             return sum(map(sum, sizes)) // len(sizes)
-        return _busiest(sizes)
+        return busiest(sizes)
 
     def part_for_sizes(self, call: TableCall, sizes: Sequence[int]) -> RankProgram | None:
         """Return this rank's part of the library's program for blocks of these sizes, or None; the same on all ranks.
@@ -740,11 +740,6 @@ class Core:
         for tensor in sums:
             whole = not tensor.is_floating_point() and not tensor.is_complex()
             tensor.copy_(torch.div(tensor, len(self.ranks), rounding_mode="trunc" if whole else None))
-
-
-def _busiest(sizes: Sizes) -> int:
-    """Return the elements that the busiest rank gives or takes."""
-    return max(*map(sum, sizes), *map(sum, zip(*sizes, strict=True)))
 
 
 def _custom_block(program: Program, rank: int, elements: Sequence[int]) -> int:

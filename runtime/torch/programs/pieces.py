@@ -23,6 +23,11 @@ _MOST_MAPS = 256  # Most recent parts whose maps are cached.
 Sizes = Sequence[Sequence[int]]  # [source][target]: Elements of the block that goes from one rank to the other.
 
 
+def busiest(sizes: Sizes) -> int:
+    """Return what the busiest rank gives or takes, in the unit of the sizes."""
+    return max(*map(sum, sizes), *map(sum, zip(*sizes, strict=True)))
+
+
 class Piece(NamedTuple):
     """A chunk of the block that goes from one of the program's ranks to another."""
 

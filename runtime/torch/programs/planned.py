@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
+from runtime.torch.programs.pieces import busiest
 from runtime.torch.programs.transport import MAX_CHANNELS, Started, Transport
 from synth.engines.skewed.plan import Plan
 from synth.engines.skewed.prepare import planner_for, shape_for
@@ -99,8 +100,7 @@ class RankPlanner:
 
     def _plan(self, sizes: tuple[tuple[int, ...], ...]) -> RankPlan | None:
         """Return what `plan` does, without a look at earlier plans."""
-        busiest = max(*map(sum, sizes), *map(sum, zip(*sizes, strict=True)))
-        if busiest < self._least_bytes:  # Planning would take longer than it can gain.
+        if busiest(sizes) < self._least_bytes:  # Planning would take longer than it can gain.
             return None
         straight = self._planner.plan_straight(sizes)
         # The network passes a block between ranks without a link on as its routes say, not as straight plans do.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from synth.app.present.layout import Column, fitted, wrapped
 from synth.bounds.prove import OPTIMAL
@@ -26,6 +26,9 @@ _LINES = 32  # groups that a table lists
 _NEXT = 2  # engines that the last line names
 _SAME_TIME = 1.005  # ratio up to which both forms of a call take as long
 _FILES = {"file": "file", "schedule": "schedule", "proof_file": "proof"}
+
+
+Row = TypeVar("Row")
 
 
 def heading(document: dict[str, Any], nranks: int) -> str:
@@ -143,16 +146,24 @@ def _by_form(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """
     usual, other = ("in place", "out of place") if document.get("inplace") else ("out of place", "in place")
     rows, other_rows = document["algorithms"], document.get("other_form", [])
-    shared, in_both = list[dict[str, Any]](), list[dict[str, Any]]()
-    for row in rows:
-        twin = next((candidate for candidate in other_rows if _is_same(row, candidate)), None)
-        if twin is not None:
-            shared.append(row)
-            in_both.append(twin)
+    return split_by_form({usual: rows, other: other_rows}, _is_same)
+
+
+def split_by_form(rows_of: Mapping[str, Sequence[Row]], is_same: Callable[[Row, Row], bool]) -> dict[str, list[Row]]:
+    """Return the rows that two forms of calls share, then those of the first form only and of the second form only.
+
+    Shared rows are those of the first form, and their key is "FIRST and SECOND". Keys without rows are left out.
+
+    Args:
+        rows_of: The rows of both forms, by the form's name.
+        is_same: Returns whether a row of the first form and one of the second are the same.
+    """
+    (first, rows), (second, other_rows) = rows_of.items()
+    shared = [row for row in rows if any(is_same(row, other_row) for other_row in other_rows)]
     by_form = {
-        f"{usual} and {other}": shared,
-        usual: [row for row in rows if row not in shared],
-        other: [row for row in other_rows if row not in in_both],
+        f"{first} and {second}": shared,
+        first: [row for row in rows if row not in shared],
+        second: [other_row for other_row in other_rows if not any(is_same(row, other_row) for row in rows)],
     }
     return {form: form_rows for form, form_rows in by_form.items() if form_rows}
 

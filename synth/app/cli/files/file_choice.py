@@ -112,9 +112,8 @@ def chooser(
         InputError: The library's files answer more than one question, no file can run here, or something is chosen
             although there is one file.
     """
-    if (
-        not path.suffix and not path.exists()
-    ):  # A library's folder may be meant, which the readers of files do not name.
+    # A library's folder may be meant, which the readers of files do not name.
+    if not path.suffix and not path.exists():
         raise InputError(
             f"{origin_of(path)}: no such file; it must be a library's folder, an .xml, .json or .synth file"
         )

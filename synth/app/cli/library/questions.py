@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -25,6 +26,7 @@ from synth.app.cli.options import json_option, print_json, wide_option
 from synth.app.cli.size_ranges import parse_sweep
 from synth.app.clusters.placing import at_asked_sizes, unfiled_schedules
 from synth.app.present.layout import Column, fitted, say, say_fitted, terminal_width, wrapped
+from synth.app.present.table import split_by_form
 from synth.baselines.vendors import LIBRARIES
 from synth.model.numbers import as_folder
 from synth.model.problem import LARGEST, SMALLEST, parse_ranks
@@ -189,15 +191,9 @@ def _blocks(
     blocks: dict[str, list[_Cells]] = {}
     for title in dict.fromkeys(title for title, _ in rows_of):
         in_place, out_of_place = (rows_of.get((title, inplace), []) for inplace in (True, False))
-        by_form = {
-            " in place and out of place": [row for row in in_place if row in out_of_place],
-            " in place": [row for row in in_place if row not in out_of_place],
-            " out of place": [row for row in out_of_place if row not in in_place],
-        }
-        present = {form: rows for form, rows in by_form.items() if rows}
-        if list(present) == [" in place and out of place"]:
-            present = {"": in_place}
-        blocks |= {f"{title}{form and f',{form}'}:": rows for form, rows in present.items()}
+        by_form = split_by_form({"in place": in_place, "out of place": out_of_place}, operator.eq)
+        is_one = list(by_form) == ["in place and out of place"]
+        blocks |= {f"{title}:" if is_one else f"{title}, {form}:": rows for form, rows in by_form.items()}
     for row in unfiled:
         first, further = row["groups"][0], len(row["groups"]) - 1
         root = None if row["root"] is None else first[row["root"]]
