@@ -153,16 +153,17 @@ class Lowering:
     def _divided(self, parts: int) -> Instructions:
         """Return the instructions with each message on a link without a gap divided into parts on different channels.
 
-        Chunks become `parts` times as fine.
+        Ranks of a node that a network joins too send each other their messages over the link without a gap. Chunks
+        become `parts` times as fine.
         """
         ir, net = self._instructions, self.algorithm.problem.network
-        spaced = net.gap_us > 0
-        has_gap = set(zip(net.src[spaced].tolist(), net.dst[spaced].tolist(), strict=True))
+        gapless = net.gap_us == 0
+        without_gap = set(zip(net.src[gapless].tolist(), net.dst[gapless].tolist(), strict=True))
         parts_of = [1] * len(ir)
         for n, target in enumerate(ir.target):
             if target != NONE:
                 receiver = ir.rank[target] if ir.out[n] == NONE else ir.out[n]
-                parts_of[n] = parts_of[target] = 1 if (ir.rank[n], receiver) in has_gap else parts
+                parts_of[n] = parts_of[target] = parts if (ir.rank[n], receiver) in without_gap else 1
         return cut_parts(ir, parts_of, parts)
 
 

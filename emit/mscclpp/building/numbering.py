@@ -99,9 +99,8 @@ class Numbering:
         """Add to the symbolic threadblocks the signals of receivers to their senders, and the senders' last waits.
 
         At its start a receiver signals that it has started, if a sender waits for that. A sender may end only when port
-        channels have read what it sends. If it would not hear of that otherwise, a put that is the last operation of
-        its threadblock flushes the channel, and others are confirmed: the receiver signals at its end that everything
-        has arrived.
+        channels have read what it sends. If it would not hear of that otherwise, its last put flushes the channel if
+        that keeps nobody waiting. Others are confirmed: the receiver signals at its end that everything has arrived.
         """
         waiting_sends: dict[int, list[Step]] = defaultdict(list)
         for send, placed in enumerate(self.places.steps):
@@ -116,9 +115,7 @@ class Numbering:
             self.blocks[number].ops[:0] = ops
         confirmed_sends = {self.channel_of[send]: send for send in sorted(self.places.unconfirmed)}
         for channel, send in list(confirmed_sends.items()):
-            last = self.blocks[channel[0]].ops[-1]
-            if last.name == "pws" and last.sends == [send]:
-                last.name = "pwsf"
+            if _flushes(self.blocks[channel[0]].ops, send):
                 del confirmed_sends[channel]
         synchronized: set[int] = set()
         for (_, receiver), send in confirmed_sends.items():
@@ -235,3 +232,25 @@ class Numbering:
         plan_block.channels = {kind: list(ids) for kind, ids in channels.items() if ids}
         plan_block.buffers = {kind: list(ids) for kind, ids in remote.items() if ids}
         return plan_block
+
+
+def _flushes(ops: list[SymbolicOp], send: Step) -> bool:
+    """Make the put of a send on a port channel flush it if that keeps no other threadblock waiting; return whether.
+
+    What follows the put may be waits, and a release for those who wait for the send. The release moves to before the
+    put: a port channel reads its data later in any case, so that the order of the two says nothing about that.
+
+    Args:
+        ops: Operations of the threadblock, which may be changed.
+        send: The send.
+    """
+    put = max((n for n, op in enumerate(ops) if op.name == "pws" and op.sends == [send]), default=len(ops))
+    rest = ops[put + 1 :]
+    releases = [op for op in rest if op.name == "sem_release"]
+    if put == len(ops) or any(op.steps != [send] for op in releases):
+        return False
+    if any(op.name not in ("nop", "wait", "sem_release") for op in rest):
+        return False
+    ops[put].name = "pwsf"
+    ops[put:] = [*releases, ops[put], *(op for op in rest if op.name != "sem_release")]
+    return True

@@ -115,7 +115,8 @@ def test_separate_plans_take_their_own_time(groups: str, tmp_path: Path) -> None
         PlanPredictor(read_plan(entry.path), load("dgx-a100"), entry.communicator).time_us(entry.max_bytes or 0)
         for entry in load_index(tmp_path)
     ]
-    assert saved.time_us == pytest.approx(max(times_alone))
+    # If one plan has packets and the other has not, both are timed with the latencies of packets.
+    assert saved.time_us == pytest.approx(max(times_alone), rel=0.01)
 
 
 def test_plans_that_share_a_link_wait(tmp_path: Path) -> None:
