@@ -1,9 +1,10 @@
 """Write a checked Program as an MSCCL++ execution plan, and check any plan, for a row of `emit.formats`.
 
 A plan is right if for every interleaving it ends, without a race, in the contents that its collective requires. A
-written plan has no waits that the program did not have, except for signals that other ranks have started: a message
-whose destination is still in use goes into scratch of its own. Within a node, ranks use memory channels, between nodes
-port channels. Protocol LL becomes packets; Simple and LL128, which MSCCL++ does not have, become puts and signals.
+written plan has no waits that the program did not have, except for signals that other ranks have started, where their
+memory may still be in use. A message whose destination is still in use goes into scratch of its own. Within a node,
+ranks use memory channels, between nodes port channels. Protocol LL becomes packets; Simple and LL128, which MSCCL++
+does not have, become puts and signals.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from emit.images import BufferImages, Images, block_of_buffer, buffer_images, im
 from emit.mscclpp.acts import acts_of
 from emit.mscclpp.building.meeting import add_meeting
 from emit.mscclpp.building.numbering import Numbering
-from emit.mscclpp.building.placement import Placer
+from emit.mscclpp.building.placement import place_data
 from emit.mscclpp.building.threadblocks import make_threadblocks
 from emit.mscclpp.images import text_of_images, whole_plan
 from emit.mscclpp.memory import (
@@ -525,7 +526,7 @@ def _plan(
     cells = cells_of(program, c, full_goal, program.inplace)
     order = run(c, None, split=False).order
     separate = full_goal if program.inplace and not form else None
-    placement = Placer(program, c, order, cells, node_of_rank, packets=packets, separate=separate).placement()
+    placement = place_data(program, c, order, cells, node_of_rank, packets=packets, separate=separate)
     sizes = [sizes_of(program, rank) for rank in range(n)]
     if goal is not None:  # All ranks call with buffers of one size, even ranks that need less of them or nothing.
         inputs, outputs = (

@@ -58,6 +58,7 @@ class Replay:
         read: Reads of each cell since its last write, by actor.
         packet: Knowledge of the flag of each cell that was written as a packet in this launch.
         times: How often each cell was written as a packet in this launch.
+        scratch_uses: Last uses of each rank's scratch in the launch before, as `_last_scratch_uses` returns them.
         acquired: Number of acquires in this launch, by (threadblock, semaphore).
     """
 
@@ -94,6 +95,7 @@ class Replay:
         self.read: dict[int, dict[int, Access]] = {}
         self.packet: dict[int, Message] = {}
         self.times: Counter[int] = Counter()
+        self.scratch_uses: dict[int, list[tuple[VectorClocks, int, int]]] = {}
         self.signals: list[deque[Message]] = [deque() for _ in plan_acts.ends]
         self.released: list[list[Message]] = [[] for _ in plan_acts.semaphores]
         self.acquired: Counter[tuple[int, int]] = Counter()
@@ -140,6 +142,7 @@ class Replay:
         for blocks in blocks_of_ranks:
             self.begun[self.plan_acts.rank[blocks[0]]] = self.clocks.tick[blocks[0]]
             self.clocks.join(blocks)  # From now on all of them know that the launch has begun.
+        self.scratch_uses = self._last_scratch_uses()
         self.cells = dict(self.initial)  # The next launch may not read what this one left in scratch.
         for accesses in (self.written, self.read):
             for cell in [cell for cell in accesses if not self.memory.in_scratch(cell)]:
@@ -147,6 +150,27 @@ class Replay:
         for of_launch in (self.packet, self.times, self.acquired, self.last_use):
             of_launch.clear()
         self.released = [[] for _ in self.released]  # As many were acquired, so each semaphore has its old value.
+
+    def _last_scratch_uses(self) -> dict[int, list[tuple[VectorClocks, int, int]]]:
+        """Return for each rank who used its scratch in the launch that ended, and when last.
+
+        A use is (clocks, actor, tick): whoever knows by these clocks that the actor's tick is over also knows that of
+        the use. Reads before the last write of a cell are over when that is.
+        """
+        last_uses: dict[tuple[int, bool, int], int] = {}
+        for cell, access in self.written.items():
+            if self.memory.in_scratch(cell):
+                use = self.memory.rank(cell), True, access[0]
+                last_uses[use] = max(last_uses.get(use, 0), access[1])
+        for cell, readers in self.read.items():
+            if self.memory.in_scratch(cell):
+                for access in readers.values():
+                    use = self.memory.rank(cell), False, access[0]
+                    last_uses[use] = max(last_uses.get(use, 0), access[1])
+        uses: dict[int, list[tuple[VectorClocks, int, int]]] = {}
+        for (rank, is_write, actor), tick in last_uses.items():
+            uses.setdefault(rank, []).append((self.clocks.shown if is_write else self.clocks.seen, actor, tick))
+        return uses
 
     def _run_act(self, blocks: Sequence[int], act: Act) -> None:
         """Run one act: update knowledge, signals and cells, and add findings.
@@ -296,7 +320,7 @@ class Replay:
             self._hear_packets(actor, move)
         for run in (*move.sources, *move.targets):
             if run.rank != clocks.rank[actor] and not clocks.started(actor, run.rank, self.begun):
-                self._too_early(block, act, run)
+                self._too_early(actor, block, act, run)
         packet_ranks = [run.rank for run in move.targets if run.packet]
         message = clocks.packet(actor) if packet_ranks else None
         packets = {} if message is None else {rank: clocks.seen_from(message, rank) for rank in packet_ranks}
@@ -418,15 +442,18 @@ class Replay:
         owner = self.memory.rank(cell)
         return f"{name}[{index}]{'' if owner == rank else f' of rank {owner}'}", (name, index)
 
-    def _too_early(self, block: int, act: Act, run: ActRun) -> None:
+    def _too_early(self, actor: int, block: int, act: Act, run: ActRun) -> None:
         """Add a race, once for each operation and rank: the rank may not have started when its memory is used.
 
         Nothing is added for packets in double scratch; nor for scratch, if the caller promises anything about its
-        calls.
+        calls, or if the actor knows that the last launch is over with the rank's scratch. Scratch belongs to one plan
+        and its buffers, unless the plan asks for scratch that all plans share.
         """
         # Packets in double scratch may arrive before the start, because the last launch uses the other half.
         may_come_early = run.packet and self.memory.plan.double
-        if may_come_early or (self.calls != CallAssumption.ANY and self.memory.in_scratch(run.cell)):
+        if self.memory.in_scratch(run.cell):
+            may_come_early |= self.calls != CallAssumption.ANY or self._is_used_up(actor, run)
+        if may_come_early:
             return
         pair = (block, act.op, -1, run.rank)
         if pair in self.reported:
@@ -436,6 +463,21 @@ class Replay:
         where, name = self._name(run.cell, run.packet, own_place[0])
         message = f"{act.name} uses {where}, which may not have started the call"
         self.findings.add("race", f"{message}; it must wait for a signal of it first", *own_place, cell=name)
+
+    def _is_used_up(self, actor: int, run: ActRun) -> bool:
+        """Return whether an actor knows that the last launch no longer uses the scratch of a run's rank, nor will.
+
+        The sizes of the two calls may differ, so that any cell may be where another one was.
+        """
+        plan = self.memory.plan
+        if plan.double or plan.reuse:
+            return False
+        entry = self._at_owner((actor, 0, -1, -1, 0, False, 0), run)[0]
+        clocks = self.clocks
+        return all(
+            clocks.known_of(known, entry, user) >= tick + 2
+            for known, user, tick in self.scratch_uses.get(self.memory.rank(run.cell), ())
+        )
 
     def _uninitialised(self, cell: int, packet: bool, block: int, act: Act) -> int:
         """Report a read of uninitialised memory; return GARBAGE, whose later uses are not reported."""

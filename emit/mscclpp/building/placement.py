@@ -55,6 +55,35 @@ class _PlacedMessage(NamedTuple):
     started: int
 
 
+def place_data(
+    program: Program,
+    c: Columns,
+    order: list[Step],
+    cells: Cells,
+    nodes: list[int],
+    *,
+    packets: bool,
+    separate: Goal | None = None,
+) -> SpanPlacement:
+    """Return where a plan keeps the data of a program, and which sends wait until their receivers have started.
+
+    A send into scratch does not wait for that if its rank knows at the end of every launch that the receiver's scratch
+    is used up: it may then be written before the receiver's next launch begins, whatever the sizes of the two calls.
+    Without that knowledge it waits for a signal, a latency after the start of the call.
+
+    Arguments and errors are those of `Placer`.
+    """
+    placer = Placer(program, c, order, cells, nodes, packets=packets, separate=separate)
+    placement = placer.placement()
+    early = placer.early_sends()
+    if not any(placement.steps[send].awaits_start for send in early):
+        return placement
+    placer = Placer(program, c, order, cells, nodes, packets=packets, separate=separate, early=early)
+    early_placement = placer.placement()
+    # What the signals tell may be what makes all ranks hear of each other.
+    return placement if early_placement.needs_meeting and not placement.needs_meeting else early_placement
+
+
 class Placer:
     """The placement of every step's data, built by following one order of execution."""
 
@@ -68,6 +97,7 @@ class Placer:
         *,
         packets: bool,
         separate: Goal | None = None,
+        early: frozenset[Step] = frozenset(),
     ) -> None:
         """Set up the placement for one order of execution.
 
@@ -80,11 +110,13 @@ class Placer:
             packets: Whether messages are packets.
             separate: The program's own (in-place) goal if the plan is to be out of place: then it reads input where it
                 lies, and writes results to the output. None for a plan of the same form as the program.
+            early: Sends that do not wait until the receiver's call has started.
 
         Raises:
             InputError: The program has more threadblocks than can be followed.
         """
         check_deadline()
+        self.early = early
         self.program, self.c, self.order, self.cells = program, c, order, cells
         self.packets, self.separate = packets, separate
         self.rank_of = c.rank.tolist()
@@ -173,7 +205,8 @@ class Placer:
                 self._place(step, message)
             if sends[step] >= 0:
                 target = c.connections[sends[step]][1]
-                if not self.packets and not self.started[block] >> target & 1:
+                has_started = self.started[block] >> target & 1
+                if not (self.packets or has_started or step in self.early):
                     placed.awaits_start = True
                     self.started[block] |= 1 << target
                 known_row = image_of_row(row, self.seen[sends[step]])
@@ -472,12 +505,70 @@ class Placer:
                 copies.append((rank, source, target))
         return copies
 
-    def _finished(self) -> SpanPlacement:
-        """Return the placement after the last step."""
+    def early_sends(self) -> frozenset[Step]:
+        """Return the sends into scratch whose ranks know, when a call ends, that the receiver's scratch is used up.
+
+        It is to be called after `placement`, and it is empty for packets, which never wait.
+        """
+        if self.packets:
+            return frozenset()
+        ends, last_uses = self._ends(), self._last_scratch_uses()
+        is_used_up: dict[int, bool] = {}  # by connection
+        early: set[Step] = set()
+        for send, receive in self.match.items():
+            connection, placed = self.sends[send], self.steps[receive]
+            if any(span.kind != "s" for span in ([placed.slot] if placed.slot is not None else placed.dst)):
+                continue
+            if connection not in is_used_up:
+                row, element = ends.row(self.c.connections[connection][0]), self.receiver_entry[connection]
+                uses = last_uses[self.rank_of[self.block_of[receive]]]
+                is_used_up[connection] = all(
+                    row[block * self.order_of_group + self._product(element, image)] > position
+                    for (block, image), position in uses.items()
+                )
+            if is_used_up[connection]:
+                early.add(send)
+        return frozenset(early)
+
+    def _last_scratch_uses(self) -> list[dict[tuple[int, int], int]]:
+        """Return for each rank the last steps that use its scratch, or that tell that a port channel no longer does.
+
+        A port channel has read what it sends once that is received. The result has a position for each (threadblock,
+        image), as `receiver_entry` counts images.
+        """
+        uses: list[dict[tuple[int, int], int]] = [{} for _ in range(self.program.nranks)]
+        for step, placed in checking_deadline(enumerate(self.steps), every=256):
+            block = self.block_of[step]
+            slot = [placed.slot] if placed.slot is not None else []
+            if not _touch_scratch(placed.src, placed.old, placed.dst, slot, placed.copy):
+                continue
+            steps = [(step, 0)]
+            if self.by_port[step]:
+                steps.append((self.match[step], self.receiver_entry[self.sends[step]]))
+            positions = uses[self.rank_of[block]]
+            for user, image in steps:
+                key = self.block_of[user], image
+                positions[key] = max(positions.get(key, 0), self.position[user])
+        return uses
+
+    def _product(self, element: int, image: int) -> int:
+        """Return the number of the image of an image, both as numbers of `receiver_entry`."""
+        if self.images is None or not element:
+            return image
+        return int(self.images.composed(element)[image])
+
+    def _ends(self) -> VectorClocks:
+        """Return what each rank knows when its call ends, as rows of steps that are over."""
         ends = VectorClocks(self.clocks.width)
-        started = [0] * self.program.nranks
         for block, rank in checking_deadline(enumerate(self.rank_of), every=16):
             ends.learn(rank, self.clocks.row(block))
+        return ends
+
+    def _finished(self) -> SpanPlacement:
+        """Return the placement after the last step."""
+        ends = self._ends()
+        started = [0] * self.program.nranks
+        for block, rank in enumerate(self.rank_of):
             started[rank] |= self.started[block]
         unconfirmed: set[Step] = set()
         for step, connection in enumerate(self.sends):
@@ -496,3 +587,9 @@ class Placer:
             [self.packet_slots[rank] for rank in owners],
             self.keys,
         )
+
+
+def _touch_scratch(*spans: list[Span] | Span | None) -> bool:
+    """Return whether any of some spans, or of some lists of spans, is in plain scratch."""
+    lists = ([part] if isinstance(part, Span) else part or [] for part in spans)
+    return any(span.kind == "s" for list_of_spans in lists for span in list_of_spans)

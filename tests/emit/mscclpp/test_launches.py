@@ -13,6 +13,7 @@ from emit.mscclpp.format import check_plan, write_plan
 from emit.program import Program
 from tests.emit.mscclpp.plan_faults import beyond_int, beyond_offsets, single_scratch, uneven_scratch, unheard, unmet
 from tests.emit.small_programs import (
+    allpairs_allreduce,
     alltoall,
     chain_broadcast,
     chain_reduce,
@@ -151,3 +152,40 @@ def test_missing_sizes_are_only_a_caution() -> None:
     report = check_plan(json.dumps(plan))
     assert report.ok
     assert [note.split(":")[0] for note in report.notes] == ["caution", "caution"]
+
+
+def _early_plan(name: str) -> Json:
+    """Return a plan of puts that begins with puts into scratch, without a signal that their receivers have started."""
+    program = {"ring": ring_allreduce(3), "pairs": allpairs_allreduce(3)}[name]
+    plan: Json = json.loads(write_plan(replace(program, protocol="Simple"), inplace=False))
+    assert check_plan(json.dumps(plan)).findings == ()
+    return plan
+
+
+@pytest.mark.parametrize("name", ["ring", "pairs"])
+def test_puts_into_scratch_that_is_used_up_need_no_signal(name: str) -> None:
+    """Check that early puts are right however far a rank is ahead, and never in scratch that plans share."""
+    plan = _early_plan(name)
+    assert all(ends_right(plan, seed, 6, last=rank) for seed in range(5) for rank in range(3))
+    report = check_plan(json.dumps(plan | {"reuse_resources": True}))
+    assert any("may not have started the call" in finding.message for finding in report.findings)
+
+
+@pytest.mark.parametrize("name", ["ring", "pairs"])
+def test_scratch_that_nobody_hears_of_is_not_used_up(name: str) -> None:
+    """Check that calls of other sizes count: their early puts may come to where this call still uses scratch."""
+    plan = _early_plan(name)
+    gpu = plan["gpus"][1]
+    copy = {
+        "name": "copy",
+        "src_buff": [{"type": "i", "index": 0, "size": 1}],
+        "dst_buff": [{"type": "s", "index": gpu["scratch_chunks"], "size": 1}],
+    }
+    gpu["scratch_chunks"] += 1
+    gpu["threadblocks"].append(
+        {"id": len(gpu["threadblocks"]), "ops": [copy], "channels": [], "remote_buffer_refs": []}
+    )
+    (finding,) = check_plan(json.dumps(plan)).findings
+    assert finding.kind == "calls"
+    assert "right only if all calls have one size" in finding.message
+    assert "launch 2: " in finding.message

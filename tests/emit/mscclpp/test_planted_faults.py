@@ -216,7 +216,7 @@ def test_missing_nops() -> None:
 
 
 def test_a_deadlock_is_reported_as_a_cycle() -> None:
-    plan = json.loads(write_plan(ring_allreduce(3, 1, "Simple")))
+    plan = json.loads(write_plan(replace(ring_reducescatter(3), protocol="Simple")))
     for gpu in plan["gpus"]:  # Each rank waits for the next rank's first signal before it sends its own.
         ops = gpu["threadblocks"][0]["ops"]
         ops.insert(1, ops.pop(0))

@@ -56,6 +56,10 @@ def test_packets_take_the_time_of_the_program(name: str, inplace: bool) -> None:
         assert planned(program, inplace=inplace, nodes=nodes).times_us(SIZES) == pytest.approx(expected)
 
 
+# All-reduces whose addends pass through scratch: who gets a result knows that it is used up.
+AT_ONCE = ("ring_allreduce", "allpairs_allreduce", "allpairs_allreduce_wide")
+
+
 @pytest.mark.parametrize("name", PLAN_PROGRAMS)
 def test_puts_wait_for_the_first_signal(name: str) -> None:
     """Check that signals add at most one α before the first put, and one after the last put of a port channel."""
@@ -66,7 +70,9 @@ def test_puts_wait_for_the_first_signal(name: str) -> None:
     for times, words in ((inside, 1), (between, 2)):
         assert (times >= least - 1e-9).all()
         assert (times <= least + words * ALPHA_US + 1e-9).all()
-    assert (inside > least + ALPHA_US - 1e-9).all()
+    waits_us = 0.0 if name in AT_ONCE else ALPHA_US
+    assert (inside >= least + waits_us - 1e-9).all()
+    assert (inside <= least + waits_us + 1e-9).all() or waits_us
 
 
 # (number of α, number of chunk times) of each path; the longest path counts.
