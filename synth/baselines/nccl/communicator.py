@@ -155,10 +155,12 @@ class _Links:
     def __init__(self, topology: Topology, part: Ints, nvlink: float) -> None:
         self.topology, self.part, self.nvlink = topology, part, nvlink
         self.src, self.dst, self.kind = topology.link_src, topology.link_dst, topology.link_kind
-        # Links of the network that share a limit belong to one NIC.
+        # Links of the network from one node that share a limit belong to one NIC; a limit of what a NIC receives may
+        # hold links from several.
         self.limit = np.full(topology.nlinks, -1, dtype=np.int64)
         for number, limit in enumerate(topology.limits):
-            if (self.kind[limit.links] == _NETWORK).all():
+            leaving = limit.links[self.src[limit.links] < topology.nranks]
+            if (self.kind[limit.links] == _NETWORK).all() and len(np.unique(part[self.src[leaving]])) <= 1:
                 self.limit[limit.links] = number
 
     def node(self, members: Ints, multi_node: bool) -> NcclNode:

@@ -10,10 +10,11 @@ import pytest
 
 from synth.baselines.nccl import figures as f
 from synth.baselines.nccl.channels import find_channels
-from synth.baselines.nccl.communicator import NcclNic, NcclNode, communicator
+from synth.baselines.nccl.communicator import NcclNic, NcclNode, communicator, nics_of, nodes_of
 from synth.baselines.nccl.model import COLLECTIVES, NcclModel, nccl_model
 from topologies.errors import NotModelled
-from topologies.load import load
+from topologies.load import load, load_machine
+from topologies.machines import machines
 from topologies.topology import Topology
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -41,6 +42,19 @@ def test_there_are_as_many_channels_as_in_nccl(spec: str, ring: tuple[int, float
     graph = nccl.graphs[f.RING]
     assert (graph.channels, graph.intra_gbs) == ring
     assert nccl.channels == running
+
+
+@pytest.mark.parametrize("machine", [name for name in machines() if load_machine(name).nics is not None])
+def test_a_node_has_as_many_nics_in_any_cluster(machine: str) -> None:
+    """Check that what the NICs of other nodes receive, and how many nodes there are, adds no NIC."""
+    stated = load_machine(machine).nics
+    assert stated is not None
+    for count in (2, 3, 5):
+        cluster = load(f"{machine}:{count}")
+        part, nodes = nodes_of(cluster, range(cluster.nranks))
+        for members in nodes:
+            nics = nics_of(cluster, part, members)
+            assert sum(nic.gbs for nic in nics) == pytest.approx(stated.gbs * len(stated.sends))
 
 
 def test_no_link_and_no_nic_is_over_its_bandwidth() -> None:
