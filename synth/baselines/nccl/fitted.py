@@ -119,14 +119,17 @@ class FittedModel:
         """Return NCCL's choice with its fitted time, and with the interval of measured times.
 
         Args:
-            collective: A collective of NCCL's cost model, or alltoall on one node.
+            collective: A collective of NCCL's cost model, or alltoall on one node with NVLink switches.
             size_bytes: Bytes of the whole message; for allgather the bytes that a rank ends with.
             switch_sums: Whether switches can add the type of the elements; they cannot add integers of 8 bits.
 
         Raises:
             NotModelled: The model has no such collective, or finds nothing for it.
         """
-        if collective == "alltoall" and self.source.communicator.nnodes == 1:
+        comm = self.source.communicator
+        if collective == "alltoall" and comm.nnodes == 1:
+            if not comm.kinds[0].switched_gbs:  # Then pairs differ in what links them, which the figures do not know.
+                raise NotModelled("NCCL's all-to-all is modelled on GPUs with NVLink switches only")
             return self._pairs(size_bytes)
         return self.timed(collective, size_bytes, self.source.choose(collective, size_bytes, switch_sums))
 

@@ -63,6 +63,7 @@ def test_no_library_stands_beside_times_without_costs() -> None:
         ("allreduce", "mi300x", "states no compute capability"),
         ("allgather", "torus:2x2", "states no compute capability"),
         ("alltoall", "dgx-h100:2", "grouped send and receive"),
+        ("alltoall", "dgx1", "on GPUs with NVLink switches only"),
     ],
 )
 def test_no_column_where_nccl_is_not_modelled(collective: str, spec: str, why: str) -> None:
