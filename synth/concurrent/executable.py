@@ -13,7 +13,7 @@ from synth.concurrent.plans import ConcurrentPlan
 from synth.concurrent.union import UnionProblem
 from synth.model.deadline import TimeUp, limited, now
 from synth.model.problem import Problem
-from synth.search.pool import Executor
+from synth.search.executor import Executor
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 

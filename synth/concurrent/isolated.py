@@ -16,8 +16,8 @@ from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from synth.search.executor import Executor
 from synth.search.plans import ISOLATED
-from synth.search.pool import Executor
 from synth.search.result import Report
 from synth.search.search import search
 from synth.solvers.workers import Workers

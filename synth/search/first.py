@@ -15,8 +15,9 @@ from synth.engines.estimates import estimated_sends
 from synth.engines.registry import AUTO
 from synth.model.deadline import now
 from synth.model.problem import Problem
+from synth.search.executor import Executor
 from synth.search.offer import Offer
-from synth.search.pool import Executor, offer_of
+from synth.search.pool import offer_of
 from synth.search.question import Question
 from synth.search.result import SearchResult
 from topologies.errors import InputError, TooManySends

@@ -11,26 +11,21 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 
 from synth.model.deadline import TimeUp, limited, now
 from synth.model.defects import contained
-from synth.model.problem import Problem
 from synth.model.text import format_count
 from synth.search.budget import Budget
+from synth.search.executor import Executor
 from synth.search.frontier import frontier, winners
 from synth.search.offer import Execution, Offer
+from synth.search.pace import LoweringPace
 from synth.search.plans import ProgramScope
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
 LATE = "the budget ended before it was ready; try --budget {}"
-_LEAST_SEND_S = 3e-5  # Seconds that lowering one send in haste takes at least.
-_BASE_S = 0.1  # Seconds that lowering takes besides those for the sends.
-_LOADING_S = 0.5  # The same for the first program, for which the compiler is loaded.
-_SLOWER = 2.0  # The most that one lowering without a program raises the estimates of others.
 _NEAR_SMALLEST = 1.5  # The factor on the sends of the smallest algorithm up to which the fastest is lowered first.
-_MUCH_COARSER = 0.7  # The part of the sends of an algorithm below which another one is much sooner lowered.
 _AS_FAST = 1.001  # The time of a program over that of its schedule up to which it is not improved.
 _QUICK = 0.02  # The share of the budget up to which lowering is quick; other programs are improved from _MET on.
 _IMPROVING = 4.0  # The time to improve the first program of an algorithm over the time that this took.
@@ -45,73 +40,6 @@ _WORTH_LOWERING = 0.985  # The part of the best program's time below which a lib
 WORTH_SAYING = 0.98  # A schedule that no program can hold is named below this part of the best program's time.
 
 
-class Executor(Protocol):
-    """The lowering of algorithms for one executor.
-
-    Attributes:
-        first_s: Seconds of the last lowering until it had any program.
-        send_s: Seconds that lowering one send in haste takes, as far as is known.
-        writing: Time to lower a program in haste and to write its file, over the time to lower it in haste.
-    """
-
-    first_s: float
-    send_s: float
-    writing: float
-
-    @property
-    def rank_sends(self) -> int:
-        """Return how many sends a rank may take part in, as a mean over the ranks, so that programs can hold them."""
-
-    def sends(self, algorithm: Algorithm) -> int:
-        """Return the number of sends that are lowered; sends that symmetry maps onto each other count once."""
-
-    def least_bytes(self, problem: Problem) -> int:
-        """Return the chunk size in bytes below which finer chunks are of no use under the problem's protocol."""
-
-    def able(self, protocols: Sequence[str]) -> list[str]:
-        """Return those of `protocols` that files of the executor can have, in the same order; maybe none."""
-
-    def refusal(self, algorithm: Algorithm) -> str:
-        """Return why no program can hold an algorithm, as far as that is known before lowering; else ""."""
-
-    def lower(self, algorithm: Algorithm, until: float, sizes: Sequence[int]) -> Execution:
-        """Lower an algorithm to a program.
-
-        Args:
-            algorithm: What to lower.
-            until: Reading of `now` after which the best program so far, or else the first, is taken.
-            sizes: Message sizes in bytes for which the schedule is the fastest.
-
-        Raises:
-            InputError: The executor can hold no program of it.
-        """
-
-    def expected_us(self, algorithm: Algorithm, size_bytes: float) -> float:
-        """Return about the least time that a program of an algorithm takes, as far as that is known before lowering.
-
-        The time is in µs, for messages of `size_bytes`.
-        """
-
-    def can_improve(self, algorithm: Algorithm, size_bytes: float, time_us: float) -> bool:
-        """Return whether a second lowering of an algorithm may give a faster program than the first.
-
-        Args:
-            algorithm: The algorithm.
-            size_bytes: A message size in bytes.
-            time_us: Time of the first program at that size, in µs.
-        """
-
-    def files(self, offers: Sequence[Offer]) -> list[Offer]:
-        """Return the offers split so that each is one file."""
-
-    def complete(self, execution: Execution) -> None:
-        """Write and check the file of an execution as far as its lowering left that for later.
-
-        Raises:
-            InputError: A check has a finding.
-        """
-
-
 class Pool:
     """The algorithms found for one problem.
 
@@ -122,6 +50,7 @@ class Pool:
         searching: Whether engines still have stages; programs that take long wait for their end.
         programs: Which programs are made; algorithms of which none is made compete by the times of their schedules.
         lowering: Whether a program is being lowered now.
+        pace: How long lowering takes.
     """
 
     def __init__(
@@ -145,10 +74,8 @@ class Pool:
         self.offers, self.refused = list(offers), list[Offer]()
         self.searching, self.lowering, self.programs = False, False, ProgramScope.ALL
         self._least_bytes = least_bytes
-        self._usual_send_s = _LEAST_SEND_S if executor is None else executor.send_s
-        self._learned_sends = 0  # The sends of the program that `send_s` was learned from.
+        self.pace = LoweringPace(executor)
         self._improving_s = 0.0  # The longest time that it took to look for a better program than a first one.
-        self._longest_s = 0.0  # The longest time until a best program was found.
         self._postponed = set[Algorithm]()
         self._late = list[Offer]()  # Refused because time seemed too short.
         self._improved = set[Algorithm]()  # Lowered again in the time left, or with all that lowering tries.
@@ -176,8 +103,7 @@ class Pool:
         They are for the longest lowering so far or the one of `offers` that needs most, not for all of them; see
         `Budget.reserved_s`.
         """
-        longest_s = 0.0 if self.executor is None else self.executor.writing * self._longest_s
-        return self.budget.reserved_s(longest_s, map(self._needs_s, offers))
+        return self.budget.reserved_s(self.pace.longest_s, (self.pace.needs_s(offer.algorithm) for offer in offers))
 
     def add(self, algorithm: Algorithm, size_bytes: float) -> Offer:
         """Add an algorithm, lower what is fastest at a size as `best` does, and return the algorithm's offer.
@@ -192,7 +118,7 @@ class Pool:
         self.offers.append(offer_of(algorithm, self._least_bytes, now() - self.budget.begun))
         self.best(size_bytes)
         if self.programs is not ProgramScope.ALL:
-            able = (offer for offer in self.offers if self.budget.can_reserve(self._needs_s(offer)))
+            able = (offer for offer in self.offers if self.budget.can_reserve(self.pace.needs_s(offer.algorithm)))
             self._aim = min(able, key=lambda offer: offer.rank_at(size_bytes), default=None)
         return self.offer_of(algorithm)
 
@@ -208,17 +134,6 @@ class Pool:
         """Remove an algorithm from `offers`; do nothing if it is not among them. What was refused stays."""
         self.offers = [offer for offer in self.offers if offer.algorithm is not algorithm]
 
-    def takes_much_longer(self, algorithm: Algorithm, coarser: Algorithm) -> bool:
-        """Return whether the program of an algorithm may come too late where that of a coarser one would not.
-
-        That is so if the coarser one has less than 0.7 of its sends; never without an executor.
-        """
-        return self.executor is not None and self._sends(coarser) < _MUCH_COARSER * self._sends(algorithm)
-
-    def _sends(self, algorithm: Algorithm) -> int:
-        """Return the number of sends that lowering an algorithm takes time for; all of them without an executor."""
-        return len(algorithm.schedule) if self.executor is None else self.executor.sends(algorithm)
-
     def is_slow_to_lower(self, sends: int) -> bool:
         """Return whether a program of so many sends takes too long to be the first one while engines have stages.
 
@@ -226,7 +141,7 @@ class Pool:
         """
         if self.executor is None or self.programs is ProgramScope.NONE:
             return False
-        return not self.budget.is_short(self.executor.writing * self.executor.send_s * sends, True)
+        return not self.budget.is_short(self.pace.least_s(sends), True)
 
     def all_offers(self) -> list[Offer]:
         """Return the offer of every algorithm, with or without a program: `offers`, then `refused`."""
@@ -278,7 +193,7 @@ class Pool:
                 won_sizes.setdefault(offer, []).extend(sizes)
             self._sharing = sum(offer.execution is None for offer in won_sizes)
             # The smallest is lowered first, because time may not be enough for all.
-            smallest_first = sorted(won_sizes, key=lambda offer: self._sends(offer.algorithm))
+            smallest_first = sorted(won_sizes, key=lambda offer: self.pace.sends(offer.algorithm))
             if all(self._settle(offer, won_sizes[offer]) for offer in smallest_first):
                 break
         return frontier(self.offers, self._expected_us) if self.offers else frontier(self.refused)
@@ -307,7 +222,7 @@ class Pool:
             if self.budget.seconds == math.inf:
                 return offers
             # The smallest is written first: if the time ends while a large file is written, the others are there.
-            smallest_first = sorted(offers, key=lambda offer: self._sends(offer.algorithm))
+            smallest_first = sorted(offers, key=lambda offer: self.pace.sends(offer.algorithm))
             if not all(map(self._complete, smallest_first)):
                 continue
             is_new = [self._improve(offer) for offer in (*offers, *self._promising(offers))]
@@ -363,12 +278,12 @@ class Pool:
         """
         algorithm, size = offer.algorithm, offer.shown
         is_slow = offer.time_us(size) > _MET * algorithm.time_us(size)
-        has_time = _AGAIN * self._needs_s(offer) < self.budget.left_s
+        has_time = _AGAIN * self.pace.needs_s(offer.algorithm) < self.budget.left_s
         own = next((rival for rival in self.offers if rival.algorithm is algorithm), None)
         if self.executor is None or own is None or not is_slow or not has_time or algorithm in self._improved:
             return False
         self._improved.add(algorithm)
-        self.report(f"lowering {format_count(self._sends(algorithm), 'send')} again")
+        self.report(f"lowering {format_count(self.pace.sends(algorithm), 'send')} again")
         enough, cutoff = self.budget.lowering_deadlines(False, 1, False, 0.0, self.executor.writing)
         faster = self._faster_program(offer, enough, cutoff, (size,))
         if faster is None or faster.time_us(size) > _FASTER * offer.time_us(size):
@@ -442,7 +357,7 @@ class Pool:
         if self.budget.seconds == math.inf and not self._is_worth_lowering(offer, sizes):
             self._refuse(offer, "a program of another algorithm is nearly as fast as this schedule")
             return False
-        needs_s = self._needs_s(offer)
+        needs_s = self.pace.needs_s(offer.algorithm)
         if self.searching and self.budget.waits(needs_s, self._spent_s):
             self._postponed.add(offer.algorithm)
             return True
@@ -487,9 +402,9 @@ class Pool:
         no more sends, whose times its own program would exceed in much the same proportion. There must be a program.
         """
         programs = [rival for rival in self.offers if rival.execution is not None]
-        sends = self._sends(offer.algorithm)
+        sends = self.pace.sends(offer.algorithm)
         engine = offer.algorithm.engine
-        alike = [p for p in programs if p.algorithm.engine == engine and self._sends(p.algorithm) <= sends]
+        alike = [p for p in programs if p.algorithm.engine == engine and self.pace.sends(p.algorithm) <= sends]
         return any(
             offer.time_us(size) < _WORTH_LOWERING * min(rival.taken_us(size) for rival in programs)
             and offer.time_us(size) < _UNLIKE * min((own.algorithm.time_us(size) for own in alike), default=math.inf)
@@ -512,8 +427,8 @@ class Pool:
         size_bytes = sizes[-1]
         program_us = min(rival.time_us(size_bytes) for rival in self.offers if rival.execution is not None)
         waiting = [rival for rival in self.offers if rival.execution is None and rival.serves(size_bytes)]
-        surely = [rival for rival in waiting if self.budget.is_short(self._needs_s(rival), self.searching)]
-        surely = [rival for rival in surely if rival.time_us(size_bytes) < _MUCH_FASTER * program_us]
+        faster = [rival for rival in waiting if rival.time_us(size_bytes) < _MUCH_FASTER * program_us]
+        surely = [rival for rival in faster if self._is_short(rival)]
         target = min(surely, key=lambda rival: rival.rank_at(size_bytes), default=offer)
         most_us = min(_NEARLY * target.time_us(size_bytes), _FASTER * program_us)
         near = [
@@ -521,10 +436,14 @@ class Pool:
             for rival in waiting
             if rival.time_us(size_bytes) < most_us
             and all(rival.time_us(size) < _NEARLY * target.time_us(size) for size in sizes)
-            and self.takes_much_longer(target.algorithm, rival.algorithm)
-            and self._needs_s(rival) < self.budget.left_s
+            and self.pace.takes_much_longer(target.algorithm, rival.algorithm)
+            and self.pace.needs_s(rival.algorithm) < self.budget.left_s
         ]
-        return min(near, key=lambda rival: self._sends(rival.algorithm), default=target)
+        return min(near, key=lambda rival: self.pace.sends(rival.algorithm), default=target)
+
+    def _is_short(self, offer: Offer) -> bool:
+        """Return whether lowering and writing an algorithm surely takes little of the time that is left."""
+        return self.budget.is_short(self.pace.needs_s(offer.algorithm), self.searching)
 
     def _settle_first(self, offer: Offer, sizes: Sequence[int]) -> bool:
         """Lower a first algorithm, so that there is a file whatever comes; return True if that waits.
@@ -538,7 +457,7 @@ class Pool:
             sizes: Message sizes in bytes at which it is the fastest.
         """
         assert self.executor is not None
-        if self.budget.is_short(self._needs_s(offer), self.searching) and offer.algorithm not in self._cut_off:
+        if self._is_short(offer) and offer.algorithm not in self._cut_off:
             self._lower(offer, sizes)
             return False
         tried = self._cut_off if self.searching else ()
@@ -550,10 +469,10 @@ class Pool:
         if not candidates:
             self._postponed.add(offer.algorithm)
             return True
-        most_sends = _NEAR_SMALLEST * min(self._sends(rival.algorithm) for rival in candidates)
-        small = [rival for rival in candidates if self._sends(rival.algorithm) <= most_sends]
+        most_sends = _NEAR_SMALLEST * min(self.pace.sends(rival.algorithm) for rival in candidates)
+        small = [rival for rival in candidates if self.pace.sends(rival.algorithm) <= most_sends]
         first = min(small, key=lambda rival: rival.rank_at(sizes[-1]))
-        if self.searching and self.budget.is_too_long_for_first(self._needs_s(first)):
+        if self.searching and self.budget.is_too_long_for_first(self.pace.needs_s(first.algorithm)):
             self._postponed.add(offer.algorithm)
             return True
         self._lower(first, sizes, in_haste=True)
@@ -571,12 +490,12 @@ class Pool:
             in_haste: Whether the first program is not improved.
         """
         assert self.executor is not None
-        sends = self._sends(offer.algorithm)
+        sends = self.pace.sends(offer.algorithm)
         self.report(f"lowering {format_count(sends, 'send')}")
         is_first = not any(rival.execution for rival in self.offers)
         begun = now()
         enough, cutoff = self.budget.lowering_deadlines(
-            self.searching, self._sharing, is_first, self._needs_s(offer), self.executor.writing
+            self.searching, self._sharing, is_first, self.pace.needs_s(offer.algorithm), self.executor.writing
         )
         self.lowering = True
         try:
@@ -589,7 +508,7 @@ class Pool:
                     if served.execution is not None:
                         limited(cutoff, partial(self.executor.complete, served.execution))
         except TimeUp:
-            self._learn(sends, min(now() - begun, _SLOWER * sends * self.executor.send_s))
+            self.pace.learn_cut_off(sends, now() - begun)
             if self.searching:
                 self._postponed.add(offer.algorithm)
                 self._cut_off.add(offer.algorithm)
@@ -599,7 +518,7 @@ class Pool:
             self._refuse(offer, str(error))
         else:
             rate_s = self.executor.send_s
-            self._learn(sends, self.executor.first_s)
+            self.pace.learn(sends, self.executor.first_s)
             at = self.offers.index(offer)
             self.offers[at] = lowered
             fast_enough = _AS_FAST if now() - begun < _QUICK * self.budget.seconds else _MET
@@ -620,7 +539,7 @@ class Pool:
                 if now() < min(enough, cutoff()):  # Nothing was left out: again it would be the same program.
                     self._improved.add(offer.algorithm)
                 self.offers[at] = lowered if faster is None else replace(lowered, execution=faster)
-            self._longest_s = max(self._longest_s, now() - begun)
+            self.pace.took(now() - begun)
             if self.executor.send_s < rate_s:
                 self._readmit()
         finally:
@@ -639,34 +558,9 @@ class Pool:
         self.offers += self._late
         self._late = []
 
-    def _learn(self, sends: int, seconds: float) -> None:
-        """Record how long one lowering in haste took, for the estimates of others; large programs say most.
-
-        It sets the executor's `send_s`, never below the usual value, unless a program of more than twice the sends was
-        recorded before.
-
-        Args:
-            sends: Number of sends that were lowered.
-            seconds: Seconds that it took.
-        """
-        assert self.executor is not None
-        if 2 * sends >= self._learned_sends:
-            base_s = _BASE_S if self._learned_sends else _LOADING_S
-            as_sends = base_s / max(self._usual_send_s, _LEAST_SEND_S)
-            # A program of few instructions for many sends says little of others, so the rate is never below the usual.
-            self.executor.send_s = max(seconds / (sends + as_sends), self._usual_send_s)
-            self._learned_sends = max(sends, self._learned_sends)
-
-    def _needs_s(self, offer: Offer) -> float:
-        """Estimate the seconds to lower an algorithm in haste and to write its file; 0 without an executor."""
-        if self.executor is None:
-            return 0.0
-        base_s = _BASE_S * self.executor.send_s / max(self._usual_send_s, _LEAST_SEND_S)
-        return self.executor.writing * (base_s + self.executor.send_s * self._sends(offer.algorithm))
-
     def _reason_late(self, offer: Offer) -> str:
         """Return the reason for a missing program; it ends with a budget that would be enough, as far as is known."""
-        return LATE.format(self.budget.enough_for(self._needs_s(offer)))
+        return LATE.format(self.budget.enough_for(self.pace.needs_s(offer.algorithm)))
 
     def _refuse(self, offer: Offer, reason: str) -> None:
         """Move an algorithm from `offers` to `refused`, with the reason."""

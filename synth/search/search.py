@@ -20,9 +20,10 @@ from synth.model.deadline import now
 from synth.model.defects import collected
 from synth.model.problem import SMALLEST, Problem
 from synth.search.budget import WRITING, Budget, BudgetTooShort
+from synth.search.executor import Executor
 from synth.search.offer import Offer
 from synth.search.plans import SINGLE, ProgramScope, ProtocolPlan, SearchPlan
-from synth.search.pool import Executor, Pool, offer_of
+from synth.search.pool import Pool, offer_of
 from synth.search.result import Report, SearchResult
 from synth.search.run.protocols import search_protocols
 from synth.search.run.runner import run_to_end

@@ -16,7 +16,8 @@ from emit.formats import FORMATS, restate_program
 from emit.library.entry import FILE_KINDS, FORMS, INDEX, SCHEDULES, IndexEntry, path_inside
 from emit.library.library_file import LibraryFile, network_digest, requirement_of, schedule_again
 from emit.library.lowered import Lowered, has_text
-from emit.library.programs import Programs, run_by
+from emit.library.programs import Programs
+from emit.library.run_by import run_by
 from emit.library.saving.existing import Outcome, PlacedFile, place, table_rows, write_placed
 from emit.library.saving.left_ranges import leave_to_libraries
 from emit.library.saving.write import Library, existing_entries, writing

@@ -18,10 +18,11 @@ from synth.model.collective import Floats
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, Problem
 from synth.search.budget import Budget
+from synth.search.executor import Executor
 from synth.search.frontier import POWERS
 from synth.search.offer import Offer
 from synth.search.plans import SearchPlan
-from synth.search.pool import Executor, Pool
+from synth.search.pool import Pool
 from synth.search.result import Report, SearchResult
 from synth.solvers.workers import Workers
 from synth.symmetry.quotient import expand
@@ -221,7 +222,7 @@ class SearchState:
         """
         if self.pool.offer_of(algorithm).execution is not None:
             return False
-        return before.execution is not None or self.pool.takes_much_longer(algorithm, before.algorithm)
+        return before.execution is not None or self.pool.pace.takes_much_longer(algorithm, before.algorithm)
 
     def _add(self, algorithm: Algorithm, size: int) -> float:
         """Add an algorithm; return its time in µs at a size, or inf if no program holds it."""

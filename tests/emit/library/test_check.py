@@ -14,7 +14,8 @@ from emit.library.checking.check import check_library
 from emit.library.checking.report import LibraryReport
 from emit.library.entry import INDEX
 from emit.library.index import index_text, load_index
-from emit.library.programs import Programs, run_by
+from emit.library.programs import Programs
+from emit.library.run_by import run_by
 from emit.library.saving.save import save
 from synth import synthesize
 from synth.model.pattern import read_pattern

@@ -20,7 +20,8 @@ from emit.library.checking.report import LibraryReport
 from emit.library.entry import INDEX
 from emit.library.group_programs import GroupPrograms
 from emit.library.index import index_text, load_index
-from emit.library.programs import Programs, run_by
+from emit.library.programs import Programs
+from emit.library.run_by import run_by
 from emit.library.saving.save import save
 from emit.library.saving.save_groups import save_groups
 from emit.library.selection.export import export_folders

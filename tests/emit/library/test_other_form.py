@@ -10,7 +10,8 @@ import pytest
 
 from emit.library.index import load_index
 from emit.library.lowered import Lowered
-from emit.library.programs import Programs, run_by
+from emit.library.programs import Programs
+from emit.library.run_by import run_by
 from emit.library.saving.save import save
 from emit.msccl.read import read_msccl
 from emit.timing.predict import Predictor
@@ -58,7 +59,7 @@ def test_ctrl_c_ends_lowering_and_removes_nothing(tmp_path: Path, monkeypatch: p
     result = synthesize("allgather", "ring:3", target="executor-nccl", engine="route").result
     save(result, tmp_path, TargetSettings("executor-nccl"))
     before = load_index(tmp_path)
-    monkeypatch.setattr("emit.library.programs._AT_ONCE", 0)
+    monkeypatch.setattr("emit.library.run_by._AT_ONCE", 0)
     saved = save(replace(result, stop_reason="interrupted"), tmp_path, TargetSettings("executor-nccl"))
     assert any("interrupted before it was lowered" in remark for remark in saved.remarks)
     assert load_index(tmp_path) == before

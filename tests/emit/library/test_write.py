@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from emit.formats import verify_file
 from emit.library.entry import INDEX, IndexEntry
 from emit.library.index import load_index
-from emit.library.programs import Programs, run_by
+from emit.library.programs import Programs
+from emit.library.run_by import run_by
 from emit.library.saving import write
 from emit.library.saving.save import save, stem_of_problem, stems
 from emit.library.saving.write import LibraryHeldError, existing_entries, writing

@@ -177,7 +177,7 @@ def test_a_quicker_program_comes_before_one_that_may_be_too_late(executor: Clock
     pool = Pool(executor, Budget(SECONDS))
     pool.offers = [Offer(first.algorithm, Slower(first.algorithm, 1.0)), middle, best]
     needs_s = {best.algorithm: 0.9 * SECONDS, middle.algorithm: 0.2 * SECONDS}
-    pool._needs_s = lambda offer: needs_s[offer.algorithm]  # type: ignore[method-assign]
+    pool.pace.needs_s = lambda algorithm: needs_s[algorithm]  # type: ignore[method-assign]
     assert pool.best_us(LARGEST) == best.time_us(LARGEST)
     assert executor.lowered == [middle.algorithm.engine, best.algorithm.engine]
 
