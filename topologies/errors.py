@@ -112,7 +112,7 @@ def did_you_mean(name: str, names: Sequence[str]) -> str:
 
     The dashes before names of options are ignored. Only the first 2000 names are compared.
     """
-    bare_name, name_of_bare = name.lstrip("-"), {other.lstrip("-"): other for other in names[:2000]}
+    bare_name, name_of_bare = name.lstrip("-"), {full_name.lstrip("-"): full_name for full_name in names[:2000]}
     least_similarity = 0.5 if len(bare_name) < 4 else 0.6
     similar_names = get_close_matches(bare_name[:60], list(name_of_bare), 3, least_similarity)
     return f"did you mean {' or '.join(name_of_bare[similar] for similar in similar_names)}?" if similar_names else ""

@@ -275,8 +275,8 @@ class _Ends:
                 if cell != at:
                     self._add(rank, "cpy", cell, at, (c,), self._start_us[row])
         instruction = self._add(rank, "s", adjacent[0], NONE, chunks, self._start_us[row], row, out=out)
-        for other in together:
-            self._sent[other] = instruction
+        for sent_row in together:
+            self._sent[sent_row] = instruction
 
     def arrive(self, together: list[int]) -> None:
         """Add the receive of a message into adjacent cells, and record where its chunks are now.

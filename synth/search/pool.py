@@ -337,11 +337,11 @@ class Pool:
         """
         if self.executor is None or offer.execution is None or offer.execution in self._completed:
             return True
-        others = [own for own in self.offers if own.execution and own.algorithm is not offer.algorithm]
+        other_offers = [own for own in self.offers if own.execution and own.algorithm is not offer.algorithm]
         complete = partial(self.executor.complete, offer.execution)
         try:
             # The file of the only program is written even if it is late.
-            limited(self.budget.writing_deadline if others else math.inf, complete)
+            limited(self.budget.writing_deadline if other_offers else math.inf, complete)
         except TimeUp:
             reason = self._reason_late(offer)
         except InputError as error:

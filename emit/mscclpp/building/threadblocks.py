@@ -321,10 +321,10 @@ class _Translator:
         """
         rank, pieces = self.to[int(self.c.sends[send])], split_spans(*lists, self.arrival(send))
         for n, piece in enumerate(pieces, 1):
-            there = piece[-1]._replace(rank=rank)
+            remote = piece[-1]._replace(rank=rank)
             if self.images is not None:
-                there = there._replace(first=self.images.place(rank, there.kind, there.first))
-            dst = [*piece[2:-1], there]
+                remote = remote._replace(first=self.images.place(rank, remote.kind, remote.first))
+            dst = [*piece[2:-1], remote]
             builder.move(last if last and n == len(pieces) else name, piece[:-1][:2], dst, self.kind(send), send)
 
     def kind(self, send: Step) -> str:

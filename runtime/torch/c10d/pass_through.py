@@ -158,7 +158,7 @@ class PassThrough:
                         place = None if id(frame_of(2).f_code) in PYTHON_CALLERS else caller_place(2)
                     except ValueError:  # There are not so many frames: no Python code called the group.
                         place = None
-                    handle.made = work, entry, watch, tally, outputs, place, using, unlimited
+                    handle.handed_on = work, entry, watch, tally, outputs, place, using, unlimited
                     if unlimited:
                         entry[-1] = handle = DeferredWork(handle.wait, outputs, put_task)
                     return handle

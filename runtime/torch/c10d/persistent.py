@@ -71,8 +71,8 @@ class Persistent:
             raise InputError(f"persistent: {name!r} is not known; it must be one of {', '.join(_FORMS)}")
         form, operation = _FORMS[name], OPERATIONS[name]
         if len(tensors) != form.tensors:
-            wanted = "one tensor" if form.tensors == 1 else "an output and an input"
-            raise InputError(f"persistent: {name} of {len(tensors)} tensors; it must be {wanted}")
+            expected = "one tensor" if form.tensors == 1 else "an output and an input"
+            raise InputError(f"persistent: {name} of {len(tensors)} tensors; it must be {expected}")
         self._group, self._operation, self._options = group, operation, operation.options()
         self._options.asyncOp = True
         if operation.kind.reduces:

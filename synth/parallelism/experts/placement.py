@@ -201,9 +201,9 @@ def _unsearched_layer(routing: ExpertRouting, layer: int, experts: Ints) -> Plac
     heavy_first = np.argsort(-routing.copies[layer].sum(axis=0), kind="stable").tolist()
     rows = []
     for row in experts.tolist():
-        held = list(dict.fromkeys(row))
-        lacking = (expert for expert in heavy_first if expert not in held)
-        rows.append(held + list(islice(lacking, len(row) - len(held))))
+        distinct = list(dict.fromkeys(row))
+        lacking = (expert for expert in heavy_first if expert not in distinct)
+        rows.append(distinct + list(islice(lacking, len(row) - len(distinct))))
     return PlacedLayer(routing, layer, np.array(rows), LayerBound(0.0, np.inf, "", None, None))
 
 

@@ -310,8 +310,8 @@ def _closing(result: ConcurrentResult, saved: SavedGroups, begun: float, width: 
     paths = [*saved.files, *([] if saved.index is None else [saved.index]), *saved.schedules]
     listed = path_lines(paths, width)
     if len(paths) > _FILES:
-        others = f"  … {len(paths) - _FILES} more …"
-        listed = [*path_lines(paths[: _FILES - 1], width), others, *path_lines(paths[-1:], width)]
+        omission = f"  … {len(paths) - _FILES} more …"
+        listed = [*path_lines(paths[: _FILES - 1], width), omission, *path_lines(paths[-1:], width)]
     lines = ["   ".join(["replayed and right", *ending(result.stop_reason, begun)]), *listed]
     if saved.time_us is not None:
         ratio = saved.time_us / result.makespan_us

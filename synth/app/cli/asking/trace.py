@@ -95,7 +95,7 @@ class TraceAnswer:
         problem: The problem of the first capacity.
         borders: The borders that state the bound of each call.
         calls: The calls in which something is sent, int64, shape (m, k, k).
-        held: Number of these calls, the last ones, for which no file was chosen.
+        held_out: Number of these calls, the last ones, for which no file was chosen.
         idle: Number of the calls in which nothing is sent.
         files: The capacities with files.
         even: Equal blocks; None where a file has them, or after Ctrl-C.
@@ -107,7 +107,7 @@ class TraceAnswer:
     problem: Problem
     borders: Borders
     calls: Ints
-    held: int
+    held_out: int
     idle: int
     files: Sequence[Answered]
     even: Answered | None
@@ -150,12 +150,12 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         answered = list(_answers(command, stated, capacities, [] if is_even_chosen else [even], workers, progress))
     say_defects(defects.values(), "its answers are missing")
     files, compared = answered[: len(capacities)], answered[len(capacities) :]
-    held, idle = len(calls) - chosen, len(trace) - len(calls)
-    known = TraceAnswer(
-        options, first.problem, borders, calls, held, idle, files, compared[0] if compared else None,
+    held_out, idle = len(calls) - chosen, len(trace) - len(calls)
+    trace_answer = TraceAnswer(
+        options, first.problem, borders, calls, held_out, idle, files, compared[0] if compared else None,
         is_cut=len(files) < len(capacities) or not (is_even_chosen or compared),
     )  # fmt: skip
-    return partial(_report, command, known if known.is_cut else _without_unused(known))
+    return partial(_report, command, trace_answer if trace_answer.is_cut else _without_unused(trace_answer))
 
 
 def _without_unused(known: TraceAnswer) -> TraceAnswer:
@@ -211,11 +211,11 @@ def _answers(
         KeyboardInterrupt: Ctrl-C came before there was an answer.
     """
     assert command.trace is not None
-    asked, is_first = [*capacities, *compared], True
+    all_capacities, is_first = [*capacities, *compared], True
     folder = _folder(command, _question(stated, capacities[0].blocks))
     check_writable(folder, stated.target)
-    share_s = (command.begun + command.budget_s - now()) / len(asked)
-    for capacity in asked:
+    share_s = (command.begun + command.budget_s - now()) / len(all_capacities)
+    for capacity in all_capacities:
         begun = now()
         arguments = dataclasses.replace(stated, budget=max(share_s, 1e-3), begun=begun)
         question = _question(arguments, capacity.blocks)
@@ -316,7 +316,7 @@ def _statement(known: TraceAnswer) -> dict[str, Any]:
         - unsaved: Why a capacity lacks files, or "".
         - ended: "interrupted" if Ctrl-C left capacities without an answer, or "".
     """
-    calls, split = known.calls, len(known.calls) - known.held
+    calls, split = known.calls, len(known.calls) - known.held_out
     bound_us = known.borders.bound_us(calls.astype(np.float64))
     times_us, padded, owner = _served(known.files, known)
     compared = {"files": (times_us, padded)}
@@ -331,7 +331,7 @@ def _statement(known: TraceAnswer) -> dict[str, Any]:
             for name, (times, with_padding) in compared.items()
         }
         empty = dict.fromkeys(("files", "even", "planned", "straight"))
-        by_part[part] = None if part == "held" and not known.held else empty | figures
+        by_part[part] = None if part == "held" and not known.held_out else empty | figures
     files = []
     for number, file in enumerate(known.files):
         own_us = np.where(owner == number, times_us, np.inf)[:split]
@@ -349,7 +349,7 @@ def _statement(known: TraceAnswer) -> dict[str, Any]:
     return {
         **question,
         "calls": len(calls),
-        "held_out": known.held,
+        "held_out": known.held_out,
         "idle": known.idle,
         "headroom": known.options.headroom,
         "files": files,
