@@ -101,13 +101,13 @@ class _BlockBuilder:
         self._merge(SymbolicOp("wait", sends=[send], kind=kind, back=back), MAX_OP_CHANNELS)
         self.has_waited = self.diverged = True
 
-    def signal(self, send: Step, kind: str, back: bool = False) -> None:
-        """Add a signal on a channel of type `kind` to the receiver of a message, or (back) to its sender.
+    def signal(self, send: Step, kind: str) -> None:
+        """Add a signal on a channel of type `kind` to the receiver of a message.
 
         If threads have diverged, a nop comes first.
         """
         self.nop()
-        self._merge(SymbolicOp("signal", sends=[send], kind=kind, back=back), MAX_OP_CHANNELS)
+        self._merge(SymbolicOp("signal", sends=[send], kind=kind), MAX_OP_CHANNELS)
 
     def release(self, step: Step) -> None:
         """Add a release of the semaphores of the threadblocks that wait for a step.

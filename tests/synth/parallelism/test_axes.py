@@ -91,7 +91,7 @@ def test_filling_from_the_innermost_is_the_default_order() -> None:
     [
         ("dp=4,tp=4", r"4·4 = 16, but l0:4,l1:8 has 32 devices"),
         ("dp=3,tp=8", "dp=3 fits no level of l0:4,l1:8"),
-        ("dp=4,dp=8", "'dp' is given twice"),
+        ("dp=4,dp=8", "'dp' is named twice"),
         ("dp=0", "'dp=0' is no axis"),
         ("dp:4", "'dp:4' is no axis"),
     ],
