@@ -19,12 +19,12 @@ from torch.distributed import Work
 from torch.distributed import distributed_c10d as c10d
 
 from runtime.torch.c10d.untraced import untraced_methods
-from runtime.torch.core import requested_method
 from runtime.torch.counters import HELD, Tally
 from runtime.torch.failures.apart import ABANDONED, wait_apart, wait_in_turns
 from runtime.torch.failures.calls import HandedOnCall
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
+from runtime.torch.rank_choices import requested_method
 from runtime.torch.tasks import GroupTask, Record
 
 Place: TypeAlias = tuple[int, int, int] | None  # A frame's id, its code's id, and the index of its instruction.
