@@ -136,21 +136,13 @@ def place_experts_command(
             routing = routing_of_tokens(shape, tokens, nexperts, dispatch_bytes, combine_bytes)
         if copies is not None:
             routing = scaled(routing, copies)
-        count, nranks, nexperts = routing.copies.shape
-        least, most = fewest_slots(nexperts, nranks), most_slots(nexperts, nranks)
-        slots = min(least + 1, most) if slots is None else slots
-        if not least <= slots <= most:
-            raise InputError(f"--slots: {slots} for {nexperts} experts on {nranks} ranks; it must be {least} to {most}")
-        if nexperts % expert_groups:
-            raise InputError(
-                f"--expert-groups: {expert_groups} do not divide {nexperts} experts; it must be a divisor of {nexperts}"
-            )
+        slots = _right_slots(routing, slots, expert_groups)
         placed = place_experts(
             routing,
             slots,
             imbalance,
             expert_groups,
-            lambda layer: show(f"placing layer {layer + 1} of {count}", None),
+            lambda layer: show(f"placing layer {layer + 1} of {len(routing.copies)}", None),
             budget_s - (time.monotonic() - begun),
         )
         interrupts.let_finish()
@@ -167,3 +159,26 @@ def place_experts_command(
             say_fitted(f"wrote {out}: physical_to_logical_map, {len(document['ranks']) * slots} slots a layer")
     if placed.interrupted:
         raise SystemExit(130)
+
+
+def _right_slots(routing: ExpertRouting, slots: int | None, expert_groups: int) -> int:
+    """Return the slots of a rank; by default one more than all experts need, if a rank can use as many.
+
+    Args:
+        routing: What is to be routed.
+        slots: Slots that the user states; None for the default.
+        expert_groups: Groups of experts, which must be equal.
+
+    Raises:
+        InputError: The slots cannot hold all experts or are more than experts, or the groups would differ in size.
+    """
+    _, nranks, nexperts = routing.copies.shape
+    least, most = fewest_slots(nexperts, nranks), most_slots(nexperts, nranks)
+    slots = min(least + 1, most) if slots is None else slots
+    if not least <= slots <= most:
+        raise InputError(f"--slots: {slots} for {nexperts} experts on {nranks} ranks; it must be {least} to {most}")
+    if nexperts % expert_groups:
+        raise InputError(
+            f"--expert-groups: {expert_groups} do not divide {nexperts} experts; it must be a divisor of {nexperts}"
+        )
+    return slots

@@ -116,7 +116,7 @@ def volume_bound_us(size: Any, k: int, dist: Any, total: float) -> float:
     return paid / total
 
 
-def add_load(
+def add_load(  # A loop that Numba compiles takes columns, however many.
     route: int, width: int, path_hops: Any, path_link: Any, nbytes: float, uses_ptr: Any, uses: Any, busy_us: Any,
     top: float, load: Any, cost: Any,
 ) -> None:  # fmt: skip
@@ -142,7 +142,7 @@ def add_load(
             cost[uses[at]] = cost_of(load[uses[at]], top)
 
 
-def cheapest(
+def cheapest(  # A loop that Numba compiles takes columns, however many.
     route: int, first: int, after: int, width: int, path_hops: Any, path_link: Any, uses_ptr: Any, uses: Any,
     busy_us: Any, cost: Any,
 ) -> int:  # fmt: skip
