@@ -206,12 +206,12 @@ class ThreadClocks:
         """Return the entry of a row for the image of an actor under an element."""
         return actor * self.group.order + element
 
-    def known(self, actor: int, other: int) -> int:
+    def known(self, actor: int, other_actor: int) -> int:
         """Return what an actor knows of the execution of another actor of its rank: ticks that are over, plus one.
 
         It is 0 if the actor does not know that the other one's rank has started.
         """
-        return int(self.seen.row(actor)[other * self.group.order])
+        return int(self.seen.row(actor)[other_actor * self.group.order])
 
     def known_of(self, clocks: VectorClocks, entry: int, other: int) -> int:
         """Return what the image of an actor knows of the image of another, as ticks that are over, plus one.

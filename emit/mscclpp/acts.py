@@ -175,8 +175,8 @@ def in_upper_half(plan_acts: Acts, memory: Memory) -> list[list[Act]]:
         )
         return Move(move.length, sources, targets)
 
-    halves = [memory.half(rank) for rank in plan_acts.rank]
+    scratch_halves = [memory.half(rank) for rank in plan_acts.rank]
     return [
         [replace(act, moves=tuple(moved(move, half) for move in act.moves)) if act.moves else act for act in acts]
-        for acts, half in zip(plan_acts.acts, halves, strict=True)
+        for acts, half in zip(plan_acts.acts, scratch_halves, strict=True)
     ]

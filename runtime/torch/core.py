@@ -273,7 +273,7 @@ class Core:
         def run_plan(transport: Transport, sized: TableCall, sizes: Sizes) -> bool:
             """Run the plan for these sizes in elements, if there is one that gains; return True if it ran."""
             nonlocal served_by
-            if planner is None or not self.choices.is_planned(sized, method):
+            if planner is None or not self.choices.chooser.choose(sized, method).planned:
                 return False
             plan = planner.plan([[elements * element_bytes for elements in row] for row in sizes])
             if plan:
@@ -300,7 +300,7 @@ class Core:
                 sized = call._replace(size_bytes=block * buffers.blocks * element_bytes)
                 even = replace(buffers, block=block)
                 choice, part = self.choices.choose(sized, even, None, method)
-                if part is not None and self.choices.path(choice) == "program":
+                if part is not None and self.choices.chooser.path(choice) == "program":
                     served_by = f"synth {part.program.name}"
                     return even.execute(part, "sum", transport)
                 if run_plan(transport, sized, [[block] * len(self.ranks)] * len(self.ranks)):

@@ -42,6 +42,7 @@ class RankChoices:
     Attributes:
         ranks: The members, as the whole job numbers them.
         rank: Place of this rank among them.
+        chooser: Decides from the settings alone; replaced where all ranks agree on failures.
         checks: Whether ranks compare each call: SYNTH_CHECK was set, not to 0.
         listeners: Functions that are called when choices have changed, so that nothing that depends on them is kept.
         version: How often choices have changed.
@@ -71,7 +72,7 @@ class RankChoices:
         self._parts: OrderedDict[tuple[int, tuple[int, ...] | None], tuple[Program, RankProgram]] = OrderedDict()
         self.listeners: list[Callable[[], None]] = []
         self.version = 0
-        self._chooser = self.agreed_chooser([self], failed)
+        self.chooser = self.agreed_chooser([self], failed)
 
     def agreed_chooser(self, groups: Iterable[RankChoices], failed: tuple[str, ...]) -> Chooser:
         """Return the chooser of the environment's settings without failed parts, if all ranks of this group have it.
@@ -99,7 +100,7 @@ class RankChoices:
 
     def use(self, chooser: Chooser) -> None:
         """Make the choices of all further calls by another chooser."""
-        self._chooser, self.version = chooser, self.version + 1
+        self.chooser, self.version = chooser, self.version + 1
         self.__dict__.pop("_planner", None)
         for listener in self.listeners:
             listener()
@@ -113,7 +114,7 @@ class RankChoices:
         Raises:
             InputError: The method names an algorithm that does not exist for this collective and number of ranks.
         """
-        paths = self._chooser.paths(call, requested_method.get())
+        paths = self.chooser.paths(call, requested_method.get())
         return paths | {PLANNED} if self.planner_for(call) is not None else paths
 
     def decides_by_size(self, call: TableCall) -> bool:
@@ -124,25 +125,9 @@ class RankChoices:
         is_alltoall = call.collective == "alltoall" and not call.has_splits
         return is_alltoall and self.paths(call) != self.paths(call._replace(has_splits=True))
 
-    def plans(self, call: TableCall, method: Method | None) -> bool:
-        """Return True if calls such as this one may be planned for their sizes; `method` overrules SYNTH_BACKEND."""
-        return self._chooser.plans(call, method)
-
-    def measures_splits(self, call: TableCall) -> bool:
-        """Return True if the table has rows for calls such as this one that state the sizes of their blocks."""
-        return self._chooser.measures_splits(call)
-
-    def path(self, choice: Choice) -> str:
-        """Return how a choice serves a call, as in `paths`."""
-        return self._chooser.path(choice)
-
     def planner_for(self, call: TableCall) -> RankPlanner | None:
         """Return what plans calls such as this one with the method `using` names now; None if nothing does."""
-        return self._planner if self._chooser.plans(call, requested_method.get()) else None
-
-    def is_planned(self, call: TableCall, method: Method | None) -> bool:
-        """Return True if a call of these sizes is to be planned; `method` overrules SYNTH_BACKEND."""
-        return self._chooser.choose(call, method).planned
+        return self._planner if self.chooser.plans(call, requested_method.get()) else None
 
     @cached_property
     def _planner(self) -> RankPlanner | None:
@@ -150,9 +135,9 @@ class RankChoices:
 
         The network's nodes and NICs may not be what a planner takes; then that is so on all ranks.
         """
-        assert self._chooser.network is not None
+        assert self.chooser.network is not None
         try:
-            return RankPlanner(self._chooser.network, self.ranks, self.rank)
+            return RankPlanner(self.chooser.network, self.ranks, self.rank)
         except InputError as error:
             if self.rank == 0:
                 warn(f"all-to-alls of ranks {', '.join(map(str, self.ranks))} are not planned: {error}")
@@ -170,7 +155,7 @@ class RankChoices:
         """
         if self.planner_for(call) is not None:
             return [(0, None)]
-        return self._chooser.wrapped_ranges(call, requested_method.get())
+        return self.chooser.wrapped_ranges(call, requested_method.get())
 
     def choose(
         self, call: TableCall, buffers: Buffers, op: str | None, method: Method | None = None
@@ -205,7 +190,7 @@ class RankChoices:
             reason = "no data to move"
         if reason and not ADDED:
             return Choice(None, reason), None
-        choice = self._chooser.choose(call, method or requested_method.get())
+        choice = self.chooser.choose(call, method or requested_method.get())
         if choice.added:
             if first_tensor.device.type in ADDED[choice.added].devices:
                 return choice, None
@@ -235,7 +220,7 @@ class RankChoices:
             method: Method that `using` named when the call was made.
         """
         choice, part = self.choose(call, replace(buffers, block=0), None, method)
-        if part is None or self.path(choice) != "program":
+        if part is None or self.chooser.path(choice) != "program":
             return None, ""
         if map_pieces(part) is None:
             return None, f"{part.program.name} is for blocks of equal sizes: sent directly"
@@ -249,7 +234,7 @@ class RankChoices:
         With rows of the table for such calls it is what ranks send in the mean, by which these were measured; otherwise
         what the busiest rank gives or takes, as a program takes as long as for equal blocks of its size.
         """
-        if call.has_splits and self.measures_splits(call):
+        if call.has_splits and self.chooser.measures_splits(call):
             return sum(map(sum, sizes)) // len(sizes)
         return busiest(sizes)
 
@@ -263,7 +248,7 @@ class RankChoices:
         Raises:
             InputError: The program's steps do not fit each other.
         """
-        program = self._chooser.for_sizes(call, sizes, requested_method.get())
+        program = self.chooser.for_sizes(call, sizes, requested_method.get())
         part = None if program is None else self.part(program)
         # Chunks of one length: a block may begin at any chunk of one buffer, and at the first chunk of the other.
         return part if part is not None and sum(sizes) % part.program.nchunks_per_loop == 0 else None
@@ -282,7 +267,7 @@ class RankChoices:
             InputError: The library has no such program.
         """
         elements = [tensors[0].numel() if tensors else 0 for tensors in (buffers.inputs, buffers.outputs)]
-        for entry, program in self._chooser.custom(name, self.ranks):
+        for entry, program in self.chooser.custom(name, self.ranks):
             part = self.part(program)
             block = _custom_block(program, self.rank, elements)
             if block and part.fits(block) and entry.serves(block * buffers.tensors[0].element_size()):

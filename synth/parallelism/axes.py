@@ -84,7 +84,7 @@ def axes_named(names: Sequence[str], axes: Sequence[Axis], where: str = "over") 
     return tuple(sorted(axis_names.index(name) for name in names))
 
 
-def matrices(axes: Sequence[Axis], hierarchy: Hierarchy, alike: Sequence[Sequence[int]] = ()) -> Iterator[Matrix]:
+def matrices(axes: Sequence[Axis], hierarchy: Hierarchy, orbits: Sequence[Sequence[int]] = ()) -> Iterator[Matrix]:
     """Yield every parallelism matrix once, in lexicographic order of its columns.
 
     There is at least one matrix wherever the products of the sizes agree.
@@ -92,11 +92,11 @@ def matrices(axes: Sequence[Axis], hierarchy: Hierarchy, alike: Sequence[Sequenc
     Args:
         axes: The axes; their sizes multiply to the number of devices.
         hierarchy: Levels of the network.
-        alike: Disjoint sets of levels (0: the outermost) that a symmetry of the network exchanges. Of the matrices that
-            differ only in the order of the columns of such a set, only the one with descending columns is yielded.
+        orbits: Disjoint sets of levels (0: the outermost) that a symmetry of the network exchanges. Of the matrices
+            that differ only in the order of the columns of such a set, only the one with descending columns is yielded.
     """
     sizes = hierarchy.sizes
-    before = {level: group[i - 1] for group in map(sorted, alike) for i, level in enumerate(group) if i}
+    before = {level: group[i - 1] for group in map(sorted, orbits) for i, level in enumerate(group) if i}
 
     def columns(remaining_sizes: Sequence[int], product: int) -> Iterator[tuple[int, ...]]:
         """Yield every factorisation of a level's size into a factor an axis that divides the axis's remaining size."""

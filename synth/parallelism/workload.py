@@ -152,14 +152,14 @@ def _among(call: Call, count: int) -> Call:
     return Call(call.name, call.collective, over, call.size_bytes, call.times, call.overlaps)
 
 
-def _document(name: str, beside: Path | None, parents: tuple[str, ...]) -> tuple[dict[str, Any], str]:
+def _document(name: str, folder: Path | None, parents: tuple[str, ...]) -> tuple[dict[str, Any], str]:
     """Read a description merged with its bases; return it with its origin for messages.
 
     Only the names of the tables and the chain of bases are checked.
 
     Args:
         name: Name of a ready description, or a file.
-        beside: Folder that a base's file must be in; None for the description that the user names.
+        folder: Folder that a base's file must be in; None for the description that the user names.
         parents: Origins of the descriptions that have this one as a base.
 
     Raises:
@@ -171,14 +171,14 @@ def _document(name: str, beside: Path | None, parents: tuple[str, ...]) -> tuple
         raise InputError(
             f"{parents[0]}: has a chain of more than {_MOST_BASES} bases; it must have at most {_MOST_BASES}"
         )
-    if beside is not None and name not in ready_descriptions and (Path(name).is_absolute() or ".." in Path(name).parts):
+    if folder is not None and name not in ready_descriptions and (Path(name).is_absolute() or ".." in Path(name).parts):
         raise InputError(
             f"{parents[-1]}: base {shown(name)} is in another folder; it must be a file in the folder of this one"
         )
-    path = Path(name) if beside is None else beside / name
+    path = Path(name) if folder is None else folder / name
     if name in ready_descriptions:
         origin, text = f"workload {name}", (files("synth.parallelism") / "workloads" / f"{name}.toml").read_text()
-    elif beside is None and not name.endswith(".toml") and not path.exists():
+    elif folder is None and not name.endswith(".toml") and not path.exists():
         hint = did_you_mean(name, list(ready_descriptions), "; ")
         raise InputError(
             f"workload: {shown(name)} is not known{hint}; it must be FILE.toml or {', '.join(ready_descriptions)}"

@@ -310,9 +310,9 @@ def _read_base(table: Fields, path: Path) -> Topology:
     spec = table.string("topo")
     if "/" in spec or "\\" in spec or spec.startswith("."):
         table.fail("topo", f"{shown(spec)}; it must be a network's name, or a file beside this one without a folder")
-    beside = path.parent / spec
-    if re.search(r"\.[A-Za-z]+$", spec) and beside.is_file():
-        return load(beside)
+    path_of_file = path.parent / spec
+    if re.search(r"\.[A-Za-z]+$", spec) and path_of_file.is_file():
+        return load(path_of_file)
     try:
         return load(spec)
     except InputError as error:

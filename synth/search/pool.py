@@ -489,10 +489,10 @@ class Pool:
         programs = [rival for rival in self.offers if rival.execution is not None]
         sends = self._sends(offer.algorithm)
         engine = offer.algorithm.engine
-        alike = [p for p in programs if p.algorithm.engine == engine and self._sends(p.algorithm) <= sends]
+        peers = [p for p in programs if p.algorithm.engine == engine and self._sends(p.algorithm) <= sends]
         return any(
             offer.time_us(size) < _WORTH_LOWERING * min(rival.taken_us(size) for rival in programs)
-            and offer.time_us(size) < _UNLIKE * min((own.algorithm.time_us(size) for own in alike), default=math.inf)
+            and offer.time_us(size) < _UNLIKE * min((own.algorithm.time_us(size) for own in peers), default=math.inf)
             for size in sizes
         )
 

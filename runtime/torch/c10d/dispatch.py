@@ -297,12 +297,13 @@ class Dispatcher:
         buffers.check_outputs(operation.kind.name)
         call = self._call(operation, buffers, opts)
         all_know_sizes, choices = stated_sizes.get() is not None, self.core.choices
-        call = call._replace(has_splits=has_splits and not (all_know_sizes and not choices.measures_splits(call)))
+        states_splits = has_splits and (not all_know_sizes or choices.chooser.measures_splits(call))
+        call = call._replace(has_splits=states_splits)
         text = f"{call.collective}{self._root(operation, opts)} of blocks of {call.kind}"
         paths = choices.paths(call)
         if choices.decides_by_size(call) and not all_know_sizes:
             choice, part = choices.choose(call, buffers, None)
-            path = choices.path(choice)
+            path = choices.chooser.path(choice)
             if part is not None and path == "program":
                 issued = self.core.issue(call, f"{text}, {call.size_bytes} bytes", f", on {part.program.name}")
                 return self.core.execute(issued, part, buffers, "sum", self.terms(opts))

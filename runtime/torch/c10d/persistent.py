@@ -132,7 +132,7 @@ class Persistent:
         if self._operation.uneven:
             text = f"{text}, all of {buffers.block} elements"
         part = None
-        if not dispatch.core.choices.plans(call, self._method):
+        if not dispatch.core.choices.chooser.plans(call, self._method):
             part = dispatch.core.choices.choose(call, buffers, self._op, self._method)[1]
         return call, text, "" if part is None else f", on {part.program.name}", part
 

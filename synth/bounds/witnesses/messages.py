@@ -175,8 +175,8 @@ class _Partners(NamedTuple):
         It is (0, inf) if no node has.
         """
         _, place, counts = np.unique(self.chunk, return_inverse=True, return_counts=True)
-        alone = counts[place] == 1
-        shares = sum_by(self.node[alone], self.share[alone], self.nnodes)
+        is_only = counts[place] == 1
+        shares = sum_by(self.node[is_only], self.share[is_only], self.nnodes)
         shares = shares[shares > 0]
         return len(shares), float(shares.min(initial=np.inf))
 

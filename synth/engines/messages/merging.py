@@ -57,7 +57,7 @@ def growing(nodes: int, doors: Doors, widest: int) -> tuple[Phase, ...]:
         width = min(arrived, widest, nodes - len(arrived_us))
         arrived_us += [_send(free_us, doors, width, 1, 0.0) + doors.alpha_us] * width
         widths.append(width)
-    return tuple(Phase(len(list(alike)), width, 1) for width, alike in groupby(widths))
+    return tuple(Phase(len(list(equal_widths)), width, 1) for width, equal_widths in groupby(widths))
 
 
 def evened(phases: tuple[Phase, ...], doors: int) -> tuple[Phase, ...]:

@@ -132,8 +132,8 @@ def folder_of_groups(topology: str, groups: Sequence[Sequence[int]]) -> Path:
     """
     digest = zlib.crc32(repr([list(map(int, ranks)) for ranks in groups]).encode())
     name = as_file_name(Path(topology).name)
-    together = tuple(dict.fromkeys(rank for ranks in groups for rank in ranks))
-    return usual_folder(topology, [*groups, together], None, f"{name}-{len(groups)}groups-{digest:08x}")
+    all_ranks = tuple(dict.fromkeys(rank for ranks in groups for rank in ranks))
+    return usual_folder(topology, [*groups, all_ranks], None, f"{name}-{len(groups)}groups-{digest:08x}")
 
 
 def _programs(
