@@ -22,7 +22,7 @@ from synth.model.numbers import parse_seconds
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
 from synth.parallelism.experts.histogram import MAX_EXPERTS, read_histogram, read_tokens
-from synth.parallelism.experts.placement import IMBALANCE, fewest_slots, most_slots, place_experts
+from synth.parallelism.experts.placement import IMBALANCE, place_experts, right_slots
 from synth.parallelism.experts.traffic import MAX_COPIES, ExpertRouting, routing_of_tokens, scaled
 from synth.storage.columns import check_replaceable
 from topologies.errors import InputError
@@ -136,7 +136,7 @@ def place_experts_command(
             routing = routing_of_tokens(shape, tokens, nexperts, dispatch_bytes, combine_bytes)
         if copies is not None:
             routing = scaled(routing, copies)
-        slots = _right_slots(routing, slots, expert_groups)
+        slots = right_slots(routing, slots, expert_groups, "--")
         placed = place_experts(
             routing,
             slots,
@@ -159,26 +159,3 @@ def place_experts_command(
             say_fitted(f"wrote {out}: physical_to_logical_map, {len(document['ranks']) * slots} slots a layer")
     if placed.interrupted:
         raise SystemExit(130)
-
-
-def _right_slots(routing: ExpertRouting, slots: int | None, expert_groups: int) -> int:
-    """Return the slots of a rank; by default one more than all experts need, if a rank can use as many.
-
-    Args:
-        routing: What is to be routed.
-        slots: Slots that the user states; None for the default.
-        expert_groups: Groups of experts, which must be equal.
-
-    Raises:
-        InputError: The slots cannot hold all experts or are more than experts, or the groups would differ in size.
-    """
-    _, nranks, nexperts = routing.copies.shape
-    least, most = fewest_slots(nexperts, nranks), most_slots(nexperts, nranks)
-    slots = min(least + 1, most) if slots is None else slots
-    if not least <= slots <= most:
-        raise InputError(f"--slots: {slots} for {nexperts} experts on {nranks} ranks; it must be {least} to {most}")
-    if nexperts % expert_groups:
-        raise InputError(
-            f"--expert-groups: {expert_groups} do not divide {nexperts} experts; it must be a divisor of {nexperts}"
-        )
-    return slots
