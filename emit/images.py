@@ -68,10 +68,10 @@ class Images:
     @cached_property
     def _inverses(self) -> list[int]:
         """Return the number of the inverse of each element."""
-        left, inverse, weight = np.arange(self.order), np.zeros(self.order, dtype=np.int64), 1
+        higher_digits, inverse, weight = np.arange(self.order), np.zeros(self.order, dtype=np.int64), 1
         for _, extent in self.translations:
-            inverse += -left % extent * weight
-            left, weight = left // extent, weight * extent
+            inverse += -higher_digits % extent * weight
+            higher_digits, weight = higher_digits // extent, weight * extent
         inverses: list[int] = inverse.tolist()
         return inverses
 
@@ -120,8 +120,8 @@ def block_of_chunks(translations: Translations, nranks: int, chunks: int) -> int
 
     It is 0, for chunks that keep their order in all images, without translations and if it would be no whole number.
     """
-    block, rest = divmod(chunks * images_of(translations, nranks).unit, nranks) if translations else (0, 0)
-    return 0 if rest else block
+    block, remainder = divmod(chunks * images_of(translations, nranks).unit, nranks) if translations else (0, 0)
+    return 0 if remainder else block
 
 
 def odd_part(number: int) -> int:

@@ -375,24 +375,6 @@ class Script:
         return InputError(f"{self._line()}: {message}")
 
 
-def load_script(path: str | Path, settings: Sequence[str] = ()) -> Script:
-    """Run a file and return the only script that its function `algorithm` returns; see `load_scripts`.
-
-    The file is the user's own program: it is executed.
-
-    Args:
-        path: Python file.
-        settings: Arguments for the function, such as "ranks=4"; a value that is no Python literal is a string.
-
-    Raises:
-        InputError: As `load_scripts` raises it, or if the file returns more than one script.
-    """
-    scripts = load_scripts(path, settings)
-    if len(scripts) > 1:
-        raise InputError(f"{path}: {_FUNCTION}() returned {len(scripts)} scripts; it must be one")
-    return scripts[0]
-
-
 def load_scripts(path: str | Path, settings: Sequence[str] = ()) -> list[Script]:
     """Run a file and call its function `algorithm`, which returns a Script or a list of them.
 

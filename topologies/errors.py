@@ -107,15 +107,16 @@ class MessageLost(SynthError, RuntimeError):
 HOSTILE = (SynthError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, OSError)
 
 
-def did_you_mean(name: str, names: Sequence[str]) -> str:
+def did_you_mean(name: str, names: Sequence[str], before: str = "") -> str:
     """Return "did you mean A or B?" with at most three names similar to `name`, the most similar first, or "" for none.
 
-    The dashes before names of options are ignored. Only the first 2000 names are compared.
+    The dashes before names of options are ignored. Only the first 2000 names are compared. A question begins with
+    `before`, such as "; ".
     """
-    bare_name, name_of_bare = name.lstrip("-"), {other.lstrip("-"): other for other in names[:2000]}
+    bare_name, name_of_bare = name.lstrip("-"), {full_name.lstrip("-"): full_name for full_name in names[:2000]}
     least_similarity = 0.5 if len(bare_name) < 4 else 0.6
     similar_names = get_close_matches(bare_name[:60], list(name_of_bare), 3, least_similarity)
-    return f"did you mean {' or '.join(name_of_bare[similar] for similar in similar_names)}?" if similar_names else ""
+    return f"{before}did you mean {' or '.join(map(name_of_bare.__getitem__, similar_names))}?" if similar_names else ""
 
 
 def right_name(name: str, names: Sequence[str], listing: str = "") -> str:

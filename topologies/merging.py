@@ -117,14 +117,14 @@ def _switch_classes(topology: Topology, is_mergeable: Bools | None) -> Ints:
     figure = np.unique(np.column_stack(kinds), axis=0, return_inverse=True)[1].reshape(-1)
     into, out = topology.link_dst >= n, topology.link_src >= n
     switch = np.concatenate([topology.link_dst[into], topology.link_src[out]]) - n
-    other = np.concatenate([topology.link_src[into], topology.link_dst[out]])
+    neighbour = np.concatenate([topology.link_src[into], topology.link_dst[out]])
     label = np.concatenate([2 * figure[into], 2 * figure[out] + 1])
     order = np.argsort(switch, kind="stable")
-    switch, other, label = switch[order], other[order], label[order]
+    switch, neighbour, label = switch[order], neighbour[order], label[order]
     ptr = pointers(np.bincount(switch, minlength=count))
     classes, before = np.zeros(count, dtype=np.int64) if is_mergeable is None else np.where(is_mergeable, count, own), 0
     for _ in range(_MOST_ROUNDS):
-        entry = label * (n + count) + np.concatenate([np.arange(n), n + classes])[other]
+        entry = label * (n + count) + np.concatenate([np.arange(n), n + classes])[neighbour]
         sums = segment_sums(hashed(entry.astype(np.uint64)), ptr)
         _, first, inverse = np.unique(
             np.column_stack([classes.astype(np.uint64), sums]), axis=0, return_index=True, return_inverse=True

@@ -206,12 +206,12 @@ class ThreadClocks:
         """Return the entry of a row for the image of an actor under an element."""
         return actor * self.group.order + element
 
-    def known(self, actor: int, other: int) -> int:
+    def known(self, actor: int, other_actor: int) -> int:
         """Return what an actor knows of the execution of another actor of its rank: ticks that are over, plus one.
 
         It is 0 if the actor does not know that the other one's rank has started.
         """
-        return int(self.seen.row(actor)[other * self.group.order])
+        return int(self.seen.row(actor)[other_actor * self.group.order])
 
     def known_of(self, clocks: VectorClocks, entry: int, other: int) -> int:
         """Return what the image of an actor knows of the image of another, as ticks that are over, plus one.
@@ -244,11 +244,11 @@ class ThreadClocks:
         Raises:
             InputError: If too many messages are in flight.
         """
-        seen = self.group.composed(element)
-        if seen is None:
+        products = self.group.composed(element)
+        if products is None:
             return message
-        shown = None if message.shown is None else image_of_row(message.shown, seen)
-        return self._counted(image_of_row(message.seen, seen), shown)
+        shown = None if message.shown is None else image_of_row(message.shown, products)
+        return self._counted(image_of_row(message.seen, products), shown)
 
     def _counted(self, seen_row: Row, shown_row: Row | None) -> Message:
         """Build a message, whose entries count as in flight while it exists.
@@ -311,5 +311,5 @@ class ThreadClocks:
         """
         for actor in actors:
             self.nop(actor)
-        seen, shown = (np.maximum.reduce([clocks.row(actor) for actor in actors]) for clocks in (self.seen, self.shown))
-        return seen, shown
+        latest = np.maximum.reduce
+        return latest([self.seen.row(actor) for actor in actors]), latest([self.shown.row(actor) for actor in actors])

@@ -138,7 +138,7 @@ def _replay(
     """
     goal, images = contents.goal, contents.images
     # A message is an image of one that its receiver's representative receives.
-    seen = [0 if images is None else images.inverse(int(images.element[target])) for _, target, _ in c.connections]
+    shift = [0 if images is None else images.inverse(int(images.element[target])) for _, target, _ in c.connections]
     memory = dict(zip(cells.of(*goal.initial[:3]), contents.initial(), strict=True))
     uses = list(zip(*(c.is_op(names).tolist() for names in (READS_SRC, WRITES_DST, READS_DST)), strict=True))
     sends, receives, count = c.sends.tolist(), c.receives.tolist(), c.count.tolist()
@@ -185,7 +185,7 @@ def _replay(
             received = in_flight[into].popleft()
             value = add(received, value) if reads_src else received
         if out >= 0:
-            in_flight[out].append(contents.image(value, seen[out]) if seen[out] else value)
+            in_flight[out].append(contents.image(value, shift[out]) if shift[out] else value)
         if writes_dst:
             memory[dst[step] + chunk] = value
             writer[dst[step] + chunk] = step

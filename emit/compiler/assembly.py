@@ -241,8 +241,8 @@ def _channels(prepared: Prepared, limits: Limits, layout: BlockLayout) -> Ints:
     source = p.source[received]
     u, v = p.rank[source], p.out[source]
     pairs, pair, counts = np.unique(u * nranks + v, return_inverse=True, return_counts=True)
-    seen = np.unique(p.rank[received] * nranks + p.into[received])
-    most_peers = max(int(np.bincount(keys // nranks, minlength=1).max()) for keys in (pairs, seen))
+    receiving_pairs = np.unique(p.rank[received] * nranks + p.into[received])
+    most_peers = max(int(np.bincount(keys // nranks, minlength=1).max()) for keys in (pairs, receiving_pairs))
     # channels that a rank needs to reach all other ranks, or one if its peers are few
     crowd = 1 if most_peers <= limits.tbs_per_channel else -(-(nranks - 1) // limits.tbs_per_channel)
     message_number = np.empty(len(received), dtype=np.int64)  # messages before it between these ranks

@@ -146,7 +146,7 @@ class RankSends:
         arrives: Whether each send reaches one of `ranks`.
         message: The send that leaves one of `ranks` and whose image each send is.
         arrival_us: Time at which the chunk can be used at the other end, in µs.
-        together: All sends of the message of each send, in one order at both ends.
+        rows_of_message: All sends of the message of each send, in one order at both ends.
     """
 
     def __init__(self, problem: Problem, schedule: Schedule, translations: Translations) -> None:
@@ -174,13 +174,13 @@ class RankSends:
             self.message = own[order[np.searchsorted(key[order], (at + chunk) * net.nlinks + link)]]
         # An image has the times of its representative, apart from rounding.
         self.arrival_us: Floats = (schedule.end_us + net.alpha_us[schedule.link])[self.message]
-        self.together: list[list[int]] = [[row] for row in range(len(schedule))]
+        self.rows_of_message: list[list[int]] = [[row] for row in range(len(schedule))]
         if len(schedule.joined):
             order = np.lexsort((schedule.chunk[self.message], schedule.message))
             for message in np.split(order, np.flatnonzero(np.diff(schedule.message[order])) + 1):
-                together = message.tolist()
-                for row in together:
-                    self.together[row] = together
+                rows = message.tolist()
+                for row in rows:
+                    self.rows_of_message[row] = rows
 
 
 def add_sends(
@@ -210,14 +210,14 @@ def add_sends(
     for event in checking_deadline(events[is_built[events]].tolist(), every=1024):
         if is_done[event]:  # A message of sums arrives when the first of them is due.
             continue
-        together = sends.together[event % nrows]
-        if len(together) > 1:
-            for row in together:
+        rows = sends.rows_of_message[event % nrows]
+        if len(rows) > 1:
+            for row in rows:
                 is_done[event - event % nrows + row] = True
         if event < nrows:
-            ends.leave(together)
+            ends.leave(rows)
         else:
-            ends.arrive(together)
+            ends.arrive(rows)
     ends.finish()
     return ends.due_us, ends.rows
 
@@ -252,22 +252,22 @@ class _Ends:
         messages: dict[int, dict[tuple[int, ...], None]] = {rank: {} for rank in self._ranks}
         leaving = np.flatnonzero(sends.leaves).tolist()
         for row in leaving:
-            if len(sends.together[row]) > 1:
-                messages[self.src[row]][self._chunks(sends.together[row])] = None
+            if len(sends.rows_of_message[row]) > 1:
+                messages[self.src[row]][self._chunks(sends.rows_of_message[row])] = None
         for row in sorted(leaving, key=self._start_us.__getitem__, reverse=True):
             if chunk[row] in leaves[self.src[row]]:
                 leaves[self.src[row]][chunk[row]] = self.dst[row]
         for number, rank in self._ranks.items():
             rank.place(leaves[number], tuple(messages[number]))
 
-    def leave(self, together: list[int]) -> None:
+    def leave(self, rows: list[int]) -> None:
         """Add the send of a message; before it, copy the chunks to adjacent cells if they are not adjacent.
 
         Args:
-            together: Rows of the message, in its order.
+            rows: Rows of the message, in its order.
         """
-        row = together[0]
-        rank, chunks = self._ranks[self.src[row]], self._chunks(together)
+        row = rows[0]
+        rank, chunks = self._ranks[self.src[row]], self._chunks(rows)
         cells, out = [rank.home[c] for c in chunks], self.dst[row] if self._sends.translations else NONE
         adjacent = cells if self._are_adjacent(chunks, cells) else rank.side_by_side(chunks)
         if adjacent != cells:
@@ -275,20 +275,20 @@ class _Ends:
                 if cell != at:
                     self._add(rank, "cpy", cell, at, (c,), self._start_us[row])
         instruction = self._add(rank, "s", adjacent[0], NONE, chunks, self._start_us[row], row, out=out)
-        for other in together:
-            self._sent[other] = instruction
+        for sent_row in rows:
+            self._sent[sent_row] = instruction
 
-    def arrive(self, together: list[int]) -> None:
+    def arrive(self, rows: list[int]) -> None:
         """Add the receive of a message into adjacent cells, and record where its chunks are now.
 
         Chunks of a reduction are added to what the rank has as they arrive, if all their cells are adjacent; else they
         are received into scratch and added from there. A chunk of which the rank has nothing stays where it arrived.
 
         Args:
-            together: Rows of the message, in its order, whose send was added before.
+            rows: Rows of the message, in its order, whose send was added before.
         """
-        row = together[0]
-        rank, chunks = self._ranks[self.dst[row]], self._chunks(together)
+        row = rows[0]
+        rank, chunks = self._ranks[self.dst[row]], self._chunks(rows)
         due_us, sent = self._arrival_us[row], self._sent[self._message[row]]
         cells, homes = [rank.target(c) for c in chunks], [rank.home.get(c, NONE) for c in chunks]
         stays = self._are_adjacent(chunks, cells)
@@ -318,9 +318,9 @@ class _Ends:
                 if home is not None and home != cell:
                     self._add(rank, "cpy", home, cell, (c,), np.inf)
 
-    def _chunks(self, together: list[int]) -> tuple[int, ...]:
+    def _chunks(self, rows: list[int]) -> tuple[int, ...]:
         """Return the chunks of a message's rows, in the same order."""
-        return tuple(map(self._chunk.__getitem__, together))
+        return tuple(map(self._chunk.__getitem__, rows))
 
     def _are_adjacent(self, chunks: tuple[int, ...], cells: list[int]) -> bool:
         """Return True if the chunks follow each other at these first cells, and so do their images on other ranks."""

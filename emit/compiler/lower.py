@@ -468,8 +468,8 @@ def _sends_neighbours(problem: Problem, schedule: Schedule) -> bool:
     destinations = collective.nranks if collective.kind.unit == PAIR else 1
     owner, destination = np.divmod(block, destinations)
     sent_at = schedule.link * (schedule.nsteps + 1) + schedule.step
-    for own, other in ((owner, destination), (destination, owner)):
-        key = (sent_at * (collective.nranks + 1) + other) * (collective.nranks + 1) + own
+    for own, peer in ((owner, destination), (destination, owner)):
+        key = (sent_at * (collective.nranks + 1) + peer) * (collective.nranks + 1) + own
         if np.isin(key + 1, key).any():
             return True
     return False

@@ -95,8 +95,8 @@ def read(text_or_path: str | os.PathLike[str]) -> Reading:
         return _MscclReader("text").read(text_or_path.encode(errors="replace"))
     path = Path(text_or_path)
     # Files that no format claims, such as missing ones without a suffix, come here too.
-    wanted = "an MSCCL XML file" if path.suffix.lower() == ".xml" else "an MSCCL XML (.xml) or a plan (.json)"
-    return _MscclReader(origin_of(path)).read(read_bytes(path, wanted, MAX_BYTES))
+    expected = "an MSCCL XML file" if path.suffix.lower() == ".xml" else "an MSCCL XML (.xml) or a plan (.json)"
+    return _MscclReader(origin_of(path)).read(read_bytes(path, expected, MAX_BYTES))
 
 
 @dataclass(slots=True)

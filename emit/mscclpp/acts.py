@@ -88,14 +88,14 @@ def _with_channels(gpus: list[PlanGpu], images: Images | None = None) -> tuple[A
     plan_acts.across = [-1] * len(plan_acts.ends)
     for (rank, peer, kind), own_ends in ends_between.items():
         if images is not None and 0 <= peer < images.nranks:
-            there = images.reverse(rank, peer)
-            if there == (rank, peer):
+            reverse_pair = images.reverse(rank, peer)
+            if reverse_pair == (rank, peer):
                 for first_end, second_end in zip(own_ends[::2], own_ends[1::2], strict=False):
                     plan_acts.across[first_end], plan_acts.across[second_end] = second_end, first_end
                 if len(own_ends) % 2:
                     plan_acts.across[own_ends[-1]] = own_ends[-1]  # The other end is an image of this one.
                 continue
-            for own_end, other_end in zip(own_ends, ends_between.get((*there, kind), ()), strict=False):
+            for own_end, other_end in zip(own_ends, ends_between.get((*reverse_pair, kind), ()), strict=False):
                 plan_acts.across[own_end] = other_end
             continue
         for own_end, other_end in zip(own_ends, ends_between.get((peer, rank, kind), ()), strict=False):
@@ -175,8 +175,8 @@ def in_upper_half(plan_acts: Acts, memory: Memory) -> list[list[Act]]:
         )
         return Move(move.length, sources, targets)
 
-    halves = [memory.half(rank) for rank in plan_acts.rank]
+    scratch_halves = [memory.half(rank) for rank in plan_acts.rank]
     return [
         [replace(act, moves=tuple(moved(move, half) for move in act.moves)) if act.moves else act for act in acts]
-        for acts, half in zip(plan_acts.acts, halves, strict=True)
+        for acts, half in zip(plan_acts.acts, scratch_halves, strict=True)
     ]

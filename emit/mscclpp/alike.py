@@ -54,9 +54,9 @@ def first_of_alike(memory: Memory, goal: Goal, launches: Sequence[Sequence[Seque
         for length, runs in checking_deadline(runs_of_move, every=256):
             if length > 1:
                 places = [first_cells_of(run, length) for run in runs]
-                found = np.logical_or.reduce([begins[cells] for cells in places])
+                is_begin = np.logical_or.reduce([begins[cells] for cells in places])
                 for cells in places:
-                    begins[cells] = found
+                    begins[cells] = is_begin
     return None
 
 
@@ -95,10 +95,10 @@ def _begin_by_goal(begins: Bools, memory: Memory, goal: Goal) -> None:
     is_next = (holds[0, 1:] == holds[0, :-1]) & ((holds[0, 1:] < 0) | is_next_chunk)
     begins[1:] |= ~is_next
     rank, buffer, index, set_of_cell = goal.required
-    wanted = np.full(len(begins), -1, dtype=np.int64)
-    wanted[base[rank, buffer] + index] = set_of_cell
+    set_of = np.full(len(begins), -1, dtype=np.int64)
+    set_of[base[rank, buffer] + index] = set_of_cell
     follows = np.append(_next_follows(goal.sets, block), False)
-    is_next = np.where(wanted[1:] < 0, wanted[:-1] < 0, follows[wanted[:-1]] & (wanted[1:] == wanted[:-1] + 1))
+    is_next = np.where(set_of[1:] < 0, set_of[:-1] < 0, follows[set_of[:-1]] & (set_of[1:] == set_of[:-1] + 1))
     begins[1:] |= ~is_next
 
 

@@ -317,7 +317,7 @@ class _PlanReader:
             raise self.fail(where, f"no {name}; it must have it")
         return take(holder[name], f"{where}.{name}" if where else name, *bounds)
 
-    def each(self, holder: dict[str, Any], name: str, where: str, take: Callable[[Any, str], Any]) -> list[Any]:
+    def elements(self, holder: dict[str, Any], name: str, where: str, take: Callable[[Any, str], Any]) -> list[Any]:
         """Call `take` with each element of a required list and its place, and return the results in order.
 
         Args:
@@ -388,11 +388,11 @@ class _PlanReader:
         result.peers = {"memory": [], "port": []}
         if not is_whole:
             return result
-        self.each(gpu, "channels", where, lambda v, w: self.channel(v, w, result))
-        result.buffers = self.each(gpu, "remote_buffers", where, self.remote)
+        self.elements(gpu, "channels", where, lambda v, w: self.channel(v, w, result))
+        result.buffers = self.elements(gpu, "remote_buffers", where, self.remote)
         if "semaphores" in gpu:
-            result.semaphores = self.each(gpu, "semaphores", where, self.semaphore)
-        for place, (stated_number, block) in enumerate(self.each(gpu, "threadblocks", where, self.block)):
+            result.semaphores = self.elements(gpu, "semaphores", where, self.semaphore)
+        for place, (stated_number, block) in enumerate(self.elements(gpu, "threadblocks", where, self.block)):
             if stated_number != place:
                 raise self.fail(
                     f"{where}.threadblocks[{place}].id", f"{stated_number}; it must be {place}, its place in the list"
@@ -411,20 +411,20 @@ class _PlanReader:
         kind = self.get(channel, "channel_type", where, self.word, CHANNEL_TYPES)
         if kind == "switch":
             buffer = self.get(channel, "buffer_type", where, self.word, BUFFERS)
-            gpu.switches += [(buffer, ranks) for ranks in self.each(channel, "rank_groups", where, self.rank_group)]
+            gpu.switches += [(buffer, ranks) for ranks in self.elements(channel, "rank_groups", where, self.rank_group)]
             return
-        gpu.peers[kind] += self.each(channel, "connected_to", where, self.integer)
+        gpu.peers[kind] += self.elements(channel, "connected_to", where, self.integer)
 
     def rank_group(self, value: Any, where: str) -> tuple[int, ...]:
         """Return the ranks of a switch channel; the size that is stated with them must be a number, and is not used."""
         group = self.object(value, where)
         self.get(group, "size", where, self.integer)
-        return tuple(self.each(group, "ranks", where, self.integer))
+        return tuple(self.elements(group, "ranks", where, self.integer))
 
     def remote(self, value: Any, where: str) -> RemoteBuffer:
         """Return a remote buffer from its JSON; raise InputError if the executor would not take it."""
         buffer = self.object(value, where)
-        types = self.each(buffer, "access_channel_types", where, lambda v, w: self.word(v, w, ("memory", "port")))
+        types = self.elements(buffer, "access_channel_types", where, lambda v, w: self.word(v, w, ("memory", "port")))
         rank = self.get(buffer, "rank", where, self.integer)
         return RemoteBuffer(rank, self.get(buffer, "type", where, self.word, BUFFERS), tuple(types))
 
@@ -461,14 +461,14 @@ class _PlanReader:
                 """Append the ids of one entry."""
                 entry = self.object(value, at)
                 word = self.get(entry, kind, at, self.word, CHANNEL_TYPES)
-                into.setdefault(word, []).extend(self.each(entry, ids, at, self.integer))
+                into.setdefault(word, []).extend(self.elements(entry, ids, at, self.integer))
 
-            self.each(block, name, where, take)
+            self.elements(block, name, where, take)
 
         read_ids("channels", "channel_type", "channel_ids", result.channels)
         if "remote_buffer_refs" in block:
             read_ids("remote_buffer_refs", "access_channel_type", "remote_buffer_ids", result.buffers)
-        result.ops = self.each(block, "ops", where, self.op)
+        result.ops = self.elements(block, "ops", where, self.op)
         return self.get(block, "id", where, self.integer), result
 
     def op(self, value: Any, where: str) -> Op:
@@ -499,7 +499,7 @@ class _PlanReader:
             context, at = self.get(op, "iter_context", where, self.object), f"{where}.iter_context"
             optional["unit_bytes"] = self.get(context, "unit_size", at, self.integer, 1)
             optional["unit_chunks"] = self.get(context, "num_chunks", at, self.integer, 1)
-            optional["ops"] = self.each(op, "ops", where, self.op)
+            optional["ops"] = self.elements(op, "ops", where, self.op)
         if "reduce_op" in op:
             optional["redop"] = self.get(op, "reduce_op", where, self.word)
         return Op(
@@ -515,14 +515,14 @@ class _PlanReader:
         """Return the spans in the list `field` of the operation at `where`; raise InputError if one is none."""
         values = op[field]
         parts = [_plain_part(value) for value in values] if isinstance(values, list) else [None]
-        return self.each(op, field, where, self.part) if None in parts else parts  # type: ignore[return-value]
+        return self.elements(op, field, where, self.part) if None in parts else parts  # type: ignore[return-value]
 
     def ids(self, op: dict[str, Any], field: str, where: str) -> list[int]:
         """Return the ids in the list `field` of the operation at `where`; raise InputError if it is no list of ids."""
         ids = op[field]
         if isinstance(ids, list) and set(map(type, ids)) == {int} and min(ids) >= 0 and max(ids) <= MAX_NUMBER:
             return ids
-        return self.each(op, field, where, self.integer)
+        return self.elements(op, field, where, self.integer)
 
     def part(self, value: Any, where: str) -> PlanPart:
         """Return a span, which must name exactly one of a buffer type, a remote buffer and a switch channel.

@@ -337,15 +337,15 @@ class Replay:
                     value = cells.get(cell, NOTHING)
                 if value == NOTHING:
                     value = self._uninitialised(cell, run.packet, block, act)
-                if there := group.element(run.rank):
-                    value = image(value, there)
+                if moved_by := group.element(run.rank):
+                    value = image(value, moved_by)
                 total = value if n == 0 else add(total, value)
             for run in move.targets:
                 if run == put_back:
                     self.written.update(dict.fromkeys(run.element(j), self._at_owner(access, run)))
                     continue
-                there = group.element(run.rank)
-                value = image(total, group.inverse(there)) if there else total
+                moved_by = group.element(run.rank)
+                value = image(total, group.inverse(moved_by)) if moved_by else total
                 for cell in run.element(j):
                     self._check_write(cell, access, run, act)
                     cells[cell] = value
@@ -523,11 +523,11 @@ class Replay:
             if own_actor < len(plan_acts.acts) and is_own:
                 continue
             # A relaxed signal says that a store was made, not that memory has it. A packet that was read is there.
-            known = known_at_end[owner][verb == "writes" and not access[5]]
-            is_known = len(known) and known[actor] >= tick + 2
+            known_ticks = known_at_end[owner][verb == "writes" and not access[5]]
+            is_known = len(known_ticks) and known_ticks[actor] >= tick + 2
             if is_known or (block, op, owner) in reported:
                 continue
-            is_unseen = not len(known) or known_at_end[owner][0][actor] < tick + 2
+            is_unseen = not len(known_ticks) or known_at_end[owner][0][actor] < tick + 2
             reported.add((block, op, owner))
             name, at = self.memory.name(cell)
             op_name, place = plan_acts.name(block, op), plan_acts.place(block, op)

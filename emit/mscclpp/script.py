@@ -203,8 +203,8 @@ class _RankLines:
         elif op.name in _REMOTE:
             sources = op.src if len(op.src) == len(op.dst) else [op.src[0]] * len(op.dst)
             for k, (source, target) in enumerate(zip(sources, op.dst, strict=True)):
-                there = source if op.name == "get" else target
-                channel, remote = self._to(block, op, there, k), self._there(block, op, there)
+                far_part = source if op.name == "get" else target
+                channel, remote = self._to(block, op, far_part, k), self._there(block, op, far_part)
                 chunks = (self._chunk(target), remote) if op.name == "get" else (remote, self._chunk(source))
                 yield f"{channel}.{_REMOTE[op.name]}({', '.join(chunks)}, {at_tb})"
         elif op.name in IN_SWITCH:
@@ -220,25 +220,25 @@ class _RankLines:
         """
         own, packet = op.src[0], "pkt" in op.name
         into = op.dst[0]
-        others = [part for part in op.src[1:] if part.side == "L"]
+        local_parts = [part for part in op.src[1:] if part.side == "L"]
         if op.name in ("rre", "rres"):
             for k, part in enumerate(op.src[1:]):
-                channel, there = self._to(block, op, part, k), self._there(block, op, part)
-                yield f"{channel}.reduce({self._chunk(own)}, [{there}], {at_tb}, local_dst_chunk={self._chunk(into)})"
+                channel, remote = self._to(block, op, part, k), self._there(block, op, part)
+                yield f"{channel}.reduce({self._chunk(own)}, [{remote}], {at_tb}, local_dst_chunk={self._chunk(into)})"
         else:
-            if not others:
+            if not local_parts:
                 raise _inexpressible("sum of one buffer")
-            chunks = ", ".join(map(self._chunk, others))
+            chunks = ", ".join(map(self._chunk, local_parts))
             packets = ", packet=True" if packet else ""
             call = f"ranks[{self.rank}].reduce({self._chunk(own)}, [{chunks}], {at_tb}"
             yield f"{call}, dst_chunk={self._chunk(into)}{packets})"
-        rest = list(op.dst[1:])
-        packed = rest.pop(0) if op.name in ("recpkt", "recspkt") else None
+        targets = list(op.dst[1:])
+        packed = targets.pop(0) if op.name in ("recpkt", "recspkt") else None
         if packed is not None:
             yield f"ranks[{self.rank}].copy_packets({self._chunk(packed)}, {self._chunk(into)}, {at_tb})"
-        for k, part in enumerate(rest):
-            channel, there = self._to(block, op, part, k), self._there(block, op, part)
-            yield f"{channel}.{'put_packets' if packet else 'put'}({there}, {self._chunk(into)}, {at_tb})"
+        for k, part in enumerate(targets):
+            channel, remote = self._to(block, op, part, k), self._there(block, op, part)
+            yield f"{channel}.{'put_packets' if packet else 'put'}({remote}, {self._chunk(into)}, {at_tb})"
 
     def _in_switch(self, block: PlanBlock, op: Op, at_tb: str) -> Iterator[str]:
         """Yield the calls of an operation in the switch: a multicast, or a sum followed by its multicast.

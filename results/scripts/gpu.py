@@ -22,7 +22,7 @@ import numpy as np
 
 from emit.check.program import check
 from emit.compiler.compile import compile_instructions
-from emit.language import load_script
+from emit.language import load_scripts
 from emit.program import FIFO_DEPTH, Program
 from results.measuring.measure import ROOT, grid, page, write
 from runtime.bench import measure
@@ -47,7 +47,7 @@ TIMES = 20
 def programs() -> Iterator[tuple[str, Program]]:
     """Yield hand-written all-reduces of 8 ranks, each with its name and settings."""
     for name, setting in CASES:
-        ir = load_script(EXAMPLES / f"{name}.py", [f"ranks={RANKS}", setting]).instructions()
+        ir = load_scripts(EXAMPLES / f"{name}.py", [f"ranks={RANKS}", setting])[0].instructions()
         yield f"{name} {setting}", compile_instructions(ir).program
 
 

@@ -21,7 +21,7 @@ from emit.check.program import check
 from emit.compiler.compile import compile_instructions
 from emit.compiler.ir import Instructions
 from emit.compiler.passes.registry import PASSES
-from emit.language import load_script
+from emit.language import load_scripts
 from emit.msccl.format import write_msccl
 from emit.msccl.read import read_msccl
 from emit.program import Program
@@ -85,7 +85,7 @@ def shape_of(program: Program) -> Shape:
 def instructions_of(example: str, settings: Mapping[str, Any]) -> Instructions:
     """Return the instructions of an example with some settings."""
     options = [f"{name}={value}" for name, value in settings.items()]
-    return load_script(EXAMPLES / f"{example}.py", options).instructions()
+    return load_scripts(EXAMPLES / f"{example}.py", options)[0].instructions()
 
 
 def target_of(ir: Instructions) -> str:

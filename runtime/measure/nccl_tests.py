@@ -202,8 +202,8 @@ def _factor(run: PrintedRun) -> tuple[float, float] | None:
 
     They are those of the row with the largest message that has them.
     """
-    known = [(row.size_bytes, row.factor) for row in run.rows if row.factor is not None]
-    return max(known)[1] if known else None
+    factors = [(row.size_bytes, row.factor) for row in run.rows if row.factor is not None]
+    return max(factors)[1] if factors else None
 
 
 def _ranks_by_columns(run: PrintedRun) -> int:

@@ -37,20 +37,19 @@ _LONG_S = 0.02  # Shorter runs are repeated for this time, because of the clock'
 MOST_RUNS = 64  # Most repetitions.
 _NEAR = 1.5  # Methods within this factor of the fastest are measured again.
 _LOOKS = 3  # Measurements of each method before the comparison in pairs.
+_TIMEOUT_S = 300.0  # The time-out of each call of a job's group.
+_COMPARISON_S = 20.0  # The time that the runs of a comparison may take.
 _AS_GOOD = 1.1  # The best method of the last size stays if it is within this factor of the fastest of ours.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @contextmanager
-def joined(timeout_s: float = 300.0) -> Iterator[tuple[int, int]]:
+def joined() -> Iterator[tuple[int, int]]:
     """Join the job that the environment names, as torchrun sets it; yield this process's rank and the number of ranks.
 
     The job's group is destroyed at the end. A RuntimeError within the context, as of a lost rank, is printed as one
     line and ends the process at once with exit code 1; other errors leave the group as it is.
-
-    Args:
-        timeout_s: Time-out of each call of the group, in seconds.
 
     Raises:
         InputError: The environment does not name a rank of a job, or the ranks do not find each other.
@@ -65,7 +64,7 @@ def joined(timeout_s: float = 300.0) -> Iterator[tuple[int, int]]:
         raise InputError("MASTER_ADDR is not set; it must be started by torchrun, or with --ranks")
     torch.set_num_threads(1)
     try:
-        dist.init_process_group("cpu:synth,cuda:synth", timeout=timedelta(seconds=timeout_s))
+        dist.init_process_group("cpu:synth,cuda:synth", timeout=timedelta(seconds=_TIMEOUT_S))
     except RuntimeError as error:
         raise InputError(f"this job's ranks do not find each other: {error_text(error)}") from None
     try:
@@ -322,7 +321,6 @@ def measure_methods(
     group: Any = None,
     pairs: int = 15,
     preferred: Method | None = None,
-    budget_s: float = 20.0,
 ) -> list[Measurement]:
     """Measure every method a few times, then compare the best of ours with the wrapped back end in pairs of runs.
 
@@ -336,7 +334,6 @@ def measure_methods(
         group: torch's group; None: the whole job.
         pairs: Most pairs of runs.
         preferred: Our method to compare if it is about as good as the best; None for none.
-        budget_s: Seconds that the runs of the comparison may take.
 
     Returns:
         A measurement for each method that ran, the wrong ones too; only the compared one has gains. Methods that cannot
@@ -357,7 +354,7 @@ def measure_methods(
         )
         best = next(close, best)
         if best.median_s <= _NEAR * wrapped.median_s:
-            gains[best.method] = tuple(_compare(bench, wrapped, best, pairs, budget_s))
+            gains[best.method] = tuple(_compare(bench, wrapped, best, pairs))
     size = case.call.size_bytes
     return [
         Measurement(
@@ -368,7 +365,7 @@ def measure_methods(
     ]  # fmt: skip
 
 
-def _compare(bench: Bench, wrapped: MethodTimes, best: MethodTimes, pairs: int, budget_s: float) -> Iterator[float]:
+def _compare(bench: Bench, wrapped: MethodTimes, best: MethodTimes, pairs: int) -> Iterator[float]:
     """Yield the gain of `best` over `wrapped` for each pair of runs; each of them runs first in every other pair.
 
     A gain is the time of `wrapped` / that of `best`. `pairs` is the largest number of pairs; it ends earlier as
@@ -382,5 +379,5 @@ def _compare(bench: Bench, wrapped: MethodTimes, best: MethodTimes, pairs: int, 
         gain = wrapped.seconds[-1] / best.seconds[-1]
         yield gain
         short += gain < GAIN
-        if short > allowed_short or (spent > budget_s and short <= lost_pairs(pair + 1)):
+        if short > allowed_short or (spent > _COMPARISON_S and short <= lost_pairs(pair + 1)):
             return

@@ -88,7 +88,7 @@ class SplitCase(Case):
             for to_ranks, from_ranks in zip(sent, received, strict=True):
                 more = run if me == last else 0
                 out_sizes, in_sizes = ([*sizes[:-1], sizes[-1] + more] for sizes in (from_ranks, to_ranks))
-                output, given = room[: sum(out_sizes)], input_tensor[: sum(in_sizes)]
-                dist.all_to_all_single(output, given, out_sizes, in_sizes, group=group)
+                output, input_part = room[: sum(out_sizes)], input_tensor[: sum(in_sizes)]
+                dist.all_to_all_single(output, input_part, out_sizes, in_sizes, group=group)
 
         return calls, input_tensor, room[: len(self.expected_output(me))]

@@ -1,58 +1,49 @@
-"""Choose, execute, number, count and watch one rank's calls of a group, over messages; this module does not know c10d.
+"""Execute, number, count and watch one rank's calls of a group, over messages; this module does not know c10d.
 
-An adapter for a library of collectives, such as `runtime.torch.c10d.dispatch` for torch.distributed, gives it messages,
-and translates that library's calls, options and results.
+`runtime.torch.rank_choices` decides what serves them. An adapter for a library of collectives, such as
+`runtime.torch.c10d.dispatch` for torch.distributed, gives the core messages, and translates that library's calls,
+options and results.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import time
 import weakref
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 
 from emit.library.overlay import dead_parts
-from emit.program import Program
 from runtime.algorithms.built_in import DIRECT
-from runtime.buffers import Layout
-from runtime.torch.added import ADDED
-from runtime.torch.choice import Choice, Chooser, Method
 from runtime.torch.counters import counters
 from runtime.torch.failures.causes import Waiting
-from runtime.torch.failures.compare import check_same_call, check_same_choices, gather_texts
+from runtime.torch.failures.compare import check_same_call, gather_texts
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.programs.agree import agree_on_block, exchange_sizes, wait_for_all
 from runtime.torch.programs.blocks import Blocks, Buffers
-from runtime.torch.programs.pieces import Sizes, busiest, map_pieces
-from runtime.torch.programs.planned import RankPlanner, run_planned
-from runtime.torch.programs.rank_program import RankProgram, rank_program
+from runtime.torch.programs.pieces import Sizes
+from runtime.torch.programs.planned import run_planned
+from runtime.torch.programs.rank_program import RankProgram
 from runtime.torch.programs.run import REDUCERS
-from runtime.torch.programs.transport import MAX_CHANNELS, Transport, call_tag, exchange
-from runtime.torch.table import PLANNED, REDUCED_TYPES, TableCall, warn
+from runtime.torch.programs.transport import Transport, call_tag, exchange
+from runtime.torch.rank_choices import RankChoices, requested_method
+from runtime.torch.table import PLANNED, TableCall
 from runtime.torch.tasks import GroupTask, Record, TaskThread
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
 
-_MOST_PARTS = 256  # Programs of which this rank's parts are cached: a broadcast has a program for each root.
 _TICK_S = 0.005  # Seconds between two checks whether calls of the wrapped back end are over.
-# The largest allowed block, as a multiple of the mean block of the busiest rank. A program divides its links evenly for
-# equal blocks. With this limit no link carries more than this multiple of its share.
-_MOST_UNEVEN = 4.0
 # Ranks up to which an exchange of all sizes costs no more than one of a single number: messages of up to 8 KiB.
 _MOST_AT_ONCE = 32
-# The method that `using` names for calls; each thread and each task of asyncio has its own.
-requested_method: ContextVar[Method | None] = ContextVar("requested_method", default=None)
 # The elements of all blocks that `known_sizes` states, as [giving place][taking place].
 stated_sizes: ContextVar[Sizes | None] = ContextVar("stated_sizes", default=None)
 _TOO_LONG = "too long"  # In place of names that are longer than _MOST_FAILED; no part has a blank.
@@ -104,8 +95,7 @@ class Core:
         watch: Watches the waits for other ranks.
         lane: Runs the calls one after the other.
         task: Makes the work that callers get, from a function, the tensors that it writes, and what records its time.
-        listeners: Functions that are called when choices have changed, so that nothing that depends on them is kept.
-        version: How often choices have changed.
+        choices: Decide what serves the calls.
     """
 
     def __init__(
@@ -133,39 +123,9 @@ class Core:
         self.names = ", ".join(map(str, self.ranks))
         self.lane = TaskThread(f"group of ranks {self.names}")
         self.task = task
-        # Most recent parts, by the program's id and the order of its ranks.
-        self._parts: OrderedDict[tuple[int, tuple[int, ...] | None], tuple[Program, RankProgram]] = OrderedDict()
-        self._checks = os.environ.get("SYNTH_CHECK", "0") not in ("", "0")
-        self._is_whole_job = is_whole_job
-        self.listeners: list[Callable[[], None]] = []
-        self.version = 0
         with watch.guard(Waiting(f"making {watch.group}")) if len(self.ranks) > 1 else nullcontext():
-            self._chooser = self._agreed_chooser([self], _failed_parts)
+            self.choices = RankChoices(self.messages, self.ranks, self.rank, is_whole_job, _failed_parts)
         _cores.add(self)
-
-    def _agreed_chooser(self, cores: Iterable[Core], failed: tuple[str, ...]) -> Chooser:
-        """Return the chooser of the environment's settings without failed parts, if all ranks of this group have it.
-
-        All programs that may run in the groups of `cores` are read and verified.
-
-        Raises:
-            InputError: The ranks' settings differ, or a rank cannot use what its settings name; every rank raises it.
-            RuntimeError: A rank is lost.
-        """
-        fault, basis = None, ""
-        try:
-            chooser = Chooser.of_environment(without=failed)
-            for core in cores:
-                chooser.check(len(core.ranks), core._is_whole_job)
-            added = [(name, sorted(row.devices)) for name, row in ADDED.items()]
-            basis = f"{chooser.basis} {self._checks} {added}"
-        except InputError as error:
-            fault = str(error)
-        if len(self.ranks) > 1:
-            check_same_choices(self.messages, basis, fault, self.ranks)
-        elif fault is not None:
-            raise InputError(fault)
-        return chooser
 
     def agree_on_failures(self, seen: Sequence[str]) -> tuple[str, ...]:
         """Agree with all ranks of the job on the failed parts of the network, and use the library's answers for these.
@@ -194,155 +154,16 @@ class Core:
             failed = tuple(sorted(dead_parts(texts) - {""}))
             if _TOO_LONG in failed:
                 raise InputError(f"agree_on_failures: a rank names more than {_MOST_FAILED} bytes; it must be fewer")
-            chooser = self._agreed_chooser(cores, failed)
+            chooser = self.choices.agreed_chooser([core.choices for core in cores], failed)
         _failed_parts = failed
         for core in cores:
-            core._use(chooser)
+            core.choices.use(chooser)
         return failed
-
-    def _use(self, chooser: Chooser) -> None:
-        """Make the choices of all further calls by another chooser."""
-        self._chooser, self.version = chooser, self.version + 1
-        self.__dict__.pop("_planner", None)
-        for listener in self.listeners:
-            listener()
-
-    def paths(self, call: TableCall) -> frozenset[str]:
-        """Return how calls that differ from this one only in size may be served, with the method `using` names now.
-
-        The set holds any of "wrapped" (the wrapped back end), "direct" (the built-in algorithm that sends each block
-        straight to its destination), "program" (any other of our algorithms) and PLANNED (a plan for the call's sizes).
-
-        Raises:
-            InputError: The method names an algorithm that does not exist for this collective and number of ranks.
-        """
-        paths = self._chooser.paths(call, requested_method.get())
-        return paths | {PLANNED} if self._planner_for(call) is not None else paths
-
-    def decides_by_size(self, call: TableCall) -> bool:
-        """Return True if the size decides about all-to-alls such as this one without splits, and not about others.
-
-        That is so where the table has several answers. All ranks must then state splits in a call, or none.
-        """
-        is_alltoall = call.collective == "alltoall" and not call.has_splits
-        return is_alltoall and self.paths(call) != self.paths(call._replace(has_splits=True))
-
-    def plans(self, call: TableCall, method: Method | None) -> bool:
-        """Return True if calls such as this one may be planned for their sizes; `method` overrules SYNTH_BACKEND."""
-        return self._chooser.plans(call, method)
-
-    def measures_splits(self, call: TableCall) -> bool:
-        """Return True if the table has rows for calls such as this one that state the sizes of their blocks."""
-        return self._chooser.measures_splits(call)
-
-    def path(self, choice: Choice) -> str:
-        """Return how a choice serves a call, as in `paths`."""
-        return self._chooser.path(choice)
-
-    def _planner_for(self, call: TableCall) -> RankPlanner | None:
-        """Return what plans calls such as this one with the method `using` names now; None if nothing does."""
-        return self._planner if self._chooser.plans(call, requested_method.get()) else None
-
-    @cached_property
-    def _planner(self) -> RankPlanner | None:
-        """Return the planner of the group on the network of SYNTH_TOPOLOGY; None, with a warning, if there can be none.
-
-        The network's nodes and NICs may not be what a planner takes; then that is so on all ranks.
-        """
-        assert self._chooser.network is not None
-        try:
-            return RankPlanner(self._chooser.network, self.ranks, self.rank)
-        except InputError as error:
-            if self.rank == 0:
-                warn(f"all-to-alls of ranks {self.names} are not planned: {error}")
-            return None
 
     @property
     def compares(self) -> bool:
         """Return True if ranks compare each call: SYNTH_CHECK was set, not to 0, and there is more than one rank."""
-        return self._checks and len(self.ranks) > 1
-
-    def wrapped_ranges(self, call: TableCall) -> list[tuple[int, str | None]]:
-        """Return the ranges of sizes in which the wrapped back end surely serves calls such as this one, of any size.
-
-        The answer is for the method that `using` names now. Each range has its first size in bytes and the reason why
-        the wrapped back end serves it, or None if `choose` must be asked for each call. Ranges rise from 0; each ends
-        where the next one begins, and the last has no end.
-
-        Raises:
-            InputError: The method names an algorithm that does not exist for this collective and number of ranks.
-        """
-        if self._planner_for(call) is not None:
-            return [(0, None)]
-        return self._chooser.wrapped_ranges(call, requested_method.get())
-
-    def choose(
-        self, call: TableCall, buffers: Buffers, op: str | None, method: Method | None = None
-    ) -> tuple[Choice, RankProgram | None]:
-        """Return the choice for a call and this rank's part of its program, None for the wrapped back end.
-
-        The choice then has no program, and its reason says why; it may name an added back end. This is also so if our
-        algorithms cannot run: the tensors are not on the CPU, not dense, or of more than one type or device; the
-        reduction or its type is not supported; there are no bytes to move; the program has too many channels, or its
-        chunks would differ in length.
-
-        Args:
-            call: Facts on which the choice depends.
-            buffers: Tensors of the call.
-            op: A key of REDUCERS, another reduction that only the wrapped back end supports, or None without a
-                reduction.
-            method: Overrules the method that `using` names now; None for that one.
-
-        Raises:
-            InputError: The method names an algorithm that does not exist, or the program's steps do not fit each other.
-        """
-        first_tensor, reason = buffers.tensors[0], ""
-        if first_tensor.device.type != "cpu":
-            reason = f"tensors on {first_tensor.device.type}: our algorithms run on CPU tensors only"
-        elif not buffers.are_plain:
-            reason = "sparse tensors, or tensors of several types or devices"
-        elif op is not None and op not in REDUCERS:
-            reason = f"reduction {op}"
-        elif op is not None and call.kind not in REDUCED_TYPES:
-            reason = f"type {call.kind}"
-        elif not call.size_bytes:
-            reason = "no data to move"
-        if reason and not ADDED:
-            return Choice(None, reason), None
-        choice = self._chooser.choose(call, method or requested_method.get())
-        if choice.added:
-            if first_tensor.device.type in ADDED[choice.added].devices:
-                return choice, None
-            reason = f"tensors on {first_tensor.device.type}: {choice.added} does not take them"
-        if reason or choice.program is None:
-            return Choice(None, reason or choice.reason), None
-        name, part = choice.program.name, self._part(choice.program, choice.order)
-        if choice.program.nchannels > MAX_CHANNELS:
-            return Choice(None, f"{name}: more than {MAX_CHANNELS} channels"), None
-        if not part.fits(buffers.block):
-            return Choice(None, f"{name}: its chunks would differ in length for this size"), None
-        return choice, part
-
-    def _part(self, program: Program, order: tuple[int, ...] | None = None) -> RankProgram:
-        """Return this rank's part of a program; the 256 parts that were used last are kept and not built again.
-
-        The key is the program's identity, since hashing a program reads all of it.
-
-        Args:
-            program: The program.
-            order: Place in the group of each of the program's ranks; None for the same numbering.
-
-        Raises:
-            InputError: The program's steps do not fit each other.
-        """
-        key = id(program), order
-        cached = self._parts.get(key)
-        if cached is None:
-            cached = self._parts[key] = program, rank_program(program, self.rank, order)
-            while len(self._parts) > _MOST_PARTS:
-                self._parts.popitem(last=False)
-        self._parts.move_to_end(key)
-        return cached[1]
+        return self.choices.checks and len(self.ranks) > 1
 
     def issue(self, call: TableCall, text: str, on: str = "", blocks: Blocks | None = None) -> Issued:
         """Return the group's next call with its number; compare it between ranks if SYNTH_CHECK demands it.
@@ -398,18 +219,7 @@ class Core:
         """
         if op not in REDUCERS or any(t.device.type != "cpu" or t.layout != torch.strided for t in buffers.tensors):
             raise InputError(f"{name}: needs dense tensors on the CPU, and sum, avg, prod, max or min as its reduction")
-        elements = [tensors[0].numel() if tensors else 0 for tensors in (buffers.inputs, buffers.outputs)]
-        for entry, program in self._chooser.custom(name, self.ranks):
-            part = self._part(program)
-            block = _custom_block(program, self.rank, elements)
-            size_bytes = block * buffers.tensors[0].element_size()
-            if block and part.fits(block) and entry.serves(size_bytes):
-                break
-        else:
-            raise InputError(
-                f"{name}: the library has no program of this name for {len(self.ranks)} ranks that serves {elements[0]}"
-                f" input elements and {elements[1]} output elements on rank {self.ranks[self.rank]}"
-            )
+        part, block = self.choices.choose_custom(name, buffers)
         return self.execute_program(name, part, replace(buffers, block=block), op, terms)
 
     def execute_program(self, name: str, part: RankProgram, buffers: Buffers, op: str, terms: Terms) -> GroupTask:
@@ -456,14 +266,14 @@ class Core:
                 f"{call.collective}: sparse tensors, or of several types; they must be dense and of one type"
             )
         method, served_by, reason = requested_method.get(), f"synth {DIRECT}", ""
-        planner, stated = self._planner_for(call), self._stated_sizes(call, blocks)
+        planner, stated = self.choices.planner_for(call), self._stated_sizes(call, blocks)
         element_bytes = buffers.tensors[0].element_size()
         at_once = planner is not None or (call.collective == "alltoall" and len(self.ranks) <= _MOST_AT_ONCE)
 
         def run_plan(transport: Transport, sized: TableCall, sizes: Sizes) -> bool:
             """Run the plan for these sizes in elements, if there is one that gains; return True if it ran."""
             nonlocal served_by
-            if planner is None or not self._chooser.choose(sized, method).planned:
+            if planner is None or not self.choices.chooser.choose(sized, method).planned:
                 return False
             plan = planner.plan([[elements * element_bytes for elements in row] for row in sizes])
             if plan:
@@ -479,18 +289,18 @@ class Core:
             nonlocal served_by, reason
             block, sizes = self._agreed_sizes(transport, blocks, stated, agrees, at_once)
             if agrees and block is None:
-                sized = call._replace(size_bytes=self._elements_of_rank(call, sizes) * element_bytes)
+                sized = call._replace(size_bytes=self.choices.elements_of_rank(call, sizes) * element_bytes)
                 if run_plan(transport, sized, sizes):
                     return None
-                part, reason = self._choose_uneven(sized, buffers, sizes, method)
+                part, reason = self.choices.choose_uneven(sized, buffers, sizes, method)
                 if part is not None:
                     served_by = f"synth {part.program.name}"
                     return buffers.execute_uneven(part, blocks, sizes, transport)
             if block:
                 sized = call._replace(size_bytes=block * buffers.blocks * element_bytes)
                 even = replace(buffers, block=block)
-                choice, part = self.choose(sized, even, None, method)
-                if part is not None and self._chooser.path(choice) == "program":
+                choice, part = self.choices.choose(sized, even, None, method)
+                if part is not None and self.choices.chooser.path(choice) == "program":
                     served_by = f"synth {part.program.name}"
                     return even.execute(part, "sum", transport)
                 if run_plan(transport, sized, [[block] * len(self.ranks)] * len(self.ranks)):
@@ -552,59 +362,10 @@ class Core:
         """
         if stated is None and not (agrees and at_once):
             block = agree_on_block(transport, blocks) if agrees else None
-            return block, exchange_sizes(transport, blocks) if self._checks or (agrees and block is None) else []
+            return block, exchange_sizes(transport, blocks) if self.choices.checks or (agrees and block is None) else []
         sizes = exchange_sizes(transport, blocks) if stated is None else stated
         distinct = {elements for row in sizes for elements in row}
         return (distinct.pop(), []) if agrees and len(distinct) == 1 else (None, sizes)
-
-    def _choose_uneven(
-        self, call: TableCall, buffers: Buffers, sizes: Sizes, method: Method | None
-    ) -> tuple[RankProgram | None, str]:
-        """Return the program that runs on blocks of unequal sizes, or None and the reason to send the blocks directly.
-
-        The answer is the same on every rank. The program does not run if it is for equal blocks only, or if the
-        largest block is more than _MOST_UNEVEN times the mean block of the busiest rank. The reason is "" with a
-        program, and also if none serves such calls.
-
-        Args:
-            call: Facts on which the choice depends, of the size that `_elements_of_rank` states.
-            buffers: Tensors of the call.
-            sizes: Elements of all blocks, as [giving place][taking place].
-            method: Method that `using` named when the call was made.
-        """
-        choice, part = self.choose(call, replace(buffers, block=0), None, method)
-        if part is None or self._chooser.path(choice) != "program":
-            return None, ""
-        if map_pieces(part) is None:
-            return None, f"{part.program.name} is for blocks of equal sizes: sent directly"
-        if max(map(max, sizes)) * len(sizes) > _MOST_UNEVEN * busiest(sizes):
-            return None, f"blocks too unequal for {part.program.name}: sent directly"
-        return part, ""
-
-    def _elements_of_rank(self, call: TableCall, sizes: Sizes) -> int:
-        """Return the elements of a rank that decide what serves a call of blocks of these sizes.
-
-        With rows of the table for such calls it is what ranks send in the mean, by which these were measured; otherwise
-        what the busiest rank gives or takes, as a program takes as long as for equal blocks of its size.
-        """
-        if call.has_splits and self._chooser.measures_splits(call):
-            return sum(map(sum, sizes)) // len(sizes)
-        return busiest(sizes)
-
-    def part_for_sizes(self, call: TableCall, sizes: Sequence[int]) -> RankProgram | None:
-        """Return this rank's part of the library's program for blocks of these sizes, or None; the same on all ranks.
-
-        Args:
-            call: The call, an all-gather or a reduce-scatter; its size is that of all blocks.
-            sizes: Elements of the block of each rank, by its place.
-
-        Raises:
-            InputError: The program's steps do not fit each other.
-        """
-        program = self._chooser.for_sizes(call, sizes, requested_method.get())
-        part = None if program is None else self._part(program)
-        # Chunks of one length: a block may begin at any chunk of one buffer, and at the first chunk of the other.
-        return part if part is not None and sum(sizes) % part.program.nchunks_per_loop == 0 else None
 
     def send_blocks(
         self,
@@ -740,15 +501,3 @@ class Core:
         for tensor in sums:
             whole = not tensor.is_floating_point() and not tensor.is_complex()
             tensor.copy_(torch.div(tensor, len(self.ranks), rounding_mode="trunc" if whole else None))
-
-
-def _custom_block(program: Program, rank: int, elements: Sequence[int]) -> int:
-    """Return the elements of a custom program's block for a rank; 0 if no block gives its buffers these sizes.
-
-    `elements` holds the number of elements of the rank's input and of its output.
-    """
-    chunks = Layout.of(program, 0).chunks
-    cells = Layout.of(program, 0).cells(rank)
-    block_sizes = {n * chunks // k for n, k in zip(elements, cells, strict=True) if k}
-    block = block_sizes.pop() if len(block_sizes) == 1 else 0
-    return block if list(Layout.of(program, block).sizes(rank)) == list(elements) else 0

@@ -50,9 +50,10 @@ except ImportError as error:
 from runtime.torch.added import known_names
 from runtime.torch.c10d.group import Group, group_of_synth
 from runtime.torch.choice import Method
-from runtime.torch.core import requested_method, stated_sizes
+from runtime.torch.core import stated_sizes
 from runtime.torch.counters import counters
 from runtime.torch.logs import file_of_rank, job_rank, write_json
+from runtime.torch.rank_choices import requested_method
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any

@@ -173,8 +173,8 @@ def draw_network(problem: Problem, schedule: Schedule, ax: Axes | None) -> Axes:
     axes.scatter(x[nranks:], y[nranks:], marker="s", color="0.6", zorder=2)
     axes.scatter(x[:nranks], y[:nranks], s=200, color="white", edgecolors="black", zorder=2)
     if len(x) <= _MOST_NAMED:
-        for name, left, top in zip(network["names"][:nranks], x, y, strict=False):
-            axes.annotate(name, (left, top), ha="center", va="center", zorder=3)
+        for name, at_x, at_y in zip(network["names"][:nranks], x, y, strict=False):
+            axes.annotate(name, (at_x, at_y), ha="center", va="center", zorder=3)
     axes.autoscale_view()
     axes.invert_yaxis()
     axes.set_aspect("equal")

@@ -215,12 +215,12 @@ def judge(
         InputError: The topology has fewer ranks than took part, the group has another number of ranks, the root did not
             take part, or the collective is not one of ours.
     """
-    asked = [_asked(run, topology, group) for run in runs]  # All are checked before the first search.
+    queries = [_asked(run, topology, group) for run in runs]  # All are checked before the first search.
     answers = {
-        question: synthesize(question[0], topology, question[1], root=question[2], budget=budget_s, target="auto")
-        for question in dict.fromkeys(asked)
+        query: synthesize(query[0], topology, query[1], root=query[2], budget=budget_s, target="auto")
+        for query in dict.fromkeys(queries)
     }
-    return [_judged(run, topology, answers[question], question[1]) for run, question in zip(runs, asked, strict=True)]
+    return [_judged(run, topology, answers[query], query[1]) for run, query in zip(runs, queries, strict=True)]
 
 
 def _asked(run: PrintedRun, topology: Topology, group: Sequence[int] | None) -> tuple[str, tuple[int, ...], int | None]:
@@ -316,8 +316,8 @@ def with_measured_costs(runs: Sequence[JudgedRun], topology: Topology) -> tuple[
         raise InputError(f"no costs can be fitted: {_FEWEST} sizes are needed that run as rings or trees; measure more")
     device = next((run.run.device for run in runs if run.run.device), topology.name)
     source = f"measured here by nccl-tests ({device}), as factors of: {topology.costs.source}"
-    kept = ", ".join(name for name in protocols if name not in factors_text)
-    summary = f"fitted: {', '.join(factors_text.values())}" + (f"; as before: {kept}" if kept else "")
+    unfitted = ", ".join(name for name in protocols if name not in factors_text)
+    summary = f"fitted: {', '.join(factors_text.values())}" + (f"; as before: {unfitted}" if unfitted else "")
     return replace(topology, name=f"{topology.name}-measured", costs=Costs(protocols, source)), summary
 
 

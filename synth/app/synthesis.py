@@ -44,6 +44,7 @@ from synth.symmetry.quotient import expanded
 from synth.verify.algorithm import Algorithm
 from topologies.costs import Costs
 from topologies.errors import InputError
+from topologies.text.counts import format_count
 from topologies.topology import Topology
 
 if TYPE_CHECKING:
@@ -90,9 +91,9 @@ class Synthesis:
     def __repr__(self) -> str:
         """Return the question, the number of algorithms and the largest gap in one line."""
         problem, count = self.result.problem, len(self.result.ranges)
-        found = f"{count} algorithm{'' if count == 1 else 's'}, largest gap {self.gap:.3f}" if count else "no algorithm"
+        answer = f"{format_count(count, 'algorithm')}, largest gap {self.gap:.3f}" if count else "no algorithm"
         question = f"{problem.collective.name} on {len(problem.group)} ranks of {problem.topology.name}"
-        return f"<Synthesis of {question}: {found}>"
+        return f"<Synthesis of {question}: {answer}>"
 
     def _repr_html_(self) -> str:
         """Return the table for a notebook as HTML, with a drawing of the times by size if matplotlib is installed."""

@@ -253,14 +253,14 @@ class Sweep:
                     if packed is None or not self._taken(same, packed, checks=True) or self.times[same[0]].refused:
                         pool.submit(self._share(same[0]).task)
                     report(len(self.times), len(self.questions))
-                for done in pool.results():
-                    same = numbers[done.task.key]
-                    if done.answer is None or not self._taken(same, done.answer, checks=not pool.is_own):
+                for finished in pool.results():
+                    same = numbers[finished.task.key]
+                    if finished.answer is None or not self._taken(same, finished.answer, checks=not pool.is_own):
                         for number in same:
-                            self._take(number, refused=done.why or "the answer of a worker did not pass its check")
+                            self._take(number, refused=finished.why or "the answer of a worker did not pass its check")
                     elif self.times[same[0]].time_us is not None:  # Another run may find what is missing.
                         with suppress(OSError):  # A folder that cannot be written keeps nothing.
-                            cache.put(done.task.key, done.answer)
+                            cache.put(finished.task.key, finished.answer)
                     report(len(self.times), len(self.questions))
         except KeyboardInterrupt:
             self.interrupted = True

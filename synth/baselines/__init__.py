@@ -88,8 +88,7 @@ def baseline_named(problem: Problem, name: str, size_bytes: float | None = None)
     """
     _check(problem)
     if name not in BASELINES:
-        near = did_you_mean(name, list(BASELINES))
-        hint = f"; {near}" if near else ""
+        hint = did_you_mean(name, list(BASELINES), "; ")
         raise InputError(f"baseline: {name[:40]!r} is not known{hint} It is one of: {', '.join(BASELINES)}")
     return _build(problem, name, TUNING.most_sends, size_bytes)
 

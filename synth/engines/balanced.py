@@ -70,10 +70,10 @@ def _relayed(problem: Problem, between: Ints) -> Ints:
     collective, ranks = problem.collective, problem.collective.nranks
     holder = collective.holders[1]
     chunks = np.bincount(holder, minlength=ranks)
-    held = np.bincount(holder, collective.fraction, minlength=ranks)
+    share_of_rank = np.bincount(holder, collective.fraction, minlength=ranks)
     port_gbs = np.array([problem.network.bandwidth_gbs[np.delete(row, rank)].min() for rank, row in enumerate(between)])
-    chunk_us = np.divide(held, chunks, out=np.zeros(ranks), where=chunks > 0) / port_gbs
-    busy_us = held / port_gbs * (ranks - 1)
+    chunk_us = np.divide(share_of_rank, chunks, out=np.zeros(ranks), where=chunks > 0) / port_gbs
+    busy_us = share_of_rank / port_gbs * (ranks - 1)
     relayed = np.zeros((ranks, ranks), dtype=np.int64)
     while True:
         longest, least = int(busy_us.argmax()), int(busy_us.argmin())

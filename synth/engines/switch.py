@@ -158,9 +158,9 @@ def _sliced_us(candidate: _TimedSchedule, candidates: Iterable[_TimedSchedule], 
     """
     most_waves = tuning.slices * candidate.form.waves
     return min(
-        other.time_us
-        for other in candidates
-        if other.form._replace(waves=candidate.form.waves) == candidate.form and other.form.waves <= most_waves
+        rival.time_us
+        for rival in candidates
+        if rival.form._replace(waves=candidate.form.waves) == candidate.form and rival.form.waves <= most_waves
     )
 
 

@@ -337,17 +337,17 @@ def in_chunks(collective: Collective, chunks: int) -> Collective:
         return subdivided(collective, chunks)
     share: Floats = np.bincount(collective.block, collective.fraction).astype(np.float64)
     ncells = collective.cells_of_blocks
-    wanted = np.ceil(share / share.mean() * collective.chunks * chunks - 1e-6)
-    nparts = np.clip(wanted, 1, ncells).astype(np.int64)
+    unclipped = np.ceil(share / share.mean() * collective.chunks * chunks - 1e-6)
+    nparts = np.clip(unclipped, 1, ncells).astype(np.int64)
     block, part = np.repeat(np.arange(len(share)), nparts), positions(nparts)
     width = ncells[block] // nparts[block] + (part < (ncells % nparts)[block])
     is_first = np.diff(collective.block, prepend=-1) > 0  # The first chunk of each block.
 
     def parts_of_rows(rows: Ints, index: Ints) -> tuple[Ints, Ints]:
         """Return the rows (rank, new chunk) of a condition, and each row's place in its rank's buffer."""
-        kept = is_first[rows[:, 1]]
-        order = np.lexsort((index[kept], rows[kept, 0]))
-        rank, block_of_row = rows[kept, 0][order], collective.block[rows[kept, 1]][order]  # type: ignore[index]
+        first_rows = is_first[rows[:, 1]]
+        order = np.lexsort((index[first_rows], rows[first_rows, 0]))
+        rank, block_of_row = rows[first_rows, 0][order], collective.block[rows[first_rows, 1]][order]  # type: ignore[index]
         count = nparts[block_of_row]
         if int(count.sum()) > MAX_ENTRIES:
             raise InputError(f"chunks: {collective.name} in {chunks} chunks a block does not fit in memory; use fewer")

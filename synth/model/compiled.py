@@ -240,13 +240,13 @@ _compiled_s = 0.0  # What this process has spent in calls that compiled somethin
 @cache
 def _report_once() -> None:
     """Report on standard error that time goes into compiling, and whether code is kept; later calls do nothing."""
-    kept = "once" if loops_folder() else "not kept: no folder for them can be written"
-    notice = f"compiling loops for large problems, {kept}; up to two minutes, not of the budget"
+    how_often = "once" if loops_folder() else "not kept: no folder for them can be written"
+    notice = f"compiling loops for large problems, {how_often}; up to two minutes, not of the budget"
     if sys.stderr.isatty():
         # The first line replaces a line of progress.
         columns = shutil.get_terminal_size().columns
-        first, *others = textwrap.wrap(notice, columns, subsequent_indent="  ", break_on_hyphens=False)
-        notice = "\n".join([f"\r{first.ljust(columns)}", *others])
+        first, *further_lines = textwrap.wrap(notice, columns, subsequent_indent="  ", break_on_hyphens=False)
+        notice = "\n".join([f"\r{first.ljust(columns)}", *further_lines])
     print(notice, file=sys.stderr, flush=True)
 
 

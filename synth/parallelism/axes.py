@@ -16,7 +16,7 @@ import numpy as np
 
 from synth.model.collective import Ints
 from topologies.errors import InputError, did_you_mean
-from topologies.levels.hierarchy import Hierarchy
+from topologies.levels.hierarchy import Hierarchy, named_sizes
 
 Matrix = tuple[tuple[int, ...], ...]  # x[axis][level]
 _AXIS = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,30})=([0-9]{1,7})")
@@ -38,15 +38,7 @@ def parse_axes(text: str, hierarchy: Hierarchy) -> tuple[Axis, ...]:
         InputError: The form is wrong, a name stands twice, the size of an axis does not divide the number of devices,
             or the product of the sizes is not that number.
     """
-    axes = []
-    for part in text.split(","):
-        match = _AXIS.fullmatch(part.strip())
-        if match is None or int(match[2]) < 1:
-            raise InputError(f"axes: {part.strip()[:60]!r} is no axis; {_FORM}")
-        axes.append(Axis(match[1], int(match[2])))
-    repeated_names = [name for name, count in Counter(axis.name for axis in axes).items() if count > 1]
-    if repeated_names:
-        raise InputError(f"axes: {repeated_names[0]!r} is given twice; every axis must have a name of its own")
+    axes = [Axis(name, size) for name, size in named_sizes(text, _AXIS, "axes", "axis", _FORM)]
     devices = len(hierarchy.ranks)
     for axis in axes:
         if devices % axis.size:
@@ -82,8 +74,7 @@ def axes_named(names: Sequence[str], axes: Sequence[Axis], where: str = "over") 
         raise InputError(f"{where}: names no axis; it must name one or more of {', '.join(axis_names)}")
     for name in names:
         if name not in axis_names:
-            near = did_you_mean(name, axis_names)
-            hint = f"; {near}" if near else ""
+            hint = did_you_mean(name, axis_names, "; ")
             raise InputError(
                 f"{where}: {name[:40]!r} is no axis{hint}; it must be one or more of {', '.join(axis_names)}"
             )
@@ -93,7 +84,7 @@ def axes_named(names: Sequence[str], axes: Sequence[Axis], where: str = "over") 
     return tuple(sorted(axis_names.index(name) for name in names))
 
 
-def matrices(axes: Sequence[Axis], hierarchy: Hierarchy, alike: Sequence[Sequence[int]] = ()) -> Iterator[Matrix]:
+def matrices(axes: Sequence[Axis], hierarchy: Hierarchy, orbits: Sequence[Sequence[int]] = ()) -> Iterator[Matrix]:
     """Yield every parallelism matrix once, in lexicographic order of its columns.
 
     There is at least one matrix wherever the products of the sizes agree.
@@ -101,11 +92,11 @@ def matrices(axes: Sequence[Axis], hierarchy: Hierarchy, alike: Sequence[Sequenc
     Args:
         axes: The axes; their sizes multiply to the number of devices.
         hierarchy: Levels of the network.
-        alike: Disjoint sets of levels (0: the outermost) that a symmetry of the network exchanges. Of the matrices that
-            differ only in the order of the columns of such a set, only the one with descending columns is yielded.
+        orbits: Disjoint sets of levels (0: the outermost) that a symmetry of the network exchanges. Of the matrices
+            that differ only in the order of the columns of such a set, only the one with descending columns is yielded.
     """
     sizes = hierarchy.sizes
-    before = {level: group[i - 1] for group in map(sorted, alike) for i, level in enumerate(group) if i}
+    before = {level: group[i - 1] for group in map(sorted, orbits) for i, level in enumerate(group) if i}
 
     def columns(remaining_sizes: Sequence[int], product: int) -> Iterator[tuple[int, ...]]:
         """Yield every factorisation of a level's size into a factor an axis that divides the axis's remaining size."""

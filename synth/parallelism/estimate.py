@@ -48,12 +48,12 @@ class Estimator:
     Attributes:
         topology: The topology.
         hierarchy: Its levels.
-        known: Cached estimates, by collective, size in bytes, and groups.
+        estimates: Cached estimates, by collective, size in bytes, and groups.
     """
 
     topology: Topology
     hierarchy: Hierarchy
-    known: dict[tuple[str, int, bytes], RequestTime] = field(default_factory=dict)
+    estimates: dict[tuple[str, int, bytes], RequestTime] = field(default_factory=dict)
 
     @cached_property
     def net(self) -> Network:
@@ -89,14 +89,14 @@ class Estimator:
             InputError: `named` refuses the collective for groups of this size.
         """
         key = (collective, int(size_bytes), groups.tobytes() + groups.shape[1].to_bytes(4, "little"))
-        if key not in self.known:
+        if key not in self.estimates:
             busy_us, latency_us = (
                 self._by_levels(groups, size_bytes, 2 if collective == "allreduce" else 1)
                 if collective in RINGED
                 else self._straight(named(collective, groups.shape[1], 1), groups, size_bytes)
             )
-            self.known[key] = RequestTime(float(busy_us.max(initial=0.0)) + latency_us, busy_us)
-        return self.known[key]
+            self.estimates[key] = RequestTime(float(busy_us.max(initial=0.0)) + latency_us, busy_us)
+        return self.estimates[key]
 
     def _by_levels(self, groups: Ints, size_bytes: float, passes: int) -> tuple[Floats, float]:
         """Return busy times and latency in µs of a reduce-scatter or an all-gather (or both, with two passes).

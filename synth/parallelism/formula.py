@@ -67,8 +67,7 @@ def _value(node: ast.expr, values: Mapping[str, float], where: str) -> float:
     if isinstance(node, ast.Name):
         if node.id in values:
             return float(values[node.id])
-        near = did_you_mean(node.id, list(values))
-        hint = f"; {near}" if near else ""
+        hint = did_you_mean(node.id, list(values), "; ")
         some_names = ", ".join(list(values)[:20]) + (", …" if len(values) > 20 else "") or "none"
         raise InputError(f"{where}: {shown(node.id)} has no value{hint}; it must be one of: {some_names}")
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:

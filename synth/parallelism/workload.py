@@ -135,8 +135,7 @@ def read_workload(name: str, axes: Sequence[Axis]) -> Workload:
                     f"{origin}: call {i + 1} overlaps: {shown(call.name)} is the call itself; name another"
                 )
             if overlapping_name not in names:
-                near = did_you_mean(overlapping_name, names)
-                hint = f"; {near}" if near else ""
+                hint = did_you_mean(overlapping_name, names, "; ")
                 raise InputError(
                     f"{origin}: call {i + 1} overlaps: {shown(overlapping_name)} is no call{hint}; it must be one of"
                     f" {', '.join(names)}"
@@ -153,14 +152,14 @@ def _among(call: Call, count: int) -> Call:
     return Call(call.name, call.collective, over, call.size_bytes, call.times, call.overlaps)
 
 
-def _document(name: str, beside: Path | None, parents: tuple[str, ...]) -> tuple[dict[str, Any], str]:
+def _document(name: str, folder: Path | None, parents: tuple[str, ...]) -> tuple[dict[str, Any], str]:
     """Read a description merged with its bases; return it with its origin for messages.
 
     Only the names of the tables and the chain of bases are checked.
 
     Args:
         name: Name of a ready description, or a file.
-        beside: Folder that a base's file must be in; None for the description that the user names.
+        folder: Folder that a base's file must be in; None for the description that the user names.
         parents: Origins of the descriptions that have this one as a base.
 
     Raises:
@@ -172,16 +171,15 @@ def _document(name: str, beside: Path | None, parents: tuple[str, ...]) -> tuple
         raise InputError(
             f"{parents[0]}: has a chain of more than {_MOST_BASES} bases; it must have at most {_MOST_BASES}"
         )
-    if beside is not None and name not in ready_descriptions and (Path(name).is_absolute() or ".." in Path(name).parts):
+    if folder is not None and name not in ready_descriptions and (Path(name).is_absolute() or ".." in Path(name).parts):
         raise InputError(
             f"{parents[-1]}: base {shown(name)} is in another folder; it must be a file in the folder of this one"
         )
-    path = Path(name) if beside is None else beside / name
+    path = Path(name) if folder is None else folder / name
     if name in ready_descriptions:
         origin, text = f"workload {name}", (files("synth.parallelism") / "workloads" / f"{name}.toml").read_text()
-    elif beside is None and not name.endswith(".toml") and not path.exists():
-        near = did_you_mean(name, list(ready_descriptions))
-        hint = f"; {near}" if near else ""
+    elif folder is None and not name.endswith(".toml") and not path.exists():
+        hint = did_you_mean(name, list(ready_descriptions), "; ")
         raise InputError(
             f"workload: {shown(name)} is not known{hint}; it must be FILE.toml or {', '.join(ready_descriptions)}"
         )
@@ -191,11 +189,7 @@ def _document(name: str, beside: Path | None, parents: tuple[str, ...]) -> tuple
         document = dict(parse_toml(text, origin, "[[call]] tables").values)
     except InputError as error:
         raise InputError(str(error).replace(": not TOML: ", ": is no TOML: ", 1)) from None
-    for key in document:
-        if key not in _TABLES:
-            near = did_you_mean(key, _TABLES)
-            hint = f"; {near}" if near else ""
-            raise InputError(f"{origin}: field {shown(key)} is not known{hint}; it must be one of {', '.join(_TABLES)}")
+    _check_fields(document, _TABLES, origin)
     base = document.get("base")
     if base is None:
         return document, origin
@@ -238,6 +232,14 @@ def _values(document: Mapping[str, Any], origin: str, sizes: Mapping[str, float]
     return numbers
 
 
+def _check_fields(table: Mapping[str, Any], fields: Sequence[str], where: str) -> None:
+    """Raise InputError if a table has a field that is none of `fields`; its message begins with `where`."""
+    for key in table:
+        if key not in fields:
+            hint = did_you_mean(key, fields, "; ")
+            raise InputError(f"{where}: field {shown(key)} is not known{hint}; it must be one of {', '.join(fields)}")
+
+
 def _call(table: Mapping[str, Any], where: str, axes: Sequence[Axis], values: Mapping[str, float]) -> Call:
     """Build a call from its table; `where` begins error messages.
 
@@ -246,11 +248,7 @@ def _call(table: Mapping[str, Any], where: str, axes: Sequence[Axis], values: Ma
     Raises:
         InputError: A field is unknown, missing or wrong, or the collective takes a size for every pair.
     """
-    for key in table:
-        if key not in _FIELDS:
-            near = did_you_mean(key, _FIELDS)
-            hint = f"; {near}" if near else ""
-            raise InputError(f"{where}: field {shown(key)} is not known{hint}; it must be one of {', '.join(_FIELDS)}")
+    _check_fields(table, _FIELDS, where)
     name = table.get("name", where.rpartition(": ")[2])
     if not isinstance(name, str) or not name:
         raise InputError(f"{where}: name {shown(name)}; it must be text")

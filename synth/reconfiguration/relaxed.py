@@ -93,12 +93,12 @@ def _carried_gbs(state: Topology, links: Bools) -> float:
         state: The state.
         links: Flags of its links.
     """
-    left, carried = links.copy(), 0.0
+    unlimited, carried = links.copy(), 0.0
     for limit in state.limits:
-        own = np.zeros(len(left), dtype=bool)
-        own[limit.links] = left[limit.links]
+        own = np.zeros(len(unlimited), dtype=bool)
+        own[limit.links] = unlimited[limit.links]
         gbs: Floats = state.bandwidth_gbs[own]
         if float(gbs.sum()) > limit.bandwidth_gbs:
             carried += limit.bandwidth_gbs
-            left &= ~own
-    return carried + float(state.bandwidth_gbs[left].sum())
+            unlimited &= ~own
+    return carried + float(state.bandwidth_gbs[unlimited].sum())

@@ -228,7 +228,7 @@ def exchange(
         size_bytes: Message size in bytes.
         own_sums: Whether every rank adds for itself all that it gets, which is faster for short messages.
     """
-    count, held = network.nranks, [1 << rank for rank in range(network.nranks)]  # Contributions, as bits of ranks.
+    count, contributions = network.nranks, [1 << rank for rank in range(network.nranks)]  # As bits of ranks.
     phases: list[Phase] = []
     estimate_us = 0.0
     for number in sequence:
@@ -238,7 +238,7 @@ def exchange(
         phase_us = 0.0
         for part in range(int(part_of_rank.max()) + 1):
             members = np.flatnonzero(part_of_rank == part).tolist()
-            first_with = {held[rank]: rank for rank in reversed(members)}
+            first_with = {contributions[rank]: rank for rank in reversed(members)}
             total = sum(first_with)
             if sum(value.bit_count() for value in first_with) != total.bit_count():
                 return None
@@ -246,21 +246,21 @@ def exchange(
                 continue
             if own_sums:
                 for rank in members:
-                    ends.append((tuple(sorted({**first_with, held[rank]: rank}.values())), (rank,)))
+                    ends.append((tuple(sorted({**first_with, contributions[rank]: rank}.values())), (rank,)))
                     blocks.append(tuple(range(collective.nchunks)))
             else:
                 shares = np.array_split(np.arange(collective.nchunks), len(members))
                 ends += [(tuple(sorted(first_with.values())), tuple(members))] * len(shares)
                 blocks += [tuple(share.tolist()) for share in shares]
             for rank in members:
-                held[rank] = total
+                contributions[rank] = total
             sent = len(first_with) - 1 if own_sums else 2 * (len(members) - 1) / len(members)
             message_us = size_bytes / float(state.bandwidth_gbs.min()) / 1e3
             phase_us = max(phase_us, (1 if own_sums else 2) * float(state.alpha_us.max()) + sent * message_us)
         if ends:
             estimate_us += phase_us
             phases.append(Phase(number, _collective_of(ends, blocks, collective, reduces=True), tuple(blocks)))
-    is_whole = all(value == (1 << count) - 1 for value in held)
+    is_whole = all(value == (1 << count) - 1 for value in contributions)
     return RoutedSequence(tuple(phases), estimate_us) if is_whole else None
 
 
@@ -361,17 +361,17 @@ class _Layer:
         self.lengths, self.before = distances(self.state, prices)
         self.steps = self.lengths.T if self.gathers else self.lengths
 
-    def take(self, block: int, held: set[int], near: int, far: int) -> None:
+    def take(self, block: int, holders: set[int], near: int, far: int) -> None:
         """Move a block from `near`, the rank nearer to the root, to `far`; or a sum in the other direction."""
-        _, edges = self.moves.setdefault(block, (set(held), []))
+        _, edges = self.moves.setdefault(block, (set(holders), []))
         edges.append((near, far))
-        here, there = (far, near) if self.gathers else (near, far)
+        source, rank = (far, near) if self.gathers else (near, far)
         alpha_us = 0.0
-        while there != here:
-            link = self.number[int(self.before[here, there]), there]
+        while rank != source:
+            link = self.number[int(self.before[source, rank]), rank]
             self.load_us[link] += self.block_bytes[block] / self.state.bandwidth_gbs[link] / 1e3
             alpha_us += float(self.state.alpha_us[link])
-            there = int(self.before[here, there])
+            rank = int(self.before[source, rank])
         self.depth_us = max(self.depth_us, alpha_us)
 
     def estimate_us(self) -> float:
@@ -398,20 +398,20 @@ def _grow(tree: _Tree, parents: Sequence[Ints], layers: Sequence[_Layer]) -> Non
     for place in reversed(range(len(layers))):
         edges[place] = {(int(parents[place][rank]), rank) for rank in needed}
         needed = {near for near, _ in edges[place]}
-    held = set(tree.roots)
+    holders = set(tree.roots)
     for layer, of_layer in zip(layers, edges, strict=True):
-        before = set(held)
+        before = set(holders)
         for near, far in sorted(of_layer):
-            if far not in held:  # A rank that has the block already gets it only once.
+            if far not in holders:  # A rank that has the block already gets it only once.
                 layer.take(tree.block, before, near, far)
-                held.add(far)
+                holders.add(far)
 
 
 def _phase_of(number: int, layer: _Layer, whole: Collective) -> Phase:
     """Return what a layer must send, in the state of a number; blocks with the same ends are one chunk."""
     blocks_of: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
-    for block, (held, edges) in sorted(layer.moves.items()):
-        for ends in _ends(held, edges, layer.gathers):
+    for block, (holders, edges) in sorted(layer.moves.items()):
+        for ends in _ends(holders, edges, layer.gathers):
             blocks_of.setdefault(ends, []).append(block)
     blocks = tuple(map(tuple, blocks_of.values()))
     return Phase(number, _collective_of(list(blocks_of), blocks, whole, layer.gathers), blocks)
@@ -434,11 +434,11 @@ def _collective_of(
 
 
 def _ends(
-    held: set[int], edges: Sequence[tuple[int, int]], gathers: bool
+    holders: set[int], edges: Sequence[tuple[int, int]], gathers: bool
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Yield the ranks before and after of the chunks of one block in a layer: one chunk, or one for each sum."""
     if not gathers:
-        yield tuple(sorted(held)), tuple(sorted({far for _, far in edges}))
+        yield tuple(sorted(holders)), tuple(sorted({far for _, far in edges}))
         return
     for near in sorted({near for near, _ in edges}):
         yield tuple(sorted({near, *(far for parent, far in edges if parent == near)})), (near,)

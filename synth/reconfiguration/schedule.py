@@ -39,14 +39,14 @@ class ChangingSchedule:
             raise VerificationError(
                 f"phases: {len(self.phases)}, but {len(self.algorithms)} algorithms; each needs one"
             )
-        held = _held_at_first(self.collective)
+        contributions = _held_at_first(self.collective)
         whole = [_all_of(self.collective, block) for block in range(self.collective.nchunks)]
         for number, (phase, algorithm) in enumerate(zip(self.phases, self.algorithms, strict=True)):
             where = f"phase {number}"
             _check_algorithm(where, self.network, phase, algorithm)
-            held.update(_arrivals(where, self.collective, phase, held))
+            contributions.update(_arrivals(where, self.collective, phase, contributions))
         for rank, block in self.collective.post.tolist():
-            if held.get((rank, block)) != whole[block]:
+            if contributions.get((rank, block)) != whole[block]:
                 raise VerificationError(f"rank {rank}: does not have block {block} after the last phase; it must")
 
     @property
@@ -82,21 +82,21 @@ def _check_algorithm(where: str, network: ChangingNetwork, phase: Phase, algorit
     Raises:
         VerificationError: It does not.
     """
-    problem, wanted = algorithm.problem, phase.collective
+    problem, collective = algorithm.problem, phase.collective
     if not 0 <= phase.state < len(network.states) or problem.topology is not network.states[phase.state]:
         raise VerificationError(f"{where}: its algorithm is for another network; it must be for its state")
     if problem.ranks != tuple(range(network.nranks)) or len(problem.group) != network.nranks:
         raise VerificationError(f"{where}: its algorithm has other ranks; it must have all in their order")
     if problem.quotient is not None:
         raise VerificationError(f"{where}: its algorithm is a quotient's; it must have all sends")
-    parts = max(1, problem.collective.chunks // wanted.chunks)
-    whole = one_shot(wanted) if problem.collective.is_one_shot else wanted
+    parts = max(1, problem.collective.chunks // collective.chunks)
+    whole = one_shot(collective) if problem.collective.is_one_shot else collective
     if not any(cut.equals(problem.collective) for cut in every_cut(whole, parts)):
         raise VerificationError(f"{where}: its algorithm solves another collective; it must solve the phase's")
 
 
 def _arrivals(
-    where: str, collective: Collective, phase: Phase, held: dict[tuple[int, int], int]
+    where: str, collective: Collective, phase: Phase, contributions: dict[tuple[int, int], int]
 ) -> dict[tuple[int, int], int]:
     """Return what ranks hold after a phase that they did not hold before, as contributions by (rank, block).
 
@@ -104,27 +104,27 @@ def _arrivals(
         where: The phase, for errors.
         collective: The whole collective in blocks.
         phase: The phase.
-        held: Contributions that ranks hold before it.
+        contributions: Contributions that ranks hold before it.
 
     Raises:
         VerificationError: The chunks are not the blocks that they should hold, or their sums do not fit.
     """
-    wanted, arrived = phase.collective, dict[tuple[int, int], int]()
-    if len(phase.blocks) != wanted.nchunks:
+    transfer, arrived = phase.collective, dict[tuple[int, int], int]()
+    if len(phase.blocks) != transfer.nchunks:
         raise VerificationError(
-            f"{where}: names blocks of {len(phase.blocks)} of {wanted.nchunks} chunks; it must of all"
+            f"{where}: names blocks of {len(phase.blocks)} of {transfer.nchunks} chunks; it must of all"
         )
     for chunk, blocks in enumerate(phase.blocks):
-        if not np.isclose(wanted.fraction[chunk], collective.fraction[list(blocks)].sum(), rtol=1e-9, atol=0):
+        if not np.isclose(transfer.fraction[chunk], collective.fraction[list(blocks)].sum(), rtol=1e-9, atol=0):
             raise VerificationError(f"{where}: chunk {chunk} has another size than its blocks; it must have theirs")
-        holders, goals = (np.flatnonzero(flags[chunk]).tolist() for flags in (wanted.holds, wanted.wants))
+        holders, goals = (np.flatnonzero(flags[chunk]).tolist() for flags in (transfer.holds, transfer.wants))
         for block in blocks:
-            values = [held.get((rank, block), 0) for rank in holders]
-            value = _value(f"{where}: chunk {chunk}: block {block}", values, bool(wanted.reduces[chunk]))
+            values = [contributions.get((rank, block), 0) for rank in holders]
+            value = _value(f"{where}: chunk {chunk}: block {block}", values, bool(transfer.reduces[chunk]))
             for rank in goals:
                 if arrived.setdefault((rank, block), value) != value:
                     raise VerificationError(f"{where}: rank {rank} gets two values of block {block}; it must get one")
-    return {key: value for key, value in arrived.items() if value | held.get(key, 0) == value}
+    return {key: value for key, value in arrived.items() if value | contributions.get(key, 0) == value}
 
 
 def _value(where: str, values: Sequence[int], reduces: bool) -> int:

@@ -163,7 +163,7 @@ class ChangesSearch:
         fastest = self.fastest(network)
         singles = [schedule for schedule in self.schedules if len(schedule.states) == 1]
         single = self.fastest(network, singles) if singles else None
-        times_us = [None if each is None else self.time_us(network, each) for each in (fastest, single)]
+        times_us = [None if schedule is None else self.time_us(network, schedule) for schedule in (fastest, single)]
         assert times_us[0] is not None
         return Choice(network, fastest, times_us[0], *self.bound.at(network, self.size_bytes), single, times_us[1])
 
@@ -307,14 +307,14 @@ class _PhaseSolver:
         network: The network.
         size_bytes: Message size in bytes.
         workers: Solver processes.
-        known: The best algorithm of each phase so far, by its contents.
+        fastest: The best algorithm of each phase so far, by its contents.
         interrupted: Whether Ctrl-C came during a search.
     """
 
     network: ChangingNetwork
     size_bytes: int
     workers: Workers
-    known: dict[tuple[int, bytes], Algorithm] = field(default_factory=dict)
+    fastest: dict[tuple[int, bytes], Algorithm] = field(default_factory=dict)
     interrupted: bool = False
 
     def solve(self, phase: Phase, budget_s: float, thorough: bool = False) -> Algorithm:
@@ -325,30 +325,30 @@ class _PhaseSolver:
         Raises:
             InputError: The state does not join what the phase must join, or the budget is too short.
         """
-        wanted = phase.collective
-        key = phase.state, b"|".join(a.tobytes() for a in (wanted.pre, wanted.post, wanted.fraction, wanted.reduces))
-        known = self.known.get(key)
-        if known is not None and not thorough:
-            return known
-        if thorough and known is None:
-            known = self.solve(phase, _LEAST_S)  # This search waits for its first answer.
-        problem = make_problem(self.network.states[phase.state], wanted)
+        goal = phase.collective
+        key = phase.state, b"|".join(a.tobytes() for a in (goal.pre, goal.post, goal.fraction, goal.reduces))
+        earlier = self.fastest.get(key)
+        if earlier is not None and not thorough:
+            return earlier
+        if thorough and earlier is None:
+            earlier = self.solve(phase, _LEAST_S)  # This search waits for its first answer.
+        problem = make_problem(self.network.states[phase.state], goal)
         options = Options(size=self.size_bytes, budget_s=budget_s)
         quick = replace(ISOLATED, work_s=min(0.5, budget_s / 2), patient=budget_s <= _LEAST_S)
         plan = SINGLE if thorough else quick
         try:
             searched = search(problem, options, self.workers, plan=plan)
         except BudgetTooShort:
-            if known is None:
+            if earlier is None:
                 raise
-            return known
+            return earlier
         self.interrupted |= searched.stop_reason == "interrupted"
         answer = searched.fastest(self.size_bytes).algorithm
         if answer.problem.quotient is not None:
             answer = Algorithm(*expanded(answer.problem, answer.schedule), answer.engine, "", answer.size_bytes)
-        if known is None or answer.time_us(self.size_bytes) < known.time_us(self.size_bytes):
-            self.known[key] = answer
-        return self.known[key]
+        if earlier is None or answer.time_us(self.size_bytes) < earlier.time_us(self.size_bytes):
+            self.fastest[key] = answer
+        return self.fastest[key]
 
 
 def _search_single_states(
@@ -465,13 +465,13 @@ def _shape_of(routed: RoutedSequence) -> tuple[tuple[int, bytes], ...]:
 def _of_each_set(ranked: Sequence[_Sequence], most: int) -> list[_Sequence]:
     """Return the first `most` sequences with the same states in any order, for each such set, in the given order."""
     counts: Counter[tuple[int, ...]] = Counter()
-    kept = []
+    first_of_each = []
     for entry in ranked:
         states = tuple(sorted(entry[0]))
         counts[states] += 1
         if counts[states] <= most:
-            kept.append(entry)
-    return kept
+            first_of_each.append(entry)
+    return first_of_each
 
 
 def _by_promise(networks: Sequence[ChangingNetwork], sequences: Sequence[RoutedSequence]) -> list[RoutedSequence]:

@@ -121,12 +121,12 @@ class ChangingNetwork:
     def changing_us(self, sequence: Sequence[int]) -> float:
         """Return the time in µs of all changes of a sequence of states, with that from `start` to the first."""
         visited = [*([] if self.start is None else [self.start]), *sequence]
-        return float(sum(self.delta_us[here, there] for here, there in pairwise(visited)))
+        return float(sum(self.delta_us[before, after] for before, after in pairwise(visited)))
 
     def changes(self, sequence: Sequence[int]) -> int:
         """Return the number of changes of a sequence of states, with that from `start` to the first."""
         visited = [*([] if self.start is None else [self.start]), *sequence]
-        return sum(here != there for here, there in pairwise(visited))
+        return sum(before != after for before, after in pairwise(visited))
 
 
 def _equal_times(count: int, delta_us: float) -> Floats:
@@ -170,22 +170,22 @@ def _states_of_term(term: str, is_repeated: bool) -> list[Topology]:
 
     If there are more terms of its kind, the names of its states say to which they belong.
     """
-    kind, _, rest = term.partition(":")
+    kind, _, parameters = term.partition(":")
     if kind not in ("axes", "strides"):
         return [load(term)]
-    name = f"{'torus' if kind == 'axes' else 'ring'}:{rest}"
+    name = f"{'torus' if kind == 'axes' else 'ring'}:{parameters}"
     try:
         topology = family(name)
     except InputError as error:  # The user did not write the name of the family.
         raise InputError(str(error).partition(f"{name[:40]!r}: ")[2] or str(error)) from None
-    states = _axes(topology, rest) if kind == "axes" else _strides(topology)
-    sizes = rest.partition(",")[0]
+    states = _axes(topology, parameters) if kind == "axes" else _strides(topology)
+    sizes = parameters.partition(",")[0]
     return [replace(state, name=f"{state.name} of {sizes}") if is_repeated else state for state in states]
 
 
-def _axes(torus: Topology, rest: str) -> list[Topology]:
-    """Return one state for each dimension of a torus: the links along that dimension; `rest` has its sizes."""
-    dims = [int(size) for size in rest.partition(",")[0].split("x")]
+def _axes(torus: Topology, parameters: str) -> list[Topology]:
+    """Return one state for each dimension of a torus: the links along that dimension; `parameters` has its sizes."""
+    dims = [int(size) for size in parameters.partition(",")[0].split("x")]
     _check_ranks(torus.nranks)
     src, dst = np.unravel_index(torus.link_src, dims), np.unravel_index(torus.link_dst, dims)
     states = []
@@ -197,7 +197,7 @@ def _axes(torus: Topology, rest: str) -> list[Topology]:
         )
         states.append(Topology(f"axis {axis}", torus.nranks, (), *ends, *figures))
     if not states:
-        raise InputError(f"size {shown(rest)} has no dimension of two ranks; it must have one, as axes:4x4")
+        raise InputError(f"size {shown(parameters)} has no dimension of two ranks; it must have one, as axes:4x4")
     return states
 
 
@@ -245,11 +245,11 @@ def _read_file(path: Path) -> ChangingNetwork:
         ends = table.strings("between")
         if len(ends) != 2 or ends[0] == ends[1]:
             table.fail("between", f"has {len(ends)} names; it must be two different states")
-        here, there = (_number_of(table, "between", name, numbers) for name in ends)
+        first, second = (_number_of(table, "between", name, numbers) for name in ends)
         if frozenset(ends) in stated:
             table.fail("between", f"{shown(ends[0])} and {shown(ends[1])} stand in two [[change]] tables; keep one")
         stated.add(frozenset(ends))
-        times[[here, there], [there, here]] = table.number("delta_us", 0.0, MAX_DELTA_US, "µs")
+        times[[first, second], [second, first]] = table.number("delta_us", 0.0, MAX_DELTA_US, "µs")
     start = _number_of(top, "start", top.string("start"), numbers) if "start" in top.values else None
     name = top.string("name", path.stem)
     _check_name(top, name, 80)
@@ -310,14 +310,14 @@ def _read_base(table: Fields, path: Path) -> Topology:
     spec = table.string("topo")
     if "/" in spec or "\\" in spec or spec.startswith("."):
         table.fail("topo", f"{shown(spec)}; it must be a network's name, or a file beside this one without a folder")
-    beside = path.parent / spec
-    if re.search(r"\.[A-Za-z]+$", spec) and beside.is_file():
-        return load(beside)
+    path_of_file = path.parent / spec
+    if re.search(r"\.[A-Za-z]+$", spec) and path_of_file.is_file():
+        return load(path_of_file)
     try:
         return load(spec)
     except InputError as error:
-        known = spec.partition(":")[0] in FAMILIES and len(str(error)) <= _MOST_CHARS - 60
-        table.fail("topo", str(error) if known else f"{shown(spec)} is no network; synth topo list shows all")
+        is_family = spec.partition(":")[0] in FAMILIES and len(str(error)) <= _MOST_CHARS - 60
+        table.fail("topo", str(error) if is_family else f"{shown(spec)} is no network; synth topo list shows all")
 
 
 def _read_links(table: Fields, name: str, nranks: int) -> Topology:

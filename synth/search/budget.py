@@ -289,10 +289,10 @@ class BudgetTooShort(InputError):
         estimated_s = least_seconds(topology, sends, members)
         needed_s = max(_SPARE * estimated_s, 2 * budget_s)
         enough = format_seconds(needed_s * max(1.0, stated_s / budget_s))
-        some = f"{ranks} of " if ranks is not None and ranks < topology.nranks else ""
-        size = f"{some}{topology.nranks} ranks and {topology.nlinks} links"
-        here = " on this machine, which is busy or slow" if estimated_s <= budget_s else ""
-        super().__init__(f"budget {format_seconds(stated_s)} is too short for {size}{here}; try --budget {enough}")
+        part = f"{ranks} of " if ranks is not None and ranks < topology.nranks else ""
+        size = f"{part}{topology.nranks} ranks and {topology.nlinks} links"
+        cause = " on this machine, which is busy or slow" if estimated_s <= budget_s else ""
+        super().__init__(f"budget {format_seconds(stated_s)} is too short for {size}{cause}; try --budget {enough}")
 
 
 def check_budget(topology: Topology, sends: int, budget_s: float, members: int = 0) -> None:

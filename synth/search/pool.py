@@ -252,11 +252,11 @@ class Pool:
         """
         if self.executor is None or offer.execution is None or offer.execution in self._completed:
             return True
-        others = [own for own in self.offers if own.execution and own.algorithm is not offer.algorithm]
+        other_offers = [own for own in self.offers if own.execution and own.algorithm is not offer.algorithm]
         complete = partial(self.executor.complete, offer.execution)
         try:
             # The file of the only program is written even if it is late.
-            limited(self.budget.writing_deadline if others else math.inf, complete)
+            limited(self.budget.writing_deadline if other_offers else math.inf, complete)
         except TimeUp:
             reason = self._reason_late(offer)
         except InputError as error:
@@ -404,10 +404,10 @@ class Pool:
         programs = [rival for rival in self.offers if rival.execution is not None]
         sends = self.pace.sends(offer.algorithm)
         engine = offer.algorithm.engine
-        alike = [p for p in programs if p.algorithm.engine == engine and self.pace.sends(p.algorithm) <= sends]
+        peers = [p for p in programs if p.algorithm.engine == engine and self.pace.sends(p.algorithm) <= sends]
         return any(
             offer.time_us(size) < _WORTH_LOWERING * min(rival.taken_us(size) for rival in programs)
-            and offer.time_us(size) < _UNLIKE * min((own.algorithm.time_us(size) for own in alike), default=math.inf)
+            and offer.time_us(size) < _UNLIKE * min((own.algorithm.time_us(size) for own in peers), default=math.inf)
             for size in sizes
         )
 

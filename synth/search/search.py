@@ -178,8 +178,8 @@ class _ProtocolsSearch:
         plan = replace(self._plan, sizes=sizes[name], only_sizes=True, programs=programs)
         plan = self._plan.protocols.plan_for(plan, self._options, is_first=not self.results)
         try:
-            known = [offer.algorithm for offer in self._take_over(name)]
-            return search(self.problems[name], options, self._workers, self._report, plan, self._executor, known)
+            taken_over = [offer.algorithm for offer in self._take_over(name)]
+            return search(self.problems[name], options, self._workers, self._report, plan, self._executor, taken_over)
         except BudgetTooShort as error:  # The user knows the budget of all protocols.
             members = len(self._problem.ranks)
             seconds, stated_s = self.budget.seconds, self.budget.stated_s

@@ -99,8 +99,8 @@ def _keeps(problem: Problem, schedule: Schedule, translation: tuple[int, int]) -
     check_deadline()
     chunk = image_of_chunks(problem, (translation,), schedule.chunk, [1])
     link = translate_links(problem.network, (translation,), schedule.link, [1])
-    here, there = (np.lexsort((schedule.step, *ends)) for ends in ((schedule.link, schedule.chunk), (link, chunk)))
+    order, target = (np.lexsort((schedule.step, *ends)) for ends in ((schedule.link, schedule.chunk), (link, chunk)))
     exact = ((schedule.chunk, chunk), (schedule.link, link), (schedule.step, schedule.step))
-    if not all(np.array_equal(column[here], image[there]) for column, image in exact):
+    if not all(np.array_equal(column[order], image[target]) for column, image in exact):
         return False
-    return np.array_equal(schedule.reduces[here], schedule.reduces[there])
+    return np.array_equal(schedule.reduces[order], schedule.reduces[target])

@@ -139,7 +139,7 @@ class Contents:
         Returns:
             The first fault by chunk and step; with the code OK if there is none.
         """
-        words = -(-self.positions // _WORD)
+        nwords = -(-self.positions // _WORD)
         no_bits = bits = np.empty(0, dtype=np.int64)
         first, batch, exact = 0, 1, False
         while True:
@@ -150,7 +150,7 @@ class Contents:
             )
             fault = ReplayFault(
                 *self.run(
-                    _sums, first, last, exact, bits if exact else no_bits, words, self._sends, self._chunks, ranks,
+                    _sums, first, last, exact, bits if exact else no_bits, nwords, self._sends, self._chunks, ranks,
                     self.tolerance,
                 )
             )  # fmt: skip
@@ -159,11 +159,11 @@ class Contents:
                 first, exact = fault.which, True
                 if not len(bits):
                     # Only the pages of the array that are written take memory.
-                    (bits,) = self.run.columns(np.empty(_TABLES * self.nranks * words, dtype=np.int64))
+                    (bits,) = self.run.columns(np.empty(_TABLES * self.nranks * nwords, dtype=np.int64))
             elif fault.code == OK and last < self.nchunks:
                 first, batch, exact = last, 2 * batch, False
             elif fault.code == MISSING:
-                table = np.array(bits).reshape(_TABLES, self.nranks, words)[: _TWICE + 1, fault.rank]
+                table = np.array(bits).reshape(_TABLES, self.nranks, nwords)[: _TWICE + 1, fault.rank]
                 is_present = table[:, :, None] >> np.arange(_WORD) & 1
                 return fault._replace(counts=is_present.sum(axis=0).ravel()[: self.positions])
             else:
@@ -207,13 +207,13 @@ def _plain_values(sends: _SendTable, chunks: _ChunkTable, nranks: int, tolerance
 
 
 def _sums(  # It exceeds 60 lines: in one piece, a chunk's replay reads as a list of its checks.
-    first: int, last: int, exact: bool, bits: Any, words: int, sends: _SendTable, chunks: _ChunkTable,
+    first: int, last: int, exact: bool, bits: Any, nwords: int, sends: _SendTable, chunks: _ChunkTable,
     ranks: _RankTable, tolerance: float,
 ) -> tuple[int, int, int, float]:  # fmt: skip
     """Return the first fault of the sums of chunks first..last-1, in the fields of `ReplayFault`.
 
     The sums are tracked by sizes, until one is unclear: (_UNCLEAR, chunk, …). With `exact` they are counted by bits:
-    `bits` holds `words` words for each table and rank, and has the contents of the last chunk in the end. `ranks` is
+    `bits` holds `nwords` words for each table and rank, and has the contents of the last chunk in the end. `ranks` is
     changed too.
     """
     ptr, row, src, dst, step, start, arrives, adds = sends
@@ -225,16 +225,16 @@ def _sums(  # It exceeds 60 lines: in one piece, a chunk's replay reads as a lis
             continue
         for i in range(goals_ptr[c], goals_ptr[c + 1]):
             if last_chunk[goals[i]] != c:
-                _clear(c, exact, goals[i], bits, words, ranks)
+                _clear(c, exact, goals[i], bits, nwords, ranks)
         ncontributions = holders_ptr[c + 1] - holders_ptr[c]
         for i in range(holders_ptr[c], holders_ptr[c + 1]):
             at = holders[i]
             if last_chunk[at] != c:
-                _clear(c, exact, at, bits, words, ranks)
+                _clear(c, exact, at, bits, nwords, ranks)
             has[at] = _WHOLE if ncontributions == 1 else _OWN
             size[at] = 1
             if exact:
-                bits[at * words + at // _WORD] = 1 << at % _WORD
+                bits[at * nwords + at // _WORD] = 1 << at % _WORD
         i = ptr[c]
         while i < ptr[c + 1]:
             # A chunk that arrives in a step can be sent on only in a later step.
@@ -242,9 +242,9 @@ def _sums(  # It exceeds 60 lines: in one piece, a chunk's replay reads as a lis
             while j < ptr[c + 1] and step[j] == step[i]:
                 at, to = src[j], dst[j]
                 if last_chunk[at] != c:
-                    _clear(c, exact, at, bits, words, ranks)
+                    _clear(c, exact, at, bits, nwords, ranks)
                 if last_chunk[to] != c:
-                    _clear(c, exact, to, bits, words, ranks)
+                    _clear(c, exact, to, bits, nwords, ranks)
                 if has[at] == _NOTHING:
                     return ABSENT, int(row[j]), 0, 0.0
                 if start[j] < latest[at] - tolerance:
@@ -266,7 +266,7 @@ def _sums(  # It exceeds 60 lines: in one piece, a chunk's replay reads as a lis
                 elif arrives[k] < latest[to] - tolerance:
                     return BEFORE, int(row[k]), 0, 0.0
             if exact:
-                _add_bits(i, j, sends, bits, words, ranks)
+                _add_bits(i, j, sends, bits, nwords, ranks)
             elif not _add_sizes(i, j, src, dst, adds, ncontributions, has, size):
                 return _UNCLEAR, c, 0, 0.0
             for k in range(i, j):
@@ -277,14 +277,14 @@ def _sums(  # It exceeds 60 lines: in one piece, a chunk's replay reads as a lis
             i = j
         for i in range(goals_ptr[c], goals_ptr[c + 1]):
             if exact:
-                if not _once_each(goals[i], nranks, bits, words, holders_ptr[c], holders_ptr[c + 1], holders):
+                if not _once_each(goals[i], nranks, bits, nwords, holders_ptr[c], holders_ptr[c + 1], holders):
                     return MISSING, c, int(goals[i]), 0.0
             elif has[goals[i]] != _WHOLE:
                 return _UNCLEAR, c, 0, 0.0  # It is wrong, but its contents must be counted for the message.
     return OK, 0, 0, 0.0
 
 
-def _clear(c: int, exact: bool, at: int, bits: Any, words: int, ranks: _RankTable) -> None:
+def _clear(c: int, exact: bool, at: int, bits: Any, nwords: int, ranks: _RankTable) -> None:
     """Set a rank to hold nothing, as it does when it first occurs in a chunk.
 
     The caller compares `last_chunk` itself, as a call would cost more.
@@ -295,8 +295,8 @@ def _clear(c: int, exact: bool, at: int, bits: Any, words: int, ranks: _RankTabl
     ranks.replaced[at] = 0.0
     if exact:
         for table in range(_TABLES):
-            for w in range(words):
-                bits[(table * len(ranks.has) + at) * words + w] = 0
+            for w in range(nwords):
+                bits[(table * len(ranks.has) + at) * nwords + w] = 0
 
 
 def _add_sizes(i: int, j: int, src: Any, dst: Any, adds: Any, ncontributions: int, has: Any, size: Any) -> bool:
@@ -323,16 +323,16 @@ def _add_sizes(i: int, j: int, src: Any, dst: Any, adds: Any, ncontributions: in
     return True
 
 
-def _add_bits(i: int, j: int, sends: _SendTable, bits: Any, words: int, ranks: _RankTable) -> None:
+def _add_bits(i: int, j: int, sends: _SendTable, bits: Any, nwords: int, ranks: _RankTable) -> None:
     """Apply a step's sends, the entries i..j-1, to `bits` and `ranks`.
 
     All arrivals at a rank are combined first, and then added to what it had.
     """
     src, dst, adds, has, changes = sends.src, sends.dst, sends.adds, ranks.has, ranks.changes
-    table = len(has) * words
+    table = len(has) * nwords
     for k in range(i, j):
-        for w in range(words):
-            at, to = src[k] * words + w, dst[k] * words + w
+        for w in range(nwords):
+            at, to = src[k] * nwords + w, dst[k] * nwords + w
             bits[_COMING_TWICE * table + to] |= bits[_TWICE * table + at] | (bits[_COMING_ONCE * table + to] & bits[at])
             bits[_COMING_ONCE * table + to] |= bits[at]
     for k in range(i, j):
@@ -340,8 +340,8 @@ def _add_bits(i: int, j: int, sends: _SendTable, bits: Any, words: int, ranks: _
             continue  # An earlier send of this step has updated the rank.
         changes[dst[k]] = 0
         has[dst[k]] = _OWN
-        for w in range(words):
-            to = dst[k] * words + w
+        for w in range(nwords):
+            to = dst[k] * nwords + w
             once = bits[to] if adds[k] else 0
             twice = bits[_TWICE * table + to] if adds[k] else 0
             bits[_TWICE * table + to] = (
@@ -352,13 +352,13 @@ def _add_bits(i: int, j: int, sends: _SendTable, bits: Any, words: int, ranks: _
             bits[_COMING_TWICE * table + to] = 0
 
 
-def _once_each(at: int, nranks: int, bits: Any, words: int, first: int, last: int, holders: Any) -> bool:
+def _once_each(at: int, nranks: int, bits: Any, nwords: int, first: int, last: int, holders: Any) -> bool:
     """Return whether a rank has each contribution of holders[first:last] exactly once; the chunk has no others."""
-    for w in range(words):
-        if bits[(_TWICE * nranks + at) * words + w]:
+    for w in range(nwords):
+        if bits[(_TWICE * nranks + at) * nwords + w]:
             return False
     for i in range(first, last):
         h = holders[i]
-        if not bits[at * words + h // _WORD] >> h % _WORD & 1:
+        if not bits[at * nwords + h // _WORD] >> h % _WORD & 1:
             return False
     return True

@@ -9,7 +9,7 @@ from functools import cache
 from emit.compiler.compile import compile_instructions
 from emit.compiler.lower import lower
 from emit.goal import Goal
-from emit.language import load_script
+from emit.language import load_scripts
 from emit.msccl.format import write_msccl
 from emit.msccl.read import read_msccl
 from emit.program import Gpu, Program, Step, ThreadBlock
@@ -109,7 +109,7 @@ def compiled_scripts() -> Iterator[Right]:
     """Yield the shipped algorithms as compiled programs."""
     folder = EXAMPLES
     for name, settings, off in SCRIPTS:
-        ir = load_script(folder / name, settings).instructions()
+        ir = load_scripts(folder / name, settings)[0].instructions()
         program = compile_instructions(ir, target_named("msccl").limits, without=off).program
         yield Right(f"{name} {' '.join(settings)}", program, ir.goal, "compiled")
 

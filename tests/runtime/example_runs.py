@@ -9,7 +9,7 @@ import numpy as np
 
 from emit.compiler.compile import compile_instructions
 from emit.goal import Goal
-from emit.language import load_script
+from emit.language import load_scripts
 from emit.program import Program, Step
 from emit.targets import target_named
 from runtime.bench import BenchExecutor, count_wrong, make_input
@@ -34,7 +34,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 def programs() -> list[tuple[Program, Goal | None]]:
     programs_and_goals = []
     for name, settings in CASES:
-        ir = load_script(EXAMPLES / f"{name}.py", [f"{k}={v}" for k, v in settings.items()]).instructions()
+        ir = load_scripts(EXAMPLES / f"{name}.py", [f"{k}={v}" for k, v in settings.items()])[0].instructions()
         target = "msccl" if ir.header.collective == "custom" else "executor-nccl"
         programs_and_goals.append((compile_instructions(ir, target_named(target).limits).program, ir.goal))
     return programs_and_goals

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from emit.language import load_script
+from emit.language import load_scripts
 from emit.library.index import index_text, load_index
 from emit.library.overlay import LibraryFault, folder_without, read_fault
 from emit.library.saving.write import writing
@@ -163,14 +163,14 @@ def test_scripts_that_return_no_script_or_raise(body: str, tmp_path: Path) -> No
         "class L(list):\n    def __iter__(self): raise ValueError\n"
         f"def algorithm():\n{body}\n"
     )
-    assert "a.py" in refused(lambda: load_script(path))
+    assert "a.py" in refused(lambda: load_scripts(path)[0])
 
 
 @pytest.mark.parametrize("source", ["x = " + "(" * 3000, "x = " + "-" * 100_000 + "1", "x = 1" + "+1" * 200_000])
 def test_scripts_nested_too_deeply(source: str, tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text(source)
-    refused(lambda: load_script(path))
+    refused(lambda: load_scripts(path)[0])
 
 
 HEAD = "collective,size_bytes,algorithm,protocol,channels,nodes,ranks,latency_us\n"

@@ -43,10 +43,10 @@ def import_files(paths: Sequence[str | Path], name: str | None = None, node: Mac
     texts = {path: read_text(path, "what a tool prints of a machine", MAX_FILE_BYTES) for path in map(Path, paths)}
     networks = [path for path, text in texts.items() if format_of(text).is_network]
     if networks and (node is not None or len(texts) > 1):
-        given = "another file" if len(texts) > 1 else "--node"
+        companion = "another file" if len(texts) > 1 else "--node"
         raise InputError(
-            f"{origin_of(networks[0])}: is a simulator's file, which states a whole network, with {given}; it must be"
-            " imported by itself"
+            f"{origin_of(networks[0])}: is a simulator's file, which states a whole network, with {companion}; it must"
+            " be imported by itself"
         )
     fabrics = [path for path, text in texts.items() if format_of(text).is_fabric]
     node_texts = {path: text for path, text in texts.items() if path not in fabrics}

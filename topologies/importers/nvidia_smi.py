@@ -288,9 +288,9 @@ class _Matrix:
                 )
             apart = next(((b, c) for b in counts for c in peers[b] if c != a and c not in counts), None)
             if apart is not None:
-                middle, other = (self.ranks[rank] for rank in apart)
+                middle, distant = (self.ranks[rank] for rank in apart)
                 raise InputError(
-                    f"{self.origin}: {self.ranks[a]} and {other} have NVLinks to {middle}, but none to each other; it"
+                    f"{self.origin}: {self.ranks[a]} and {distant} have NVLinks to {middle}, but none to each other; it"
                     " must be both, as on NVSwitches"
                 )
             switch = group.setdefault(min(a, *counts), f"nvswitch{len(group)}")

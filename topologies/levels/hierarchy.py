@@ -149,6 +149,31 @@ def find_levels(topology: Topology) -> Hierarchy:
     return hierarchy
 
 
+def named_sizes(text: str, pattern: re.Pattern[str], things: str, thing: str, form: str) -> list[tuple[str, int]]:
+    """Return the names and sizes of a text such as "pp=2,dp=4", in its order.
+
+    Args:
+        text: The text.
+        pattern: Pattern of a part of the text, with groups for its name and its size.
+        things: Noun for all parts, with which error messages begin.
+        thing: Noun for one part.
+        form: End of the error message about a part of another form.
+
+    Raises:
+        InputError: A part has another form or the size 0, or a name stands twice.
+    """
+    pairs = []
+    for part in map(str.strip, text.split(",")):
+        match = pattern.fullmatch(part)
+        if match is None or int(match[2]) < 1:
+            raise InputError(f"{things}: {part[:60]!r} is no {thing}; {form}")
+        pairs.append((match[1], int(match[2])))
+    repeated = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+    if repeated:
+        raise InputError(f"{things}: {repeated[0]!r} is named twice; every {thing} must have a name of its own")
+    return pairs
+
+
 def parse_levels(text: str, topology: Topology) -> Hierarchy:
     """Return the levels of a text such as "rack:2,node:4,gpu:8", outermost first.
 
@@ -158,15 +183,7 @@ def parse_levels(text: str, topology: Topology) -> Hierarchy:
         InputError: The text has another form, a name is repeated, or the product of the sizes is not the number of
             ranks.
     """
-    levels = []
-    for part in text.split(","):
-        match = _LEVEL.fullmatch(part.strip())
-        if match is None or int(match[2]) < 1:
-            raise InputError(f"levels: {part.strip()[:60]!r} is no level; {_FORM}")
-        levels.append(Level(match[1], int(match[2])))
-    repeated = [name for name, count in Counter(level.name for level in levels).items() if count > 1]
-    if repeated:
-        raise InputError(f"levels: {repeated[0]!r} is named twice; every level must have a name of its own")
+    levels = [Level(name, size) for name, size in named_sizes(text, _LEVEL, "levels", "level", _FORM)]
     product = math.prod(level.size for level in levels)
     if product != topology.nranks:
         sizes = "·".join(str(level.size) for level in levels)

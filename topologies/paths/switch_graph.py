@@ -101,15 +101,15 @@ class SwitchGraph:
         """Return the graph in which other ranks do not exist; `chosen` are local ranks in their new order."""
         vertices = np.concatenate([chosen, np.arange(self.nranks, self.nvertices)])
         number = index_among(self.nvertices, vertices)
-        kept = np.flatnonzero((number[self.src] >= 0) & (number[self.dst] >= 0))
+        inner_edges = np.flatnonzero((number[self.src] >= 0) & (number[self.dst] >= 0))
         return SwitchGraph(
             nranks=len(chosen),
             nvertices=len(vertices),
-            src=number[self.src[kept]],
-            dst=number[self.dst[kept]],
-            alpha_us=self.alpha_us[kept],
-            uses_ptr=pointers(np.diff(self.uses_ptr)[kept]),
-            uses_idx=self.uses_idx[row_entries(self.uses_ptr, kept)],
+            src=number[self.src[inner_edges]],
+            dst=number[self.dst[inner_edges]],
+            alpha_us=self.alpha_us[inner_edges],
+            uses_ptr=pointers(np.diff(self.uses_ptr)[inner_edges]),
+            uses_idx=self.uses_idx[row_entries(self.uses_ptr, inner_edges)],
         )
 
 

@@ -94,11 +94,11 @@ def representatives(translations: Translations, nranks: int) -> Ints:
 
 def least_powers(translations: Translations, is_kept: Callable[[tuple[int, int]], bool]) -> Translations:
     """Return each translation replaced by its least power for which `is_kept` is true, or left out if there is none."""
-    kept: list[tuple[int, int]] = []
+    least: list[tuple[int, int]] = []
     for stride, extent in translations:
         powers = ((stride * power, extent // power) for power in range(1, extent) if extent % power == 0)
-        kept += islice(filter(is_kept, powers), 1)
-    return tuple(kept)
+        least += islice(filter(is_kept, powers), 1)
+    return tuple(least)
 
 
 def translate_links(net: Network, translations: Translations, links: Ints, counts: Sequence[int | Ints]) -> Ints:

@@ -101,13 +101,13 @@ class _BlockBuilder:
         self._merge(SymbolicOp("wait", sends=[send], kind=kind, back=back), MAX_OP_CHANNELS)
         self.has_waited = self.diverged = True
 
-    def signal(self, send: Step, kind: str, back: bool = False) -> None:
-        """Add a signal on a channel of type `kind` to the receiver of a message, or (back) to its sender.
+    def signal(self, send: Step, kind: str) -> None:
+        """Add a signal on a channel of type `kind` to the receiver of a message.
 
         If threads have diverged, a nop comes first.
         """
         self.nop()
-        self._merge(SymbolicOp("signal", sends=[send], kind=kind, back=back), MAX_OP_CHANNELS)
+        self._merge(SymbolicOp("signal", sends=[send], kind=kind), MAX_OP_CHANNELS)
 
     def release(self, step: Step) -> None:
         """Add a release of the semaphores of the threadblocks that wait for a step.
@@ -321,10 +321,10 @@ class _Translator:
         """
         rank, pieces = self.to[int(self.c.sends[send])], split_spans(*lists, self.arrival(send))
         for n, piece in enumerate(pieces, 1):
-            there = piece[-1]._replace(rank=rank)
+            remote = piece[-1]._replace(rank=rank)
             if self.images is not None:
-                there = there._replace(first=self.images.place(rank, there.kind, there.first))
-            dst = [*piece[2:-1], there]
+                remote = remote._replace(first=self.images.place(rank, remote.kind, remote.first))
+            dst = [*piece[2:-1], remote]
             builder.move(last if last and n == len(pieces) else name, piece[:-1][:2], dst, self.kind(send), send)
 
     def kind(self, send: Step) -> str:

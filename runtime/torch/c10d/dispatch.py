@@ -255,7 +255,7 @@ class Dispatcher:
         buffers.check_outputs(operation.kind.name)
         op = reduction_of(opts.reduceOp) if operation.kind.reduces else None
         call = self._call(operation, buffers, opts)
-        choice, part = self.core.choose(call, buffers, op)
+        choice, part = self.core.choices.choose(call, buffers, op)
         backend = part.program.name if part is not None else self._named(choice.added, buffers.tensors[0])[0]
         issued = self.core.issue(
             call, self._describe(operation, buffers.size_bytes, buffers.tensors[0].dtype, opts), f", on {backend}"
@@ -296,13 +296,14 @@ class Dispatcher:
         like = buffers.tensors[0]
         buffers.check_outputs(operation.kind.name)
         call = self._call(operation, buffers, opts)
-        all_know_sizes = stated_sizes.get() is not None
-        call = call._replace(has_splits=has_splits and not (all_know_sizes and not self.core.measures_splits(call)))
+        all_know_sizes, choices = stated_sizes.get() is not None, self.core.choices
+        states_splits = has_splits and (not all_know_sizes or choices.chooser.measures_splits(call))
+        call = call._replace(has_splits=states_splits)
         text = f"{call.collective}{self._root(operation, opts)} of blocks of {call.kind}"
-        paths = self.core.paths(call)
-        if self.core.decides_by_size(call) and not all_know_sizes:
-            choice, part = self.core.choose(call, buffers, None)
-            path = self.core.path(choice)
+        paths = choices.paths(call)
+        if choices.decides_by_size(call) and not all_know_sizes:
+            choice, part = choices.choose(call, buffers, None)
+            path = choices.chooser.path(choice)
             if part is not None and path == "program":
                 issued = self.core.issue(call, f"{text}, {call.size_bytes} bytes", f", on {part.program.name}")
                 return self.core.execute(issued, part, buffers, "sum", self.terms(opts))
@@ -312,7 +313,7 @@ class Dispatcher:
         # Ranks that compare their calls compare the sizes of blocks, too, which only our own exchange does.
         goes_on = operation.uneven and only_path == "wrapped" and not self.core.compares
         if like.device.type != "cpu" or only_path in ADDED or goes_on:
-            choice = self.core.choose(call, buffers, None)[0]
+            choice = self.core.choices.choose(call, buffers, None)[0]
             issued = self.core.issue(call, text, f", on {self._named(choice.added, like)[0]}")
             return self._run_wrapped(issued, operation, choice, buffers, arguments, opts, None)
         if name in EXCHANGED and only_path == "wrapped" and not self.core.compares:
@@ -347,7 +348,7 @@ class Dispatcher:
         operation = OPERATIONS[name]
         opts = opts or operation.options()
         call = self._call(operation, buffers, opts)
-        part = self.core.part_for_sizes(call, sizes) if buffers.are_plain else None
+        part = self.core.choices.part_for_sizes(call, sizes) if buffers.are_plain else None
         return self.core.send_blocks(call, buffers, partial(work, part), op, self.terms(opts), part)
 
     def _call(self, operation: TorchOperation, buffers: Buffers, opts: Any) -> TableCall:
@@ -457,7 +458,7 @@ class Dispatcher:
                 f"{call.collective}: sparse tensors, or of several types; they must be dense and of one type"
             )
         core, gloo, like = self.core, self.wrapped["cpu"][1], buffers.tensors[0]
-        reason = core.choose(call, buffers, None)[0].reason
+        reason = core.choices.choose(call, buffers, None)[0].reason
         issued = core.issue(call, text, f", on {gloo.name()}")
         record = counters.count(
             call.collective, gloo.name(), call.size_bytes, "" if reason in CHOSEN else reason, len(core.ranks)

@@ -52,8 +52,8 @@ class FusionState:
             RuntimeError: The call for the waiting buckets cannot start.
         """
         if is_first:
-            left, self._waiting = self._waiting, []
-            for _, finish_left in left:
+            abandoned, self._waiting = self._waiting, []
+            for _, finish_left in abandoned:
                 finish_left(RuntimeError("a bucket of gradients was not sent: its backward pass ended before the last"))
         end: Any = torch.futures.Future()
         errors: list[BaseException] = []

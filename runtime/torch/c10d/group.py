@@ -119,12 +119,7 @@ class Group(Watched):
         """
         into, tensor = outputs[0], inputs[0]
         count = tensor.numel()
-        self._check_one_a_rank("all_gather", "outputs", into)
-        if into[self._me].numel() != count:
-            raise InputError(
-                f"all_gather: output {self._me} has {into[self._me].numel()} elements; it must be {count}, as the input"
-                " has"
-            )
+        self._check_one_a_rank("all_gather", "outputs", into, count, "input")
         if tensor.device.type == "cpu" and any(out.numel() != count for out in into):
             sizes = [out.numel() for out in into]
             return self._dispatch.send_blocks(
@@ -186,12 +181,7 @@ class Group(Watched):
         """
         out, parts = outputs[0], inputs[0]
         count = out.numel()
-        self._check_one_a_rank("reduce_scatter", "inputs", parts)
-        if parts[self._me].numel() != count:
-            raise InputError(
-                f"reduce_scatter: input {self._me} has {parts[self._me].numel()} elements; it must be {count}, as the"
-                " output has"
-            )
+        self._check_one_a_rank("reduce_scatter", "inputs", parts, count, "output")
         op = reduction_of((opts or OPERATIONS["reduce_scatter"].options()).reduceOp)
         uneven = any(part.numel() != count for part in parts)
         total = sum(part.numel() for part in parts)  # All lists are the same on all ranks, and so is this.
@@ -414,10 +404,23 @@ class Group(Watched):
         root = (opts or OPERATIONS[name].options()).rootRank
         return [block if rank == root else None for rank in range(self._n)]
 
-    def _check_one_a_rank(self, name: str, which: str, tensors: Sequence[Tensor]) -> None:
-        """Raise InputError, which names the call and `which` tensors are wrong, if there is not one tensor per rank."""
+    def _check_one_a_rank(
+        self, name: str, which: str, tensors: Sequence[Tensor], count: int | None = None, model: str = ""
+    ) -> None:
+        """Raise InputError if there is not one tensor per rank, or this rank's has another length than it must have.
+
+        Args:
+            name: Name of the call.
+            which: What the tensors are, in the plural.
+            tensors: The tensors.
+            count: Elements that this rank's tensor must have; None for any.
+            model: The tensor that has as many.
+        """
         if len(tensors) != self._n:
             raise InputError(f"{name}: {len(tensors)} {which}; it must be {self._n}, one per rank")
+        if count is not None and tensors[self._me].numel() != count:
+            own = f"{which[:-1]} {self._me} has {tensors[self._me].numel()} elements"
+            raise InputError(f"{name}: {own}; it must be {count}, as the {model} has")
 
     def _check_blocks(self, name: str, elements: int, block: int) -> None:
         """Raise InputError, which names the call, unless `elements` is the number of ranks times `block`."""

@@ -21,10 +21,11 @@ import torch.distributed as dist
 from runtime.torch.c10d.operations import TorchOperation
 from runtime.torch.c10d.work import FINISHED, PYTHON_CALLERS, DeferredWork, HandedOnWork, caller_place
 from runtime.torch.choice import CHOSEN, Method
-from runtime.torch.core import Core, requested_method, type_text
+from runtime.torch.core import Core, type_text
 from runtime.torch.counters import HELD, Tally, counters
 from runtime.torch.failures.apart import wait_apart, wait_in_turns
 from runtime.torch.failures.causes import Waiting
+from runtime.torch.rank_choices import requested_method
 from runtime.torch.table import TableCall
 
 Tensor: TypeAlias = Any
@@ -85,7 +86,7 @@ class PassThrough:
         self._ranges: dict[_Key, list[tuple[int, str | None]]] = {}
         self._method = method or getattr(wrapped, operation.method)
         self.call, forget = self._build()
-        core.listeners.append(forget)
+        core.choices.listeners.append(forget)
 
     # It is longer than other functions, because a call of a few bytes must call no further functions (see above).
     def _build(self) -> tuple[Callable[..., Any], Callable[[], None]]:
@@ -158,7 +159,7 @@ class PassThrough:
                         place = None if id(frame_of(2).f_code) in PYTHON_CALLERS else caller_place(2)
                     except ValueError:  # There are not so many frames: no Python code called the group.
                         place = None
-                    handle.made = work, entry, watch, tally, outputs, place, using, unlimited
+                    handle.handed_on = work, entry, watch, tally, outputs, place, using, unlimited
                     if unlimited:
                         entry[-1] = handle = DeferredWork(handle.wait, outputs, put_task)
                     return handle
@@ -204,9 +205,9 @@ class PassThrough:
         if key not in self._ranges:
             call = TableCall(collective.name, 0, type_text(kind), core.ranks, has_splits=self._has_splits)
             unknown: list[tuple[int, str | None]] = [(0, None)]
-            ranges = unknown if core.compares else core.wrapped_ranges(call)
+            ranges = unknown if core.compares else core.choices.wrapped_ranges(call)
             # Other ranks may have blocks of other sizes, and must choose alike.
-            differs = self._operation.uneven and len(ranges) > 1 and not core.decides_by_size(call)
+            differs = self._operation.uneven and len(ranges) > 1 and not core.choices.decides_by_size(call)
             self._ranges[key] = unknown if differs else ranges
         ranges = self._ranges[key]
         at = bisect_right(ranges, size_bytes, key=lambda size_and_reason: size_and_reason[0])

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from runtime.torch.c10d.dispatch import reduction_of
 from runtime.torch.c10d.group import Group, group_of_synth
 from runtime.torch.c10d.operations import OPERATIONS
-from runtime.torch.core import requested_method
 from runtime.torch.programs.blocks import Buffers
 from runtime.torch.programs.rank_program import RankProgram
+from runtime.torch.rank_choices import requested_method
 from runtime.torch.table import TableCall
 from topologies.errors import InputError
 
@@ -71,8 +71,8 @@ class Persistent:
             raise InputError(f"persistent: {name!r} is not known; it must be one of {', '.join(_FORMS)}")
         form, operation = _FORMS[name], OPERATIONS[name]
         if len(tensors) != form.tensors:
-            wanted = "one tensor" if form.tensors == 1 else "an output and an input"
-            raise InputError(f"persistent: {name} of {len(tensors)} tensors; it must be {wanted}")
+            expected = "one tensor" if form.tensors == 1 else "an output and an input"
+            raise InputError(f"persistent: {name} of {len(tensors)} tensors; it must be {expected}")
         self._group, self._operation, self._options = group, operation, operation.options()
         self._options.asyncOp = True
         if operation.kind.reduces:
@@ -100,8 +100,8 @@ class Persistent:
         if self._last is not None and not self._last.is_completed():
             raise InputError(f"persistent {self._operation.name}: the last start is not over; it must be waited for")
         core = self._group._dispatch.core
-        if self._planned is None or self._version != core.version:
-            self._planned, self._version = self._plan(), core.version
+        if self._planned is None or self._version != core.choices.version:
+            self._planned, self._version = self._plan(), core.choices.version
         call, text, served_by, part = self._planned
         is_watched = (
             self._group._registered.hooked
@@ -132,8 +132,8 @@ class Persistent:
         if self._operation.uneven:
             text = f"{text}, all of {buffers.block} elements"
         part = None
-        if not dispatch.core.plans(call, self._method):
-            part = dispatch.core.choose(call, buffers, self._op, self._method)[1]
+        if not dispatch.core.choices.chooser.plans(call, self._method):
+            part = dispatch.core.choices.choose(call, buffers, self._op, self._method)[1]
         return call, text, "" if part is None else f", on {part.program.name}", part
 
 

@@ -94,8 +94,8 @@ class ShortCuts:
                     work = hand_over((output, tensor), out_blocks, (output,), opts, (output, tensor))
                     if work is not None:
                         return work
-                given = [value for value in (tensor, opts) if value is not None]
-                return full(output, *given, *more, **named)
+                positional = [value for value in (tensor, opts) if value is not None]
+                return full(output, *positional, *more, **named)
 
             return call
 
@@ -152,8 +152,8 @@ class ShortCuts:
                         work = hand_over((tensor, *blocks), n, written, opts, (outputs, inputs))
                         if work is not None:
                             return work
-                given = [value for value in (inputs, opts) if value is not None]
-                return full(outputs, *given, *more, **named)
+                positional = [value for value in (inputs, opts) if value is not None]
+                return full(outputs, *positional, *more, **named)
 
             return call
 
@@ -170,20 +170,20 @@ class ShortCuts:
 
             def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
                 """Make a call and return torch's Work."""
-                given = [value for value in (inputs, opts) if value is not None]
+                positional = [value for value in (inputs, opts) if value is not None]
                 (own, lists) = (inputs, outputs) if gathers else (outputs, inputs)
                 if type(opts) is not options or type(own) is not list or len(own) != 1 or more or named:
-                    return full(outputs, *given, *more, **named)
+                    return full(outputs, *positional, *more, **named)
                 block, root = own[0], opts.rootRank
                 size = block.numel()
                 if root != me:
                     if not 0 <= root < n or not block.is_contiguous():
-                        return full(outputs, *given)
+                        return full(outputs, *positional)
                     flat_block, empty, sizes = block.view(-1), block.new_empty(0), nothing.copy()
                     sizes[root] = size
                     arguments = (empty, flat_block, nothing, sizes) if gathers else (flat_block, empty, sizes, nothing)
                     work = hand_over(own, n, () if gathers else own, opts, arguments)
-                    return full(outputs, *given) if work is None else work
+                    return full(outputs, *positional) if work is None else work
                 blocks = lists[0] if len(lists) == 1 else []
                 tensors = [block, *blocks]
                 sizes, own_size = [tensor.numel() for tensor in blocks], nothing.copy()
@@ -193,16 +193,16 @@ class ShortCuts:
                     or sizes[me] != size
                     or not all(t.dtype is block.dtype and t.is_cpu and t.is_contiguous() for t in tensors)
                 ):
-                    return full(outputs, *given)
+                    return full(outputs, *positional)
                 if not gathers:
                     with torch.no_grad():
                         tensor = torch.cat([part.view(-1) for part in blocks])
                     work = hand_over(tensors, n, own, opts, (block.view(-1), tensor, own_size, sizes))
-                    return full(outputs, *given) if work is None else work
+                    return full(outputs, *positional) if work is None else work
                 received = block.new_empty(sum(sizes))
                 work = hand_over(tensors, n, (), opts, (received, block.view(-1), sizes, own_size))
                 if work is None:
-                    return full(outputs, *given)
+                    return full(outputs, *positional)
 
                 def unpack() -> None:
                     """Write the received blocks into the outputs."""
@@ -263,8 +263,8 @@ class ShortCuts:
                             return work
                         if work is not None:
                             return follow(work, unpack, outputs)
-                given = [value for value in (inputs, opts) if value is not None]
-                return full(outputs, *given, *more, **named)
+                positional = [value for value in (inputs, opts) if value is not None]
+                return full(outputs, *positional, *more, **named)
 
             return call
 

@@ -118,7 +118,7 @@ class Straight:
                 tally.start(size_bytes)
                 entry = [None, clock(), None, describe, size_bytes, None, peers, peers, None]
                 handle = HandedOnWork()
-                handle.made = work, entry, watch, tally, (), None, None, False
+                handle.handed_on = work, entry, watch, tally, (), None, None, False
                 return handle
 
             return call

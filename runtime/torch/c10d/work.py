@@ -19,12 +19,12 @@ from torch.distributed import Work
 from torch.distributed import distributed_c10d as c10d
 
 from runtime.torch.c10d.untraced import untraced_methods
-from runtime.torch.core import requested_method
 from runtime.torch.counters import HELD, Tally
 from runtime.torch.failures.apart import ABANDONED, wait_apart, wait_in_turns
 from runtime.torch.failures.calls import HandedOnCall
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
+from runtime.torch.rank_choices import requested_method
 from runtime.torch.tasks import GroupTask, Record
 
 Place: TypeAlias = tuple[int, int, int] | None  # A frame's id, its code's id, and the index of its instruction.
@@ -244,13 +244,13 @@ class HandedOnWork(Work):  # type: ignore[misc]
     a thread waits for it. It is built without arguments, by C++, and gets its attribute then.
 
     Attributes:
-        made: Gloo's Work; the call, as a list in the form of `HandedOnCall`, which this object changes; the watch of
-            the group; the tally, which has counted the call's start; the tensors that the call writes; the place of its
-            caller; the method that `using` named; and whether Gloo's Work ends only when somebody waits for it, without
-            a time limit.
+        handed_on: Gloo's Work; the call, as a list in the form of `HandedOnCall`, which this object changes; the watch
+            of the group; the tally, which has counted the call's start; the tensors that the call writes; the place of
+            its caller; the method that `using` named; and whether Gloo's Work ends only when somebody waits for it,
+            without a time limit.
     """
 
-    made: tuple[Any, list[Any], FailureWatch, Tally, Sequence[Any], Place, Any, bool]
+    handed_on: tuple[Any, list[Any], FailureWatch, Tally, Sequence[Any], Place, Any, bool]
     _full: WrappedWork | None = None
     _is_counted = False  # Whether the tally has counted the call's end.
 
@@ -262,7 +262,7 @@ class HandedOnWork(Work):  # type: ignore[misc]
         """
         if timeout is not None or self._full is not None:
             return self._as_full().wait(timeout)
-        inner, entry, watch, tally, _, _, _, unlimited = self.made
+        inner, entry, watch, tally, _, _, _, unlimited = self.handed_on
         number, size_bytes = entry[0], entry[4]
         entry[2] = thread = threading.get_ident()
         entry[8] = None
@@ -294,7 +294,7 @@ class HandedOnWork(Work):  # type: ignore[misc]
     def _as_full(self) -> WrappedWork:
         """Return the Work that can do all that a Work can, built the first time; it takes over the call."""
         if self._full is None:
-            inner, entry, watch, tally, outputs, origin, using, unlimited = self.made
+            inner, entry, watch, tally, outputs, origin, using, unlimited = self.handed_on
             wait = inner.wait
             if entry[0] is None or unlimited:
                 if entry[4] >= watch.parts_from_bytes:
@@ -318,19 +318,19 @@ class HandedOnWork(Work):  # type: ignore[misc]
 
     def is_completed(self) -> bool:
         """Return True if the call is over."""
-        return bool(self.made[0].is_completed())
+        return bool(self.handed_on[0].is_completed())
 
     def is_success(self) -> bool:
         """Return True if the call is over without an error."""
-        return bool(self.made[0].is_success())
+        return bool(self.handed_on[0].is_success())
 
     def exception(self) -> Any:
         """Return the exception of Gloo's Work."""
-        return self.made[0].exception()
+        return self.handed_on[0].exception()
 
     def result(self) -> Any:
         """Return the result of Gloo's Work."""
-        return self.made[0].result()
+        return self.handed_on[0].result()
 
     def get_future(self) -> Any:
         """Return a future of the call's value, as `WrappedWork.get_future` does."""
@@ -338,10 +338,10 @@ class HandedOnWork(Work):  # type: ignore[misc]
 
     def source_rank(self) -> int:
         """Return the place in the group of the rank that sent the message."""
-        return int(self.made[0].source_rank())
+        return int(self.handed_on[0].source_rank())
 
     def _source_rank(self) -> int:
-        return int(self.made[0]._source_rank())
+        return int(self.handed_on[0]._source_rank())
 
     def synchronize(self) -> None:
         """Wait until the call is over, as `wait` does without a time-out."""

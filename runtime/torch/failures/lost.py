@@ -408,14 +408,14 @@ class FailureWatch(Members):
             place: Place of the other rank in the group.
             blocks: Elements that the other rank sends to this one, and that it expects from it.
         """
-        own, me, other = self.calls.blocks(number, place), self.ranks[self.me], self.ranks[place]
+        own, me, other_rank = self.calls.blocks(number, place), self.ranks[self.me], self.ranks[place]
         if own is None:
             return
         sent, expected = own
         if blocks[0] != expected:
-            self._give_up(Cause(different_blocks(other, blocks[0], me, expected), number))
+            self._give_up(Cause(different_blocks(other_rank, blocks[0], me, expected), number))
         elif sent != blocks[1]:
-            self._give_up(Cause(different_blocks(me, sent, other, blocks[1]), number))
+            self._give_up(Cause(different_blocks(me, sent, other_rank, blocks[1]), number))
         self._tell_cause()
 
     # ---- methods that the thread of `Presence` calls

@@ -100,7 +100,6 @@ def run_uneven(
     output_tensor: Tensor,
     sizes: Sizes,
     transport: Transport,
-    threads_from: int = PARTS_FROM_BYTES,
 ) -> None:
     """Run a rank's part of a program on blocks of unequal sizes, with each message as long as its contents.
 
@@ -110,7 +109,6 @@ def run_uneven(
         output_tensor: Blocks that this rank takes, likewise, which are written; it shares no memory with the input.
         sizes: Elements of all blocks, as [source][target] by the program's ranks.
         transport: Messages of the call.
-        threads_from: Bytes of a chunk from which on each threadblock has a thread.
 
     Raises:
         RuntimeError: A message did not come.
@@ -128,7 +126,7 @@ def run_uneven(
     execution = _RankRun(
         part, buffers, spans, longest_piece, lambda step: lengths[step.place], REDUCERS["sum"], transport, signals=True
     )
-    transport.wait_for(lambda: execution.go(threads_from), longest_message * input_tensor.element_size())
+    transport.wait_for(lambda: execution.go(PARTS_FROM_BYTES), longest_message * input_tensor.element_size())
 
 
 def _in_one_memory(

@@ -22,7 +22,7 @@ from synth.model.numbers import parse_seconds
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
 from synth.parallelism.experts.histogram import MAX_EXPERTS, read_histogram, read_tokens
-from synth.parallelism.experts.placement import IMBALANCE, fewest_slots, most_slots, place_experts
+from synth.parallelism.experts.placement import IMBALANCE, place_experts, right_slots
 from synth.parallelism.experts.traffic import MAX_COPIES, ExpertRouting, routing_of_tokens, scaled
 from synth.storage.columns import check_replaceable
 from topologies.errors import InputError
@@ -136,21 +136,13 @@ def place_experts_command(
             routing = routing_of_tokens(shape, tokens, nexperts, dispatch_bytes, combine_bytes)
         if copies is not None:
             routing = scaled(routing, copies)
-        count, nranks, nexperts = routing.copies.shape
-        least, most = fewest_slots(nexperts, nranks), most_slots(nexperts, nranks)
-        slots = min(least + 1, most) if slots is None else slots
-        if not least <= slots <= most:
-            raise InputError(f"--slots: {slots} for {nexperts} experts on {nranks} ranks; it must be {least} to {most}")
-        if nexperts % expert_groups:
-            raise InputError(
-                f"--expert-groups: {expert_groups} do not divide {nexperts} experts; it must be a divisor of {nexperts}"
-            )
+        slots = right_slots(routing, slots, expert_groups, "--")
         placed = place_experts(
             routing,
             slots,
             imbalance,
             expert_groups,
-            lambda layer: show(f"placing layer {layer + 1} of {count}", None),
+            lambda layer: show(f"placing layer {layer + 1} of {len(routing.copies)}", None),
             budget_s - (time.monotonic() - begun),
         )
         interrupts.let_finish()

@@ -52,7 +52,7 @@ def bar(what: str, total: int | None = None, remark: str = "") -> Iterator[Calla
     )  # fmt: skip
     with Progress(*columns, console=Console(file=drawing_stream()), transient=True) as drawn:
         shown = drawn.add_task(what, total=total, remark=remark)
-        yield lambda done, total, remark: drawn.update(shown, completed=done, total=total, remark=remark)
+        yield lambda count, total, remark: drawn.update(shown, completed=count, total=total, remark=remark)
 
 
 @contextmanager
@@ -66,14 +66,14 @@ def counting(what: str) -> Iterator[Count]:
     """
     if not sys.stderr.isatty():
         log = seldom_logger()
-        yield lambda done, total: log(f"{what}: {done} of {total}")
+        yield lambda count, total: log(f"{what}: {count} of {total}")
         return
     begun = time.monotonic()
     with bar(what) as draw:
 
-        def show(done: int, total: int) -> None:
+        def show(count: int, total: int) -> None:
             """Update the bar with the estimated seconds of what is left."""
-            left_s = (time.monotonic() - begun) * (total - done) / max(1, done)
-            draw(done, total, f"{left_s:.0f} s left" if done else "")
+            left_s = (time.monotonic() - begun) * (total - count) / max(1, count)
+            draw(count, total, f"{left_s:.0f} s left" if count else "")
 
         yield show

@@ -118,11 +118,11 @@ def experts_table(document: dict[str, Any], width: int | None = LEAST_WIDTH) -> 
         Column("", [name for name, _, _ in shown], left=True),
         Column("time", [format_time(row["time_us"]) for _, row, _ in shown]),
         Column("gap", gaps),
-        Column("EPLB's time", [format_time(other["time_us"]) for _, _, other in shown]),
+        Column("EPLB's time", [format_time(eplb_row["time_us"]) for _, _, eplb_row in shown]),
         Column("between nodes", [f"{row['between_nodes']:.1%}" for _, row, _ in shown], 1),
-        Column("EPLB's share", [f"{other['between_nodes']:.1%}" for _, _, other in shown], 1),
+        Column("EPLB's share", [f"{eplb_row['between_nodes']:.1%}" for _, _, eplb_row in shown], 1),
         Column("imbalance", [f"{row['imbalance']:.2f}" for _, row, _ in shown], 2),
-        Column("EPLB's imbalance", [f"{other['imbalance']:.2f}" for _, _, other in shown], 2),
+        Column("EPLB's imbalance", [f"{eplb_row['imbalance']:.2f}" for _, _, eplb_row in shown], 2),
     ]
     lines, no_room = fitted(columns, width)
     nnodes, total = max(document["nodes"]) + 1, document["total"]

@@ -144,9 +144,9 @@ def _by_form(document: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     same if their ranges of sizes and the reasons why they have no file are equal, and their times at most 0.5 % apart.
     If all are, or if only one form is known, the result has one key. Forms without rows are left out.
     """
-    usual, other = ("in place", "out of place") if document.get("inplace") else ("out of place", "in place")
+    usual, other_form = ("in place", "out of place") if document.get("inplace") else ("out of place", "in place")
     rows, other_rows = document["algorithms"], document.get("other_form", [])
-    return split_by_form({usual: rows, other: other_rows}, _is_same)
+    return split_by_form({usual: rows, other_form: other_rows}, _is_same)
 
 
 def split_by_form(rows_of: Mapping[str, Sequence[Row]], is_same: Callable[[Row, Row], bool]) -> dict[str, list[Row]]:

@@ -28,8 +28,8 @@ def trace_table(document: dict[str, Any], nranks: int, width: int | None = LEAST
     chosen = document["calls"] - document["held_out"]
     rows = [(str(i), file, chosen, file["buffer_bytes"]) for i, file in enumerate(document["files"], start=1)]
     for part, count, label in (("chosen", chosen, ""), ("held", document["held_out"], "held out: ")):
-        known = {name: figures for name, figures in (document[part] or {}).items() if figures is not None}
-        rows += [(label + _COMPARED[name], figures, count, None) for name, figures in known.items()]
+        compared = {name: figures for name, figures in (document[part] or {}).items() if figures is not None}
+        rows += [(label + _COMPARED[name], figures, count, None) for name, figures in compared.items()]
     columns = [
         Column("file", [name for name, *_ in rows], left=True),
         Column("calls", [f"{figures['served'] / count:.0%}" for _, figures, count, _ in rows]),

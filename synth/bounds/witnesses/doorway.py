@@ -186,8 +186,8 @@ def doorway_of(problem: Problem, near: Bools, size_bytes: float, enters: bool) -
     at_ends = np.zeros(net.nranks, dtype=bool)
     at_ends[ends[np.repeat(counts, np.diff(end_ptr))]] = True
     pairs = net.pairs
-    own, other = (pairs.dst, pairs.src) if enters else (pairs.src, pairs.dst)
-    counted = segment_sums((near[other] & near[own] & at_ends[own]).astype(np.int64), pairs.ptr)
+    own, peer = (pairs.dst, pairs.src) if enters else (pairs.src, pairs.dst)
+    counted = segment_sums((near[peer] & near[own] & at_ends[own]).astype(np.int64), pairs.ptr)
     if not counted.any():
         return None
     return Doorway(

@@ -88,11 +88,11 @@ class Knowledge(Witness):
         whole_us = self.at_bytes * 1e-3 / float(net.bandwidth_gbs[between].max())
         least_us = 0.0
         for reverse in (False, True):
-            known, levels, lacking = self._shares(problem, reverse)
-            if len(known) * levels > _MOST_CELLS:
+            known_shares, levels, lacking = self._shares(problem, reverse)
+            if len(known_shares) * levels > _MOST_CELLS:
                 continue
             doors = most_doors(net, self.parts, incoming=reverse)
-            learning = _Learning(known * whole_us, levels, alpha_us, gap_us, doors)
+            learning = _Learning(known_shares * whole_us, levels, alpha_us, gap_us, doors)
             holding, wanting = self._ranks_at_ends(problem)
             ends = (wanting, holding) if reverse else (holding, wanting)
             least_us = max(least_us, learning.least_us(lacking * whole_us, inner_us, *ends))
@@ -181,16 +181,16 @@ class _Learning:
         slot_us = alpha_us / in_flight
         inside = floor(inner_us / slot_us)
         # The highest rate in each slot, its integral up to the slot, and what can have come by the slot's end.
-        rate, told, learned = np.zeros((3, _MOST_SLOTS))
+        rate, told_us, learned = np.zeros((3, _MOST_SLOTS))
         for slot in range(1, _MOST_SLOTS):
             if (sent := slot - in_flight) > 0:
                 at_most_us = first * sent + (count - first) * max(0, sent - in_flight)
-                learned[slot] = min(told[sent] + self._gap_us * rate[sent], self._doors * at_most_us * slot_us)
+                learned[slot] = min(told_us[sent] + self._gap_us * rate[sent], self._doors * at_most_us * slot_us)
             before_us = learned[max(0, slot - inside)]
             if before_us + (learned[slot] - before_us) / last_ranks >= lacking_us * (1 - SAME):
                 return (slot - 1) * slot_us
             rate[slot] = self._rate(learned[slot]) / (first_ranks if slot <= inside else 1)
-            told[slot] = told[slot - 1] + slot_us * rate[slot]
+            told_us[slot] = told_us[slot - 1] + slot_us * rate[slot]
         return (_MOST_SLOTS - 1) * slot_us
 
     def _rate(self, learned_us: float) -> float:

@@ -144,12 +144,12 @@ def _partners(problem: Problem, rank: int, node_of: Ints, incoming: bool) -> Int
     collective, count = problem.collective, int(node_of.max()) + 1
     only = np.diff(collective.holders[0]) == 1
     counts = np.zeros(count, dtype=np.int64)
-    table, other = (collective.post, collective.pre) if incoming else (collective.pre, collective.post)
+    table, other_table = (collective.post, collective.pre) if incoming else (collective.pre, collective.post)
     chunks = np.zeros(collective.nchunks, dtype=bool)
     chunks[table[table[:, 0] == rank, 1]] = True
     # A sum needs each contribution; a plain value needs its holder only where there is no other.
     chunks &= collective.reduces | only
-    partners = np.unique(other[chunks[other[:, 1]], 0])
+    partners = np.unique(other_table[chunks[other_table[:, 1]], 0])
     np.add.at(counts, node_of[partners], 1)
     return counts
 
@@ -175,8 +175,8 @@ class _Partners(NamedTuple):
         It is (0, inf) if no node has.
         """
         _, place, counts = np.unique(self.chunk, return_inverse=True, return_counts=True)
-        alone = counts[place] == 1
-        shares = sum_by(self.node[alone], self.share[alone], self.nnodes)
+        is_only = counts[place] == 1
+        shares = sum_by(self.node[is_only], self.share[is_only], self.nnodes)
         shares = shares[shares > 0]
         return len(shares), float(shares.min(initial=np.inf))
 

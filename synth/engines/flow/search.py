@@ -142,7 +142,7 @@ class _FlowSearch:
                     yield replace(variant, chunks=chunks, passes=passes)
                     if self.took_us > 1.3 * best_us and len(variants) > 2:
                         # This variant is hopeless for the problem.
-                        variants = [other for other in variants if other is not variant]
+                        variants = [rival for rival in variants if rival is not variant]
                     if self.took_us < best_us:
                         best_us, best_chunks = self.took_us, chunks
                 # Before the first useful schedule, a trial without a gain is no reason to stop.

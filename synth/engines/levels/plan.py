@@ -166,11 +166,11 @@ class Levels:
         The rest goes round from part to part, which a part with most of the data sends only once. So no part sends more
         than one must receive at least, and few chunks are passed on, which takes longest.
         """
-        others = len(self.members) - 1
-        blocks = np.bincount(self.place[self._roots(self.problem), 0], self.problem.collective.fraction, others + 1)
-        around, straight = blocks.sum() - np.roll(blocks, -1), others * blocks
+        nothers = len(self.members) - 1
+        blocks = np.bincount(self.place[self._roots(self.problem), 0], self.problem.collective.fraction, nothers + 1)
+        around, straight = blocks.sum() - np.roll(blocks, -1), nothers * blocks
         most = blocks.sum() - blocks.min()
-        room = np.divide(most - around, straight - around, out=np.ones(others + 1), where=straight > around)
+        room = np.divide(most - around, straight - around, out=np.ones(nothers + 1), where=straight > around)
         return float(np.clip(room.min(), 0.0, 1.0))
 
     def plan(self, shape: LevelsShape, count: int) -> tuple[Problem, Schedule] | None:

@@ -110,20 +110,20 @@ def _uneven(
     collective, count = problem.collective, len(nodes)
     owner = collective.pre if len(collective.pre) <= len(collective.post) else collective.post
     share = np.bincount(nodes.node_of[owner[:, 0]], collective.fraction[owner[:, 1]], minlength=count) * size_bytes
-    held = [{node} for node in range(count)]
+    homes_at = [{node} for node in range(count)]
     phases = list[dict[tuple[int, int], float]]()
     for ahead in phases_of(count, form.radix):
         carried: dict[tuple[int, int], set[int]] = {}
-        lacking = [set(range(count)) - homes for homes in held]
+        lacking = [set(range(count)) - homes for homes in homes_at]
         for distance in ahead:
             for node in range(count):
                 goal = (node + distance) % count
-                sent = held[node] & lacking[goal]
+                sent = homes_at[node] & lacking[goal]
                 lacking[goal] -= sent
                 if sent:
                     carried[node, goal] = sent
         for (_, goal), homes in carried.items():
-            held[goal] |= homes
+            homes_at[goal] |= homes
         phases.append({ends: float(share[sorted(homes)].sum()) for ends, homes in carried.items()})
     if form.radix > 1:
         return phases

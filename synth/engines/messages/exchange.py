@@ -67,7 +67,7 @@ def factors_of(count: int, most: int | None = None) -> list[tuple[int, ...]]:
     ways: list[tuple[int, ...]] = []
     for factor in range(min(count, most or count), 1, -1):
         if count % factor == 0:
-            ways += [(factor, *rest) for rest in (factors_of(count // factor, factor) if factor < count else [()])]
+            ways += [(factor, *lesser) for lesser in (factors_of(count // factor, factor) if factor < count else [()])]
     return sorted(ways, key=len)
 
 

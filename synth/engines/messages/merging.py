@@ -53,22 +53,22 @@ def growing(nodes: int, doors: Doors, widest: int) -> tuple[Phase, ...]:
     """
     widths, free_us, arrived_us = list[int](), [0.0] * doors.places, [0.0]
     while len(arrived_us) < nodes:
-        known = sum(at_us <= free_us[0] for at_us in arrived_us)
-        width = min(known, widest, nodes - len(arrived_us))
+        arrived = sum(at_us <= free_us[0] for at_us in arrived_us)
+        width = min(arrived, widest, nodes - len(arrived_us))
         arrived_us += [_send(free_us, doors, width, 1, 0.0) + doors.alpha_us] * width
         widths.append(width)
-    return tuple(Phase(len(list(alike)), width, 1) for width, alike in groupby(widths))
+    return tuple(Phase(len(list(equal_widths)), width, 1) for width, equal_widths in groupby(widths))
 
 
 def evened(phases: tuple[Phase, ...], doors: int) -> tuple[Phase, ...]:
     """Return phases whose last messages, where these are fewer than the doors, are spread over all doors."""
-    left = sum(phase.messages for phase in phases) % doors
+    extra = sum(phase.messages for phase in phases) % doors
     divided = list[Phase]()
     for phase in reversed(phases):
-        last = min(left, phase.messages)
-        left -= last
-        rest = phase._replace(messages=phase.messages - last)
-        divided += [own for own in (phase._replace(messages=last, links=doors), rest) if own.messages]
+        last = min(extra, phase.messages)
+        extra -= last
+        unspread = phase._replace(messages=phase.messages - last)
+        divided += [own for own in (phase._replace(messages=last, links=doors), unspread) if own.messages]
     return tuple(reversed(divided))
 
 

@@ -126,23 +126,23 @@ def spreading(nodes: Nodes, collective: Collective, form: MessagesForm) -> Messa
         turn = plan.grow_trees(home_of[0], arrivals)
         return replace(plan_of(plan.rows), turn=turn)
     if form.distributed:
-        others = [(home_of[0] + ahead) % len(nodes) for ahead in range(1, len(nodes))]
+        other_nodes = [(home_of[0] + ahead) % len(nodes) for ahead in range(1, len(nodes))]
         parts = [
-            (place, [chunk for chunk in range(len(holder)) if chunk * len(others) // len(holder) == place])
-            for place in range(len(others))
+            (place, [chunk for chunk in range(len(holder)) if chunk * len(other_nodes) // len(holder) == place])
+            for place in range(len(other_nodes))
         ]
-        first = plan.messages([(home_of[0], other) for other in others], parts)
+        first = plan.messages([(home_of[0], other_node) for other_node in other_nodes], parts)
         turn = np.empty(len(holder))
         for place, chunks, _ in first:
-            turn[chunks] = place / (form.parts * len(others))
+            turn[chunks] = place / (form.parts * len(other_nodes))
         plan.copy_inside(plan.from_exits(arrivals, first))
         plan.copy_inside(plan.deliver(first))
-        plan.exchange(others, [{place: chunks} for place, chunks in parts])
+        plan.exchange(other_nodes, [{place: chunks} for place, chunks in parts])
         return replace(plan_of(plan.rows), turn=turn)
-    held: list[dict[int, list[int]]] = [{} for _ in range(len(nodes))]
+    chunks_at: list[dict[int, list[int]]] = [{} for _ in range(len(nodes))]
     for chunk, home in enumerate(home_of):
-        held[home].setdefault(home, []).append(chunk)
-    plan.exchange(list(range(len(nodes))), held, arrivals)
+        chunks_at[home].setdefault(home, []).append(chunk)
+    plan.exchange(list(range(len(nodes))), chunks_at, arrivals)
     return plan_of(plan.rows)
 
 
@@ -320,9 +320,9 @@ class _Spreading:
 
     def copy_inside(self, arrivals: Sequence[_Arrival]) -> None:
         """Add rows that copy chunks to all ranks of the node that they came to, and move the stage and the step on."""
-        seen: dict[int, int] = {}
+        last_turn: dict[int, int] = {}
         for chunk, rank, place, *chosen in arrivals:
-            turn = seen[rank] = seen.get(rank, -1) + 1
+            turn = last_turn[rank] = last_turn.get(rank, -1) + 1
             members = self._nodes.members[self._nodes.node_of[rank]]
             rotated = members[(members.index(rank) + turn) % len(members)] if self._form.scattered else None
             middle = chosen[0] if chosen else rotated

@@ -212,16 +212,16 @@ class _MessagesSearch:
 
     def _rooted(self, forms: list[MessagesForm]) -> list[tuple[int, MessagesForm]]:
         """Return (chunks, form) for a root's buffer, of which the nodes get parts first or all at once."""
-        others = len(self.nodes) - 1
+        other_nodes = len(self.nodes) - 1
         rooted = [(parts, form) for form in forms for parts in sorted({1, form.carriers, len(self.nodes.members[0])})]
-        if others < 2:
+        if other_nodes < 2:
             return rooted
         spread = [
-            MessagesForm(others, carriers, distributed=True, parts=parts)
+            MessagesForm(other_nodes, carriers, distributed=True, parts=parts)
             for carriers in dict.fromkeys(form.carriers for form in forms)
             for parts in self.tuning.parts
         ]
-        return rooted + [(self._chunks(others * form.carriers * form.parts), form) for form in spread]
+        return rooted + [(self._chunks(other_nodes * form.carriers * form.parts), form) for form in spread]
 
     def _trees(self, size: int) -> list[tuple[int, MessagesForm]]:
         """Return (chunks, form) for forms in which parts of a root's buffer of `size` bytes go over trees of their own.

@@ -108,10 +108,10 @@ def balanced(rail: Ints, rates: Floats) -> Ints:
     is_moved = np.floor((place + 1) * kept_share + _ROUND_OFF) <= np.floor(place * kept_share + _ROUND_OFF)
     room = np.maximum(0.0, quota - np.bincount(rail[~is_moved], minlength=len(rates)))
     nmoved = int(is_moved.sum())
-    taken = apportioned(nmoved, room)
-    rails = np.repeat(np.arange(len(rates)), taken)
+    nmoved_to = apportioned(nmoved, room)
+    rails = np.repeat(np.arange(len(rates)), nmoved_to)
     moved_rail = rail.copy()
-    moved_rail[is_moved] = rails[np.argsort((positions(taken) + 0.5) / taken[rails], kind="stable")]
+    moved_rail[is_moved] = rails[np.argsort((positions(nmoved_to) + 0.5) / nmoved_to[rails], kind="stable")]
     return moved_rail
 
 

@@ -143,9 +143,9 @@ def _schedule(problem: Problem, count: int, size_bytes: int | None, owners: Ints
         whole = problem.with_chunks(len(owners))
         cells = np.column_stack([owners, np.arange(len(owners))])
         cells = cells[np.lexsort(cells.T[::-1])]
-        both, plain = whole.collective, np.zeros(len(owners), dtype=bool)
-        summing = replace(both, name="allreduce, reducing phase", post=cells, out_index=cells[:, 1])
-        copying = replace(both, name="allreduce, copying phase", reduces=plain, pre=cells, in_index=cells[:, 1])
+        allreduce, plain = whole.collective, np.zeros(len(owners), dtype=bool)
+        summing = replace(allreduce, name="allreduce, reducing phase", post=cells, out_index=cells[:, 1])
+        copying = replace(allreduce, name="allreduce, copying phase", reduces=plain, pre=cells, in_index=cells[:, 1])
         sums = _gather(replace(whole, collective=summing), size_bytes)
         return whole, join(sums, _spread(replace(whole, collective=copying), size_bytes))
     whole = problem.with_chunks(count)

@@ -92,24 +92,24 @@ def split(  # A loop that Numba compiles takes columns, however many.
                         for y in range(nic_ptr[into], nic_ptr[into + 1]):
                             direct += left[i * k + nic_rank[y]]
                         direct = min(direct, amount)
-                        other = amount - direct
+                        indirect = amount - direct
                         # Ranks begin with different goals, so that not all data are relayed to the same rank at once.
                         turn, leading = first[i], True
                         y = (i + 1 + turn) % ngoals
-                        while other > 0:
+                        while indirect > 0:
                             j = node_rank[goals + y]
                             turn += 1
                             y = y + 1 if y + 1 < ngoals else 0
-                            here = left[i * k + j]
-                            if here > 0 and nic_of[j] != into:
-                                take = min(here, other)
+                            bytes_left = left[i * k + j]
+                            if bytes_left > 0 and nic_of[j] != into:
+                                take = min(bytes_left, indirect)
                                 piece_source[count], piece_goal[count] = i, j
                                 piece_lane[count], piece_bytes[count] = lane, take
                                 count += 1
-                                left[i * k + j] = here - take
-                                other -= take
-                                here -= take
-                            leading = leading and here == 0
+                                left[i * k + j] = bytes_left - take
+                                indirect -= take
+                                bytes_left -= take
+                            leading = leading and bytes_left == 0
                             if leading:
                                 first[i] = turn
                         for y in range(nic_ptr[into], nic_ptr[into + 1]):

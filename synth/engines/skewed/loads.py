@@ -38,12 +38,12 @@ def set_loads(size: Any, k: int, n: int, node_of: Any, to_node: Any, pair: Any, 
             if i != j:
                 rank[k + j] += nbytes
                 to_node[row + node_of[j]] += nbytes
-        here, at = 0, node_of[i] * n
+        row_bytes, at = 0, node_of[i] * n
         for b in range(n):
-            here += to_node[row + b]
+            row_bytes += to_node[row + b]
             pair[at + b] += to_node[row + b]
-        rank[i] = here
-        total += here
+        rank[i] = row_bytes
+        total += row_bytes
     return total
 
 

@@ -114,22 +114,22 @@ def plan_into(  # A loop that Numba compiles takes columns, however many.
             if segments == FULL:
                 return FULL
         set_segments(flows, segments, seg_flow, seg_begin, seg_end, seg_ptr, flow_begin, flow_end)
-        done = cut(
+        outcome = cut(
             k, wide, nic_of, lane_from, lane_to, lane_source, lane_goal, lane_ticks, lane_flow, between, alpha, span,
             tick_us, seg_ptr, flow_begin, flow_end, lane_seg, lane_at, pieces, piece_source, piece_goal, piece_lane,
             piece_bytes, sent, link_us, rank, rank_us, longest, port_us, chunk_source, chunk_goal, chunk_offset,
             chunk_bytes, row_chunk, row_link, row_step, row_key, state,
         )  # fmt: skip
-        if done == FULL:
+        if outcome == FULL:
             return FULL
     for node in range(n):
-        done = add_inner(
+        outcome = add_inner(
             size, k, node_ptr[node + 1] - node_ptr[node], node_ptr[node], node_rank, between, link_us, has_ports,
             span * tick_us, port_us, filled, cell, seg_flow, seg_begin, seg_end, padded, real, match, owner, since,
             queue, came, sent, chunk_source, chunk_goal, chunk_offset, chunk_bytes, row_chunk, row_link, row_step,
             row_key, state,
         )  # fmt: skip
-        if done == FULL:
+        if outcome == FULL:
             return FULL
     sort_rows(state[ROWS], row_key, len(bucket_ptr), bucket_ptr, row_bucket, sorted_key, order)
     results[TIME] = set_times(
@@ -139,11 +139,11 @@ def plan_into(  # A loop that Numba compiles takes columns, however many.
     limit = straight_limit_us(k, n, leaves, enters, straight_us, to_node, port_us, begins)
     if not only_straight and results[TIME] <= max(limit, results[BOUND] * _EQUAL):
         return PLANNED
-    done = add_straight(
+    outcome = add_straight(
         size, k, n, node_of, between, leaves, enters, alpha, link_us, port_us, straight_source, straight_goal,
         straight_offset, straight_bytes, row_chunk, row_link, row_step, row_key, straight_state,
     )  # fmt: skip
-    if done == FULL:
+    if outcome == FULL:
         return FULL
     sort_rows(straight_state[ROWS], row_key, len(bucket_ptr), bucket_ptr, row_bucket, sorted_key, order)
     time = set_times(

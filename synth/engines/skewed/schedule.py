@@ -66,10 +66,10 @@ def message_bytes(sizes: NDArray[np.int64]) -> int:
     return int(sizes.sum(axis=1).max())
 
 
-def _places(owner: Ints, other: Ints, offset: Ints, k: int) -> Ints:
+def _places(owner: Ints, peer: Ints, offset: Ints, k: int) -> Ints:
     """Return the place of each chunk in its owner's buffer, where chunks lie by the other rank, then by offset."""
     place = np.empty(len(owner), dtype=np.int64)
-    order = np.lexsort((offset, other))
+    order = np.lexsort((offset, peer))
     ptr, by_owner = grouped(owner[order], k)
     place[order[by_owner]] = positions(np.diff(ptr))
     return place

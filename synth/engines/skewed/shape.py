@@ -423,7 +423,7 @@ class _Lanes:
         fabrics = [f for f in fabrics if self.share[a, b, f] > _LEAST_SHARE]
         sides = [[nics[self.fabric[nics] == f] for nics in at.values()] for f in fabrics]
         widths = [float(self.share[a, b, f]) for f in fabrics]
-        total, done = sum(widths), 0.0
+        total, width_before = sum(widths), 0.0
         for (out, into), width in zip(sides, widths, strict=True):
             edges = [np.cumsum(self.rate[nics]) / self.rate[nics].sum() for nics in (out, into)]
             p = q = 0
@@ -431,10 +431,10 @@ class _Lanes:
                 step = min(edges[0][p], edges[1][q])
                 self._check_lane(int(out[p]), int(into[q]))
                 last = out is sides[-1][0] and p == len(out) - 1 and q == len(into) - 1
-                yield int(out[p]), int(into[q]), 1.0 if last else (done + width * float(step)) / total
+                yield int(out[p]), int(into[q]), 1.0 if last else (width_before + width * float(step)) / total
                 ends_p, ends_q = edges[0][p] <= step + 1e-12, edges[1][q] <= step + 1e-12
                 p, q = p + ends_p, q + ends_q
-            done += width
+            width_before += width
 
     def _check_lane(self, out: int, into: int) -> None:
         """Raise NotInNodes if some rank of a NIC has no link to some rank of another NIC."""
@@ -483,18 +483,18 @@ def _ports(topology: Topology, net: Network) -> Ints:
     link, used = net.link_of_use, net.uses_idx
     # Pairs of resources of one link: the first is left out if they are common to as many links as use the first.
     begin, count = net.uses_ptr[link], np.diff(net.uses_ptr)[link]
-    left = np.repeat(used, count)
-    right = used[np.repeat(begin, count) + positions(count)]
-    cells, common = np.unique(left * net.nresources + right, return_counts=True)
-    left, right = np.divmod(cells, net.nresources)
-    is_covered = (common == users[left]) & ((users[right] > users[left]) | (right < left)) & (left != right)
+    first = np.repeat(used, count)
+    second = used[np.repeat(begin, count) + positions(count)]
+    cells, common = np.unique(first * net.nresources + second, return_counts=True)
+    first, second = np.divmod(cells, net.nresources)
+    is_covered = (common == users[first]) & ((users[second] > users[first]) | (second < first)) & (first != second)
     is_needed = np.ones(net.nresources, dtype=bool)
-    is_needed[left[is_covered]] = False
-    kept = is_needed[used]
-    number = np.bincount(link[kept], minlength=net.nlinks)
+    is_needed[first[is_covered]] = False
+    is_kept = is_needed[used]
+    number = np.bincount(link[is_kept], minlength=net.nlinks)
     if (number > 2).any():
         name = net.resource_names[int(used[np.argmax(number[link] > 2)])]
         raise NotInNodes(f"{topology.name}: {name} is one of three resources that a link shares with others; {_RIGHT}")
     ptr = pointers(number)[:-1]
-    ports[:, 0], ports[:, 1] = used[kept][ptr], used[kept][ptr + number - 1]
+    ports[:, 0], ports[:, 1] = used[is_kept][ptr], used[is_kept][ptr + number - 1]
     return ports

@@ -20,7 +20,6 @@ from synth.model.problem import Problem, hops
 from synth.phases.reversal import mirror_links
 
 _STEP_S = 2e-6  # seconds a step in the interpreter
-_ROUND_OFF = 1e-9
 
 
 class MirroredTrees:

@@ -24,8 +24,8 @@ def check_placement(placement: Ints, nranks: int, slots: int, nexperts: int) -> 
         raise VerificationError(f"placement: has shape {placement.shape}; it must be {(nranks, slots)}")
     if placement.dtype.kind != "i" or (placement < 0).any() or (placement >= nexperts).any():
         raise VerificationError(f"placement: a slot holds no expert; it must be from 0 to {nexperts - 1}")
-    for rank, held in enumerate(placement.tolist()):
-        if len(set(held)) < slots:
+    for rank, experts in enumerate(placement.tolist()):
+        if len(set(experts)) < slots:
             raise VerificationError(f"placement: rank {rank} holds an expert twice; its experts must differ")
     missing = np.setdiff1d(np.arange(nexperts), placement)
     if len(missing):

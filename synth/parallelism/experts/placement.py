@@ -101,6 +101,33 @@ def most_slots(nexperts: int, nranks: int) -> int:
     return min(nexperts, _MOST_REPLICAS // nranks, _MOST_CELLS // nranks**2)
 
 
+def right_slots(routing: ExpertRouting, slots: int | None, expert_groups: int, dashes: str = "") -> int:
+    """Return the slots of a rank; by default one more than all experts need, if a rank can use as many.
+
+    Args:
+        routing: What is to be routed.
+        slots: Slots that the caller states; None for the default.
+        expert_groups: Groups of experts, which must be equal.
+        dashes: What stands before the names of options in error messages.
+
+    Raises:
+        InputError: The slots cannot hold all experts, are more than experts or too many, or groups differ in size.
+    """
+    _, nranks, nexperts = routing.copies.shape
+    least, most = fewest_slots(nexperts, nranks), most_slots(nexperts, nranks)
+    slots = min(least + 1, most) if slots is None else slots
+    if not least <= slots <= most:
+        raise InputError(
+            f"{dashes}slots: {slots} for {nexperts} experts on {nranks} ranks; it must be {least} to {most}"
+        )
+    if expert_groups < 1 or nexperts % expert_groups:
+        raise InputError(
+            f"{dashes}expert-groups: {expert_groups} do not divide {nexperts} experts;"
+            f" it must be a divisor of {nexperts}"
+        )
+    return slots
+
+
 def place_experts(
     routing: ExpertRouting,
     slots: int,
@@ -127,16 +154,10 @@ def place_experts(
         InputError: The slots hold not all experts, are more than the experts or too many, the imbalance is less than
             1, or the groups do not divide the experts.
     """
-    layers, nranks, nexperts = routing.copies.shape
-    least, most = fewest_slots(nexperts, nranks), most_slots(nexperts, nranks)
-    if not least <= slots <= most:
-        raise InputError(
-            f"slots: {slots} on each of {nranks} ranks for {nexperts} experts; it must be {least} to {most}"
-        )
+    right_slots(routing, slots, expert_groups)
+    layers = len(routing.copies)
     if not 1 <= imbalance < np.inf:
         raise InputError(f"imbalance: {imbalance:g} is less than 1 or no number; it must be 1 or more, such as 1.1")
-    if expert_groups < 1 or nexperts % expert_groups:
-        raise InputError(f"expert groups: {expert_groups} do not divide {nexperts} experts; it must be a divisor")
     eplb = eplb_placement(routing, slots, expert_groups)
     eplb_traffic = tuple(traffic_of_layer(routing, layer, experts) for layer, experts in enumerate(eplb))
     placed: list[PlacedLayer] = []
@@ -201,9 +222,9 @@ def _unsearched_layer(routing: ExpertRouting, layer: int, experts: Ints) -> Plac
     heavy_first = np.argsort(-routing.copies[layer].sum(axis=0), kind="stable").tolist()
     rows = []
     for row in experts.tolist():
-        held = list(dict.fromkeys(row))
-        lacking = (expert for expert in heavy_first if expert not in held)
-        rows.append(held + list(islice(lacking, len(row) - len(held))))
+        distinct = list(dict.fromkeys(row))
+        lacking = (expert for expert in heavy_first if expert not in distinct)
+        rows.append(distinct + list(islice(lacking, len(row) - len(distinct))))
     return PlacedLayer(routing, layer, np.array(rows), LayerBound(0.0, np.inf, "", None, None))
 
 

@@ -163,14 +163,14 @@ class _Layout:
         need = _needed(self.total, most, int(self.ranks.sum()), int(self.room.sum()))
         # Nodes get equal parts of these replicas, as far as possible, so that each has slots for what its ranks want.
         quota = np.ceil(need.sum() * self.room / self.room.sum()).astype(np.int64).tolist()
-        left, inward, ranks = self.room.tolist(), [0.0] * len(nodes), self.ranks.tolist()
+        room_left, inward, ranks = self.room.tolist(), [0.0] * len(nodes), self.ranks.tolist()
         rows, totals = self.copies.T.tolist(), self.total.tolist()
         for e in np.argsort(-self.total, kind="stable").tolist():
             count = [0] * len(nodes)
             # What a node would have to receive if no other node held the expert.
             score = [(inward[node] + totals[e] - rows[e][node]) / ranks[node] for node in nodes]
             for _ in range(int(need[e])):
-                free = [node for node in nodes if left[node] and count[node] < ranks[node]]
+                free = [node for node in nodes if room_left[node] and count[node] < ranks[node]]
                 fresh = [node for node in free if not count[node]]
                 if not free:
                     break
@@ -179,7 +179,7 @@ class _Layout:
                 else:
                     node = max(free, key=lambda n: rows[e][n] / count[n])
                 count[node] += 1
-                left[node] -= 1
+                room_left[node] -= 1
                 quota[node] -= 1
             away = sum(rows[e][node] for node in nodes if not count[node])
             replicas = sum(count)
@@ -198,8 +198,8 @@ class _Layout:
                 load = (copies + away * count / overall) / np.maximum(count, 1)
                 load[(count == 0) | (count >= self.ranks[node])] = -1.0
                 worth = np.where(count == 0, copies / size, -1.0)
-                heaviest, wanted = int(np.argmax(load)), int(np.argmax(worth))
-                chosen = heaviest if load[heaviest] > most * (1 + _SLACK) or worth[wanted] < 0 else wanted
+                heaviest, worthiest = int(np.argmax(load)), int(np.argmax(worth))
+                chosen = heaviest if load[heaviest] > most * (1 + _SLACK) or worth[worthiest] < 0 else worthiest
                 away[chosen] -= copies[chosen] if not count[chosen] else 0.0
                 count[chosen] += 1
                 overall[chosen] += 1

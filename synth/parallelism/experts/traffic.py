@@ -116,16 +116,16 @@ def copies_between(shape: GroupShape, copies: Floats, placement: Ints) -> Floats
         copies: Copies from each rank to each expert, shape (ranks, experts).
         placement: Expert in each slot, shape (ranks, slots); an expert that is in a rank's slots twice counts once.
     """
-    held = np.zeros(copies.shape)
-    np.put_along_axis(held, placement, 1.0, axis=1)
-    in_node = by_node(shape, held, axis=0)[shape.node_of]
-    near = np.divide(copies * (1 - held), in_node, out=np.zeros_like(copies), where=in_node > 0)
-    far = np.where(in_node > 0, 0.0, copies / held.sum(axis=0))
+    holds = np.zeros(copies.shape)
+    np.put_along_axis(holds, placement, 1.0, axis=1)
+    in_node = by_node(shape, holds, axis=0)[shape.node_of]
+    near = np.divide(copies * (1 - holds), in_node, out=np.zeros_like(copies), where=in_node > 0)
+    far = np.where(in_node > 0, 0.0, copies / holds.sum(axis=0))
     is_again = np.tril(placement[:, :, None] == placement[:, None, :], -1).any(axis=2)
     same_node = shape.node_of[:, None, None] == shape.node_of[None, :, None]
     per_slot = np.where(same_node, near[:, placement], far[:, placement])
     between: Floats = np.where(is_again, 0.0, per_slot).sum(axis=2)
-    np.fill_diagonal(between, (copies * held).sum(axis=1))
+    np.fill_diagonal(between, (copies * holds).sum(axis=1))
     return between
 
 
@@ -155,9 +155,9 @@ def messages_per_copy(shape: GroupShape, placement: Ints, tokens: Ints, nexperts
         tokens: Experts of each token, shape (tokens, experts of a token).
         nexperts: Number of experts.
     """
-    held = np.zeros((shape.nranks, nexperts))
-    np.put_along_axis(held, placement, 1.0, axis=1)
-    in_node = by_node(shape, held, axis=0)
+    holds = np.zeros((shape.nranks, nexperts))
+    np.put_along_axis(holds, placement, 1.0, axis=1)
+    in_node = by_node(shape, holds, axis=0)
     share = in_node / in_node.sum(axis=0)
     messages, copies = np.zeros((2, shape.nnodes, shape.nnodes))
     for first in range(0, len(tokens), _BLOCK):

@@ -108,13 +108,13 @@ class Prices:
             fits = inside[part] <= ranks
             size = np.where(fits, inside[part], 0)
             worth = value[part] * parts.leaving[part] * fits + self.price * size
-            each = np.divide(worth, size, out=np.zeros(len(size)), where=size > 0)
-            worths = np.concatenate([each, self.price])
+            worth_per_slot = np.divide(worth, size, out=np.zeros(len(size)), where=size > 0)
+            worths = np.concatenate([worth_per_slot, self.price])
             sizes = np.concatenate([size, np.maximum(ranks - size, 0)])
             order = np.argsort(-worths, kind="stable")
             room = ranks * parts.slots
-            taken = np.clip(room - (np.cumsum(sizes[order]) - sizes[order]), 0, sizes[order])
-            least -= float(taken @ worths[order])
+            slots_taken = np.clip(room - (np.cumsum(sizes[order]) - sizes[order]), 0, sizes[order])
+            least -= float(slots_taken @ worths[order])
         return least
 
     def _check(self, parts: GroupParts) -> None:

@@ -12,7 +12,7 @@ from synth.parallelism.reduction.states import (
     Groups,
     SynthesisHierarchy,
     apply,
-    held,
+    pieces_held,
     start,
 )
 
@@ -47,7 +47,7 @@ def concrete(sequence: Sequence, hierarchy: SynthesisHierarchy) -> list[Concrete
         busy = tuple(group for group in groups if any(state[group[0]]))
         pieces = []
         for group in busy:
-            rows = [held(state[device]) for device in group]
+            rows = [pieces_held(state[device]) for device in group]
             gathered = step.collective == ALLGATHER
             pieces.append(tuple(piece for row in rows for piece in row) if gathered else rows[0])
         concrete_steps.append(ConcreteStep(step.collective, busy, tuple(pieces)))

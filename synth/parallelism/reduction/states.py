@@ -159,7 +159,7 @@ def apply(collective: str, groups: Groups, state: State) -> State | None:
     return None if new_state == state else new_state
 
 
-def held(row: Sequence[int]) -> tuple[int, ...]:
+def pieces_held(row: Sequence[int]) -> tuple[int, ...]:
     """Return the pieces of which a device holds at least one contribution, in ascending order."""
     return tuple(piece for piece, contributors in enumerate(row) if contributors)
 
@@ -169,7 +169,7 @@ Rows = list[tuple[int, ...]]
 
 def _united(rows: Rows) -> tuple[int, ...] | None:
     """Return the sums of all rows, or None if the rows hold different pieces or share a contribution."""
-    if len({held(row) for row in rows}) > 1:
+    if len({pieces_held(row) for row in rows}) > 1:
         return None
     united = []
     for pieces in zip(*rows, strict=True):
@@ -202,7 +202,7 @@ def _reducescatter(rows: Rows) -> Rows | None:
     united = _united(rows)
     if united is None:
         return None
-    pieces = held(united)
+    pieces = pieces_held(united)
     share, remainder = divmod(len(pieces), len(rows))
     if remainder:
         return None
@@ -218,7 +218,7 @@ def _allgather(rows: Rows) -> Rows | None:
 
     It is None if the rows hold different numbers of pieces, or two rows hold the same piece.
     """
-    pieces = [held(row) for row in rows]
+    pieces = [pieces_held(row) for row in rows]
     share = len(pieces[0])
     if any(len(held_pieces) != share for held_pieces in pieces) or len(
         {piece for held_pieces in pieces for piece in held_pieces}

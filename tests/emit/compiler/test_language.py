@@ -15,7 +15,7 @@ from emit.check.program import check
 from emit.compiler.compile import compile_instructions
 from emit.compiler.passes.registry import PASSES
 from emit.goal import Goal
-from emit.language import Chunk, Script, load_script
+from emit.language import Chunk, Script, load_scripts
 from emit.program import FIFO_DEPTH
 from emit.targets import TARGETS, target_named
 from tests import EXAMPLES
@@ -35,7 +35,7 @@ CASES = [(name, asked) for name, settings_of_script in SETTINGS.items() for aske
 
 
 def example(name: str, settings_of_example: dict[str, Any]) -> Script:
-    return load_script(EXAMPLES / f"{name}.py", [f"{key}={value}" for key, value in settings_of_example.items()])
+    return load_scripts(EXAMPLES / f"{name}.py", [f"{key}={value}" for key, value in settings_of_example.items()])[0]
 
 
 def test_every_example_has_settings() -> None:

@@ -10,7 +10,7 @@ import pytest
 from emit.compiler.compile import compile_instructions
 from emit.formats import verify_file
 from emit.goal import Goal
-from emit.language import Script, load_script
+from emit.language import Script, load_scripts
 from emit.library.goals import goal_stated, state_goal
 from emit.library.index import load_index
 from emit.library.saving.add import Addition, add
@@ -171,7 +171,7 @@ def test_the_index_states_a_custom_goal(tmp_path: Path) -> None:
 
 def test_ranges_end_where_a_reader_cannot_allocate(tmp_path: Path) -> None:
     """Check that the index serves only sizes that msccl's scratch or a plan's offsets allow."""
-    ir = load_script(EXAMPLES / "alltonext.py").instructions()
+    ir = load_scripts(EXAMPLES / "alltonext.py")[0].instructions()
     for name in ("msccl", "mscclpp"):
         program = compile_instructions(ir, target_named(name).limits).program
         ((path,),) = add([Addition(program, ir.goal, TARGETS[name])], tmp_path / name).files

@@ -14,7 +14,7 @@ import pytest
 
 from emit.compiler.compile import compile_instructions
 from emit.goal import Goal
-from emit.language import load_script
+from emit.language import load_scripts
 from emit.program import FIFO_DEPTH, Program, ThreadBlock
 from runtime.bench import Settings, measure
 from runtime.gpu.encoding import SOURCE
@@ -78,7 +78,7 @@ def cases() -> list[tuple[Program, Goal | None, int | None]]:
     named = {program.name: (program, goal) for program, goal in PROGRAMS}
     ring, ring_goal = named["ring"]
     pairs, pairs_goal = named["allpairs2"]
-    script = load_script(EXAMPLES / "halving_doubling.py", ["ranks=4"]).instructions()
+    script = load_scripts(EXAMPLES / "halving_doubling.py", ["ranks=4"])[0].instructions()
     halving = compile_instructions(script, without=["pairing"]).program
     first = ring.gpus[0]
     idle = replace(first, threadblocks=[*first.threadblocks, ThreadBlock(-1, -1, 0, [])])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from emit.check.program import check
 from emit.compiler.compile import compile_instructions
 from emit.goal import Goal
-from emit.language import load_script
+from emit.language import load_scripts
 from emit.program import FIFO_DEPTH, Gpu, Program, Step, ThreadBlock
 from runtime.bench import Settings, measure
 from runtime.buffers import Layout
@@ -176,7 +176,7 @@ def test_there_are_missing_waits_to_test() -> None:
 
 def test_messages_that_carry_order(watched: Path) -> None:
     """Check threadblocks of a rank that only messages through another rank order: LL must then order memory too."""
-    ir = load_script(EXAMPLES / "halving_doubling.py", ["ranks=4"]).instructions()
+    ir = load_scripts(EXAMPLES / "halving_doubling.py", ["ranks=4"])[0].instructions()
     compiled = compile_instructions(ir, without=["pairing"]).program
     program = replace(compiled, protocol="LL")
     executor = ShimExecutor(program, ir.goal, watched, depth=FIFO_DEPTH[compiled.protocol])

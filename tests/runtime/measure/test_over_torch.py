@@ -27,7 +27,7 @@ def gains_of(slow_pairs: set[int], pairs: int) -> list[float]:
                 times.seconds.append(100.0 if slow else 50.0)
 
     bench: Any = SimpleNamespace(measure_once=measure_once, runs={wrapped.method: 1, ours.method: 1})
-    return list(_compare(bench, wrapped, ours, pairs, 20.0))
+    return list(_compare(bench, wrapped, ours, pairs))
 
 
 @pytest.mark.parametrize("disturbed", [0, 4, 6])

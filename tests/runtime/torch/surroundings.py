@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import runtime.torch.process_group as ours
 from runtime.torch.choice import Method
-from runtime.torch.core import requested_method
+from runtime.torch.rank_choices import requested_method
 from runtime.torch.tasks import GroupTask
 from tests.runtime.torch.values import Check, same
 

@@ -23,11 +23,12 @@ from emit.compiler.compile import compile_instructions
 from emit.msccl.format import write_msccl
 from runtime.algorithms.built_in import built_in
 from runtime.torch.choice import Method
-from runtime.torch.core import Core, Terms, requested_method
+from runtime.torch.core import Core, Terms
 from runtime.torch.counters import counters
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.programs.blocks import Blocks, Buffers, exchange_blocks, gather_blocks, reduce_blocks
 from runtime.torch.programs.transport import Transport
+from runtime.torch.rank_choices import requested_method
 from runtime.torch.table import TableCall
 from synth.solvers.workers import Workers
 from tests.runtime.torch.test_rank_program import End, Post
@@ -90,7 +91,7 @@ def test_ranks_of_another_library_run_our_algorithms() -> None:
         tensor = torch.arange(1000.0) + me
         buffers = Buffers([tensor], [tensor], 1000, in_place=True)
         call = TableCall("allreduce", 4000, "float32", core.ranks, inplace=True)
-        choice, part = core.choose(call, buffers, "avg")
+        choice, part = core.choices.choose(call, buffers, "avg")
         assert part is not None, choice.reason
         task = core.execute(core.issue(call, "allreduce"), part, buffers, "avg", Terms(timeout=timedelta(seconds=9)))
         into = [torch.zeros(me + r) for r in range(n)]
@@ -108,13 +109,13 @@ def test_ranks_of_another_library_run_our_algorithms() -> None:
 
 
 def test_parts_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.torch.core._MOST_PARTS", 2)
+    monkeypatch.setattr("runtime.torch.rank_choices._MOST_PARTS", 2)
     core = Core(FailureWatch(0, range(1), Rank(Post(True), 0)))
     programs = [replace(built_in("allreduce", "allpairs", 4), name=name) for name in "abc"]
-    first_part = core._part(programs[0])
+    first_part = core.choices.part(programs[0])
     for program in (programs[1], programs[0], programs[2]):
-        core._part(program)
-    assert core._part(programs[0]) is first_part
+        core.choices.part(program)
+    assert core.choices.part(programs[0]) is first_part
     core.lane.stop()
 
 
@@ -127,7 +128,7 @@ def _exchange(sizes: list[list[int]]) -> str:
         parts = [torch.full((sizes[me][r],), float(10 * me + r)) for r in range(n)]
         into = [torch.zeros(sizes[r][me]) for r in range(n)]
         buffers, call = Buffers(parts, into, 0), TableCall("alltoall", 0, "float32", core.ranks)
-        assert "program" in core.paths(call)
+        assert "program" in core.choices.paths(call)
         core.run_blocks(call, "alltoall", Blocks.of(parts, into), buffers, True, Terms(True)).wait()
         assert [t.tolist() for t in into] == [[10.0 * r + me] * sizes[r][me] for r in range(n)]
         core.lane.stop()
@@ -167,7 +168,7 @@ def _sized(sizes: list[int], method: Method, reduces: bool) -> str:
         into = [torch.zeros(size) for size in sizes]
         buffers = Buffers(blocks, into[me : me + 1], sum(sizes)) if reduces else Buffers([blocks[me]], into, sum(sizes))
         call = TableCall(collective, buffers.size_bytes, "float32", core.ranks)
-        part = core.part_for_sizes(call, sizes)
+        part = core.choices.part_for_sizes(call, sizes)
 
         def work(transport: Transport) -> None:
             if reduces:

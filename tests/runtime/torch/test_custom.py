@@ -11,7 +11,7 @@ import pytest
 
 from emit.compiler.compile import compile_instructions
 from emit.formats import write_program
-from emit.language import load_script
+from emit.language import load_scripts
 from emit.library.saving.add import Addition, add
 from emit.library.selection.lookup import goal_path, goal_text
 from emit.targets import TARGETS, target_named
@@ -26,7 +26,7 @@ RANKS = 2
 @pytest.fixture
 def neighbour_copy() -> Addition:
     """Return a program that copies to the next of two ranks, for up to 1 MiB."""
-    ir = load_script(EXAMPLES / "alltonext.py", ["nodes=1", "gpus=2"]).instructions()
+    ir = load_scripts(EXAMPLES / "alltonext.py", ["nodes=1", "gpus=2"])[0].instructions()
     ir.header = replace(ir.header, max_bytes=1 << 20)
     assert ir.goal is not None
     return Addition(compile_instructions(ir, target_named("msccl").limits).program, ir.goal, TARGETS["msccl"])

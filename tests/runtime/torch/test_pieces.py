@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emit.compiler.compile import compile_instructions
-from emit.language import Script, load_script
+from emit.language import Script, load_scripts
 from emit.program import Program
 from runtime.algorithms.built_in import built_in
 from runtime.torch.programs.blocks import Blocks, Buffers
@@ -31,7 +31,7 @@ from tests.runtime.torch.uneven import relays
 
 def _examples() -> list[Program]:
     scripts = [
-        load_script(EXAMPLES / "alltoall.py", ["nodes=2", "gpus=2", f"steps={steps}"]).instructions()
+        load_scripts(EXAMPLES / "alltoall.py", ["nodes=2", "gpus=2", f"steps={steps}"])[0].instructions()
         for steps in (2, 3)
     ]
     scripts += [script.instructions() for ranks in (3, 4) for script in relays(ranks)]

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emit.compiler.compile import compile_instructions
-from emit.language import Script, load_script
+from emit.language import Script, load_scripts
 from emit.program import ROOTED, Gpu, Program, Step, ThreadBlock
 from runtime.algorithms.built_in import built_in, names
 from runtime.torch.failures.apart import PARTS_FROM_BYTES
@@ -42,7 +42,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 def programs() -> list[Program]:
     examples = [
         compile_instructions(
-            load_script(EXAMPLES / f"{name}.py", [f"{k}={v}" for k, v in options.items()]).instructions()
+            load_scripts(EXAMPLES / f"{name}.py", [f"{k}={v}" for k, v in options.items()])[0].instructions()
         ).program
         for name, options in CASES
     ]

@@ -269,7 +269,7 @@ def handed_on(inner: Handed, watch: FailureWatch) -> HandedOnWork:
     watch.calls.handed_on[1] = entry
     tally = Counters().tally("reduce", "gloo")
     tally.start(4)
-    work.made = inner, entry, watch, tally, (), None, None, False
+    work.handed_on = inner, entry, watch, tally, (), None, None, False
     return work
 
 
@@ -280,7 +280,7 @@ def test_a_call_that_was_handed_on_is_counted_and_closed_when_it_is_over() -> No
         assert watch.calls.is_open(1)
         assert work.wait(timeout)
         assert not watch.calls.is_open(1)
-        (sizes,) = work.made[3].add_up().classes.values()
+        (sizes,) = work.handed_on[3].add_up().classes.values()
         assert sizes.calls == 1
 
 
@@ -293,7 +293,7 @@ def test_a_call_that_was_handed_on_is_counted_once_however_often_it_is_waited_fo
         work = handed_on(Handed(), FailureWatch(0, (0, 1)))
         for wait in (*ways, *ways):
             wait(work)
-        (sizes,) = work.made[3].add_up().classes.values()
+        (sizes,) = work.handed_on[3].add_up().classes.values()
         assert sizes.calls == 1
 
 

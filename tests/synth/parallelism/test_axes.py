@@ -50,10 +50,10 @@ def test_matrices_are_all_that_brute_force_yields(rows: tuple[int, ...], columns
 
 def test_exchanged_levels_count_once() -> None:
     every = list(matrices(axes(4, 4), hierarchy(2, 2, 2, 2)))
-    once = list(matrices(axes(4, 4), hierarchy(2, 2, 2, 2), alike=[(0, 1, 2, 3)]))
+    once = list(matrices(axes(4, 4), hierarchy(2, 2, 2, 2), orbits=[(0, 1, 2, 3)]))
     assert len(every) == 6
     assert len(once) == 1
-    pair = set(matrices(axes(4, 4), hierarchy(2, 2, 2, 2), alike=[(0, 2)]))
+    pair = set(matrices(axes(4, 4), hierarchy(2, 2, 2, 2), orbits=[(0, 2)]))
     swapped = {tuple((r[2], r[1], r[0], r[3]) for r in matrix) for matrix in pair}
     assert pair | swapped == set(every)
 
@@ -91,7 +91,7 @@ def test_filling_from_the_innermost_is_the_default_order() -> None:
     [
         ("dp=4,tp=4", r"4·4 = 16, but l0:4,l1:8 has 32 devices"),
         ("dp=3,tp=8", "dp=3 fits no level of l0:4,l1:8"),
-        ("dp=4,dp=8", "'dp' is given twice"),
+        ("dp=4,dp=8", "'dp' is named twice"),
         ("dp=0", "'dp=0' is no axis"),
         ("dp:4", "'dp:4' is no axis"),
     ],

@@ -365,17 +365,17 @@ def read_netgraph(text: str, origin: str) -> Machine:
     if not names or not capacity_of:
         raise InputError(f"{origin}: network: has no nodes or no links; it must be {_RIGHT}")
     hosts = [name for name in names if scenario.roles[name] in _HOSTS]
-    others = [name for name in names if scenario.roles[name] not in _HOSTS] if hosts else []
+    non_hosts = [name for name in names if scenario.roles[name] not in _HOSTS] if hosts else []
     linked = {end for pair in capacity_of for end in pair}
-    switches = [name for name in others if name in linked]
+    switches = [name for name in non_hosts if name in linked]
     remarks = [_sources(scenario)]
     if not hosts:
         remarks.append("no node has the role of a host: each node is a rank")
     if switches:
         more = f", and {len(switches) - _MOST_NAMED} more" if len(switches) > _MOST_NAMED else ""
         remarks.append(f"nodes without the role of a host are switches: {', '.join(switches[:_MOST_NAMED])}{more}")
-    if len(switches) < len(others):
-        remarks.append(f"nodes left out because they have no links: {len(others) - len(switches)}")
+    if len(switches) < len(non_hosts):
+        remarks.append(f"nodes left out because they have no links: {len(non_hosts) - len(switches)}")
     ranks = hosts or names
     return machine_of_switches(_drawn(ranks, switches, capacity_of, origin), ranks, remarks, origin)
 

@@ -404,9 +404,9 @@ def _late_in_other_form(written: Saved) -> list[str]:
     """
     if written.other_form is None or not written.other_form.result.ranges or not written.result.ranges:
         return []
-    own, other = (form.result.ranges[-1] for form in (written, written.other_form))
+    own, other_offer = (form.result.ranges[-1] for form in (written, written.other_form))
     late = next((o for o in written.other_form.result.refused if o.algorithm is own.algorithm and o.refused), None)
-    if late is None or other.algorithm is own.algorithm:
+    if late is None or other_offer.algorithm is own.algorithm:
         return []
     form = "out of place" if forms(written.result.problem)[0] else "in place"
     # The other form has only the end of the budget, which the reason counts from.

@@ -130,12 +130,12 @@ def _row(name: str, result: SearchResult, bounds_us: dict[int, float]) -> dict[s
         engine for each size, which is empty if there is no algorithm; "ended" ("" or why the search stopped early); and
         "seconds".
     """
-    found = []
+    answers = []
     for size, bound_us in bounds_us.items():
         if not result.ranges:
             break
         fastest = result.fastest(size)
-        found.append(
+        answers.append(
             {
                 "bytes": size,
                 "time_us": fastest.time_us(size),
@@ -143,7 +143,7 @@ def _row(name: str, result: SearchResult, bounds_us: dict[int, float]) -> dict[s
                 "engine": fastest.library or fastest.algorithm.engine,
             }
         )
-    return {"engine": name, "found": found, "ended": result.stop_reason, "seconds": round(result.seconds, 3)}
+    return {"engine": name, "found": answers, "ended": result.stop_reason, "seconds": round(result.seconds, 3)}
 
 
 def _columns(rows: list[dict[str, Any]], bounds_us: dict[int, float], with_gaps: bool) -> list[Column]:
@@ -163,7 +163,7 @@ def _columns(rows: list[dict[str, Any]], bounds_us: dict[int, float], with_gaps:
         if with_gaps:
             gaps = [f"{row['found'][i]['gap']:.3f}" if row["found"] else "–" for row in rows]
             columns.append(Column("gap", [*gaps, ""]))
-    by = [", ".join(dict.fromkeys(found["engine"] for found in row["found"])) or "nothing" for row in rows]
+    by = [", ".join(dict.fromkeys(answer["engine"] for answer in row["found"])) or "nothing" for row in rows]
     columns.append(Column("found by", [*by, ""], 2, left=True))
     columns.append(Column("search", [*(f"{row['seconds']:.1f} s" for row in rows), ""], 1))
     return columns

@@ -132,8 +132,8 @@ def folder_of_groups(topology: str, groups: Sequence[Sequence[int]]) -> Path:
     """
     digest = zlib.crc32(repr([list(map(int, ranks)) for ranks in groups]).encode())
     name = as_file_name(Path(topology).name)
-    together = tuple(dict.fromkeys(rank for ranks in groups for rank in ranks))
-    return usual_folder(topology, [*groups, together], None, f"{name}-{len(groups)}groups-{digest:08x}")
+    all_ranks = tuple(dict.fromkeys(rank for ranks in groups for rank in ranks))
+    return usual_folder(topology, [*groups, all_ranks], None, f"{name}-{len(groups)}groups-{digest:08x}")
 
 
 def _programs(
@@ -310,8 +310,8 @@ def _closing(result: ConcurrentResult, saved: SavedGroups, begun: float, width: 
     paths = [*saved.files, *([] if saved.index is None else [saved.index]), *saved.schedules]
     listed = path_lines(paths, width)
     if len(paths) > _FILES:
-        others = f"  … {len(paths) - _FILES} more …"
-        listed = [*path_lines(paths[: _FILES - 1], width), others, *path_lines(paths[-1:], width)]
+        omission = f"  … {len(paths) - _FILES} more …"
+        listed = [*path_lines(paths[: _FILES - 1], width), omission, *path_lines(paths[-1:], width)]
     lines = ["   ".join(["replayed and right", *ending(result.stop_reason, begun)]), *listed]
     if saved.time_us is not None:
         ratio = saved.time_us / result.makespan_us

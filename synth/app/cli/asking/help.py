@@ -78,9 +78,9 @@ class HelpfulCommand(click.Command):
             rows = [(_spelled(options.pop(name)), text) for name, text in texts.items() if name in options]
             with formatter.section(section):
                 formatter.write_dl(rows)
-        others = [option.opts[0] for option in options.values() if not option.is_eager]
+        unlisted = [option.opts[0] for option in options.values() if not option.is_eager]
         formatter.write_paragraph()
-        text = f"--help-all also explains {', '.join(others)}."
+        text = f"--help-all also explains {', '.join(unlisted)}."
         formatter.write(f"{fill(text, formatter.width, break_on_hyphens=False)}\n")
 
 

@@ -95,7 +95,7 @@ class TraceAnswer:
         problem: The problem of the first capacity.
         borders: The borders that state the bound of each call.
         calls: The calls in which something is sent, int64, shape (m, k, k).
-        held: Number of these calls, the last ones, for which no file was chosen.
+        held_out: Number of these calls, the last ones, for which no file was chosen.
         idle: Number of the calls in which nothing is sent.
         files: The capacities with files.
         even: Equal blocks; None where a file has them, or after Ctrl-C.
@@ -107,7 +107,7 @@ class TraceAnswer:
     problem: Problem
     borders: Borders
     calls: Ints
-    held: int
+    held_out: int
     idle: int
     files: Sequence[Answered]
     even: Answered | None
@@ -150,31 +150,31 @@ def answer(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         answered = list(_answers(command, stated, capacities, [] if is_even_chosen else [even], workers, progress))
     say_defects(defects.values(), "its answers are missing")
     files, compared = answered[: len(capacities)], answered[len(capacities) :]
-    held, idle = len(calls) - chosen, len(trace) - len(calls)
-    known = TraceAnswer(
-        options, first.problem, borders, calls, held, idle, files, compared[0] if compared else None,
+    held_out, idle = len(calls) - chosen, len(trace) - len(calls)
+    trace_answer = TraceAnswer(
+        options, first.problem, borders, calls, held_out, idle, files, compared[0] if compared else None,
         is_cut=len(files) < len(capacities) or not (is_even_chosen or compared),
     )  # fmt: skip
-    return partial(_report, command, known if known.is_cut else _without_unused(known))
+    return partial(_report, command, trace_answer if trace_answer.is_cut else _without_unused(trace_answer))
 
 
-def _without_unused(known: TraceAnswer) -> TraceAnswer:
+def _without_unused(answer: TraceAnswer) -> TraceAnswer:
     """Return what is known without the capacities that no call takes, and remove their new files.
 
     Capacities without files stay, since it is said why they have none.
     """
-    owner = _served(known.files, known)[2]
+    owner = _served(answer.files, answer)[2]
     unused = [
         file
-        for number, file in enumerate(known.files)
+        for number, file in enumerate(answer.files)
         if number not in owner and file.saved is not None and not file.saved.refused and not file.saved.left
     ]
     for file in unused:
         assert file.saved is not None
         withdraw(file.saved)
-    even = known.even or next((file for file in unused if file.is_even), None)
-    files = [file for file in known.files if file not in unused]
-    return dataclasses.replace(known, files=files, even=even, unused=len(unused))
+    even = answer.even or next((file for file in unused if file.is_even), None)
+    files = [file for file in answer.files if file not in unused]
+    return dataclasses.replace(answer, files=files, even=even, unused=len(unused))
 
 
 def _borders(command: SearchCommand, problem: Problem, stated: QuestionArguments, calls: Ints) -> Borders:
@@ -211,11 +211,11 @@ def _answers(
         KeyboardInterrupt: Ctrl-C came before there was an answer.
     """
     assert command.trace is not None
-    asked, is_first = [*capacities, *compared], True
+    all_capacities, is_first = [*capacities, *compared], True
     folder = _folder(command, _question(stated, capacities[0].blocks))
     check_writable(folder, stated.target)
-    share_s = (command.begun + command.budget_s - now()) / len(asked)
-    for capacity in asked:
+    share_s = (command.begun + command.budget_s - now()) / len(all_capacities)
+    for capacity in all_capacities:
         begun = now()
         arguments = dataclasses.replace(stated, budget=max(share_s, 1e-3), begun=begun)
         question = _question(arguments, capacity.blocks)
@@ -274,24 +274,24 @@ def _folder(command: SearchCommand, question: Question) -> Path:
     return usual_folder(problem.topology.name, [problem.group], problem.relays, folder_of_problem(problem))
 
 
-def _report(command: SearchCommand, known: TraceAnswer) -> None:
+def _report(command: SearchCommand, answer: TraceAnswer) -> None:
     """Print what the files do for the trace, as a table or as JSON.
 
     Args:
         command: The call of the command.
-        known: All that is known.
+        answer: All that is known.
 
     Raises:
         SystemExit: With 130 after an interruption, with 3 if a named target lacks a file.
     """
     clear_progress()
-    document = _statement(known) | {"seconds": round(now() - command.begun, 3)}
+    document = _statement(answer) | {"seconds": round(now() - command.begun, 3)}
     if command.as_json:
         print_json("trace", document)
     else:
         width = None if command.wide else terminal_width()
-        click.echo(trace_table(document, known.problem.topology.nranks, width))
-    if known.is_cut:
+        click.echo(trace_table(document, answer.problem.topology.nranks, width))
+    if answer.is_cut:
         raise SystemExit(130)
     missing = document["unsaved"]
     if missing and command.question.target not in (AUTO, NONE):
@@ -299,7 +299,7 @@ def _report(command: SearchCommand, known: TraceAnswer) -> None:
         raise SystemExit(3)
 
 
-def _statement(known: TraceAnswer) -> dict[str, Any]:
+def _statement(answer: TraceAnswer) -> dict[str, Any]:
     """Return a trace's answer as plain values.
 
     Returns:
@@ -316,13 +316,13 @@ def _statement(known: TraceAnswer) -> dict[str, Any]:
         - unsaved: Why a capacity lacks files, or "".
         - ended: "interrupted" if Ctrl-C left capacities without an answer, or "".
     """
-    calls, split = known.calls, len(known.calls) - known.held
-    bound_us = known.borders.bound_us(calls.astype(np.float64))
-    times_us, padded, owner = _served(known.files, known)
+    calls, split = answer.calls, len(answer.calls) - answer.held_out
+    bound_us = answer.borders.bound_us(calls.astype(np.float64))
+    times_us, padded, owner = _served(answer.files, answer)
     compared = {"files": (times_us, padded)}
-    if known.even is not None:
-        compared["even"] = _served([known.even], known)[:2]
-    planned, unplanned = _planned_us(known.problem, calls)
+    if answer.even is not None:
+        compared["even"] = _served([answer.even], answer)[:2]
+    planned, unplanned = _planned_us(answer.problem, calls)
     compared |= {name: (times, bound_us) for name, times in planned.items()}
     by_part = {}
     for part, rows in (("chosen", slice(0, split)), ("held", slice(split, len(calls)))):
@@ -331,9 +331,9 @@ def _statement(known: TraceAnswer) -> dict[str, Any]:
             for name, (times, with_padding) in compared.items()
         }
         empty = dict.fromkeys(("files", "even", "planned", "straight"))
-        by_part[part] = None if part == "held" and not known.held else empty | figures
+        by_part[part] = None if part == "held" and not answer.held_out else empty | figures
     files = []
-    for number, file in enumerate(known.files):
+    for number, file in enumerate(answer.files):
         own_us = np.where(owner == number, times_us, np.inf)[:split]
         assert file.saved is not None
         files.append(
@@ -344,23 +344,23 @@ def _statement(known: TraceAnswer) -> dict[str, Any]:
                 **_figures(own_us, bound_us[:split], padded[:split]),
             }
         )
-    question = {key: value for key, value in described_question(known.problem).items() if key != "sizes"}
-    refused = [file.saved.refused or file.saved.left for file in known.files if file.saved is not None]
+    question = {key: value for key, value in described_question(answer.problem).items() if key != "sizes"}
+    refused = [file.saved.refused or file.saved.left for file in answer.files if file.saved is not None]
     return {
         **question,
         "calls": len(calls),
-        "held_out": known.held,
-        "idle": known.idle,
-        "headroom": known.options.headroom,
+        "held_out": answer.held_out,
+        "idle": answer.idle,
+        "headroom": answer.options.headroom,
         "files": files,
         **by_part,
-        "remarks": list(_remarks(known, by_part["chosen"] or {}, unplanned)),
+        "remarks": list(_remarks(answer, by_part["chosen"] or {}, unplanned)),
         "unsaved": next((why for why in refused if why), ""),
-        "ended": "interrupted" if known.is_cut else "",
+        "ended": "interrupted" if answer.is_cut else "",
     }
 
 
-def _served(answers: Sequence[Answered], known: TraceAnswer) -> tuple[Floats, Floats, Ints]:
+def _served(answers: Sequence[Answered], answer: TraceAnswer) -> tuple[Floats, Floats, Ints]:
     """Return each call's time in µs by its fastest file, its bound with that file's padding, and the file's number.
 
     Where a call fits no file, they are inf, inf and −1.
@@ -368,10 +368,10 @@ def _served(answers: Sequence[Answered], known: TraceAnswer) -> tuple[Floats, Fl
     A call fits if it needs at most `headroom` times a capacity's cells. The bound of the padded call tells which files
     cannot be the fastest, so that their programs need not be timed.
     """
-    calls = known.calls
+    calls = answer.calls
     cell_bytes = np.stack([file.capacity.cell_bytes_for(calls) for file in answers])
-    most = np.array([file.capacity.cell_bytes * known.options.headroom for file in answers])[:, None]
-    least_us = np.stack([padded_us(file.capacity, calls, known.borders) for file in answers])
+    most = np.array([file.capacity.cell_bytes * answer.options.headroom for file in answers])[:, None]
+    least_us = np.stack([padded_us(file.capacity, calls, answer.borders) for file in answers])
     least_us[(cell_bytes < 0) | (cell_bytes > most)] = np.inf
     (times_us, padded), owner = np.full((2, len(calls)), np.inf), np.full(len(calls), -1)
     for call in range(len(calls)):
@@ -384,11 +384,11 @@ def _served(answers: Sequence[Answered], known: TraceAnswer) -> tuple[Floats, Fl
     return times_us, padded, owner
 
 
-def _remarks(known: TraceAnswer, chosen: dict[str, Any], unplanned: str) -> Iterator[str]:
+def _remarks(answer: TraceAnswer, chosen: dict[str, Any], unplanned: str) -> Iterator[str]:
     """Yield what the figures do not say, a sentence each: what has no row and why, and how to use the files.
 
     Args:
-        known: All that is known.
+        answer: All that is known.
         chosen: Figures of the calls that files were chosen for (see `_statement`).
         unplanned: Why the calls are not planned, or "".
     """
@@ -396,16 +396,16 @@ def _remarks(known: TraceAnswer, chosen: dict[str, Any], unplanned: str) -> Iter
     if straight is not None and files["served"] and files["time_us"] > straight["time_us"]:
         times = f"{format_time(straight['time_us'])} against {format_time(files['time_us'])}"
         yield f"sending straight is faster for these calls: {times} on average"
-    even = next((number for number, file in enumerate(known.files, start=1) if file.is_even), None)
-    if known.even is None and even is not None:
+    even = next((number for number, file in enumerate(answer.files, start=1) if file.is_even), None)
+    if answer.even is None and even is not None:
         yield f"even padding has no row of its own: the blocks of file {even} are equal"
     if unplanned:
         yield f"planned for each call and sent straight are not known here: {unplanned}"
-    if known.unused:
-        yield f"left out: {format_count(known.unused, 'file')} that no call would take"
-    for name in sorted({file.target for file in known.files} & TARGETS.keys()):
+    if answer.unused:
+        yield f"left out: {format_count(answer.unused, 'file')} that no call would take"
+    for name in sorted({file.target for file in answer.files} & TARGETS.keys()):
         target = TARGETS[name]
-        if "=" in target.load and sum(file.target == name for file in known.files) > 1:
+        if "=" in target.load and sum(file.target == name for file in answer.files) > 1:
             yield f"{target.reader} cannot tell these files apart, so a run loads the file of one row only"
 
 

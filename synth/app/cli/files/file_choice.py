@@ -159,8 +159,8 @@ def _entries(path: Path, collective: str | None, group: str | None, target: str 
     if target is not None:
         chosen = target_named(target).name
         if entries and all(entry.target != chosen for entry in entries):
-            held = ", ".join(sorted({entry.target for entry in entries}))
-            raise InputError(f"--target {target}: {origin_of(path)} has files for {held} only")
+            targets = ", ".join(sorted({entry.target for entry in entries}))
+            raise InputError(f"--target {target}: {origin_of(path)} has files for {targets} only")
     entries = [entry for entry in entries if entry.target == chosen]
     questions = sorted({(entry.collective, entry.topology, entry.group) for entry in entries})
     if not questions:

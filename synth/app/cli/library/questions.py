@@ -105,14 +105,14 @@ def show(
     spelled = None if collective is None else spelled_name(entries, collective)
     _check_names(entries, target, None)
     ranks = None if group is None else sorted(parse_ranks(group, "--group", _RANKS))
-    wanted = _Filter(spelled, target, ranks)
+    row_filter = _Filter(spelled, target, ranks)
     entries_left = [
         entry
         for entry in entries
-        if wanted.admits(entry.collective, entry.target, (entry.group, *entry.isomorphic_groups))
+        if row_filter.admits(entry.collective, entry.target, (entry.group, *entry.isomorphic_groups))
     ]
     unfiled = [
-        row for row in unfiled_schedules(folder) if wanted.admits(row["collective"], row["target"], row["groups"])
+        row for row in unfiled_schedules(folder) if row_filter.admits(row["collective"], row["target"], row["groups"])
     ]
     if as_json:
         print_json(
@@ -183,9 +183,9 @@ def _blocks(
     for _, same in groupby(entries, lambda entry: entry.question_and_form):
         same_entries = list(same)
         first = same_entries[0]
-        left = _left(same_entries, *(first.asked or (0, None)))
+        ranges_left = _left(same_entries, *(first.asked or (0, None)))
         numbered = [(entry.min_bytes, _cells(entry) + _vs(entry.row, libraries)) for entry in same_entries]
-        numbered += [(low, _left_cells(low, high, first.target, len(libraries))) for low, high in left]
+        numbered += [(low, _left_cells(low, high, first.target, len(libraries))) for low, high in ranges_left]
         title = _title(first, _matching_group(first, ranks), names_topology)
         rows_of.setdefault((title, first.inplace), []).extend(cells for _, cells in sorted(numbered, key=itemgetter(0)))
     blocks: dict[str, list[_Cells]] = {}
@@ -212,8 +212,8 @@ def _question(collective: str, group: Sequence[int], root: int | None, further: 
         further: Number of other groups that the same files serve.
     """
     of_root = "" if root is None else f", root {root}"
-    others = f" and {further} more {'group' if further == 1 else 'groups'}" if further else ""
-    return f"{collective}, ranks {format_spans(group)}{of_root}{others}"
+    further_groups = f" and {further} more {'group' if further == 1 else 'groups'}" if further else ""
+    return f"{collective}, ranks {format_spans(group)}{of_root}{further_groups}"
 
 
 def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str], wide: bool) -> None:
@@ -337,8 +337,8 @@ def _matching_group(entry: IndexEntry, ranks: Sequence[int] | None) -> Sequence[
         entry: The entry.
         ranks: The ranks, ascending.
     """
-    others = () if sorted(entry.group) == ranks else entry.isomorphic_groups
-    return next((group for group in others if sorted(group) == ranks), None)
+    other_groups = () if sorted(entry.group) == ranks else entry.isomorphic_groups
+    return next((group for group in other_groups if sorted(group) == ranks), None)
 
 
 def _title(entry: IndexEntry, group: Sequence[int] | None, names_topology: bool) -> str:
@@ -507,7 +507,7 @@ def _ranks_of_call(entries: Sequence[IndexEntry], group: str, topology: str | No
         networks = [Networks().named(name) for name in names]
         limits = [_RANKS if network is None else network.nranks for network in networks]
         return parse_ranks(group, "group", max(limits, default=_RANKS))
-    names = [name for name in names if not any(other.startswith(f"{name} without ") for other in names)]
+    names = [name for name in names if not any(other_name.startswith(f"{name} without ") for other_name in names)]
     if len(names) > 1:
         raise InputError(f"all: the library has files for several topologies; give --topology {names[0]}, for example")
     try:
@@ -537,8 +537,8 @@ def _sizes_of_call(collective: str, sizes: str | None, nranks: int) -> tuple[int
             raise InputError(f"--sizes: {collective} has blocks of one size; leave it out")
         needed = nranks**2 if kind.by_pair else nranks
         if len(numbers) != needed:
-            each = "pair of ranks, row by row" if kind.by_pair else "rank"
-            raise InputError(f"--sizes: has {format_count(len(numbers), 'size')}; it must be {needed}, one a {each}")
+            unit = "pair of ranks, row by row" if kind.by_pair else "rank"
+            raise InputError(f"--sizes: has {format_count(len(numbers), 'size')}; it must be {needed}, one a {unit}")
     return numbers
 
 

@@ -80,10 +80,10 @@ def calibrate(
                 raise InputError(f"--backend {backend}: {row.wrong} elements wrong where {probe.name} was run")
             return row.out_of_place.time_us
 
-        def tell(what: str, done: int, of: int) -> None:
+        def tell(what: str, count: int, total: int) -> None:
             """Show how many measurements of a kind are done."""
             if prints and sys.stderr.isatty():
-                click.echo(f"\r{what}: {done} of {of}", nl=done == of, err=True)
+                click.echo(f"\r{what}: {count} of {total}", nl=count == total, err=True)
 
         calibration = measure_machine(Meter(timer, count, accept_noise), topology, tell, chosen_backend.tells_protocols)
     if not prints:

@@ -88,10 +88,10 @@ def judge_command(
             click.echo()
         _print(judged_run, width)
     if out is not None:
-        measured, told = with_measured_costs(judged, topology)
+        measured, summary = with_measured_costs(judged, topology)
         write_text(out, to_toml(measured))
         if not as_json:
-            say([f"wrote {out}, for --topo; {told}"], width)
+            say([f"wrote {out}, for --topo; {summary}"], width)
     if any(row.verdict == "wrong" for run in judged for row in run.rows):
         raise SystemExit(1)
 

@@ -74,13 +74,13 @@ def torch_setup(ranks: int, topo: str | None, ops: str, sizes: str, budget: str,
             continue
         # A search that ends without a file leaves the collective to the built-in algorithms.
         _step(f"searching {name}", [name, "--topo", topology, "--budget", budget, "--out", library], allowed=(0, 1))
-    given = ["--library", library] if Path(library).is_dir() else []
+    library_option = ["--library", library] if Path(library).is_dir() else []
     plans = {"SYNTH_TOPOLOGY": topology} if SPLIT_ALLTOALL in names else {}
-    words = ["tune", "--ranks", str(ranks), "--ops", ops, "--sizes", sizes, *given, "-o", table]
+    words = ["tune", "--ranks", str(ranks), "--ops", ops, "--sizes", sizes, *library_option, "-o", table]
     _step("comparing", words, variables=plans)
     rows = json.loads(Path(table).read_text(encoding="utf-8"))["rows"]
     say_fitted(*_gains(rows, names))
-    variables = [f"SYNTH_LIBRARY={library}"] if given else []
+    variables = [f"SYNTH_LIBRARY={library}"] if library_option else []
     if any(row["algorithm"] == PLANNED for row in rows):
         variables.append(f"SYNTH_TOPOLOGY={topology}")
     click.echo(f"\nexport {' '.join([*variables, f'SYNTH_TABLE={table}'])}")

@@ -116,7 +116,7 @@ def volume_bound_us(size: Any, k: int, dist: Any, total: float) -> float:
     return paid / total
 
 
-def add_load(
+def add_load(  # A loop that Numba compiles takes columns, however many.
     route: int, width: int, path_hops: Any, path_link: Any, nbytes: float, uses_ptr: Any, uses: Any, busy_us: Any,
     top: float, load: Any, cost: Any,
 ) -> None:  # fmt: skip
@@ -142,7 +142,7 @@ def add_load(
             cost[uses[at]] = cost_of(load[uses[at]], top)
 
 
-def cheapest(
+def cheapest(  # A loop that Numba compiles takes columns, however many.
     route: int, first: int, after: int, width: int, path_hops: Any, path_link: Any, uses_ptr: Any, uses: Any,
     busy_us: Any, cost: Any,
 ) -> int:  # fmt: skip
@@ -179,10 +179,10 @@ def push(key: Any, item: Any, base: int, count: int, new_key: float, new_item: i
     at = count
     while at > 0:
         parent = (at - 1) // 2
-        there = base + parent
-        if key[there] < new_key or (key[there] == new_key and item[there] < new_item):
+        parent_at = base + parent
+        if key[parent_at] < new_key or (key[parent_at] == new_key and item[parent_at] < new_item):
             break
-        key[base + at], item[base + at] = key[there], item[there]
+        key[base + at], item[base + at] = key[parent_at], item[parent_at]
         at = parent
     key[base + at], item[base + at] = new_key, new_item
 
@@ -196,15 +196,15 @@ def pop(key: Any, item: Any, base: int, count: int) -> None:
         child = 2 * at + 1
         if child >= below:
             break
-        here = base + child
+        slot = base + child
         if child + 1 < below and (
-            key[here + 1] < key[here] or (key[here + 1] == key[here] and item[here + 1] < item[here])
+            key[slot + 1] < key[slot] or (key[slot + 1] == key[slot] and item[slot + 1] < item[slot])
         ):
             child += 1
-            here += 1
-        if moved_key < key[here] or (moved_key == key[here] and moved_item < item[here]):
+            slot += 1
+        if moved_key < key[slot] or (moved_key == key[slot] and moved_item < item[slot]):
             break
-        key[base + at], item[base + at] = key[here], item[here]
+        key[base + at], item[base + at] = key[slot], item[slot]
         at = child
     key[base + at], item[base + at] = moved_key, moved_item
 

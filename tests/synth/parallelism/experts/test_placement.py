@@ -133,11 +133,11 @@ def test_slots_are_limited_where_they_would_fill_the_memory() -> None:
 def test_wrong_numbers_are_refused() -> None:
     routing = random_routing(small_shape(), 1, 6, 0, by_source=False)
     for slots, imbalance, groups, text in (
-        (1, 1.1, 1, "slots: 1 on each of 4 ranks for 6 experts; it must be 2 to 6"),
+        (1, 1.1, 1, "slots: 1 for 6 experts on 4 ranks; it must be 2 to 6"),
         (7, 1.1, 1, "slots: 7 .*must be 2 to 6"),
         (2, 0.9, 1, "imbalance: 0.9 .*must be 1 or more"),
         (2, float("nan"), 1, "imbalance: nan .*must be"),
-        (2, 1.1, 4, "expert groups: 4 do not divide 6 experts; it must be"),
+        (2, 1.1, 4, "expert-groups: 4 do not divide 6 experts; it must be"),
     ):
         with pytest.raises(InputError, match=text):
             place_experts(routing, slots, imbalance, groups)
