@@ -44,6 +44,7 @@ from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, SMALLEST, Problem, question
 from synth.search.budget import Budget
 from synth.search.offer import Execution, Offer
+from synth.search.plans import LIBRARY_PATIENCE
 from synth.search.pool import Pool
 from synth.search.result import SearchResult
 from synth.search.settings import ANY_TARGET, AUTO, NONE, TargetSettings
@@ -83,6 +84,7 @@ class Programs:
         send_s: Seconds that the lowering of one send in haste takes, as far as is known; files are written and
             checked later.
         writing: Time to lower a program in haste and to write its file, over the time to lower it in haste.
+        patience_s: As the settings state it; finite in library builds only.
         nodes: Node of each rank.
         of_other_form: Programs of some algorithms for the other form of calls. Those made here have as many instances.
     """
@@ -123,7 +125,7 @@ class Programs:
         self._cells = Cells(self.target, size)
         self.send_s = _PROGRAM_SEND_S if self._holds_program else _PLAN_SEND_S
         self.writing = _PROGRAM_WRITING if self._holds_program else _PLAN_WRITING
-        self._patience_s = settings.patience_s
+        self.patience_s = settings.patience_s
         self.nodes = problem.topology.nodes[list(problem.ranks)].tolist()
 
     @cached_property
@@ -548,7 +550,7 @@ class Programs:
         if self._holds_program:
             return math.inf
         if until == math.inf:  # No clock counts, so neither does what a send has taken so far.
-            return self._patience_s / (_PLAN_SEND_S / _SEND_STEPS) / _MOST_PLANS  # The patience is for all plans.
+            return self.patience_s / (_PLAN_SEND_S / _SEND_STEPS) / _MOST_PLANS  # The patience is for all plans.
         return max(0.0, until - begun) / (self.send_s / _SEND_STEPS)
 
     def expected_us(self, algorithm: Algorithm, size_bytes: float) -> float:
@@ -683,7 +685,9 @@ def run_by(result: SearchResult, programs: Programs, until: float = math.inf) ->
     untried_offers = {
         offer.algorithm: Offer(offer.algorithm, least_size=offer.least_size) for offer in reversed(offers)
     }
-    pool = Pool(programs, Budget.until(until, spent_s), offers=[*reversed(untried_offers.values())])
+    patience = 0.0 if programs.patience_s == math.inf else LIBRARY_PATIENCE
+    pool = Pool(programs, Budget.until(until, spent_s, patience), offers=[*reversed(untried_offers.values())])
     pinned = [served.low for served in result.ranges if served.low == served.high]
     ranges = pool.files(pinned[0] if pinned else None)
-    return replace(result, ranges=ranges, refused=[*result.refused, *pool.refused])
+    stop_reason = result.stop_reason or ("budget" if pool.is_hurried else "")
+    return replace(result, ranges=ranges, refused=[*result.refused, *pool.refused], stop_reason=stop_reason)

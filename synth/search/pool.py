@@ -145,6 +145,7 @@ class Pool:
         self.offers, self.refused = list(offers), list[Offer]()
         self.searching, self.lowering, self.programs = False, False, ProgramScope.ALL
         self._least_bytes = least_bytes
+        self._was_patient = self.budget.patience > 0
         self._usual_send_s = _LEAST_SEND_S if executor is None else executor.send_s
         self._learned_sends = 0  # The sends of the program that `send_s` was learned from.
         self._improving_s = 0.0  # The longest time that it took to look for a better program than a first one.
@@ -157,6 +158,11 @@ class Pool:
         self._spent_s = 0.0  # Seconds of lowering while engines were asked.
         self._aim: Offer | None = None  # The fastest algorithm whose program the caller has time to make.
         self._sharing = 1  # The number of algorithms that share the time left for lowering.
+
+    @property
+    def is_hurried(self) -> bool:
+        """Return whether the patience of the budget is over, so that the clock may have decided something."""
+        return self._was_patient and not self.budget.is_patient
 
     def search_deadline(self) -> float:
         """Return when engines and bounds must end, so that there is time to lower and write; a reading of `now`.
@@ -310,6 +316,8 @@ class Pool:
             smallest_first = sorted(offers, key=lambda offer: self._sends(offer.algorithm))
             if not all(map(self._complete, smallest_first)):
                 continue
+            if self.budget.is_patient:
+                return offers
             is_new = [self._improve(offer) for offer in (*offers, *self._promising(offers))]
             if not any(is_new):
                 return offers
@@ -437,9 +445,11 @@ class Pool:
             return True
         if self.searching and has_program and offer.algorithm in self._cut_off:
             return True
+        if self._needs_s(offer) > self.budget.patient_left_s:
+            self.budget = replace(self.budget, patience=0.0)
         if not has_program:
             return self._settle_first(offer, sizes)
-        if self.budget.seconds == math.inf and not self._is_worth_lowering(offer, sizes):
+        if self.budget.is_patient and not self._is_worth_lowering(offer, sizes):
             self._refuse(offer, "a program of another algorithm is nearly as fast as this schedule")
             return False
         needs_s = self._needs_s(offer)
@@ -476,7 +486,7 @@ class Pool:
             and rival.algorithm not in self._improved
             and rival.algorithm.time_us(size_bytes) < offer.algorithm.time_us(size_bytes)
         ]
-        if self.budget.seconds == math.inf or not better:
+        if self.budget.is_patient or not better:
             return False
         return self._improve(min(better, key=lambda rival: rival.algorithm.time_us(size_bytes)))
 
@@ -507,7 +517,7 @@ class Pool:
             offer: The fastest algorithm, which has no program.
             sizes: Message sizes in bytes at which it is the fastest; the last one counts most.
         """
-        if self.budget.seconds == math.inf:
+        if self.budget.is_patient:
             return offer
         size_bytes = sizes[-1]
         program_us = min(rival.time_us(size_bytes) for rival in self.offers if rival.execution is not None)
@@ -574,14 +584,14 @@ class Pool:
         sends = self._sends(offer.algorithm)
         self.report(f"lowering {format_count(sends, 'send')}")
         is_first = not any(rival.execution for rival in self.offers)
-        begun = now()
+        begun, was_patient = now(), self.budget.is_patient
         enough, cutoff = self.budget.lowering_deadlines(
             self.searching, self._sharing, is_first, self._needs_s(offer), self.executor.writing
         )
         self.lowering = True
         try:
             # The first program stays if the time ends while a better one is looked for.
-            has_end = self.budget.seconds < math.inf
+            has_end = not was_patient
             program = partial(self._program_of, offer.algorithm, begun if has_end else math.inf, sizes)
             lowered = replace(offer, execution=limited(cutoff, program))
             if is_first and self.searching:
@@ -589,6 +599,9 @@ class Pool:
                     if served.execution is not None:
                         limited(cutoff, partial(self.executor.complete, served.execution))
         except TimeUp:
+            if was_patient:  # It is lowered again, as the clock then allows.
+                self.budget = replace(self.budget, patience=0.0)
+                return
             self._learn(sends, min(now() - begun, _SLOWER * sends * self.executor.send_s))
             if self.searching:
                 self._postponed.add(offer.algorithm)

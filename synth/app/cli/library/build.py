@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from emit.library.entry import INDEX
 from emit.library.saving.write import existing_entries
 from synth.app.cli.asking.answer import check_writable
 from synth.app.cli.options import cache_option, declare, json_option, print_json
-from synth.app.cli.progress import bar, seldom_logger
+from synth.app.cli.progress import showing
 from synth.app.clusters.build import BuildProgress as State
 from synth.app.clusters.build import Built, build
 from synth.app.clusters.cluster import read_cluster
@@ -72,7 +71,7 @@ def library_build(
         return
     _warn_of_budget(plan, answer_cache)
     with _progress(plan, as_json) as report:
-        built = build(plan, out, answer_cache, pool, report)
+        built = build(plan, out, answer_cache, pool, report, _seconds(plan, begun))
     _say_built(built, out, now() - begun, as_json)
     if built.interrupted:
         raise SystemExit(130)
@@ -89,6 +88,16 @@ def _warn_of_budget(plan: BuildPlan, answer_cache: Cache) -> None:
         problems, cores = format_count(open_count, "problem"), format_count(plan.cores, "core")
         needed = f"the build takes about {_minutes(left_s)} all the same, for {problems} on {cores}"
         warn(f"budget {format_seconds(budget_s)}: is too short: {needed}; name fewer groups, collectives or sizes")
+
+
+def _seconds(plan: BuildPlan, begun: float) -> float:
+    """Return the seconds of the budget that are left, with the time for compiling loops where none are on disk.
+
+    Args:
+        plan: The plan of the build.
+        begun: When the budget began to count, a reading of `now`.
+    """
+    return plan.cluster.budget_s - (now() - begun) + _compiling_s(plan.seconds())
 
 
 def pool_of(on: str | None, jobs: int | None) -> WorkerPool:
@@ -206,23 +215,23 @@ def _progress(plan: BuildPlan, quiet: bool) -> Iterator[Callable[[State], None]]
         plan: The plan of the build.
         quiet: Whether no lines are printed; it does not hide the bar.
     """
-    if not sys.stderr.isatty():
-        log = seldom_logger()
+    latest, reported = State(len(plan.shares), left_s=plan.seconds()), now()
 
-        def say_state(state: State) -> None:
-            """Print a line on the progress, unless output is to be quiet."""
-            if not quiet:
-                left = f"about {_minutes(state.left_s)} left"
-                worst = f", worst gap {state.worst:.3f}" if state.done else ""
-                log(f"{state.done} of {state.total}, {left}{worst}")
+    def keep(progress: State) -> None:
+        """Keep the latest progress."""
+        nonlocal latest, reported
+        latest, reported = progress, now()
 
-        yield say_state
-        return
-    total = len(plan.shares)
-    with bar("building", total, "… left") as draw:
-        yield lambda state: draw(
-            state.done, total, f"{_minutes(state.left_s)} left" + f"  worst gap {state.worst:.3f}" * bool(state.done)
-        )
+    def state() -> tuple[int, int, str]:
+        """Return how many answers there are, of how many, and a remark on the rest."""
+        left = f"about {_minutes(max(0.0, latest.left_s - (now() - reported)))} left"
+        worst = f"worst gap {latest.worst:.3f}" if latest.done else ""
+        further = f" and {len(latest.running) - 1} more" if len(latest.running) > 1 else ""
+        running = f"now {latest.running[0]}{further}" if latest.running else ""
+        return latest.done, latest.total, ", ".join(filter(None, (left, worst, running)))
+
+    with showing("building", state, quiet=quiet):
+        yield keep
 
 
 def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
@@ -319,13 +328,14 @@ def library_update(
     healthy = make_plan(cluster, pool_of(on, jobs).processes)
     rows = []
     for parts in failures:
+        failure_begun = now()
         (plan, fault), folder = touched(healthy, file, parts), fault_folder(out, parts)
         write_fault(folder, fault)  # Otherwise answers of the healthy library would be loaded.
         built = None
         if plan.shares:
             _warn_of_budget(plan, answer_cache)
             with _progress(plan, as_json) as report:
-                built = build(plan, folder, answer_cache, pool_of(on, jobs), report)
+                built = build(plan, folder, answer_cache, pool_of(on, jobs), report, _seconds(plan, failure_begun))
         rows.append(_row(parts, plan, healthy, built, out, folder))
         if not as_json:
             say_fitted(rows[-1]["text"])
