@@ -42,6 +42,7 @@ _FASTER = 0.98  # The part of the best program's time below which a coarser algo
 _MUCH_FASTER = 0.75  # The part of the best program's time below which what is surely in time is lowered first.
 _UNLIKE = 0.997  # The part of the time of a schedule with a program below which another schedule is clearly faster.
 _WORTH_LOWERING = 0.985  # The part of the best program's time below which a library lowers another algorithm.
+_STOPPING_S = 0.5  # Seconds for writing and checking files after Ctrl-C.
 WORTH_SAYING = 0.98  # A schedule that no program can hold is named below this part of the best program's time.
 
 
@@ -419,8 +420,10 @@ class Pool:
     def stop(self) -> None:
         """Lower nothing more; if there is any program, remove the algorithms without one, else compare schedules.
 
-        To compare schedules, `executor` becomes None.
+        To compare schedules, `executor` becomes None. Files are written and checked for half a second more; that of the
+        only program, however long it takes.
         """
+        self.budget = Budget.until(min(self.budget.deadline, now() + _STOPPING_S))
         lowered = [offer for offer in self.offers if offer.execution is not None]
         self.offers = lowered or self.offers
         self.executor = self.executor if lowered else None
