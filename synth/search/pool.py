@@ -424,6 +424,7 @@ class Pool:
         only program, however long it takes.
         """
         self.budget = Budget.until(min(self.budget.deadline, now() + _STOPPING_S))
+        self._improved.update(offer.algorithm for offer in self.offers)
         lowered = [offer for offer in self.offers if offer.execution is not None]
         self.offers = lowered or self.offers
         self.executor = self.executor if lowered else None

@@ -498,10 +498,13 @@ def test_a_patient_budget_hurries_at_the_end_of_its_patience(
 
 
 def test_after_a_stop_no_program_is_made_or_improved(algorithms: list[Algorithm]) -> None:
-    executor = Executor(factors={algorithm.engine: 2.0 for algorithm in algorithms})
-    pool = make_pool(executor, algorithms, seconds=1e6)
-    lowered = list(executor.lowered)
-    assert lowered
-    pool.stop()
-    assert all(offer.execution is not None for offer in pool.files())
-    assert executor.lowered == lowered
+    """Check that programs which more time would improve stay as they are, however much of the budget is left."""
+    for stops in (False, True):
+        executor = Executor(factors={algorithm.engine: 2.0 for algorithm in algorithms})
+        pool = make_pool(executor, algorithms, seconds=1e6)
+        pool._improved.clear()
+        lowered = list(executor.lowered)
+        if stops:
+            pool.stop()
+        assert all(offer.execution is not None for offer in pool.files())
+        assert (executor.lowered == lowered) == stops
