@@ -24,7 +24,7 @@ _WRITTEN_S = 5.0  # seconds between two writes
 # Writing may take this part of the time, since it uses a core that solves. Unwritten answers are in the cache.
 _WRITING = 0.02
 _LEAST_SLOWNESS = 0.5  # the least factor on the estimated time that is left
-_LEAST_S = 2.0  # The least time of a problem, in which it gets a first file also where the budget is over.
+LEAST_S = 2.0  # The least time of a problem, in which it gets a first file also where the budget is over.
 _LAST_WRITE = 0.03  # The part of the budget for the last write, and for the start of processes.
 
 
@@ -236,7 +236,7 @@ class _Build:
         later = [*self.queue, *(relabelling for waiting in self.after.values() for relabelling in waiting)]
         free_s = left_s * self.pool.processes - sum(max(0.0, end - now()) for end in self.end_of.values())
         share_s = free_s * own_s / (own_s + sum(map(estimated_s, later)))
-        return min(task.limit_s, max(_LEAST_S, min(left_s, share_s)))
+        return min(task.limit_s, max(LEAST_S, min(left_s, share_s)))
 
     def _checked(self, key: str, packed: bytes | None, source: str) -> bytes | None:
         """Return an answer that somebody else may have made, after a check for the first share that waits for it.
@@ -330,7 +330,7 @@ class _Build:
         cores = self.plan.cores
         slowness = max(_LEAST_SLOWNESS, (now() - self.begun) / spread_s(self.solved_s, cores)) if self.solved_s else 1.0
         needed_s = slowness * spread_s([*map(estimated_s, self.open.values())], cores)
-        least_s = _LEAST_S * len(self.open) / cores
+        least_s = LEAST_S * len(self.open) / cores
         self.built.progress.left_s = min(needed_s, max(least_s, self.deadline - now()))
         running = (self.open[key] for key in self.end_of if key in self.open)
         self.built.progress.running = tuple(f"{task.collective} of {len(task.group)} ranks" for task in running)

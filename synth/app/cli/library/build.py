@@ -14,8 +14,8 @@ from emit.library.saving.write import existing_entries
 from synth.app.cli.asking.answer import check_writable
 from synth.app.cli.options import cache_option, declare, json_option, print_json
 from synth.app.cli.progress import showing
+from synth.app.clusters.build import LEAST_S, Built, build
 from synth.app.clusters.build import BuildProgress as State
-from synth.app.clusters.build import Built, build
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.failures import costs, fault_folder, single_failures, touched, write_fault
 from synth.app.clusters.local import Local, WorkerPool
@@ -55,6 +55,9 @@ def library_build(
 ) -> None:
     """Build the library of a cluster: each group, collective and size of the file, each problem once.
 
+    The file's budget is for the whole command: searches, checks and files. A problem for which it is short gets what is
+    found in its share, 2 s at least, and the same command goes on with it.
+
     \b
     synth library build cluster.toml --out lib
     synth library build cluster.toml --dry-run
@@ -80,14 +83,17 @@ def library_build(
 
 
 def _warn_of_budget(plan: BuildPlan, answer_cache: Cache) -> None:
-    """Print a warning if the problems that the cache lacks need over 1.5 times the budget, by the plan's estimate."""
+    """Print a warning if the problems that the cache lacks need over 1.5 times the budget, by the plan's estimate.
+
+    The build keeps the budget all the same, so that its answers are worse.
+    """
     known_keys = {task.key for task in plan.tasks() if answer_cache.has(task.key)}
     left_s, budget_s = plan.seconds(known_keys), plan.cluster.budget_s
     if left_s > max(_SOON_S, _MUCH_LONGER * budget_s):
         open_count = sum(task.key not in known_keys for task in plan.searches)
         problems, cores = format_count(open_count, "problem"), format_count(plan.cores, "core")
-        needed = f"the build takes about {_minutes(left_s)} all the same, for {problems} on {cores}"
-        warn(f"budget {format_seconds(budget_s)}: is too short: {needed}; name fewer groups, collectives or sizes")
+        needed = f"{problems} need about {_minutes(left_s)} on {cores}, and get what they find in time"
+        warn(f"budget {format_seconds(budget_s)}: is short: {needed}; give more, or name fewer groups or collectives")
 
 
 def _seconds(plan: BuildPlan, begun: float) -> float:
@@ -121,9 +127,10 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], present_load: float, as_jso
         present_load: Number of other processes that want a core of this machine.
         as_json: Whether to print JSON.
     """
-    left_s, searches = plan.seconds(known_keys), plan.searches
-    loaded_s = plan.loaded_seconds(present_load, known_keys)
+    searches, needed_s = plan.searches, plan.seconds(known_keys)
     known_count = sum(task.key in known_keys for task in searches)
+    most_s = max(plan.cluster.budget_s, LEAST_S * (len(searches) - known_count) / plan.cores)
+    left_s, loaded_s = min(needed_s, most_s), min(plan.loaded_seconds(present_load, known_keys), most_s)
     if as_json:
         print_json(
             "library-plan",
@@ -156,12 +163,14 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], present_load: float, as_jso
     cores = format_count(plan.cores, "idle core")
     click.echo()
     say_fitted(
-        f"about {_minutes(left_s)} on {cores}, for some problems half or twice that;"
+        f"about {_minutes(left_s)} on {cores}, within the budget of {format_seconds(plan.cluster.budget_s)};"
         f" {plan.memory_bytes() / 2**30:.1f} GiB of memory; at most {searches[0].work_s:g} s of counted work"
         f" a problem; {known_count} of {len(searches)} problems are known"
     )
     if loaded_s > _BUSY * left_s:
         say_fitted(f"this machine is busy now (load {present_load:.1f}): about {_minutes(loaded_s)} beside that")
+    if needed_s > left_s:
+        say_fitted(f"the searches need about {_minutes(needed_s)}: time runs out for some, whose answers are worse")
     if compiling_s := _compiling_s(left_s):
         say_fitted(f"compiling loops adds up to {_minutes(compiling_s)} to the first build, once")
     _say_impossible(plan)
@@ -306,6 +315,8 @@ def library_update(
     as_json: bool,
 ) -> None:
     """Answer the questions that a failure touches, in DIR/faults/NAME, and show what the failure costs.
+
+    Each failure gets the budget of the cluster's file.
 
     \b
     synth library update cluster.toml --out lib --without link:3-5
