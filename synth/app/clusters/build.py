@@ -296,7 +296,7 @@ class _Build:
         for number in self.shares.get(key, ()):
             self.placing.add(number, answer, packed)
             self.built.progress.done += 1
-            self._note_gap(answer.gap)
+            self._note_gap(self.placing.shares[number]["gap"])
             if answer.cut:
                 self._remark(HURRIED)
         return True
