@@ -56,7 +56,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from emit.library.entry import INDEX, IndexEntry, as_json
+from emit.library.entry import INDEX, SCHEDULES, IndexEntry, as_json
 from synth.model.numbers import as_folder
 from synth.storage.columns import json_object
 from topologies.errors import InputError
@@ -128,6 +128,9 @@ def read_index(path: Path) -> bytes:
     Raises:
         InputError: If the file is missing, a link, no regular file, larger than MAX_INDEX_BYTES, or cannot be read.
     """
+    if not path.exists() and any((path.parent / SCHEDULES).glob("*.synth")):
+        advice = "an index lists files of executors; synth report DIR shows the schedules"
+        raise InputError(f"{origin_of(path.parent)}: has only schedules, and so no index; {advice}")
     return read_bytes(path, f"a library's {INDEX}, or its folder", MAX_INDEX_BYTES, inside=path.parent)
 
 

@@ -78,6 +78,7 @@ class Programs:
         send_s: Seconds that the lowering of one send in haste takes, as far as is known; files are written and
             checked later.
         writing: Time to lower a program in haste and to write its file, over the time to lower it in haste.
+        patience_s: As the settings state it; finite in library builds only.
         nodes: Node of each rank.
         of_other_form: Programs of some algorithms for the other form of calls. Those made here have as many instances.
     """
@@ -118,7 +119,7 @@ class Programs:
         self._cells = Cells(self.target, size)
         self.send_s = _PROGRAM_SEND_S if self._holds_program else _PLAN_SEND_S
         self.writing = _PROGRAM_WRITING if self._holds_program else _PLAN_WRITING
-        self._patience_s = settings.patience_s
+        self.patience_s = settings.patience_s
         self.nodes = problem.topology.nodes[list(problem.ranks)].tolist()
 
     @cached_property
@@ -543,7 +544,7 @@ class Programs:
         if self._holds_program:
             return math.inf
         if until == math.inf:  # No clock counts, so neither does what a send has taken so far.
-            return self._patience_s / (_PLAN_SEND_S / _SEND_STEPS) / _MOST_PLANS  # The patience is for all plans.
+            return self.patience_s / (_PLAN_SEND_S / _SEND_STEPS) / _MOST_PLANS  # The patience is for all plans.
         return max(0.0, until - begun) / (self.send_s / _SEND_STEPS)
 
     def expected_us(self, algorithm: Algorithm, size_bytes: float) -> float:

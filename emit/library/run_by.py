@@ -9,6 +9,7 @@ from emit.library.lowered import Lowered
 from emit.library.programs import Programs
 from synth.search.budget import Budget
 from synth.search.offer import Offer
+from synth.search.plans import LIBRARY_PATIENCE
 from synth.search.pool import Pool
 from synth.search.result import SearchResult
 
@@ -53,7 +54,9 @@ def run_by(result: SearchResult, programs: Programs, until: float = math.inf) ->
     untried_offers = {
         offer.algorithm: Offer(offer.algorithm, least_size=offer.least_size) for offer in reversed(offers)
     }
-    pool = Pool(programs, Budget.until(until, spent_s), offers=[*reversed(untried_offers.values())])
+    patience = 0.0 if programs.patience_s == math.inf else LIBRARY_PATIENCE
+    pool = Pool(programs, Budget.until(until, spent_s, patience), offers=[*reversed(untried_offers.values())])
     pinned = [served.low for served in result.ranges if served.low == served.high]
     ranges = pool.files(pinned[0] if pinned else None)
-    return replace(result, ranges=ranges, refused=[*result.refused, *pool.refused])
+    stop_reason = result.stop_reason or ("budget" if pool.is_hurried else "")
+    return replace(result, ranges=ranges, refused=[*result.refused, *pool.refused], stop_reason=stop_reason)

@@ -274,7 +274,7 @@ class Synthesis:
         Args:
             folder: The library's folder.
             target: Name of an executor, or "auto" for that of the machine, or else the first that can express the
-                question.
+                question. With "none" there are schedules only, and no index, which lists files of executors.
             proof: Whether to write schedules and proofs of the bounds as well.
             replace: Whether to replace the files that the library has for the question, even faster ones.
 

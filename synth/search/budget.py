@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from synth.engines.request import Options
 from synth.model.deadline import now
@@ -76,12 +76,14 @@ class Budget:
         begun: When the budget began to count.
         stated_s: Seconds of the whole command's budget, of which messages speak; 0 if that is `seconds`.
         overtime: The processor time that a first program may use after the budget, and what it has used.
+        patience: Share of the budget in which the clock decides nothing, so that what ends in it is reproducible.
     """
 
     seconds: float = math.inf
     begun: float = field(default_factory=now)
     stated_s: float = 0.0
     overtime: Overtime = field(default_factory=lambda: Overtime(GRACE_S / 2), compare=False)
+    patience: float = 0.0
 
     @classmethod
     def of(cls, options: Options) -> Budget:
@@ -90,13 +92,27 @@ class Budget:
         return cls(options.budget_s, begun, options.stated_s or options.budget_s)
 
     @classmethod
-    def until(cls, deadline: float, spent_s: float = 0.0) -> Budget:
+    def until(cls, deadline: float, spent_s: float = 0.0, patience: float = 0.0) -> Budget:
         """Return a budget that ends at a deadline, a reading of `now`, and of which `spent_s` seconds are spent.
 
-        Its `seconds` are those from `spent_s` ago to the deadline.
+        Its `seconds` are those from `spent_s` ago to the deadline; `patience` is the share of them without hurry.
         """
         begun = now() - spent_s
-        return cls(deadline - begun, begun)
+        return cls(deadline - begun, begun, patience=patience)
+
+    def patient(self, patience: float) -> Budget:
+        """Return this budget with a share in which the clock decides nothing; with an infinite share it has no end."""
+        return replace(self, seconds=math.inf) if patience == math.inf else replace(self, patience=patience)
+
+    @property
+    def patient_left_s(self) -> float:
+        """Return the seconds in which the clock still decides nothing; 0 or less once it does."""
+        return math.inf if self.seconds == math.inf else self.after(self.patience) - now()
+
+    @property
+    def is_patient(self) -> bool:
+        """Return whether the clock decides nothing at present, as in a budget without end."""
+        return self.patient_left_s > 0
 
     @property
     def deadline(self) -> float:
@@ -167,7 +183,8 @@ class Budget:
         The first is a reading of `now`, and the second a function that returns one, as `synth.model.deadline.limited`
         takes it. Improving gets 0.4 of the time left, divided by `sharing`. The cut-off leaves time to write the file.
         While engines still have stages, improving also ends after a tenth of the budget, and the cut-off comes after
-        two tenths, or for a first program after 2 · needs_s if that is later.
+        two tenths, or for a first program after 2 · needs_s if that is later. A patient budget improves without end,
+        and the cut-off is the end of its patience.
 
         Args:
             searching: Whether engines still have stages, so that lowering gets only a small share of the budget.
@@ -178,6 +195,9 @@ class Budget:
             writing: Time to lower a program in haste and to write its file, over the time to lower it in haste.
         """
         begun = now()
+        if self.is_patient:
+            patient_until = begun + self.patient_left_s
+            return math.inf, lambda: patient_until
         enough, cutoff = begun + self.left_s * _IMPROVING / max(1, sharing), begun + self.left_s / writing
         if searching:
             share_s = _WHILE_SEARCHING * self.seconds
@@ -189,13 +209,13 @@ class Budget:
     def waits(self, needs_s: float, spent_s: float) -> bool:
         """Return whether a program takes too long to be lowered before all engines had their stages.
 
-        It never does in a budget without end.
+        It never does in a patient budget.
 
         Args:
             needs_s: Seconds to lower it in haste and to write its file.
             spent_s: Seconds of lowering so far.
         """
-        if self.seconds == math.inf:
+        if self.is_patient:
             return False
         share_s = _WHILE_SEARCHING * self.seconds
         return needs_s > share_s or spent_s + needs_s > max(share_s, _OF_ELAPSED * (now() - self.begun))
@@ -204,13 +224,13 @@ class Budget:
         """Return True if the first program may be that of any algorithm, not only of a small one.
 
         Its time must be at most 3 % of the whole budget while engines still have stages, else at most half of the time
-        left.
+        left. In a patient budget it may be any.
 
         Args:
             needs_s: Seconds to lower it in haste and to write its file.
             searching: Whether engines still have stages.
         """
-        return needs_s <= (_AT_ONCE * self.seconds if searching else self.left_s / _SAFE)
+        return self.is_patient or needs_s <= (_AT_ONCE * self.seconds if searching else self.left_s / _SAFE)
 
     def is_too_long_for_first(self, needs_s: float) -> bool:
         """Return whether the first program waits while engines are asked, because it takes long.

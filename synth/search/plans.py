@@ -20,6 +20,7 @@ from synth.engines.registry import AUTO
 from synth.engines.request import Options
 from synth.model.problem import LARGEST, SMALLEST, Problem
 
+LIBRARY_PATIENCE = 0.7  # The share of a problem's time in which a library build makes the same programs each time.
 LIBRARY_BASELINE_SENDS = 15_000  # In a library build, timing baselines with more takes longer than the search.
 # What makes plans for concurrent groups: the names of stages, and the methods in the answer.
 JOINT, DIRECT = "planned jointly", "direct"
@@ -229,6 +230,7 @@ class SearchPlan:
         retry_sends: Most sends, as estimated, of an answer that is searched again.
         retry_share: Share of the time left that the stages of one retry divide among them.
         patient: Whether the search waits for its first answer and its programs, however long they take.
+        patience: Share of the budget after which a patient search hurries with its programs; inf for never.
         programs: Which programs of an executor are made: those of ALL winners, only a FIRST one, so that there is a
             file whatever comes, or NONE; the caller makes the others.
         protocols: How protocols are searched where an executor's costs are on.
@@ -252,6 +254,7 @@ class SearchPlan:
     retry_sends: int = 15_000
     retry_share: float = 0.5
     patient: bool = False
+    patience: float = np.inf
     programs: ProgramScope = ProgramScope.ALL
     protocols: ProtocolPlan = ProtocolPlan()
 
@@ -374,6 +377,8 @@ GROUPS = GroupsPlan(
 def library_plan(low: int, high: int, work_s: float, nranks: int) -> SearchPlan:
     """Return the plan of a library's search, whose engines count their work and whose bounds no clock ends.
 
+    Its programs are the same each time if they are made in `LIBRARY_PATIENCE` of the budget; then the clock hurries.
+
     It searches for `high`, a size about their geometric mean, and `low`, in this order and each once.
 
     Args:
@@ -396,6 +401,7 @@ def library_plan(low: int, high: int, work_s: float, nranks: int) -> SearchPlan:
         rest=False,
         work_s=work_s,
         patient=True,
+        patience=LIBRARY_PATIENCE,
         sizes=tuple(dict.fromkeys((high, max(low, min(high, middle)), low))),
         effort=TighteningEffort(quick_ranks=np.inf, least_linear_s=0.0, most_linear_s=most_linear_s),
         max_flow_ranks=64,

@@ -37,6 +37,7 @@ _FASTER = 0.98  # The part of the best program's time below which a coarser algo
 _MUCH_FASTER = 0.75  # The part of the best program's time below which what is surely in time is lowered first.
 _UNLIKE = 0.997  # The part of the time of a schedule with a program below which another schedule is clearly faster.
 _WORTH_LOWERING = 0.985  # The part of the best program's time below which a library lowers another algorithm.
+_STOPPING_S = 0.5  # Seconds for writing and checking files after Ctrl-C.
 WORTH_SAYING = 0.98  # A schedule that no program can hold is named below this part of the best program's time.
 
 
@@ -75,6 +76,7 @@ class Pool:
         self.searching, self.lowering, self.programs = False, False, ProgramScope.ALL
         self._least_bytes = least_bytes
         self.pace = LoweringPace(executor)
+        self._was_patient = self.budget.patience > 0
         self._improving_s = 0.0  # The longest time that it took to look for a better program than a first one.
         self._postponed = set[Algorithm]()
         self._late = list[Offer]()  # Refused because time seemed too short.
@@ -84,6 +86,11 @@ class Pool:
         self._spent_s = 0.0  # Seconds of lowering while engines were asked.
         self._aim: Offer | None = None  # The fastest algorithm whose program the caller has time to make.
         self._sharing = 1  # The number of algorithms that share the time left for lowering.
+
+    @property
+    def is_hurried(self) -> bool:
+        """Return whether the patience of the budget is over, so that the clock may have decided something."""
+        return self._was_patient and not self.budget.is_patient
 
     def search_deadline(self) -> float:
         """Return when engines and bounds must end, so that there is time to lower and write; a reading of `now`.
@@ -225,6 +232,8 @@ class Pool:
             smallest_first = sorted(offers, key=lambda offer: self.pace.sends(offer.algorithm))
             if not all(map(self._complete, smallest_first)):
                 continue
+            if self.budget.is_patient:
+                return offers
             is_new = [self._improve(offer) for offer in (*offers, *self._promising(offers))]
             if not any(is_new):
                 return offers
@@ -326,8 +335,11 @@ class Pool:
     def stop(self) -> None:
         """Lower nothing more; if there is any program, remove the algorithms without one, else compare schedules.
 
-        To compare schedules, `executor` becomes None.
+        To compare schedules, `executor` becomes None. Files are written and checked for half a second more; that of the
+        only program, however long it takes.
         """
+        self.budget = Budget.until(min(self.budget.deadline, now() + _STOPPING_S))
+        self._improved.update(offer.algorithm for offer in self.offers)
         lowered = [offer for offer in self.offers if offer.execution is not None]
         self.offers = lowered or self.offers
         self.executor = self.executor if lowered else None
@@ -352,9 +364,11 @@ class Pool:
             return True
         if self.searching and has_program and offer.algorithm in self._cut_off:
             return True
+        if self.pace.needs_s(offer.algorithm) > self.budget.patient_left_s:
+            self.budget = replace(self.budget, patience=0.0)
         if not has_program:
             return self._settle_first(offer, sizes)
-        if self.budget.seconds == math.inf and not self._is_worth_lowering(offer, sizes):
+        if self.budget.is_patient and not self._is_worth_lowering(offer, sizes):
             self._refuse(offer, "a program of another algorithm is nearly as fast as this schedule")
             return False
         needs_s = self.pace.needs_s(offer.algorithm)
@@ -391,7 +405,7 @@ class Pool:
             and rival.algorithm not in self._improved
             and rival.algorithm.time_us(size_bytes) < offer.algorithm.time_us(size_bytes)
         ]
-        if self.budget.seconds == math.inf or not better:
+        if self.budget.is_patient or not better:
             return False
         return self._improve(min(better, key=lambda rival: rival.algorithm.time_us(size_bytes)))
 
@@ -422,7 +436,7 @@ class Pool:
             offer: The fastest algorithm, which has no program.
             sizes: Message sizes in bytes at which it is the fastest; the last one counts most.
         """
-        if self.budget.seconds == math.inf:
+        if self.budget.is_patient:
             return offer
         size_bytes = sizes[-1]
         program_us = min(rival.time_us(size_bytes) for rival in self.offers if rival.execution is not None)
@@ -493,14 +507,14 @@ class Pool:
         sends = self.pace.sends(offer.algorithm)
         self.report(f"lowering {format_count(sends, 'send')}")
         is_first = not any(rival.execution for rival in self.offers)
-        begun = now()
+        begun, was_patient = now(), self.budget.is_patient
         enough, cutoff = self.budget.lowering_deadlines(
             self.searching, self._sharing, is_first, self.pace.needs_s(offer.algorithm), self.executor.writing
         )
         self.lowering = True
         try:
             # The first program stays if the time ends while a better one is looked for.
-            has_end = self.budget.seconds < math.inf
+            has_end = not was_patient
             program = partial(self._program_of, offer.algorithm, begun if has_end else math.inf, sizes)
             lowered = replace(offer, execution=limited(cutoff, program))
             if is_first and self.searching:
@@ -508,6 +522,9 @@ class Pool:
                     if served.execution is not None:
                         limited(cutoff, partial(self.executor.complete, served.execution))
         except TimeUp:
+            if was_patient:  # It is lowered again, as the clock then allows.
+                self.budget = replace(self.budget, patience=0.0)
+                return
             self.pace.learn_cut_off(sends, now() - begun)
             if self.searching:
                 self._postponed.add(offer.algorithm)

@@ -7,7 +7,6 @@ that mind latencies run for them. Then all algorithms compete, each under its pr
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -129,7 +128,7 @@ class _ProtocolsSearch:
         }
         self.results: dict[str, SearchResult] = {}
         lowering_s = self.budget.seconds * (1.0 if executor is None else 1.0 - WRITING)
-        self.lowering = replace(self.budget, seconds=math.inf if plan.patient else lowering_s)
+        self.lowering = replace(self.budget, seconds=lowering_s).patient(plan.patience if plan.patient else 0.0)
         self.pool: Pool | None = None
         self._taken_over: dict[str, list[Offer]] = {}  # By protocol, once the first protocol is searched.
 
@@ -148,6 +147,8 @@ class _ProtocolsSearch:
         result, stop_reason = run_to_end(self.lowering, work, self._conclude)
         if not stop_reason and (self.lowering.left_s <= 0 or any(own.stop_reason for own in self.results.values())):
             stop_reason = "budget"
+        if self.pool is not None and self.pool.is_hurried:
+            stop_reason = stop_reason or "budget"
         result.stop_reason, result.seconds = stop_reason, now() - self.budget.begun
         return result
 
@@ -186,7 +187,9 @@ class _ProtocolsSearch:
             raise BudgetTooShort(self._problem.topology, error.sends, seconds, members, stated_s, members) from None
 
     def _reserved_s(self) -> float:
-        """Return the seconds that the programs of the fastest schedules so far need."""
+        """Return the seconds that the programs of the fastest schedules so far need; 0 in a patient budget."""
+        if self.lowering.is_patient:
+            return 0.0
         offers = [offer for result in self.results.values() for offer in result.ranges]
         return Pool(self._executor, self.lowering).reserved_s(offers)
 

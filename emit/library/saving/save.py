@@ -99,8 +99,8 @@ def save(
 ) -> Saved:
     """Write a search's answers into a library: a file for the target's executor and an entry of the index each.
 
-    An algorithm that is too large for that, or with `proof` every algorithm, is also written as a schedule
-    (schedules/NAME.synth), with `proof` next to the proof of its bound (NAME.proof.json). Files for calls of the other
+    An algorithm that is too large for that is also written as a schedule (schedules/NAME.synth). So is every algorithm
+    without a target or with `proof`, which adds the proof of its bound (NAME.proof.json). Files for calls of the other
     form, in or out of place, are written as well. An existing file for the question stays at every size at which it is
     no slower; with `anew` none stays. If the search has no ranges, nothing is written.
 
@@ -452,6 +452,8 @@ def _remarks(forms: Sequence[_CallForm], entries: Sequence[IndexEntry], outcome:
         yield from _served(programs.target, entries, [*refused, *left])
         size = next((offer.low for offer in forms[0].result.ranges if offer.low == offer.high), None)
         yield from [] if size is None else _neighbours(entries, size)
+    elif not forms[0].refused:
+        yield "without a target there are schedules only, and no index, which lists files of executors"
     yield from outcome.clauses()
 
 
@@ -479,9 +481,11 @@ def _neighbours(entries: Iterable[IndexEntry], size: int) -> Iterator[str]:
     for entry in {entry.divides: entry for entry in entries if not entry.serves(size, _USUAL_ELEMENT)}.values():
         unit = entry.unit(_USUAL_ELEMENT)
         near = [near for near in (size // unit * unit, -(-size // unit) * unit) if near and entry.in_range(near)]
-        multiple = f"{entry.divides} elements of {_USUAL_ELEMENT}" if entry.counts_elements else f"{entry.divides}"
-        instead = f"the file serves {' and '.join(map(str, near))} bytes" if near else "the file does not serve it"
-        yield f"{size} bytes are no multiple of {multiple} bytes: {instead}"
+        form = f", for elements of {_USUAL_ELEMENT} bytes" if entry.counts_elements else ""
+        nearest = (
+            f"the nearest sizes that work are {' and '.join(map(str, near))}" if near else "the file serves no size"
+        )
+        yield f"{size} bytes are no multiple of {unit} bytes{form}: {nearest}"
 
 
 def _served(target: Target, entries: Sequence[IndexEntry], lacking: Sequence[str]) -> Iterator[str]:

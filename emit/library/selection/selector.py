@@ -19,6 +19,7 @@ from emit.library.entry import IndexEntry
 from emit.library.selection.padded import PaddedChoice, PaddedFile
 from synth.model.numbers import as_flag, as_text, taking, whole, whole_numbers, without_common_divisor
 from synth.model.registry import find_kind, parse_name
+from synth.model.sizes import parse_size
 from synth.model.text import format_count, format_listed
 from topologies.errors import InputError
 from topologies.text.fields import shown
@@ -232,7 +233,7 @@ class Selector:
         return f"<Selector of {count}{serves}>"
 
     @taking('selector.choose(synth.LibraryCall("allreduce", 4, [0, 1, 2, 3], inplace=True), 1 << 20)')
-    def choose(self, call: LibraryCall, size_bytes: int) -> IndexEntry | None:
+    def choose(self, call: LibraryCall, size_bytes: int | str) -> IndexEntry | None:
         """Return the entry that serves a call; None if the executor's own algorithm serves it.
 
         The executor's own serves if no file of the library fits, or the message size is no multiple of what the file
@@ -241,7 +242,7 @@ class Selector:
 
         Args:
             call: The call.
-            size_bytes: Larger of a rank's send and receive buffer in bytes.
+            size_bytes: Larger of a rank's send and receive buffer in bytes, also as text such as "64K" or "1M".
 
         Raises:
             InputError: If the call or its size is impossible, its collective is unknown, it needs a root, or more than
@@ -404,7 +405,9 @@ def _row_by_row(sizes: Any) -> tuple[int, ...]:
 
 
 def _size(size_bytes: Any) -> int:
-    """Return a size as an int; raise InputError if it is negative or no whole number."""
+    """Return a size, maybe a text such as "1M", as an int; raise InputError if it is negative or no whole number."""
+    if isinstance(size_bytes, str):
+        return parse_size(size_bytes, "size_bytes")
     size = whole(size_bytes, "size_bytes")
     if size < 0:
         raise InputError(f"size_bytes {size}: is not possible; it must be 0 or more")

@@ -1,8 +1,9 @@
-"""The progress of long commands: a bar on a terminal, lines from time to time in a log."""
+"""The progress of long commands: a bar on a terminal, a line every ten seconds in a log."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,11 +12,12 @@ from synth.app.cli.streams import drawing_stream
 
 Count = Callable[[int, int], None]  # It receives how many things are done, and of how many.
 
-_LOGGED_S = 15.0  # time between two lines in a log
+_FIRST_S = 1.0  # time before the first line in a log, and between two looks at what is left on a terminal
+_LOGGED_S = 10.0  # time between two lines in a log
 
 
 def seldom_logger(begun: float | None = None) -> Callable[[str], None]:
-    """Return a function that prints a line on standard error if the last one was 15 s ago or more; others are dropped.
+    """Return a function that prints a line on standard error if the last one was 10 s ago or more; others are dropped.
 
     Args:
         begun: Time of `time.monotonic` that counts as that of the line before the first; None for now.
@@ -56,24 +58,75 @@ def bar(what: str, total: int | None = None, remark: str = "") -> Iterator[Calla
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Count]:
-    """Yield a function that shows on stderr how many things are done, of how many, and about how long the others take.
+def showing(what: str, state: Callable[[], tuple[int, int, str]], *, quiet: bool = False) -> Iterator[None]:
+    """Show on stderr, while the block runs, how many things are done, of how many, and a remark.
 
-    On a terminal it draws a bar; otherwise it prints a line at most every 15 s, without a duration.
+    On a terminal it is a bar, otherwise a line after a second and then every 10 s. Another thread asks for the state,
+    so that the progress is shown also while the block works on one long thing.
+
+    Args:
+        what: What is done with the things, as "checking".
+        state: Returns how many things are done, of how many (0 if that is not known yet), and a remark.
+        quiet: Whether no lines are printed; it does not hide the bar.
+    """
+    if not sys.stderr.isatty():
+
+        def say_line() -> None:
+            """Print a line on the state."""
+            done, total, remark = state()
+            counted = f"{what}: {done} of {total}" if total else what
+            print(f"{counted}{remark and f', {remark}'}", file=sys.stderr, flush=True)
+
+        with _ticking((lambda: None) if quiet else say_line, _FIRST_S, _LOGGED_S):
+            yield
+        return
+    total, remark = state()[1:]
+    with bar(what, total or None, remark) as draw, _ticking(lambda: draw(*state()), _FIRST_S, _FIRST_S):
+        yield
+        draw(*state())
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Count]:
+    """Yield a function that is called with how many things are done, and of how many; they are shown as by `showing`.
+
+    The remark is about how long the other things take.
 
     Args:
         what: What is done with the things, as "checking".
     """
-    if not sys.stderr.isatty():
-        log = seldom_logger()
-        yield lambda count, total: log(f"{what}: {count} of {total}")
-        return
-    begun = time.monotonic()
-    with bar(what) as draw:
+    begun, done, total = time.monotonic(), 0, 0
 
-        def show(count: int, total: int) -> None:
-            """Update the bar with the estimated seconds of what is left."""
-            left_s = (time.monotonic() - begun) * (total - count) / max(1, count)
-            draw(count, total, f"{left_s:.0f} s left" if count else "")
+    def set_counts(done_now: int, total_now: int) -> None:
+        """Set how many things are done, and of how many."""
+        nonlocal done, total
+        done, total = done_now, total_now
 
-        yield show
+    def state() -> tuple[int, int, str]:
+        """Return how many things are done, of how many, and how long the others take; "" while nothing is done."""
+        left_s = (time.monotonic() - begun) * (total - done) / max(1, done)
+        return done, total, f"about {left_s:.0f} s left" if done else ""
+
+    with showing(what, state):
+        yield set_counts
+
+
+@contextmanager
+def _ticking(show: Callable[[], None], first_s: float, every_s: float) -> Iterator[None]:
+    """Call a function in another thread while the block runs: after `first_s` seconds, then every `every_s` seconds."""
+    has_ended = threading.Event()
+
+    def tick() -> None:
+        """Call the function until the block has ended."""
+        wait_s = first_s
+        while not has_ended.wait(wait_s):
+            show()
+            wait_s = every_s
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()

@@ -86,15 +86,18 @@ def _topo_list(as_json: bool) -> None:
 @click.option(
     "--levels", is_flag=True, help="Print the levels of the hierarchy instead, as synth place --levels takes them."
 )
+@click.option("-o", "--out", metavar="FILE", help="Write the form to this file. Default: stdout.")
 @json_option
-def _topo_show(topology: str, form: str, levels: bool, as_json: bool) -> None:
+def _topo_show(topology: str, form: str, levels: bool, out: str | None, as_json: bool) -> None:
     """Print a topology in a form that --topo FILE takes: text, or a graph of networkx (without NICs).
 
     \b
-    synth topo show dgx1 > my.toml
+    synth topo show dgx1 -o my.toml
     synth topo show dgx-a100:2 --format graphml > my.graphml
     synth topo show mi250:4 --levels
     """
+    if out is not None and (levels or as_json):
+        raise InputError("--out: is for the forms of --format; leave out --levels and --json, or use > FILE")
     if levels and form != "toml":
         raise InputError(f"--format {form}: --levels prints the hierarchy in words; leave one of them out")
     if levels:
@@ -105,10 +108,18 @@ def _topo_show(topology: str, form: str, levels: bool, as_json: bool) -> None:
     machine = load_machine(topology)
     if as_json:
         print_json("topology", _described(machine.topology, _parts(machine.topology)))
-    elif form != "toml":
-        click.echo(graph_text(machine.topology, form).rstrip("\n"))
-    else:
-        click.echo(to_toml(machine.topology, machine.nics, machine.remarks).rstrip("\n"))
+        return
+    text = (
+        to_toml(machine.topology, machine.nics, machine.remarks)
+        if form == "toml"
+        else graph_text(machine.topology, form)
+    )
+    if out is None:
+        click.echo(text.rstrip("\n"))
+        return
+    check_not_source(out, topology)
+    write_text(out, f"{text.rstrip()}\n")
+    say_fitted(f"{topology} → {out}")
 
 
 def _show_levels(topology: Topology, as_json: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,10 +19,13 @@ from synth.model.deadline import now
 from synth.storage.cache import Cache
 from topologies.errors import InputError
 
+HURRIED = "time ran out for some problems: their files are right, and the same command goes on with these problems"
 _WRITTEN_S = 5.0  # seconds between two writes
 # Writing may take this part of the time, since it uses a core that solves. Unwritten answers are in the cache.
 _WRITING = 0.02
 _LEAST_SLOWNESS = 0.5  # the least factor on the estimated time that is left
+LEAST_S = 2.0  # The least time of a problem, in which it gets a first file also where the budget is over.
+_LAST_WRITE = 0.03  # The part of the budget for the last write, and for the start of processes.
 
 
 @dataclass
@@ -31,6 +36,7 @@ class BuildProgress:
         total: Number of shares of the plan.
         done: Number of finished shares.
         left_s: Estimated seconds until the end, with all processes.
+        running: The problems that are solved now, as "allreduce of 31 ranks".
         worst: Largest time / bound so far.
         kept: Number of finished shares whose files were in the library.
         cached: Number of finished shares whose answers were in the cache.
@@ -40,6 +46,7 @@ class BuildProgress:
     total: int
     done: int = 0
     left_s: float = 0.0
+    running: tuple[str, ...] = ()
     worst: float = 1.0
     kept: int = 0
     cached: int = 0
@@ -73,8 +80,12 @@ def build(
     cache: Cache,
     pool: WorkerPool,
     report: Callable[[BuildProgress], None] = lambda _: None,
+    seconds: float = math.inf,
 ) -> Built:
     """Build a library in a folder; after Ctrl-C end early, with all answers written that are known.
+
+    Each problem gets its share of the seconds when it begins: what is left of them, divided by the estimates of the
+    problems that are still to be solved. A problem without a share still gets 2 s, for a first file.
 
     Answers are taken from the library and the cache if they are there. New ones are put into the cache. If another
     process holds the library, the last answers go to another folder, and a remark names it.
@@ -85,11 +96,12 @@ def build(
         cache: Answers of earlier builds.
         pool: Processes that solve the problems; they are stopped at the end.
         report: Function that is called with the progress.
+        seconds: Seconds for all problems and their files; infinite for as many as each problem's own limit allows.
 
     Raises:
         InputError: The folder cannot be written. What was written before is complete.
     """
-    return _Build(plan, Path(folder), cache, pool, report).run()
+    return _Build(plan, Path(folder), cache, pool, report, seconds).run()
 
 
 class _Build:
@@ -105,10 +117,19 @@ class _Build:
         spent_s: Seconds that the last write took.
         begun: Time of the beginning, likewise.
         solved_s: Estimated seconds of each task that was solved.
+        queue: Tasks that are ready and wait for a process, in their order.
+        end_of: When the time of each running task ends, by its key; readings of `now`.
+        deadline: When the time for all problems ends, likewise.
     """
 
     def __init__(
-        self, plan: BuildPlan, folder: Path, cache: Cache, pool: WorkerPool, report: Callable[[BuildProgress], None]
+        self,
+        plan: BuildPlan,
+        folder: Path,
+        cache: Cache,
+        pool: WorkerPool,
+        report: Callable[[BuildProgress], None],
+        seconds: float,
     ) -> None:
         self.plan, self.cache, self.pool, self.report = plan, cache, pool, report
         self.placing = Placing(folder, plan)
@@ -117,7 +138,11 @@ class _Build:
         self.after: dict[str, list[Task]] = {}
         self.open: dict[str, Task] = {}
         self.solved_s: list[float] = []
+        self.queue = deque[Task]()
+        self.end_of: dict[str, float] = {}
         self.begun = self.written = self.spent_s = 0.0
+        self.seconds = seconds
+        self.deadline = math.inf
 
     def run(self) -> Built:
         """Run the build and return its outcome: take known answers, solve other problems, write answers now and then.
@@ -126,17 +151,20 @@ class _Build:
         written.
         """
         self.begun = self.written = now()
+        self.deadline = self.begun + (1.0 - _LAST_WRITE) * self.seconds
         try:
             self._take_known_answers()
-            for task in sorted(self.open.values(), key=lambda t: (-estimated_s(t), t.key)):
-                if not task.order:
-                    self.pool.submit(task)
+            searches = [task for task in self.open.values() if not task.order]
+            self.queue.extend(sorted(searches, key=lambda task: (-estimated_s(task), task.key)))
+            self._submit_ready()
             with self.pool:
                 for outcome in self.pool.results():
+                    self.end_of.pop(outcome.task.key, None)
                     if outcome.answer is None:
                         self._leave_out(outcome.task, outcome.why)
                     else:
                         self._accept_answer(outcome.task, outcome.answer)
+                    self._submit_ready()
                     self._write_now_and_then()
         except KeyboardInterrupt:
             self.built.interrupted = True
@@ -154,7 +182,7 @@ class _Build:
     def _take_known_answers(self) -> None:
         """Take the answers of the library and the cache; add the tasks of all other shares to `open`.
 
-        A relabelling whose search is in the cache is submitted; of others the search is added to `open` too. Questions
+        A relabelling whose search is in the cache is ready; of others the search is added to `open` too. Questions
         without an answer are recorded as left out.
         """
         kept_numbers = self.placing.known()
@@ -183,8 +211,32 @@ class _Build:
                 self.open.setdefault(source.key, source)
                 self.after.setdefault(source.key, []).append(share.task)
             else:
-                self.pool.submit(replace(share.task, known=packed))
+                self.queue.append(replace(share.task, known=packed))
         self._report_progress()
+
+    def _submit_ready(self) -> None:
+        """Submit ready tasks, the first first, as long as a process is idle; each gets its time when it begins."""
+        while self.queue and len(self.end_of) < self.pool.processes:
+            task = self.queue.popleft()
+            limit_s = self._limit_s(task)
+            self.end_of[task.key] = now() + limit_s
+            self.pool.submit(replace(task, limit_s=limit_s))
+        self._report_progress()
+
+    def _limit_s(self, task: Task) -> float:
+        """Return the seconds that a task may take which begins now: its share of what is left, 2 s at least.
+
+        The share is that of its estimate in those of all tasks that have not begun. What is left is the time of all
+        processes until the deadline, without that of the running tasks.
+        """
+        left_s = self.deadline - now()
+        if left_s == math.inf:
+            return task.limit_s
+        own_s = estimated_s(task)
+        later = [*self.queue, *(relabelling for waiting in self.after.values() for relabelling in waiting)]
+        free_s = left_s * self.pool.processes - sum(max(0.0, end - now()) for end in self.end_of.values())
+        share_s = free_s * own_s / (own_s + sum(map(estimated_s, later)))
+        return min(task.limit_s, max(LEAST_S, min(left_s, share_s)))
 
     def _checked(self, key: str, packed: bytes | None, source: str) -> bytes | None:
         """Return an answer that somebody else may have made, after a check for the first share that waits for it.
@@ -220,15 +272,15 @@ class _Build:
             self._leave_out(task, "its answer cannot be read")
             return
         try:
-            self.cache.put(task.key, packed)
+            if not unpacked(packed).cut:  # With more time, another build finds a better answer.
+                self.cache.put(task.key, packed)
         except OSError as error:
             self._remark(f"the cache {self.cache.folder} cannot be written ({error.strerror or error})")
         self.open.pop(task.key, None)
         self.solved_s.append(estimated_s(task))
         self.built.progress.solved += 1
         for waiting in self.after.pop(task.key, ()):
-            self.pool.submit(replace(waiting, known=packed))
-        self._report_progress()
+            self.queue.append(replace(waiting, known=packed))
 
     def _place(self, key: str, packed: bytes) -> bool:
         """Add an answer to all shares that wait for it, which are then done; return False if its bytes are no answer.
@@ -244,9 +296,9 @@ class _Build:
         for number in self.shares.get(key, ()):
             self.placing.add(number, answer, packed)
             self.built.progress.done += 1
-            self._note_gap(answer.gap)
+            self._note_gap(self.placing.shares[number]["gap"])
             if answer.cut:
-                self._remark("time ran out for some problems: another run may find other answers for them")
+                self._remark(HURRIED)
         return True
 
     def _leave_out(self, task: Task, why: str) -> None:
@@ -259,7 +311,6 @@ class _Build:
                 self.placing.leave_out(share.questions, why)
                 self.built.left_out.append((share, why))
                 self.built.progress.done += 1
-        self._report_progress()
 
     def _note_gap(self, gap: float) -> None:
         """Update the largest time / bound of the build."""
@@ -273,11 +324,16 @@ class _Build:
     def _report_progress(self) -> None:
         """Estimate the seconds that the open problems still need on all cores, and report the progress.
 
-        The estimate follows the time that the solved problems took over theirs, as on a busy machine.
+        The estimate follows the time that the solved problems took over theirs, as on a busy machine; it is not beyond
+        the deadline, except for the least time of the open problems.
         """
         cores = self.plan.cores
         slowness = max(_LEAST_SLOWNESS, (now() - self.begun) / spread_s(self.solved_s, cores)) if self.solved_s else 1.0
-        self.built.progress.left_s = slowness * spread_s([*map(estimated_s, self.open.values())], cores)
+        needed_s = slowness * spread_s([*map(estimated_s, self.open.values())], cores)
+        least_s = LEAST_S * len(self.open) / cores
+        self.built.progress.left_s = min(needed_s, max(least_s, self.deadline - now()))
+        running = (self.open[key] for key in self.end_of if key in self.open)
+        self.built.progress.running = tuple(f"{task.collective} of {len(task.group)} ranks" for task in running)
         self.report(self.built.progress)
 
     def _write_now_and_then(self) -> None:

@@ -85,7 +85,8 @@ class Placing:
     def known(self) -> set[int]:
         """Return the numbers of the shares whose files are in the library already, each byte as it was written.
 
-        The records of these shares are taken into `shares`. Without a readable record of the build the result is empty.
+        The records of these shares are taken into `shares`, also those of answers that the clock cut short, which are
+        not in the result. Without a readable record of the build the result is empty.
         """
         try:
             record = read_record(self.folder, self.folder / self._record)
@@ -100,17 +101,21 @@ class Placing:
         self._recorded = (
             (len(self.shares), len(record["left_out"])) if len(self.shares) == len(record["shares"]) else (0, 0)
         )
-        return set(self.shares)
+        return {number for number, row in self.shares.items() if not row.get("cut")}
 
     def add(self, number: int, answer: Answer, packed: bytes) -> None:
         """Add the answer of a share; the next `commit` writes it. An earlier record of the share is replaced.
+
+        An earlier answer that the clock cut short stays if its gap is less.
 
         Args:
             number: Number of the share in the plan.
             answer: The answer.
             packed: The same answer as bytes.
         """
-        share = self.plan.shares[number]
+        share, earlier = self.plan.shares[number], self.shares.get(number)
+        if earlier is not None and earlier["gap"] < answer.gap:
+            return
         self._waiting.append((share, packed))
         self.shares[number] = {
             "collective": share.first.collective,
@@ -313,6 +318,9 @@ def _check_share(share: Fields) -> None:
         share.fail("groups", "must be arrays of ranks, one at least")
     if share.values.get("root") is not None:
         share.integer("root", 0, len(groups[0]) - 1)
+    share.number("gap", 1.0, math.inf, "times the bound")
+    if not isinstance(share.values.get("cut", False), bool):
+        share.fail("cut", "must be true or false")
     files = share.values.get("files", {})
     if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
         share.fail("files", "must be an object of digests by the files' names")

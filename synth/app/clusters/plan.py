@@ -20,7 +20,7 @@ import numpy as np
 from emit.targets import TARGETS
 from synth.app.clusters.cluster import Cluster, ClusterGroup, targets_of
 from synth.app.clusters.processes import processors
-from synth.app.clusters.task import Task
+from synth.app.clusters.task import FEW_RANKS, Task
 from synth.baselines.nccl.communicator import communicator
 from synth.model.problem import make_problem
 from synth.model.registry import AHEAD, EVERY, KINDS, NEXT, ROOT
@@ -33,16 +33,21 @@ from topologies.network import Network, network
 from topologies.topology import Topology, without_switch_ops
 
 WORKS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0)  # budget classes: seconds of work that engines count
-_USED = 0.8  # part of the budget that the estimates may fill
+_USED = 0.6  # part of the budget that the estimates may fill, so that most problems end before they must hurry
 _LIMIT = 30.0  # multiple of its estimate after which the clock ends a problem, also beside other load
 _LEAST_LIMIT_S = 60.0
-# Seconds on one core of a server of 2020, as measured at the smallest budget class. `Whole` means all-reduce, its like,
-# broadcast and reduce. The first two are for one protocol: in all and for each rank.
-_WHOLE_S, _WHOLE_RANK_S, _RANK_S = 1.2, 0.28, 0.15
+# Seconds on one core of a server of 2020, as measured at the smallest budget class, for one protocol. `Whole` means
+# all-reduce, its like, broadcast and reduce. They are factor · ranks ** exponent, and some for each rank. Ranks with
+# the same link between every two of them take less, as their schedules are short.
+_WHOLE_S, _WHOLE_RANKS, _WHOLE_RANK_S, _RANK_S = 0.05, 1.7, 0.18, 0.15
+_UNIFORM_WHOLE_S, _UNIFORM_S, _UNIFORM_RANKS = 0.025, 0.012, 2.0
 _WITHOUT_COSTS, _COMPLETE = 0.45, 0.35  # The part of this without costs, and where links join every two ranks.
 _ONE_SIZE = 0.4  # The part of this for one message size.
 _SEARCH = 0.15  # The part of this without any file; each target adds the rest.
-_GROWTH, _GROWTH_WITHOUT_COSTS = 0.25, 0.15  # Exponents of the budget class, since larger ones lower more sends.
+# Exponents of the budget class, since larger ones lower more sends: of ranks in one node, and of others with more ranks
+# than are always lowered in full.
+_GROWTH, _GROWTH_WITHOUT_COSTS, _GROWTH_OF_MANY = 0.25, 0.15, 0.55
+_UNEQUAL_NODES = 1.6  # The time over this if nodes have unequal numbers of ranks, which are no images of each other.
 _WHOLE_WORK, _WORK = 1.6, 0.5  # The part of the counted work that problems use on average.
 _STARTED_S, _LINKED_S, _RELABELLED = 0.1, 1e-4, 0.5
 _BEGUN_S = 1.5  # The command itself and the start of its processes.
@@ -181,14 +186,19 @@ def estimated_s(task: Task) -> float:
     is_whole, has_costs = kind.in_shares or {kind.before, kind.after} == {ROOT, EVERY}, task.topology.costs is not None
     is_rooted, is_uniform = ROOT in (kind.before, kind.after), _is_uniform(task.topology, task.group, task.relays)
     work_s = WORKS_S[0] if is_uniform else task.work_s
-    class_s = (_WHOLE_S + _WHOLE_RANK_S * ranks) if is_whole else _RANK_S * ranks
+    class_s: float
+    if is_uniform:
+        class_s = (_UNIFORM_WHOLE_S if is_whole else _UNIFORM_S) * ranks**_UNIFORM_RANKS
+    else:
+        class_s = _WHOLE_S * ranks**_WHOLE_RANKS + _WHOLE_RANK_S * ranks if is_whole else _RANK_S * ranks
     class_s *= len(protocols_of(task.topology)) if has_costs else _WITHOUT_COSTS
     class_s *= _COMPLETE if _is_complete(task.topology) else 1.0
     class_s *= _ONE_SIZE if task.low == task.high else 1.0
-    growth: float = ((task.work_s if is_rooted else work_s) / WORKS_S[0]) ** (
-        _GROWTH if has_costs else _GROWTH_WITHOUT_COSTS
-    )
-    class_s *= growth
+    if len(set(np.unique(task.topology.nodes[list(task.group)], return_counts=True)[1].tolist())) > 1:
+        class_s *= _UNEQUAL_NODES
+    growth = _GROWTH_OF_MANY if ranks > FEW_RANKS else _GROWTH
+    growth = growth if has_costs else _GROWTH_WITHOUT_COSTS
+    class_s *= ((task.work_s if is_rooted else work_s) / WORKS_S[0]) ** growth
     filed_s = (1.0 - _SEARCH) * class_s * len(task.targets)
     if task.order:
         return _STARTED_S + _RELABELLED * filed_s

@@ -2,7 +2,8 @@
 
 The answer holds the executors' files and the schedules with their proofs, as `emit.library.saving.save` writes them,
 and their rows of the index. It follows from the task only: engines count their work instead of reading the clock, so
-that every machine finds the same answer. The clock only ends a task that takes far longer than it should (`cut`).
+that every machine finds the same answer. The clock hurries a task only at the end of its time limit (`cut`); then it
+makes programs of as many schedules as there is time for, one at least.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ _STATED = ("key", "instance", "stem", "rows", "unfiled", "gap", "cut", "defects"
 _MOST_GAP = 1e18
 _RANK_SENDS = ((0.2, 64), (0.4, 96), (0.8, 160), (1.5, 256), (4.0, 512))  # (seconds of work below this, sends)
 _PATIENCE, _LEAST_PATIENCE_S = 20.0, 2.0  # lowering of a program over the work of the search, in seconds as estimated
-_FEW_RANKS = 8  # up to which lowering every rank takes no longer than the search
+_SEARCHING = 0.9  # The part of a target's time for the search and its programs; the rest is for writing files.
+FEW_RANKS = 8  # up to which lowering every rank takes no longer than the search
 _WITHOUT_IMAGES = 4  # times as long, about, if no program is the image of another
 
 
@@ -69,7 +71,7 @@ class Task:
         targets: Names of executors; with none, the answer has schedules only.
         seed: Seed of the search.
         work_s: Seconds of work that the engines count.
-        limit_s: Seconds of the clock after which the best answer so far counts.
+        limit_s: Seconds of the clock for the search, its programs and the files of all targets.
         known: The packed answer of the same problem in another order of ranks; None for a search.
         order: Local rank of the known answer for each rank of this task.
         relays: Ranks of the topology that forward.
@@ -115,7 +117,7 @@ class Answer:
         unfiled: Ranges of sizes for which a target can hold no file: target, refused, and the fields of a row, with the
             schedule's name if it is written.
         gap: Largest time / bound over `rows` and `unfiled`.
-        cut: Whether the clock ended the search, so that another run may find another answer.
+        cut: Whether the clock hurried the search, so that another run may find another answer.
         files: Bytes of each file, by its name in a library.
         defects: Parts of synth that failed, whose answers are missing; a line each.
     """
@@ -174,8 +176,9 @@ def solve(task: Task) -> bytes:
     Raises:
         InputError: The task has no answer.
     """
+    begun = now()
     with collected() as defects:
-        answer = _answer_with_files(task, _search_result(task))
+        answer = _answer_with_files(task, _search_result(task), begun)
     return replace(answer, defects=sorted(defects)).packed()
 
 
@@ -190,7 +193,7 @@ def rank_sends(work_s: float, problem: Problem) -> int | None:
         problem: The problem.
     """
     most = next((sends for below_s, sends in _RANK_SENDS if work_s < below_s), None)
-    if most is None or problem.nranks <= _FEW_RANKS:
+    if most is None or problem.nranks <= FEW_RANKS:
         return most
     if may_have_images(problem) and problem.collective.kind.translatable and find_translations(problem.network):
         return most
@@ -222,7 +225,7 @@ def _searched_result(task: Task) -> SearchResult:
     pinned = task.low if task.low == task.high else None
     options = Options(
         pinned,
-        budget_s=task.limit_s,
+        budget_s=_end_of_target(task, 0),
         stated_s=task.stated_s,
         seed=task.seed,
         rank_sends=rank_sends(task.work_s, problem),
@@ -268,7 +271,8 @@ def _relabelled_result(task: Task, known_answer: Answer) -> SearchResult:
         ranges = [min(offers, key=lambda offer: offer.rank_at(task.low)).at_size(task.low)]
     else:
         ranges = frontier(offers)
-    result = SearchResult(problem, bound=prove(problem), ranges=ranges)
+    stop_reason = "budget" if known_answer.cut else ""
+    result = SearchResult(problem, bound=prove(problem), ranges=ranges, stop_reason=stop_reason)
     largest, plan = result.ranges[-1], library_plan(task.low, task.high, task.work_s, problem.nranks)
     loads = partial(resource_loads_us, largest.algorithm.problem, largest.algorithm.timed(task.high))
     met_us = largest.time_us(task.high) / plan.met
@@ -279,7 +283,19 @@ def _relabelled_result(task: Task, known_answer: Answer) -> SearchResult:
     return result
 
 
-def _answer_with_files(task: Task, result: SearchResult) -> Answer:
+def _end_of_target(task: Task, number: int) -> float:
+    """Return the seconds from the start of a task after which a target's programs must be there.
+
+    Files of the first target get twice the time of those of another one, with the search.
+
+    Args:
+        task: The task.
+        number: Number of the target, from 0.
+    """
+    return _SEARCHING * task.limit_s * (number + 2) / (max(1, len(task.targets)) + 1)
+
+
+def _answer_with_files(task: Task, result: SearchResult, begun: float) -> Answer:
     """Return the answer of a task with the files of a library for each target, with schedules and proofs.
 
     A target that can hold no file is stated in `unfiled`. Rows that serve none of the task's sizes are left out. Of a
@@ -288,6 +304,7 @@ def _answer_with_files(task: Task, result: SearchResult) -> Answer:
     Args:
         task: The task.
         result: Its search result.
+        begun: When the task began, a reading of `now`.
     """
     result = replace(result, ranges=[_shown_inside(offer, task) for offer in result.ranges])
     rows, unfiled, cut = list[dict[str, Any]](), list[dict[str, Any]](), bool(result.stop_reason)
@@ -296,17 +313,16 @@ def _answer_with_files(task: Task, result: SearchResult) -> Answer:
         for number, target in enumerate((NONE,) if is_quotient else task.targets or (NONE,)):
             result_of_target = replace(result, stop_reason="", unused=result.unused if number == 0 else [])
             try:
-                saved = contained(
-                    f"files for {target}",
-                    partial(save, result_of_target, folder, _settings(task, target), proof=True),
-                    None,
-                )
+                until = begun + _end_of_target(task, number) / _SEARCHING
+                write = partial(save, result_of_target, folder, _settings(task, target), proof=True, until=until)
+                saved = contained(f"files for {target}", write, None)
             except InputError as error:
                 unfiled.append({"target": target, "refused": str(error)})
                 continue
             if saved is None:
                 unfiled.append({"target": target, "refused": "no file can be made, for a defect of synth"})
                 continue
+            cut |= any(form is not None and bool(form.result.stop_reason) for form in (saved, saved.other_form))
             for saved_row, paths in zip(saved.rows, saved.files, strict=True):
                 if "file" in paths or not _overlaps(saved_row, task):
                     continue

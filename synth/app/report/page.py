@@ -11,7 +11,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
@@ -95,6 +95,7 @@ def report_sources(
     topology: Topology | None = None,
     group: Sequence[int] | None = None,
     size_bytes: float | None = None,
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> Page:
     """Build the page about some files, in their order; the algorithm with the largest message size is shown first.
 
@@ -105,6 +106,7 @@ def report_sources(
         topology: As for `report`.
         group: As for `report`.
         size_bytes: As for `report`.
+        progress: Function that is called with the number of files that are checked, and of all.
 
     Raises:
         InputError: As for `report`.
@@ -113,12 +115,14 @@ def report_sources(
         raise InputError(f"{len(sources)} files: a page shows at most {MOST_ITEMS}; give one file, or a smaller folder")
     most = max(_FEWEST_SENDS, _SENDS // len(sources))
     ranks = None if group is None else tuple(group)
-    items = [
-        schedule_item(source, most)
-        if source.kind == "schedule"
-        else program_item(source, most, networks, topology, ranks, size_bytes, only=len(sources) == 1)
-        for source in sources
-    ]
+    items = list[Item]()
+    for source in sources:
+        progress(len(items), len(sources))
+        items.append(
+            schedule_item(source, most)
+            if source.kind == "schedule"
+            else program_item(source, most, networks, topology, ranks, size_bytes, only=len(sources) == 1)
+        )
     entries = list({source.entry.file: source.entry for source in sources if source.entry is not None}.values())
     one_title = len({item.title for item in items}) == 1
     title = items[0].title if one_title else name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from emit.timing.timed import TimedProgram
 from synth.app.report.item import EXPONENTS, Fact, Item, ItemTiming, proved_timing
 from synth.app.report.layout import EdgeFigures, drawn_edges, network_view, place_vertices
 from synth.app.report.lineage import Carried, assign_ticks, describe_values, trace_program
+from synth.app.report.schedule import DrawnTraffic, physical_links, resource_loads, traffic_view
 from synth.app.report.shares import MOST_ROWS, rank_rates, round_all, round_value, shares_of_time, timeline_rows
 from synth.app.report.sources import Source
 from synth.app.report.stated import stated_timing
@@ -50,6 +52,7 @@ _USUAL_BYTES = 1 << 20  # size of messages where neither a user nor an index sta
 _PIECES = 160  # pieces of time, at most
 _FINDINGS = 8  # findings that a page lists
 _PROVED = 64  # ranks up to which a page proves a bound for a program
+_FULL = 1.05  # Load of a link or limit up to which it carries what is drawn; predicted times are rounded.
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,8 @@ class _ReportedRun:
         end: End of each transmission on its connection.
         arrive: Arrival of each transmission.
         span: Time of the last arrival.
+        bytes: Bytes of each transmission; zeros without a predictor.
+        link: Link of the predictor's network that each transmission takes, int; zeros without a predictor.
         shares: Share of each piece of time in which each connection is in use, shape (connections, pieces of time).
     """
 
@@ -78,6 +83,8 @@ class _ReportedRun:
     end: Floats
     arrive: Floats
     span: float
+    bytes: Floats
+    link: Ints
     shares: Floats
 
 
@@ -303,15 +310,20 @@ def program_view(
     timed = _run(columns, order, tick, predictor, size_bytes, ends_us)
     carried = trace_program(columns, order, cells_of(program, columns, _aliasing(program, goal), False))
     rows, row = _rows(timed, len(timed.sent) <= most_sends)
+    traffic = _switched_traffic(timed)
     return {
         "kind": "program",
         "unit": "steps" if predictor is None else "µs",
         "span": round_value(timed.span),
-        "network": _network(program, timed),
+        "network": _network(program, timed)
+        if traffic is None or predictor is None
+        else traffic_view(
+            predictor.topology, predictor.group, program.nranks, traffic, [str(rank) for rank in range(program.nranks)]
+        ),
         "ranks": _ranks(program, timed),
         "fold": None,
         "rows": rows,
-        "sends": _sends(timed, row, carried, most_sends),
+        "sends": _sends(timed, row, carried, most_sends, _paths(timed, traffic)),
         "chunks": None,
         "blocks": _blocks(program, tick if predictor is None else [], most_sends),
     }  # fmt: skip
@@ -339,11 +351,12 @@ def _run(
         sent = [step for step in order if columns.sends[step] >= 0]
         start = np.array([tick[step] for step in sent], dtype=np.float64)
         end = arrive = start + 1.0
-        span = max(tick, default=-1) + 1.0
+        span, moved_bytes = max(tick, default=-1) + 1.0, np.zeros(len(sent))
+        link = np.zeros(len(sent), dtype=np.int64)
     else:
         moved = predictor.transfers(size_bytes)
         sent, start, end, arrive = moved.step.tolist(), moved.start_us, moved.end_us, moved.arrive_us
-        span = float(arrive.max(initial=0.0))
+        span, moved_bytes, link = float(arrive.max(initial=0.0)), moved.bytes, moved.link
         if ends_us is not None and span > 0:
             start, end, arrive = (times_us * (ends_us / span) for times_us in (start, end, arrive))
             span = ends_us
@@ -351,7 +364,9 @@ def _run(
     connection, chunks = columns.sends[rows], columns.count[rows].astype(np.float64)
     pieces = _PIECES if predictor is not None else max(1, min(_PIECES, int(span)))
     shares = shares_of_time(connection, start, end, len(columns.connections), pieces, span)
-    return _ReportedRun(columns, predictor, sent, connection, chunks, start, end, arrive, span, shares)
+    return _ReportedRun(
+        columns, predictor, sent, connection, chunks, start, end, arrive, span, moved_bytes, link, shares
+    )
 
 
 def _aliasing(program: Program, goal: Goal | None) -> Goal | None:
@@ -394,6 +409,53 @@ def _network(program: Program, timed: _ReportedRun) -> dict[str, Any]:
     return network_view(at, pairs, n, n, names, EdgeFigures(load, load_over_time, np.zeros(0), moved))
 
 
+def _switched_traffic(timed: _ReportedRun) -> DrawnTraffic | None:
+    """Return the traffic on the physical links of a network with switches and NICs; None if it cannot be drawn.
+
+    It cannot without a predictor, if a connection sends nothing, or if a switch multicasts or reduces, so that links
+    carry less than the sum over the connections.
+    """
+    if timed.predictor is None or not timed.predictor.topology.switches:
+        return None
+    net, topology = timed.predictor.network, timed.predictor.topology
+    link_of_connection = np.full(len(timed.columns.connections), -1, dtype=np.int64)
+    link_of_connection[timed.connection] = timed.link
+    if not len(timed.link) or link_of_connection.min() < 0 or link_of_connection.max() >= net.nlinks:
+        return None
+    first, of_send = np.unique(link_of_connection[timed.connection], return_inverse=True)
+    row, of_send = np.full(net.nlinks, -1, dtype=np.int64), of_send.reshape(-1)
+    row[first] = np.arange(len(first))
+    busy_us = sum_by(of_send, timed.end - timed.start, len(first))
+    traffic = DrawnTraffic(
+        net,
+        timed.span,
+        row,
+        first,
+        copies=1,
+        load=busy_us / timed.span if timed.span > 0 else busy_us,
+        shares=shares_of_time(of_send, timed.start, timed.end, len(first), timed.shares.shape[1], timed.span),
+        bytes=sum_by(of_send, timed.bytes, len(first)),
+        physical=physical_links(topology, net),
+    )
+    return traffic if resource_loads(traffic, 0)[0].max(initial=0.0) <= _FULL else None
+
+
+def _paths(timed: _ReportedRun, traffic: DrawnTraffic | None) -> dict[tuple[int, int], list[int]]:
+    """Return the drawn edges that each connected pair of ranks uses: one, or the physical links through switches.
+
+    Without drawn edges every list is empty.
+    """
+    pairs = sorted({(a, b) for a, b, _ in timed.columns.connections})
+    if traffic is None:
+        return {pair: [edge] if drawn_edges(0, len(pairs)) else [] for edge, pair in enumerate(pairs)}
+    net, drawn = traffic.net, drawn_edges(traffic.net.nranks, len(traffic.physical))
+    ends = zip(net.src[traffic.first].tolist(), net.dst[traffic.first].tolist(), strict=True)
+    return {
+        pair: [edge for edge in net.uses(link).tolist() if edge < drawn]
+        for pair, link in zip(ends, traffic.first.tolist(), strict=True)
+    }
+
+
 def _ranks(program: Program, timed: _ReportedRun) -> dict[str, Any]:
     """Return how many connections of every rank send and receive in each piece of time, as shares of the most.
 
@@ -430,7 +492,9 @@ def _rows(timed: _ReportedRun, all_listed: bool) -> tuple[dict[str, Any], Ints]:
     return view, row
 
 
-def _sends(timed: _ReportedRun, row: Ints, carried: Carried, most: int) -> dict[str, Any]:
+def _sends(
+    timed: _ReportedRun, row: Ints, carried: Carried, most: int, path_of_pair: Mapping[tuple[int, int], list[int]]
+) -> dict[str, Any]:
     """Return the page's data about the first `most` transmissions, in the form of a schedule's sends.
 
     Args:
@@ -438,6 +502,7 @@ def _sends(timed: _ReportedRun, row: Ints, carried: Carried, most: int) -> dict[
         row: Timeline row of each connection.
         carried: What each step carries (see `trace_program`).
         most: Most transmissions that are listed.
+        path_of_pair: The drawn edges that each connected pair of ranks uses.
 
     Returns:
         A dictionary of lists with an element for each listed transmission, among them link (index in `links`), start,
@@ -461,8 +526,6 @@ def _sends(timed: _ReportedRun, row: Ints, carried: Carried, most: int) -> dict[
         ptr.append(len(brought))
     links, at = np.unique(timed.connection[: len(listed)], return_inverse=True)
     ends = [columns.connections[link] for link in links.tolist()]
-    edge = {pair: i for i, pair in enumerate(sorted({(a, b) for a, b, _ in columns.connections}))}
-    drawn = drawn_edges(0, len(edge))
     out, into = columns.messages()
     adds = set(out[columns.is_op(READS_SRC)[into]].tolist())  # steps whose data the receiver adds to a value
     return {
@@ -473,7 +536,7 @@ def _sends(timed: _ReportedRun, row: Ints, carried: Carried, most: int) -> dict[
             "src": [a for a, _, _ in ends],
             "dst": [b for _, b, _ in ends],
             "row": row[links].tolist(),
-            "path": [[edge[a, b]] if drawn else [] for a, b, _ in ends],
+            "path": [path_of_pair[a, b] for a, b, _ in ends],
         },
         "link": at.reshape(-1).tolist(),
         "chunk": [],

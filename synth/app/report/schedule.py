@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ _GROUP = 12  # ranks that a title names
 
 
 @dataclass(frozen=True, eq=False)
-class _DrawnTraffic:
+class DrawnTraffic:
     """The traffic on the links of the whole network until the last chunk has arrived.
 
     Attributes:
@@ -244,7 +245,7 @@ def schedule_view(stored: StoredSchedule, most_sends: int) -> dict[str, Any]:
         "kind": "schedule",
         "unit": "µs",
         "span": round_value(traffic.span),
-        "network": _network(problem, traffic),
+        "network": traffic_view(problem.topology, problem.ranks, problem.collective.nranks, traffic),
         "ranks": _ranks(problem, schedule, traffic)
         if problem.nranks <= MOST_VERTICES
         else {"out": None, "in": None, "got": None},
@@ -264,10 +265,11 @@ def network_load(problem: Problem, schedule: Schedule) -> dict[str, Any]:
     Raises:
         InputError: Switches multicast or reduce in the schedule.
     """
-    return _network(problem, _traffic(problem, schedule))
+    traffic = _traffic(problem, schedule)
+    return traffic_view(problem.topology, problem.ranks, problem.collective.nranks, traffic)
 
 
-def _traffic(problem: Problem, schedule: Schedule) -> _DrawnTraffic:
+def _traffic(problem: Problem, schedule: Schedule) -> DrawnTraffic:
     """Return the traffic of a schedule on the links of the whole network, even if the schedule is for a quotient.
 
     Raises:
@@ -295,7 +297,7 @@ def _traffic(problem: Problem, schedule: Schedule) -> _DrawnTraffic:
     of_message = row[messages.link]
     busy_us = sum_by(of_message, messages.end_us - messages.start_us, nrows)
     bins = max(16, min(MOST_BINS, _CELLS // max(1, nrows)))
-    return _DrawnTraffic(
+    return DrawnTraffic(
         net,
         span,
         row,
@@ -304,31 +306,39 @@ def _traffic(problem: Problem, schedule: Schedule) -> _DrawnTraffic:
         load=busy_us / span if span > 0 else np.zeros(nrows),
         shares=shares_of_time(of_message, messages.start_us, messages.end_us, nrows, bins, span),
         bytes=sum_by(of_send, problem.collective.chunk_bytes(schedule.size_bytes)[schedule.chunk], nrows),
-        physical=_physical_links(problem.topology, net),
+        physical=physical_links(problem.topology, net),
     )
 
 
-def _network(problem: Problem, traffic: _DrawnTraffic) -> dict[str, Any]:
+def traffic_view(
+    topology: Topology, ranks: Sequence[int], members: int, traffic: DrawnTraffic, names: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the page's data about the network (see `network_view`): ranks and switches, physical links, and limits.
 
     Only switches at an end of a physical link are vertices. A load is bytes / (capacity · makespan).
+
+    Args:
+        topology: The topology.
+        ranks: Its ranks that take part or forward, in the order of the network's local ranks.
+        members: Number of ranks that take part, which come first.
+        traffic: The traffic on the network.
+        names: Name of each of the ranks; () for the topology's names.
     """
-    net, topology, physical = traffic.net, problem.topology, traffic.physical
+    net, physical = traffic.net, traffic.physical
     ends = np.column_stack([topology.link_src[physical], topology.link_dst[physical]])
     switches = np.unique(ends[ends >= topology.nranks]).tolist()
-    vertices = [*problem.ranks, *switches]
+    vertices = [*ranks, *switches]
     local = np.full(topology.nvertices, -1, dtype=np.int64)
     local[vertices] = np.arange(len(vertices))
     ends = local[ends]
-    nodes = topology.nodes[list(problem.ranks)]
-    at = place_vertices(topology.name, topology.nranks, problem.ranks, nodes, len(switches), ends)
-    load, load_over_time = _resources(traffic, drawn_edges(len(at.x), len(ends)))
+    at = place_vertices(topology.name, topology.nranks, ranks, topology.nodes[list(ranks)], len(switches), ends)
+    load, load_over_time = resource_loads(traffic, drawn_edges(len(at.x), len(ends)))
     return network_view(
         at,
         ends,
-        problem.nranks,
-        problem.collective.nranks,
-        [topology.vertex_name(v) for v in vertices],
+        len(ranks),
+        members,
+        [*(names or map(topology.vertex_name, ranks)), *map(topology.vertex_name, switches)],
         EdgeFigures(load[: len(physical)], load_over_time, net.capacity_gbs[: len(physical)]),
         limits=[
             {"name": net.resource_names[i], "gbs": round_value(net.capacity_gbs[i]), "load": round_value(load[i])}
@@ -337,7 +347,7 @@ def _network(problem: Problem, traffic: _DrawnTraffic) -> dict[str, Any]:
     )
 
 
-def _physical_links(topology: Topology, net: Network) -> Ints:
+def physical_links(topology: Topology, net: Network) -> Ints:
     """Return the topology's links that the first resources of a network are, ascending; the first limit ends them."""
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     number = {f"{topology.vertex_name(a)}→{topology.vertex_name(b)}": i for i, (a, b) in enumerate(ends)}
@@ -350,7 +360,7 @@ def _physical_links(topology: Topology, net: Network) -> Ints:
     return np.array(links, dtype=np.int64)
 
 
-def _resources(traffic: _DrawnTraffic, shown: int) -> tuple[Floats, Floats]:
+def resource_loads(traffic: DrawnTraffic, shown: int) -> tuple[Floats, Floats]:
     """Return the load of each resource, and that of the first `shown` resources in every piece of time.
 
     Returns:
@@ -369,7 +379,7 @@ def _resources(traffic: _DrawnTraffic, shown: int) -> tuple[Floats, Floats]:
     return load, (rate @ traffic.shares) / net.capacity_gbs[:shown, None]
 
 
-def _ranks(problem: Problem, schedule: Schedule, traffic: _DrawnTraffic) -> dict[str, Any]:
+def _ranks(problem: Problem, schedule: Schedule, traffic: DrawnTraffic) -> dict[str, Any]:
     """Return each rank's sending and receiving rates over time, and how much of what it lacks it has.
 
     Returns:
@@ -448,7 +458,7 @@ def _link_name(problem: Problem, net: Network, link: int) -> str:
 
 
 def _sends(
-    listed: Schedule, lineage: Lineage, traffic: _DrawnTraffic, row: Ints, copies: int, total: int
+    listed: Schedule, lineage: Lineage, traffic: DrawnTraffic, row: Ints, copies: int, total: int
 ) -> dict[str, Any]:
     """Return the page's data about the listed sends, their links, and the sends that brought what they carry.
 

@@ -77,6 +77,8 @@ class StagedSearch:
         if not self._plan.patient:
             check_budget(problem.topology, self._sends, options.budget_s)
         _, result.stop_reason = run_to_end(state.budget, self._work, self._conclude, self._interrupt_at)
+        if state.pool.is_hurried:
+            result.stop_reason = result.stop_reason or "budget"
         self._describe_rest()
         result.seconds = now() - state.budget.begun
         return result

@@ -59,7 +59,7 @@ class SearchState:
         self.problem, self.options, self.plan, self.workers, self.report = problem, options, plan, workers, report
         self.budget = Budget.of(options)
         # A patient search ignores the clock while it lowers, so that its files are reproducible.
-        lowering = replace(self.budget, seconds=math.inf) if plan.patient else self.budget
+        lowering = self.budget.patient(plan.patience) if plan.patient else self.budget
         self.pool = Pool(executor, lowering, self.say, least_bytes=options.least_bytes or 0)
         self.pool.programs = plan.programs
         self.sizes = plan.sizes if options.size is None else (options.size,)

@@ -68,6 +68,7 @@ def test_every_size_follows_the_index(library: tuple[list[Row], list[Row]], data
             fields = row["collective"], row["nranks"], ranks, row["inplace"]
             call = LibraryCall(*fields, **full, element_bytes=element_bytes, any_order=any_order)
             entry = selector.choose(call, size)
+            assert size == 0 or selector.choose(call, f"{size}B") == entry
             if not any_order or right:
                 assert ([] if entry is None else [entry.file]) == right
             if entry is not None:

@@ -121,7 +121,15 @@ def test_a_size_that_no_file_takes_is_stated_with_the_sizes_that_it_takes(
         lines = [line for line in saved.remarks if line.startswith(f"{size} bytes are no multiple of")]
         assert len(lines) == (not is_served)
         for line in lines:
-            sizes = [int(word) for word in line.partition(": the file serves ")[2].split() if word.isdigit()]
+            assert f" {unit} bytes" in line
+            sizes = [int(word) for word in line.partition(": the nearest sizes")[2].split() if word.isdigit()]
             assert sizes == [size // unit * unit, size // unit * unit + unit]
             (entry, *_) = load_index(tmp_path / str(size))
             assert all(entry.serves(size, 4) for size in sizes)
+
+
+def test_a_library_without_a_target_says_why_it_has_no_index(tmp_path: Path) -> None:
+    saved = library(tmp_path, "allgather", "none")
+    assert any("no index" in remark for remark in saved.remarks)
+    with pytest.raises(InputError, match="has only schedules"):
+        load_index(tmp_path)

@@ -472,3 +472,39 @@ def test_a_budget_that_is_over_proposes_a_longer_one(left_s: float) -> None:
     for needs_s in (0.1, 4.0, 60.0):
         enough_s = float(budget.enough_for(needs_s).removesuffix("s"))
         assert enough_s >= max(14.0, 2 * needs_s)
+
+
+def test_a_patient_budget_hurries_at_the_end_of_its_patience(
+    algorithms: list[Algorithm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that a lowering without hurry is cut off at the end of the patience, and made again in haste."""
+    clock, lowering_s = [0.0], [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    class Thorough(Executor):
+        def lower(self, algorithm: Algorithm, until: float, sizes: Sequence[int]) -> Slower:
+            if until == math.inf:
+                clock[0] += lowering_s[0]
+                check_deadline()
+            return super().lower(algorithm, until, sizes)
+
+    for lowering_s[0], is_hurried in ((0.1, False), (6.0, True)):
+        clock[0] = 0.0
+        pool = Pool(executor := Thorough(), Budget(10.0, patience=0.5))
+        pool.offers = [Offer(algorithm) for algorithm in algorithms[:1]]
+        assert [offer.execution is not None for offer in pool.files()] == [True]
+        assert executor.lowered
+        assert pool.is_hurried == is_hurried
+
+
+def test_after_a_stop_no_program_is_made_or_improved(algorithms: list[Algorithm]) -> None:
+    """Check that programs which more time would improve stay as they are, however much of the budget is left."""
+    for stops in (False, True):
+        executor = Executor(factors={algorithm.engine: 2.0 for algorithm in algorithms})
+        pool = make_pool(executor, algorithms, seconds=1e6)
+        pool._improved.clear()
+        lowered = list(executor.lowered)
+        if stops:
+            pool.stop()
+        assert all(offer.execution is not None for offer in pool.files())
+        assert (executor.lowered == lowered) == stops

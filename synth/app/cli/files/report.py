@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from urllib.parse import quote
 
@@ -14,7 +16,7 @@ import click
 from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry
 from synth.app.cli.programs import check_ending, write_text
-from synth.app.cli.progress import counting
+from synth.app.cli.progress import Count, counting
 from synth.app.clusters.placing import at_asked_sizes
 from synth.app.present.layout import say_fitted
 from synth.app.report.library import MOST_PAGES, LibraryQuestion, find_library, largest_gap, library_page
@@ -82,7 +84,10 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
         raise InputError("--topo: cannot be used with a schedule, which names its own network; leave it out")
     sources = _at_asked_sizes(find_sources(path))
     size_bytes = None if size is None else float(parse_size(size, "--size"))
-    page = report_sources(sources, Path(path).resolve().name, Networks(topology), topology, ranks, size_bytes)
+    with counting("drawing") as progress:
+        page = report_sources(
+            sources, Path(path).resolve().name, Networks(topology), topology, ranks, size_bytes, progress
+        )
     write_text(out, page.html)
     contents = f"{format_count(page.algorithms, 'algorithm')}, {format_count(page.files, 'file')}"
     _say(out, contents, page.html, begun, page.wrong)
@@ -136,9 +141,10 @@ def _library(
     ]
     try:
         with staging_folder(out.parent) as staging, counting("drawing") as progress:
-            for number, question in enumerate(chosen):
-                progress(number, len(chosen))
-                question_page = report_sources(sources[question], question.page, networks)
+            ends = list(accumulate(len(sources[question]) for question in chosen))
+            for question, end in zip(chosen, ends, strict=True):
+                show = partial(_show_drawn, progress, end, ends[-1])
+                question_page = report_sources(sources[question], question.page, networks, progress=show)
                 (Path(staging) / question.page).write_text(question_page.html, encoding="utf-8")
                 wrong += question_page.wrong
             links = {question: f"{quote(folder.name)}/{quote(question.page)}" for question in chosen}
@@ -153,6 +159,19 @@ def _library(
         raise InputError(f"{origin_of(out)}: {reason}") from None
     contents = f"{format_count(len(questions), 'problem')}, {format_count(len(links), 'page')}"
     _say(out, contents, html, begun, wrong)
+
+
+def _show_drawn(progress: Count, end: int, total: int, done: int, files: int) -> None:
+    """Show how many files of all pages are drawn, while a page is drawn.
+
+    Args:
+        progress: Function that shows it.
+        end: Number of files that are drawn at the end of the page.
+        total: Number of files of all pages.
+        done: Number of files of the page that are drawn.
+        files: Number of files of the page.
+    """
+    progress(end - files + done, total)
 
 
 def _say(out: str | Path, contents: str, html: str, begun: float, wrong: Sequence[tuple[str, str]] = ()) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,9 +13,9 @@ from emit.library.entry import INDEX
 from emit.library.saving.write import existing_entries
 from synth.app.cli.asking.answer import check_writable
 from synth.app.cli.options import cache_option, declare, json_option, print_json
-from synth.app.cli.progress import bar, seldom_logger
+from synth.app.cli.progress import showing
+from synth.app.clusters.build import LEAST_S, Built, build
 from synth.app.clusters.build import BuildProgress as State
-from synth.app.clusters.build import Built, build
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.failures import costs, fault_folder, single_failures, touched, write_fault
 from synth.app.clusters.local import Local, WorkerPool
@@ -56,6 +55,9 @@ def library_build(
 ) -> None:
     """Build the library of a cluster: each group, collective and size of the file, each problem once.
 
+    The file's budget is for the whole command: searches, checks and files. A problem for which it is short gets what is
+    found in its share, 2 s at least, and the same command goes on with it.
+
     \b
     synth library build cluster.toml --out lib
     synth library build cluster.toml --dry-run
@@ -72,7 +74,7 @@ def library_build(
         return
     _warn_of_budget(plan, answer_cache)
     with _progress(plan, as_json) as report:
-        built = build(plan, out, answer_cache, pool, report)
+        built = build(plan, out, answer_cache, pool, report, _seconds(plan, begun))
     _say_built(built, out, now() - begun, as_json)
     if built.interrupted:
         raise SystemExit(130)
@@ -81,14 +83,27 @@ def library_build(
 
 
 def _warn_of_budget(plan: BuildPlan, answer_cache: Cache) -> None:
-    """Print a warning if the problems that the cache lacks need over 1.5 times the budget, by the plan's estimate."""
+    """Print a warning if the problems that the cache lacks need over 1.5 times the budget, by the plan's estimate.
+
+    The build keeps the budget all the same, so that its answers are worse.
+    """
     known_keys = {task.key for task in plan.tasks() if answer_cache.has(task.key)}
     left_s, budget_s = plan.seconds(known_keys), plan.cluster.budget_s
     if left_s > max(_SOON_S, _MUCH_LONGER * budget_s):
         open_count = sum(task.key not in known_keys for task in plan.searches)
         problems, cores = format_count(open_count, "problem"), format_count(plan.cores, "core")
-        needed = f"the build takes about {_minutes(left_s)} all the same, for {problems} on {cores}"
-        warn(f"budget {format_seconds(budget_s)}: is too short: {needed}; name fewer groups, collectives or sizes")
+        needed = f"{problems} need about {_minutes(left_s)} on {cores}, and get what they find in time"
+        warn(f"budget {format_seconds(budget_s)}: is short: {needed}; give more, or name fewer groups or collectives")
+
+
+def _seconds(plan: BuildPlan, begun: float) -> float:
+    """Return the seconds of the budget that are left, with the time for compiling loops where none are on disk.
+
+    Args:
+        plan: The plan of the build.
+        begun: When the budget began to count, a reading of `now`.
+    """
+    return plan.cluster.budget_s - (now() - begun) + _compiling_s(plan.seconds())
 
 
 def pool_of(on: str | None, jobs: int | None) -> WorkerPool:
@@ -112,9 +127,10 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], present_load: float, as_jso
         present_load: Number of other processes that want a core of this machine.
         as_json: Whether to print JSON.
     """
-    left_s, searches = plan.seconds(known_keys), plan.searches
-    loaded_s = plan.loaded_seconds(present_load, known_keys)
+    searches, needed_s = plan.searches, plan.seconds(known_keys)
     known_count = sum(task.key in known_keys for task in searches)
+    most_s = max(plan.cluster.budget_s, LEAST_S * (len(searches) - known_count) / plan.cores)
+    left_s, loaded_s = min(needed_s, most_s), min(plan.loaded_seconds(present_load, known_keys), most_s)
     if as_json:
         print_json(
             "library-plan",
@@ -147,12 +163,14 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], present_load: float, as_jso
     cores = format_count(plan.cores, "idle core")
     click.echo()
     say_fitted(
-        f"about {_minutes(left_s)} on {cores}, for some problems half or twice that;"
+        f"about {_minutes(left_s)} on {cores}, within the budget of {format_seconds(plan.cluster.budget_s)};"
         f" {plan.memory_bytes() / 2**30:.1f} GiB of memory; at most {searches[0].work_s:g} s of counted work"
         f" a problem; {known_count} of {len(searches)} problems are known"
     )
     if loaded_s > _BUSY * left_s:
         say_fitted(f"this machine is busy now (load {present_load:.1f}): about {_minutes(loaded_s)} beside that")
+    if needed_s > left_s:
+        say_fitted(f"the searches need about {_minutes(needed_s)}: time runs out for some, whose answers are worse")
     if compiling_s := _compiling_s(left_s):
         say_fitted(f"compiling loops adds up to {_minutes(compiling_s)} to the first build, once")
     _say_impossible(plan)
@@ -206,23 +224,23 @@ def _progress(plan: BuildPlan, quiet: bool) -> Iterator[Callable[[State], None]]
         plan: The plan of the build.
         quiet: Whether no lines are printed; it does not hide the bar.
     """
-    if not sys.stderr.isatty():
-        log = seldom_logger()
+    latest, reported = State(len(plan.shares), left_s=plan.seconds()), now()
 
-        def say_state(state: State) -> None:
-            """Print a line on the progress, unless output is to be quiet."""
-            if not quiet:
-                left = f"about {_minutes(state.left_s)} left"
-                worst = f", worst gap {state.worst:.3f}" if state.done else ""
-                log(f"{state.done} of {state.total}, {left}{worst}")
+    def keep(progress: State) -> None:
+        """Keep the latest progress."""
+        nonlocal latest, reported
+        latest, reported = progress, now()
 
-        yield say_state
-        return
-    total = len(plan.shares)
-    with bar("building", total, "… left") as draw:
-        yield lambda state: draw(
-            state.done, total, f"{_minutes(state.left_s)} left" + f"  worst gap {state.worst:.3f}" * bool(state.done)
-        )
+    def state() -> tuple[int, int, str]:
+        """Return how many answers there are, of how many, and a remark on the rest."""
+        left = f"about {_minutes(max(0.0, latest.left_s - (now() - reported)))} left"
+        worst = f"worst gap {latest.worst:.3f}" if latest.done else ""
+        further = f" and {len(latest.running) - 1} more" if len(latest.running) > 1 else ""
+        running = f"now {latest.running[0]}{further}" if latest.running else ""
+        return latest.done, latest.total, ", ".join(filter(None, (left, worst, running)))
+
+    with showing("building", state, quiet=quiet):
+        yield keep
 
 
 def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
@@ -298,6 +316,8 @@ def library_update(
 ) -> None:
     """Answer the questions that a failure touches, in DIR/faults/NAME, and show what the failure costs.
 
+    Each failure gets the budget of the cluster's file.
+
     \b
     synth library update cluster.toml --out lib --without link:3-5
     synth library update cluster.toml --out lib --faults nodes,nics
@@ -319,13 +339,14 @@ def library_update(
     healthy = make_plan(cluster, pool_of(on, jobs).processes)
     rows = []
     for parts in failures:
+        failure_begun = now()
         (plan, fault), folder = touched(healthy, file, parts), fault_folder(out, parts)
         write_fault(folder, fault)  # Otherwise answers of the healthy library would be loaded.
         built = None
         if plan.shares:
             _warn_of_budget(plan, answer_cache)
             with _progress(plan, as_json) as report:
-                built = build(plan, folder, answer_cache, pool_of(on, jobs), report)
+                built = build(plan, folder, answer_cache, pool_of(on, jobs), report, _seconds(plan, failure_begun))
         rows.append(_row(parts, plan, healthy, built, out, folder))
         if not as_json:
             say_fitted(rows[-1]["text"])

@@ -23,6 +23,7 @@ from emit.library.selection.selector import LibraryCall, entries_of, spelled_nam
 from emit.targets import TARGETS, target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option
+from synth.app.cli.progress import showing
 from synth.app.cli.size_ranges import parse_sweep
 from synth.app.clusters.placing import at_asked_sizes, unfiled_schedules
 from synth.app.present.layout import Column, fitted, say, say_fitted, terminal_width, wrapped
@@ -101,7 +102,8 @@ def show(
     \b
     synth library show lib --collective allreduce
     """
-    entries = load_library(folder)
+    with showing("reading the library", lambda: (0, 0, "")):
+        entries = load_library(folder)
     spelled = None if collective is None else spelled_name(entries, collective)
     _check_names(entries, target, None)
     ranks = None if group is None else sorted(parse_ranks(group, "--group", _RANKS))
@@ -125,7 +127,8 @@ def show(
         raise InputError(f"{options or folder}: {folder} holds no such file; synth library show {folder} lists all")
     index_rows = [*(entry.row for entry in entries_left), *unfiled]
     libraries = [name for name in LIBRARIES if any(vs_library(row, name) is not None for row in index_rows)]
-    entries_left = at_asked_sizes(entries_left) or entries_left  # A record may name other sizes than the files.
+    with showing("comparing with vendor libraries", lambda: (0, 0, "")):
+        entries_left = at_asked_sizes(entries_left) or entries_left  # A record may name other sizes than the files.
     entries_left.sort(key=_by_question)
     names = {entry.topology for entry in entries_left}
     if len(names) == 1:

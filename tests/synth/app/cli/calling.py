@@ -40,10 +40,11 @@ class Answer:
 Call = Callable[..., Answer]
 
 
-# The first process that compiles a loop on a machine says so; whatever takes over 15 s prints its progress.
+# The first process that compiles a loop on a machine says so; whatever takes over a second prints its progress.
 _PROGRESS = (
-    r"compiling loops for large problems.*|[ \d]{3}\d*\.\d s  .*|\d+ of \d+, about \d+ (s|min) left, worst gap .*"
-    r"|(checking|drawing|sweep): \d+ of \d+"
+    r"compiling loops for large problems.*|[ \d]{3}\d*\.\d s  .*"
+    r"|(building|checking|drawing|reading the library|comparing with vendor libraries|sweep)"
+    r"(: \d+ of \d+)?(, about \d+ (s|min) left.*)?"
 )
 
 

@@ -4,26 +4,55 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from synth import synthesize
 from synth.app.cli import progress
 from synth.app.cli.asking.answer import progress_line
-from tests.synth.app.cli import calling
-from tests.synth.app.cli.calling import Call
+from synth.app.cli.library import files
+from tests.synth.app.cli.calling import Call, without_progress
 
 
 def test_a_check_counts_schedules_and_files(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = synthesize("allgather", "ring:4", engine="route").save("lib", proof=True)
-    monkeypatch.setattr(progress, "_LOGGED_S", 0.0)
-    monkeypatch.setattr(calling, "_PROGRESS", "nothing is left out of what the command says")
-    answer = synth("library", "check", "lib")
-    assert answer.code == 0
-    lines = [line for line in answer.err.splitlines() if line.startswith("checking: ")]
+    counts = list[tuple[int, int]]()
+
+    @contextmanager
+    def noted(_what: str) -> Iterator[progress.Count]:
+        yield lambda done, total: counts.append((done, total))
+
+    monkeypatch.setattr(files, "counting", noted)
+    assert synth("library", "check", "lib").code == 0
     schedules = sum(path.suffix == ".synth" for path in paths)
-    files = sum(path.parent.name == "msccl" for path in paths)
-    assert lines == [f"checking: {done} of {schedules + files}" for done in range(schedules + files + 1)]
+    programs = sum(path.parent.name == "msccl" for path in paths)
+    total = schedules + programs
+    assert counts == [(done, total) for done in range(total + 1)]
+
+
+def test_a_log_shows_the_state_while_one_thing_takes_long(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Check that lines come though the block reports nothing, unless they are not wanted."""
+    monkeypatch.setattr(progress, "_FIRST_S", 0.0)
+    monkeypatch.setattr(progress, "_LOGGED_S", 0.0)
+    asked = threading.Event()
+
+    def state() -> tuple[int, int, str]:
+        asked.set()
+        return 1, 3, "about 5 s left"
+
+    with progress.showing("building", state):
+        asked.wait()
+    lines = capsys.readouterr().err.splitlines()
+    assert set(lines) == {"building: 1 of 3, about 5 s left"}
+    with progress.showing("building", state, quiet=True):
+        pass
+    assert capsys.readouterr().err == ""
+    assert without_progress("\n".join([*lines, "checking", "building: 0 of 2, about 3 min left, now x", ""])) == ""
 
 
 def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,14 @@ def test_the_command_writes_the_table_and_the_headers(
     assert written == {header.name: header.read_bytes() for header in HEADERS}
 
 
+@pytest.mark.parametrize("form", ["toml", "graphml"])
+def test_a_topology_is_shown_in_a_file_as_on_the_screen(working_folder: Path, synth: Call, form: str) -> None:
+    shown = synth("topo", "show", "dgx-a100:2", "--format", form)
+    assert synth("topo", "show", "dgx-a100:2", "--format", form, "-o", f"my.{form}").code == 0
+    assert (working_folder / f"my.{form}").read_text() == shown.out
+    assert "leave out --levels" in synth("topo", "show", "dgx1", "-o", "levels.txt", "--levels").refusal
+
+
 def test_what_has_no_planner_is_refused(working_folder: Path, synth: Call) -> None:
     group = synth("topo", "planner", "ring:4", "--group", "0,2", "-o", "none")
     assert "rank 0 does not reach rank 2 inside the group" in group.refusal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,11 +18,11 @@ from emit.library.index import load_index
 from emit.library.selection.lookup import choose
 from emit.library.selection.selector import LibraryCall
 from synth.app.cli.library.questions import show
-from synth.app.clusters.build import build
+from synth.app.clusters.build import HURRIED, build
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.local import Local
 from synth.app.clusters.placing import unfiled_schedules
-from synth.app.clusters.plan import BuildPlan, make_plan
+from synth.app.clusters.plan import BuildPlan, estimated_s, make_plan
 from synth.app.clusters.task import Task, rank_sends, solve, unpacked
 from synth.storage.cache import Cache
 from tests.emit.library.test_write import held
@@ -281,3 +282,50 @@ def test_a_library_of_unfiled_schedules_is_one(tmp_path: Path) -> None:
     assert why.count("unfiled row of") == 1
     shown = CliRunner().invoke(show, [str(tmp_path / "lib"), "--group", "2,3"])
     assert "1 schedule without a file" in shown.output
+
+
+def test_a_task_without_time_has_a_right_file_and_says_so(tmp_path: Path) -> None:
+    """Check that the clock hurries a task to a first file, under each protocol and for both forms of calls."""
+    text = RING.replace("ring:4", "dgx1").replace('["allgather"]', '["allgather", "reduce"]').replace("1536K", "1K:1G")
+    plan = planned(tmp_path, text.replace('"0,1,2", "0,1,3", "0,1", "1,2,3"', '"all"'))
+    for task in plan.searches:
+        hurried = unpacked(solve(replace(task, limit_s=1e-6)))
+        assert hurried.cut
+        assert hurried.rows
+    built = build(plan, tmp_path / "lib", Cache(None), Inline(lambda task: solve(replace(task, limit_s=1e-6))))
+    assert built.remarks == [HURRIED]
+    assert not check_library(tmp_path / "lib", load_index(tmp_path / "lib")).wrong
+
+
+def test_a_build_goes_on_with_the_answers_that_the_clock_cut_short(tmp_path: Path) -> None:
+    plan, cache = planned(tmp_path), Cache(tmp_path / "cache")
+    build(plan, tmp_path / "lib", cache, Inline(lambda task: solve(replace(task, limit_s=1e-6))))
+    assert not list(cache.files())
+    hurried = {path: path.read_bytes() for path in (tmp_path / "lib").rglob("*") if path.is_file()}
+
+    def worse(task: Task) -> bytes:
+        answer = unpacked(solve(replace(task, limit_s=1e-6)))
+        return replace(answer, gap=answer.gap + 1.0).packed()
+
+    again = build(plan, tmp_path / "lib", Cache(None), Inline(worse))
+    assert again.progress.solved == len(list(plan.tasks()))
+    assert {path: path.read_bytes() for path in (tmp_path / "lib").rglob("*") if path.is_file()} == hurried
+    whole = build(plan, tmp_path / "lib", cache, Inline())
+    assert (whole.progress.kept, whole.remarks) == (0, [])
+    assert build(plan, tmp_path / "lib", Cache(None), Inline()).progress.kept == len(plan.shares)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 30.0])
+def test_each_problem_gets_its_share_of_the_seconds(tmp_path: Path, seconds: float) -> None:
+    """Check that the time limits of all problems fit, and that each has time for a file even if none is left."""
+    plan, limits = planned(tmp_path), list[float]()
+
+    def note(task: Task) -> bytes:
+        limits.append(task.limit_s)
+        raise RuntimeError("planted")
+
+    build(plan, tmp_path / "lib", Cache(None), Inline(note), seconds=seconds)
+    assert len(limits) == len(plan.searches)
+    assert all(2.0 <= limit_s <= max(2.0, seconds) for limit_s in limits)
+    shares = [estimated_s(task) for task in sorted(plan.searches, key=estimated_s, reverse=True)]
+    assert limits[0] <= max(2.0, seconds * shares[0] / sum(shares))

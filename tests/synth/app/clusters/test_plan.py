@@ -117,6 +117,7 @@ def test_the_estimate_states_what_other_load_adds(
     monkeypatch.setattr("synth.app.clusters.plan.processors", lambda: 4)
     assert plan.loaded_seconds(3.0) == plan.seconds()
     assert plan.loaded_seconds(7.0) == pytest.approx(2 * plan.seconds())
+    plan.cluster = replace(plan.cluster, budget_s=300.0)
     for present_load, is_stated in ((0.0, False), (11.0, True)):
         _say_plan(plan, set(), present_load, False)
         text = " ".join(capsys.readouterr().out.split())
@@ -125,6 +126,18 @@ def test_the_estimate_states_what_other_load_adds(
         _say_plan(plan, set(), present_load, True)
         document = json.loads(capsys.readouterr().out)
         assert (document["loaded_s"] > document["seconds"]) == is_stated
+
+
+def test_the_estimate_is_within_the_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that --dry-run states no more than the budget, which a build keeps, and says that it is short."""
+    plan = planned(tmp_path, 'topology = "dgx1"\ngroups = ["all"]\ncollectives = ["allreduce"]\n')
+    for budget_s in (4.0, 300.0):
+        plan.cluster = replace(plan.cluster, budget_s=budget_s)
+        is_short = plan.seconds() > budget_s
+        _say_plan(plan, set(), 0.0, False)
+        assert ("time runs out for some" in capsys.readouterr().out) == is_short
+        _say_plan(plan, set(), 0.0, True)
+        assert json.loads(capsys.readouterr().out)["seconds"] == pytest.approx(min(plan.seconds(), budget_s), abs=0.1)
 
 
 def test_more_work_takes_longer_only_where_engines_use_it(tmp_path: Path) -> None:

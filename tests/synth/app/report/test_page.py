@@ -292,6 +292,23 @@ def test_a_program_on_a_topology_is_timed(tmp_path: Path) -> None:
         report(path, load("line:4"))
 
 
+@pytest.mark.parametrize("topology", ["dgx-a100", "dgx-a100:2"])
+def test_a_program_on_switches_is_drawn_with_them(tmp_path: Path, topology: str) -> None:
+    """Check that each connection is a path of physical links from rank to rank, none of which carries too much."""
+    path = written(tmp_path, write_msccl(replace(ring_allgather(4), protocol="Simple")))
+    algorithm = figures(report(path, load(topology), (0, 3, 5, 6), 1 << 22))
+    network, links = algorithm["network"], algorithm["sends"]["links"]
+    assert len(network["names"]) > network["n"] == 4
+    assert 0 < network["busiest"] <= 1
+    for source, target, edges in zip(links["src"], links["dst"], links["path"], strict=True):
+        end_of = {network["u"][edge]: network["v"][edge] for edge in edges}
+        vertex = source
+        for _ in edges:
+            vertex = end_of[vertex]
+        assert (vertex, len(end_of)) == (target, len(edges))
+        assert all(network["load"][edge] > 0 for edge in edges)
+
+
 def test_a_program_that_does_not_pair_up_shows_its_structure(tmp_path: Path) -> None:
     text = write_msccl(ring_allgather(3)).replace('recv="0"', 'recv="2"')
     page = report(written(tmp_path, text))
