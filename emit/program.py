@@ -26,6 +26,7 @@ ROOTED = frozenset(name for name in COLLECTIVES if find_kind(name).rooted)
 
 # Transmissions in flight on one (source, destination, channel) before the sender must wait, by protocol.
 FIFO_DEPTH = {"Simple": 2, "LL": 8, "LL128": 8}
+FREE_SLOTS = 1 << 20  # The same for plans, which have no FIFO: more than can be used.
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from emit.findings import Findings
-from emit.program import FIFO_DEPTH, OPS, Program
+from emit.program import FIFO_DEPTH, FREE_SLOTS, OPS, Program
 from synth.model.registry import CollectiveKind, find_kind
 from synth.search.settings import AUTO, TargetSettings
 from topologies.errors import InputError
@@ -50,6 +50,7 @@ class Limits:
         sms: SMs of a device that a rank may use; 0 if not known.
         scratch_bytes: Scratch in bytes that may be allocated at the communicator's start, for the largest message; 0 if
             none is allocated before a call.
+        slots: FIFO slots of a connection; None for as many as the protocol has.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Limits:
     reduce_chain: int = 16
     sms: int = 0
     scratch_bytes: int = 0
+    slots: int | None = None
 
     def rank_sends(self, nranks: int) -> int:
         """Return the number of sends that a rank can take part in, if all `nranks` ranks have as many; at least 1.
@@ -177,7 +179,7 @@ _NO_END = 1 << 31
 # checks the plan against the executor's other limits. 6,912 operations are 64 on each of an A100's 108 SMs.
 _MSCCLPP_LIMITS = Limits(
     "mscclpp", 256, 1024, 32, dep_tb=_NO_END, offset=_NO_END, count=_NO_END, nodes=6912, node="operations",
-    children=_NO_END, reduce_chain=0,
+    children=_NO_END, reduce_chain=0, slots=FREE_SLOTS,
 )  # fmt: skip
 _NCCL_REQUIRED = ("outofplace", "minBytes", "maxBytes")
 _ONE_GROUP = (

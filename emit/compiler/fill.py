@@ -121,7 +121,7 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
 
     def score(candidate: Program) -> float:
         """Return the mean, over the sizes that are timed, of a program's times over the times of the schedule."""
-        predictor = Predictor(candidate, problem.topology, problem.ranks)
+        predictor = Predictor(candidate, problem.topology, problem.ranks, fifo_depth=limits.slots)
         return float((predictor.times_us(sizes_to_time) / schedule_us).mean())
 
     best, best_repetition = program, ONCE

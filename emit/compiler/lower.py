@@ -103,7 +103,7 @@ class Lowering:
         self._instructions, self._make_compiler = ir.copy(), partial(Compiler, limits=limits, lanes=lanes)
         self.algorithm, self.goal, self.compiler = algorithm, ir.goal, self._make_compiler(ir)
         self.translations = ir.header.translations
-        self.first = math.inf
+        self.first, self._slots = math.inf, limits.slots
 
     def is_of(self, algorithm: Algorithm, common: CommonChunk) -> bool:
         """Return True if this lowering is of the same Algorithm object, with as many cells for each chunk."""
@@ -138,7 +138,7 @@ class Lowering:
         """
         problem = self.algorithm.problem
         sizes = _comparison_sizes(self.algorithm, min_bytes, max_bytes)
-        timer = _timer(problem.topology, problem.ranks, sizes)
+        timer = _timer(problem.topology, problem.ranks, sizes, self._slots)
         enough = tuple(cut_time_us(self.algorithm, self.common, size) for size in sizes)
         header = {"protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
         compiler = self.compiler
@@ -250,12 +250,15 @@ def lanes_of(net: Network) -> Lanes:
     return dict(zip(ends, resource[order[np.cumsum(counts) - 1]].tolist(), strict=True))
 
 
-def _timer(topology: Topology, ranks: Sequence[int], sizes: Sequence[float]) -> Timer:
-    """Return a timer of programs, in µs, at these message sizes in bytes, in this order."""
+def _timer(topology: Topology, ranks: Sequence[int], sizes: Sequence[float], slots: int | None = None) -> Timer:
+    """Return a timer of programs, in µs, at these message sizes in bytes, in this order.
+
+    A connection has so many FIFO slots; None for as many as the protocol has.
+    """
 
     def times_us(program: Program, columns: Columns | None = None) -> Iterator[float]:
         """Return an iterator over the program's times in µs at all sizes, each computed when it is asked for."""
-        return map(Predictor(program, topology, ranks, columns=columns).time_us, sizes)
+        return map(Predictor(program, topology, ranks, columns=columns, fifo_depth=slots).time_us, sizes)
 
     return times_us
 

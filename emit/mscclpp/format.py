@@ -49,9 +49,9 @@ from emit.mscclpp.plan import MAX_OPS, ExecutionPlan, with_other_head
 from emit.mscclpp.read import remember, shared_plan
 from emit.mscclpp.replay import CallAssumption, Replay
 from emit.mscclpp.structure import caution, check_structure
-from emit.mscclpp.timing import FREE_SLOTS, PlanPredictor
+from emit.mscclpp.timing import PlanPredictor
 from emit.mscclpp.widths import places_of
-from emit.program import ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock
+from emit.program import FREE_SLOTS, ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock
 from emit.targets import Target, check_resident
 from topologies.errors import InputError
 from topologies.topology import Topology

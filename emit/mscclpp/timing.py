@@ -33,6 +33,7 @@ from emit.mscclpp.images import whole_plan
 from emit.mscclpp.memory import memory_of
 from emit.mscclpp.plan import IN_SWITCH, ExecutionPlan, PlanGpu
 from emit.mscclpp.structure import ensure_executable
+from emit.program import FREE_SLOTS
 from emit.timing.clock import MOST_TURNS
 from emit.timing.links import MessageLinks, assign_links, program_network
 from emit.timing.timed import TimedProgram, TimedSteps
@@ -47,7 +48,6 @@ from topologies.topology import Topology
 
 _NONE = -1
 _SLICES = SwitchTuning.slices  # of a sum that a switch multicasts; they stand for the kernel's single elements
-FREE_SLOTS = 1 << 20  # FIFO slots, more than can be used, because plans have no FIFO
 
 
 class PlanPredictor(TimedProgram):

@@ -9,6 +9,7 @@ _LEAST_SEND_S = 3e-5  # Seconds that lowering one send in haste takes at least.
 _BASE_S = 0.1  # Seconds that lowering takes besides those for the sends.
 _LOADING_S = 0.5  # The same for the first program, for which the compiler is loaded.
 _SLOWER = 2.0  # The most that one lowering without a program raises the estimates of others.
+_MANY, _QUICKER = 1_000, 0.5  # Sends of a program that shows a quicker pace than the usual one, and how much at most.
 _MUCH_COARSER = 0.7  # The part of the sends of an algorithm below which another one is much sooner lowered.
 
 
@@ -60,8 +61,8 @@ class LoweringPace:
     def learn(self, sends: int, seconds: float) -> None:
         """Record how long one lowering in haste took, for the estimates of others; large programs say most.
 
-        It sets the executor's `send_s`, never below the usual value, unless a program of more than twice the sends was
-        recorded before.
+        It sets the executor's `send_s`, unless a program of more than twice the sends was recorded before. The value is
+        never below the usual one, or half of it for a program of many sends.
 
         Args:
             sends: Number of sends that were lowered.
@@ -71,8 +72,9 @@ class LoweringPace:
         if 2 * sends >= self._learned_sends:
             base_s = _BASE_S if self._learned_sends else _LOADING_S
             as_sends = base_s / max(self._usual_send_s, _LEAST_SEND_S)
-            # A program of few instructions for many sends says little of others, so the rate is never below the usual.
-            self.executor.send_s = max(seconds / (sends + as_sends), self._usual_send_s)
+            # A program of few sends, or of few instructions for many sends, says little of others.
+            least_s = self._usual_send_s * (_QUICKER if sends >= _MANY else 1.0)
+            self.executor.send_s = max(seconds / (sends + as_sends), least_s)
             self._learned_sends = max(sends, self._learned_sends)
 
     def learn_cut_off(self, sends: int, seconds: float) -> None:

@@ -546,7 +546,7 @@ class Pool:
                 and self._rival_us(offer, size) > near * self._expected_us(offer, size)
                 for size in sizes
             )
-            if has_end and is_slow and not in_haste:
+            if has_end and is_slow and not (in_haste or self._has_better_waiting(lowered, sizes)):
                 # What takes little time ends by itself, so that the same question gets the same program.
                 longest_s = max(_IMPROVING * (now() - begun), _LEAST_IMPROVING * self.budget.seconds)
                 enough = min(enough, now() + longest_s)
@@ -562,6 +562,20 @@ class Pool:
         finally:
             self.lowering = False
             self._spent_s += now() - begun if self.searching else 0.0
+
+    def _has_better_waiting(self, offer: Offer, sizes: Sequence[int]) -> bool:
+        """Return whether a clearly faster schedule waits for its program, for which there is time.
+
+        Args:
+            offer: The algorithm whose schedule is to be slower.
+            sizes: Message sizes in bytes at which it was the fastest.
+        """
+        return any(
+            rival.execution is None
+            and self.pace.needs_s(rival.algorithm) < self.budget.left_s
+            and all(rival.time_us(size) < _FASTER * offer.algorithm.time_us(size) for size in sizes)
+            for rival in self.offers
+        )
 
     def _rival_us(self, offer: Offer, size_bytes: int) -> float:
         """Return the time in µs of the fastest program of another algorithm at a size; inf if none serves it."""

@@ -253,7 +253,7 @@ def make_threadblocks(
         builder = _BlockBuilder(rank, places.keys, sends)
         for step in range(int(c.start[number]), int(c.start[number + 1])):
             block = builder.block
-            if len(block.ops) + _most(places.steps[step]) > room and block.steps:
+            if len(block.ops) + _most(translator.names[step], places.steps[step]) > room and block.steps:
                 last = block.steps[-1]
                 if last not in awaited:
                     builder.release(last)
@@ -270,8 +270,10 @@ def make_threadblocks(
     return blocks
 
 
-def _most(placed: StepPlacement) -> int:
-    """Return an upper limit of the number of operations of a step."""
+def _most(name: str, placed: StepPlacement) -> int:
+    """Return an upper limit of the number of operations of a step, from its instruction and its placement."""
+    if name == "r" and placed.slot is None:  # Waits, a release, and nops between them.
+        return 8 + len(placed.deps)
     return 17 + 3 * (len(placed.src) + len(placed.old) + len(placed.dst)) + len(placed.deps)
 
 

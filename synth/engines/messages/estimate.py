@@ -8,8 +8,7 @@ import numpy as np
 
 from synth.engines.messages.merging import Doors, lasts_us
 from synth.engines.messages.nodes import LinkChoice, Nodes
-from synth.engines.messages.plans import MessagesForm, phases_of
-from synth.engines.messages.trees import rarest_first
+from synth.engines.messages.plans import MessagesForm, hands_of, phases_of
 from synth.model.problem import Problem
 from topologies.arrays import row_entries
 
@@ -30,7 +29,7 @@ def estimated_us(problem: Problem, nodes: Nodes, form: MessagesForm, kind: str, 
     between = net.gap_us > 0
     alpha_us = float(net.alpha_us[between].min())
     if form.trees:
-        slots, _ = rarest_first(len(nodes), form.trees, form.lag)
+        slots, _ = hands_of(len(nodes), form)
         return net.start_us + slots * slot_us(nodes, form, size_bytes)
     if form.distributed:
         # The nodes exchange their parts while they get them; the last part comes in one more message.

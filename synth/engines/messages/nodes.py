@@ -79,6 +79,26 @@ class Nodes:
         return links
 
     @cached_property
+    def doors(self) -> list[dict[tuple[int, int], int]]:
+        """Return for each door of the nodes its links by (node, other node), from the door to the other node's door.
+
+        Doors are ranks at the same places of all nodes that links join, such that no resource serves two doors.
+        """
+        place = {rank: number for members in self.members for number, rank in enumerate(members)}
+        link_of: dict[tuple[int, int], dict[tuple[int, int], int]] = {}
+        for ends, links in self.between.items():
+            for link in links:
+                places = place[int(self.net.src[link])], place[int(self.net.dst[link])]
+                link_of.setdefault(places, {})[ends] = link
+        doors, used = list[dict[tuple[int, int], int]](), set[int]()
+        for links_of_places in link_of.values():
+            own = {resource for link in links_of_places.values() for resource in self.net.uses(link).tolist()}
+            if len(links_of_places) == len(self.between) and own.isdisjoint(used):
+                doors.append(links_of_places)
+                used |= own
+        return doors
+
+    @cached_property
     def links_between(self) -> dict[tuple[int, int], LinksBetween]:
         """Return the links of `between` as columns, by (node, other node)."""
         net = self.net

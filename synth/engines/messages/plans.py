@@ -16,7 +16,7 @@ import numpy as np
 
 from synth.engines.messages.merging import Phase
 from synth.engines.messages.nodes import LinkChoice, Nodes
-from synth.engines.messages.trees import rarest_first
+from synth.engines.messages.trees import Hand, one_peer_a_door, rarest_first
 from synth.model.collective import Bools, Collective, Floats, Ints
 from synth.model.schedule import Schedule, follows_same, untimed
 
@@ -36,7 +36,8 @@ class MessagesForm(NamedTuple):
             of their node by then. Each of `carriers` parts of the buffer has its own such ranks.
         distributed: Whether a root's chunks go to one node each first, and the nodes exchange them.
         parts: Number of messages that follow each other from a node to another.
-        trees: Number of parts of a root's buffer that go over trees of their own, rarest first; 0 for other forms.
+        trees: Number of parts of a root's buffer that go over trees of their own; 0 for other forms.
+        doors: With `trees`, the number of doors of each node if each has one peer only; 0 if parts go rarest first.
         lag: With `trees`, the time in which a part comes to a node / the time for which its message keeps a link busy.
         merged: Phases of messages of growing width (`synth.engines.messages.merging`), in place of `radix` and
             `carriers`; () for other forms.
@@ -52,6 +53,7 @@ class MessagesForm(NamedTuple):
     distributed: bool = False
     parts: int = 1
     trees: int = 0
+    doors: int = 0
     lag: float = 0.0
     merged: tuple[Phase, ...] = ()
 
@@ -110,6 +112,13 @@ class MessagePlan:
         joined = follows_same(message[order])
         reduces = np.tile(self.reduces, waves)
         return untimed((chunk * waves + wave)[order], link[order], step[order], reduces[order], joined)
+
+
+def hands_of(count: int, form: MessagesForm) -> tuple[float, tuple[Hand, ...]]:
+    """Return when all nodes have all parts of a form with trees, in slots, and every part that is sent."""
+    if form.doors:
+        return one_peer_a_door(count, form.doors, form.trees // form.doors, form.lag)
+    return rarest_first(count, form.trees, form.lag)
 
 
 def spreading(nodes: Nodes, collective: Collective, form: MessagesForm) -> MessagePlan:
@@ -223,11 +232,15 @@ class _Spreading:
             arrivals: All chunks, at the root.
         """
         count, form = len(self._nodes), self._form
-        end, hands = rarest_first(count, form.trees, form.lag)
+        end, hands = hands_of(count, form)
         parts = dict(cut(range(form.trees), [chunk for chunk, *_ in arrivals]))
         ends = [((root + hand.source) % count, (root + hand.goal) % count) for hand in hands]
+        carried = [(number, parts.get(hand.part, [])) for number, hand in enumerate(hands)]
+        links = None
+        if form.doors:
+            links = [[self._nodes.doors[hand.door][own]] for own, hand in zip(ends, hands, strict=True)]
         messages_of: list[list[_Message]] = [[] for _ in hands]
-        for message in self.messages(ends, [(number, parts.get(hand.part, [])) for number, hand in enumerate(hands)]):
+        for message in self.messages(ends, carried, links_of=links):
             messages_of[message[0]].append(message)
         turn = np.zeros(len(arrivals))
         from_root = [
@@ -251,7 +264,11 @@ class _Spreading:
         return turn
 
     def messages(
-        self, ends: list[tuple[int, int]], carried: list[tuple[int, list[int]]], links: int | None = None
+        self,
+        ends: list[tuple[int, int]],
+        carried: list[tuple[int, list[int]]],
+        links: int | None = None,
+        links_of: list[list[int]] | None = None,
     ) -> list[_Message]:
         """Return messages from node to node, each with equal parts of the chunks over its links.
 
@@ -259,8 +276,9 @@ class _Spreading:
             ends: Source and goal of each message, as nodes.
             carried: Place of each message among those of its source, and its chunks.
             links: Most links of each; None for the form's `carriers`.
+            links_of: The links of each message; None to choose them.
         """
-        links_of = self._carriers.choose(ends, links or self._form.carriers)
+        links_of = links_of or self._carriers.choose(ends, links or self._form.carriers)
         parts, places = range(self._form.parts), len(carried)
         return [
             (part * places + place, part_chunks, link)

@@ -232,6 +232,9 @@ class _MessagesSearch:
             return []
         counts = [trees for trees in self.tuning.trees if trees * (len(self.nodes) - 1) <= self.tuning.most_hands]
         forms = [MessagesForm(2, links, trees=trees) for links in self._carriers() for trees in counts]
+        doors = len(self.nodes.doors)
+        if 0 < doors * (len(self.nodes) - 1) <= self.tuning.most_edges:
+            forms += [MessagesForm(2, 1, trees=waves * doors, doors=doors) for waves in counts]
         forms = [form._replace(lag=lag_of(self.nodes, form, size)) for form in forms]
         return [(self._chunks(form.carriers * form.trees), form) for form in forms]
 

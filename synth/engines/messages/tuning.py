@@ -24,6 +24,7 @@ class MessagesTuning:
         finer: Factors on these numbers, to try for the best forms.
         trees: Numbers of parts of a root's buffer that go over trees of their own.
         most_hands: Most messages from node to node of such trees.
+        most_edges: Most edges of trees in which each door has one peer.
         most_sends: Most sends of a schedule.
     """
 
@@ -41,6 +42,7 @@ class MessagesTuning:
     finer: tuple[int, ...] = (2, 3, 4, 6, 8, 12, 16)
     trees: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
     most_hands: int = 4000
+    most_edges: int = 250
     most_sends: int = 150_000
 
 

@@ -130,6 +130,14 @@ def test_last_puts_flush_their_ports() -> None:
     assert any("still reads" in note for note in check_plan(text.replace("pwsf", "pws")).notes)
 
 
+def test_a_chain_of_sixteen_chunks_is_received_in_one_threadblock() -> None:
+    """Check that a rank gets what fits into one threadblock on one channel: two channels would send at a time."""
+    plan = read_plan(write_plan(replace(chain_broadcast(3, 0, 16), protocol="Simple"), nodes=[0, 1, 2]))
+    waits = [sum(op.name == "wait" for op in block.ops) for block in plan.gpus[2].blocks]
+    assert max(waits) >= 16
+    assert check_plan(plan).ok
+
+
 def test_long_threadblocks_are_split() -> None:
     program = ring_allreduce(16, 1, "Simple")
     longest = max(len(tb.steps) for gpu in program.gpus for tb in gpu.threadblocks)

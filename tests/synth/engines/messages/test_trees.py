@@ -1,4 +1,4 @@
-"""Trees for the parts of a root's buffer: every node gets every part, within doors, and soon."""
+"""Trees for the parts of a root's buffer: every node gets every part, within doors, and soon; or one peer a door."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections import defaultdict
 from itertools import pairwise
 from math import ceil, log2
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from synth.engines.messages.nodes import nodes_of
 from synth.engines.messages.plans import MessagesForm, spreading
-from synth.engines.messages.trees import rarest_first
+from synth.engines.messages.trees import one_peer_a_door, rarest_first
 from synth.model.problem import make_problem
 from synth.phases.prune import prune_copies
 from synth.verify.algorithm import Algorithm
@@ -51,9 +52,61 @@ def test_parts_follow_each_other(count: int, parts: int) -> None:
     assert end <= ceil(log2(count)) + 2 * (parts - 1)
 
 
+@given(
+    count=st.integers(2, 12),
+    doors=st.integers(1, 8),
+    waves=st.integers(1, 4),
+    lag=st.integers(8, 40).map(lambda eighths: eighths / 8),
+)
+def test_each_door_has_one_peer(count: int, doors: int, waves: int, lag: float) -> None:
+    """Check that every node gets every part once, after its sender, and what each door sends and gets."""
+    end, hands = one_peer_a_door(count, doors, waves, lag)
+    comes = {(0, part): (0.0, 0) for part in range(doors * waves)}
+    sends, gets = defaultdict(set), defaultdict(set)
+    for hand in hands:
+        since, depth = comes[hand.source, hand.part]
+        assert hand.start >= since
+        assert hand.depth == depth
+        assert (hand.goal, hand.part) not in comes
+        comes[hand.goal, hand.part] = hand.start + lag, depth + 1
+        sends[hand.source, hand.door].add((hand.goal, hand.part % doors))
+        gets[hand.goal, hand.door].add((hand.source, hand.part % doors))
+    assert len(comes) == count * doors * waves
+    assert end == max(time for time, _ in comes.values())
+    # Where the greedy choice runs out of doors, some serve two trees.
+    shared = [door for ends in (sends, gets) for door in ends.values() if len(door) > 1]
+    assert len(shared) <= doors
+
+
+@pytest.mark.parametrize(
+    ("count", "doors", "depth"), [(4, 8, 2), (6, 8, 2), (12, 8, 3), (16, 8, 3), (5, 4, 2), (9, 1, 8)]
+)
+def test_trees_apart_are_flat(count: int, doors: int, depth: int) -> None:
+    """Check that no door is shared, and how deep the trees are."""
+    _, hands = one_peer_a_door(count, doors, 1, 1.0)
+    assert max(hand.depth for hand in hands) < depth
+    for ends in ("source", "goal"):
+        used = [(getattr(hand, ends), hand.door) for hand in hands]
+        assert len(used) == len(set(used))
+
+
+@pytest.mark.parametrize(("machine", "doors"), [("dgx-h100:3", 8), ("dgx2:2", 8), ("p4d.24xlarge:2", 4), ("ndv2:3", 1)])
+def test_doors_are_nics(machine: str, doors: int) -> None:
+    """Check that there are as many doors as NICs, and that no resource serves two of them."""
+    topology = load(machine)
+    nodes = nodes_of(make_problem(with_costs(topology), "broadcast").under("LL").network)
+    assert nodes is not None
+    assert len(nodes.doors) == doors
+    used = [{r for link in door.values() for r in nodes.net.uses(link).tolist()} for door in nodes.doors]
+    assert sum(map(len, used)) == len(set().union(*used))
+    assert all(set(door) == set(nodes.between) for door in nodes.doors)
+
+
 @pytest.mark.parametrize(
     ("machine", "stride", "form"),
     [
+        ("dgx-h100:4", 1, MessagesForm(2, 1, trees=16, doors=8, lag=1.5)),
+        ("dgx-a100:5", 2, MessagesForm(2, 1, trees=8, doors=4, lag=2.25)),
         ("dgx-h100:4", 1, MessagesForm(2, 8, trees=2, lag=1.5)),
         ("dgx-a100:5", 2, MessagesForm(2, 4, trees=3, lag=2.25)),
         ("dgx2:3", 4, MessagesForm(2, 1, trees=4, lag=3.0)),
@@ -73,6 +126,10 @@ def test_plans_of_trees_are_right(machine: str, stride: int, form: MessagesForm)
     Algorithm(whole, schedule, "test")
     between = nodes.node_of[whole.network.src[schedule.link]] != nodes.node_of[whole.network.dst[schedule.link]]
     assert between.sum() == (len(nodes) - 1) * form.trees * form.carriers
+    if form.doors:  # Each rank with a door sends to one node, and gets from one.
+        links = np.unique(schedule.link[between])
+        for ends in (whole.network.src[links], whole.network.dst[links]):
+            assert len(np.unique(ends)) == len(ends)
     if not relays:
         assert len(schedule) == len(plan.chunk)
     assert plan.turn is not None
