@@ -10,6 +10,7 @@ _BASE_S = 0.1  # Seconds that lowering takes besides those for the sends.
 _LOADING_S = 0.5  # The same for the first program, for which the compiler is loaded.
 _SLOWER = 2.0  # The most that one lowering without a program raises the estimates of others.
 _MANY, _QUICKER = 1_000, 0.5  # Sends of a program that shows a quicker pace than the usual one, and how much at most.
+_SURELY = 1.25  # The time in which a file is surely written over the usual time.
 _MUCH_COARSER = 0.7  # The part of the sends of an algorithm below which another one is much sooner lowered.
 
 
@@ -44,8 +45,21 @@ class LoweringPace:
         return self.executor is not None and self.sends(coarser) < _MUCH_COARSER * self.sends(algorithm)
 
     def least_s(self, sends: int) -> float:
-        """Return the seconds that lowering so many sends in haste and writing them takes at least."""
-        return 0.0 if self.executor is None else self.executor.writing * self.executor.send_s * sends
+        """Return the seconds that lowering so many sends in haste and writing them takes at least.
+
+        Where lowering is quicker than usual, writing is taken to be quicker by half as much.
+        """
+        if self.executor is None:
+            return 0.0
+        send_s = self.executor.send_s
+        return sends * (send_s + (self.executor.writing - 1.0) * max(send_s, (send_s + self._usual_send_s) / 2))
+
+    def surely_written_s(self, algorithm: Algorithm) -> float:
+        """Return the seconds in which the file of an algorithm's program is surely written and checked."""
+        if self.executor is None:
+            return 0.0
+        send_s = max(self.executor.send_s, self._usual_send_s)
+        return _SURELY * (self.executor.writing - 1.0) * send_s * self.sends(algorithm)
 
     def needs_s(self, algorithm: Algorithm) -> float:
         """Return the estimated seconds to lower an algorithm in haste and to write its file."""

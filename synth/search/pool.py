@@ -376,7 +376,7 @@ class Pool:
             self._postponed.add(offer.algorithm)
             return True
         self._postponed.discard(offer.algorithm)
-        if now() + needs_s > self.budget.writing_deadline:
+        if now() + max(needs_s, self._least_s(offer, sizes[-1])) > self.budget.writing_deadline:
             # Once the time is over, no other algorithm is looked at either.
             is_over = self.budget.left_s <= 0
             for rival in [rival for rival in self.offers if rival.execution is None] if is_over else [offer]:
@@ -388,6 +388,18 @@ class Pool:
         elif not self._improve_better(offer, sizes[-1]):
             self._lower(self._next_to_lower(offer, sizes), sizes)
         return False
+
+    def _least_s(self, offer: Offer, size_bytes: int) -> float:
+        """Return the seconds to lower an offer such that the file of the fastest program so far can still be written.
+
+        They are 0 while engines have stages, and where that file is written already.
+        """
+        lowered = [rival for rival in self.offers if rival.execution is not None]
+        best = min(lowered, key=lambda rival: rival.taken_us(size_bytes), default=None)
+        if self.searching or self.executor is None or best is None or best.execution in self._completed:
+            return 0.0
+        lowering_s = self.executor.send_s * self.pace.sends(offer.algorithm)
+        return lowering_s + self.pace.surely_written_s(best.algorithm)
 
     def _improve_better(self, offer: Offer, size_bytes: int) -> bool:
         """Lower an algorithm with a program again if its schedule is faster than that of an offer without one.
@@ -536,6 +548,8 @@ class Pool:
         else:
             rate_s = self.executor.send_s
             self.pace.learn(sends, self.executor.first_s)
+            if self.executor.send_s < rate_s:
+                self._readmit()
             at = self.offers.index(offer)
             self.offers[at] = lowered
             fast_enough = _AS_FAST if now() - begun < _QUICK * self.budget.seconds else _MET
@@ -557,8 +571,6 @@ class Pool:
                     self._improved.add(offer.algorithm)
                 self.offers[at] = lowered if faster is None else replace(lowered, execution=faster)
             self.pace.took(now() - begun)
-            if self.executor.send_s < rate_s:
-                self._readmit()
         finally:
             self.lowering = False
             self._spent_s += now() - begun if self.searching else 0.0
@@ -572,7 +584,7 @@ class Pool:
         """
         return any(
             rival.execution is None
-            and self.pace.needs_s(rival.algorithm) < self.budget.left_s
+            and now() + self.pace.needs_s(rival.algorithm) < self.budget.writing_deadline
             and all(rival.time_us(size) < _FASTER * offer.algorithm.time_us(size) for size in sizes)
             for rival in self.offers
         )
