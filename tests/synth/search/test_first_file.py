@@ -182,6 +182,37 @@ def test_a_quicker_program_comes_before_one_that_may_be_too_late(executor: Clock
     assert executor.lowered == [middle.algorithm.engine, best.algorithm.engine]
 
 
+def test_a_program_is_not_improved_while_a_faster_schedule_waits(executor: Clocked) -> None:
+    """Check that time for a better program of one algorithm is kept for another one's first."""
+    first, middle, _, best = (Offer(algorithm) for algorithm in by_sends())
+    executor.send_s = 0.0
+    executor.factors = {middle.algorithm.engine: 1.5}
+    pool = Pool(executor, Budget(SECONDS))
+    pool.offers = [Offer(first.algorithm, Slower(first.algorithm, 1.0)), middle, best]
+    needs_s = {best.algorithm: 0.9 * SECONDS, middle.algorithm: 0.2 * SECONDS}
+    pool.pace.needs_s = lambda algorithm: needs_s[algorithm]  # type: ignore[method-assign]
+    assert pool.best_us(LARGEST) == best.time_us(LARGEST)
+    assert executor.lowered == [middle.algorithm.engine, best.algorithm.engine]
+
+
+@pytest.mark.parametrize(("spare_s", "is_lowered"), [(-0.5, False), (1.0, True)])
+def test_time_to_write_the_fastest_program_is_kept(executor: Clocked, spare_s: float, is_lowered: bool) -> None:
+    """Check that an algorithm is not lowered if the large file of the fastest program would then come too late."""
+    small, *_, large = by_sends()
+    executor.writing = 2.0
+    pool = Pool(executor, Budget(SECONDS))
+    factor = 1.05 * small.time_us(LARGEST) / large.time_us(LARGEST)
+    pool.offers = [Offer(large, Slower(large, factor)), Offer(small)]
+    kept_s = pool.pace.surely_written_s(large) + executor.send_s * len(small.schedule)
+    assert kept_s > pool.pace.needs_s(small) + 1.0
+    executor.clock[0] = pool.budget.writing_deadline - kept_s - spare_s
+    assert executor.lowered == []
+    best = pool.best(LARGEST)
+    assert best is not None
+    assert best.algorithm is (small if is_lowered else large)
+    assert executor.lowered == ([small.engine] if is_lowered else [])
+
+
 @pytest.mark.parametrize("fault", [InputError("refused"), TimeUp()])
 def test_the_first_program_stays_if_no_better_one_is_found(fault: Exception) -> None:
     """Check that what fails while a program is improved does not cost the program."""
