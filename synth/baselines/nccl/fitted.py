@@ -147,7 +147,9 @@ class FittedModel:
         comm, algorithm, protocol = self.source.communicator, choice.algorithm, choice.protocol
         source_us = self.source.latency_us(collective, algorithm, protocol)
         stretch = choice.latency_us / source_us if source_us else 1.0
-        start_us = stretch * self.source.latency_us(collective, algorithm, protocol, self._latencies)
+        # NCCL counts one step for a broadcast over a ring whose channels are alike, though its data pass all ranks.
+        passing = {"broadcast": "allgather", "reduce": "reducescatter"}.get(collective, collective)
+        start_us = stretch * self.source.latency_us(passing, algorithm, protocol, self._latencies)
         start_us += self.figures.network[protocol].start_us if comm.nnodes > 1 else 0.0
         kind = f.NVLS if algorithm in (f.NVLS, f.NVLS_TREE) else protocol
         fit = self._fits[kind]

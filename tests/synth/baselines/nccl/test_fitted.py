@@ -19,8 +19,6 @@ from topologies.errors import NotModelled
 from topologies.load import load
 from topologies.machines import machines
 
-_BELOW = 0.9  # Modelled time / proved bound, at least: the two differ in what a call takes besides its bytes.
-
 # Machine, collective, GPUs, bytes, µs: 60 rows of the 1686 that `results.scripts.nccl_fit` fits, drawn with a seed.
 # Published by NVIDIA's aiconfigurator (state of 2026-08-21).
 MEASURED = (
@@ -177,7 +175,7 @@ def test_intervals_and_figures_are_sound() -> None:
 
 @pytest.mark.parametrize("spec", ["dgx1", "dgx-h100", "l40s-2root", "ndv2:3", "dgx2:3", "p4d.24xlarge:3"])
 def test_nccl_is_not_faster_than_any_algorithm_can_be(spec: str) -> None:
-    """Check that no modelled time is far below what is proved of every algorithm on the same network."""
+    """Check that no modelled time is below what is proved of every algorithm on the same network."""
     topology = load(spec)
     nccl = fit.fitted_model(topology, range(topology.nranks))
     for collective in ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall"):
@@ -188,4 +186,4 @@ def test_nccl_is_not_faster_than_any_algorithm_can_be(spec: str) -> None:
             except NotModelled:
                 assert collective == "alltoall"
                 continue
-            assert choice.time_us >= _BELOW * bound.at(size)[0], (collective, size, choice)
+            assert choice.time_us >= bound.at(size)[0], (collective, size, choice)
