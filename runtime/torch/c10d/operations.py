@@ -53,11 +53,11 @@ OPERATIONS = {
 }
 # Gloo's method that makes many all-reduces as one.
 ALL_REDUCE_COALESCED = TorchOperation("all_reduce", "allreduce_coalesced", c10d.AllreduceCoalescedOptions)
-# Gathers and scatters as all-to-alls, whose blocks may differ in size: Gloo's own ones take equal blocks only.
-EXCHANGED = {
+# Gathers and scatters as messages, whose blocks may differ in size: Gloo's own ones take equal blocks only.
+ROOTED = {
     row.name: row
     for row in (
-        TorchOperation("gather", "alltoall_base", c10d.GatherOptions, uneven=True),
-        TorchOperation("scatter", "alltoall_base", c10d.ScatterOptions, uneven=True),
+        TorchOperation("gather", "send", c10d.GatherOptions, uneven=True, unlimited=True),
+        TorchOperation("scatter", "send", c10d.ScatterOptions, uneven=True, unlimited=True),
     )
 }

@@ -7,7 +7,6 @@ A short cut looks only at the form of a call, and hands it straight to Gloo or t
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
@@ -160,60 +159,32 @@ class ShortCuts:
         return build
 
     def _rooted(self, operation: str) -> Build:
-        """Return what builds the function for gathers or scatters with options, which are all-to-alls on Gloo."""
-        n, me, hand_over = self._n, self._me, self._dispatch.exchanged[operation].call
-        options, gathers, follow = OPERATIONS[operation].options, operation == "gather", self._dispatch.follow
-        nothing = [0] * n
+        """Return what builds the function for gathers or scatters with options, which are messages on Gloo."""
+        n, me, hand_over = self._n, self._me, self._dispatch.rooted[operation].call
+        options, gathers = OPERATIONS[operation].options, operation == "gather"
 
         def build(full: Method) -> Method:
             """Return the function, which leaves other calls to the full method."""
 
             def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
                 """Make a call and return torch's Work."""
-                positional = [value for value in (inputs, opts) if value is not None]
                 (own, lists) = (inputs, outputs) if gathers else (outputs, inputs)
-                if type(opts) is not options or type(own) is not list or len(own) != 1 or more or named:
-                    return full(outputs, *positional, *more, **named)
-                block, root = own[0], opts.rootRank
-                size = block.numel()
-                if root != me:
-                    if not 0 <= root < n or not block.is_contiguous():
-                        return full(outputs, *positional)
-                    flat_block, empty, sizes = block.view(-1), block.new_empty(0), nothing.copy()
-                    sizes[root] = size
-                    arguments = (empty, flat_block, nothing, sizes) if gathers else (flat_block, empty, sizes, nothing)
-                    work = hand_over(own, n, () if gathers else own, opts, arguments)
-                    return full(outputs, *positional) if work is None else work
-                blocks = lists[0] if len(lists) == 1 else []
-                tensors = [block, *blocks]
-                sizes, own_size = [tensor.numel() for tensor in blocks], nothing.copy()
-                own_size[me] = size
-                if (
-                    len(blocks) != n
-                    or sizes[me] != size
-                    or not all(t.dtype is block.dtype and t.is_cpu and t.is_contiguous() for t in tensors)
-                ):
-                    return full(outputs, *positional)
-                if not gathers:
-                    with torch.no_grad():
-                        tensor = torch.cat([part.view(-1) for part in blocks])
-                    work = hand_over(tensors, n, own, opts, (block.view(-1), tensor, own_size, sizes))
-                    return full(outputs, *positional) if work is None else work
-                received = block.new_empty(sum(sizes))
-                work = hand_over(tensors, n, (), opts, (received, block.view(-1), sizes, own_size))
-                if work is None:
-                    return full(outputs, *positional)
-
-                def unpack() -> None:
-                    """Write the received blocks into the outputs."""
-                    targets = [part.data.view(-1) for part in blocks]  # Autograd does not see these writes.
-                    torch._foreach_copy_(targets, torch.split_with_sizes(received, sizes))
-
-                if work is not FINISHED:
-                    return follow(work, unpack, blocks)
-                with torch.inference_mode() if any(part.is_inference() for part in blocks) else nullcontext():
-                    unpack()
-                return work
+                work = None
+                if type(opts) is options and type(own) is list and len(own) == 1 and not more and not named:
+                    tensor, root = own[0], opts.rootRank
+                    if root == me and len(lists) == 1 and len(lists[0]) == n:
+                        blocks = list(enumerate(lists[0]))
+                        _, room = blocks.pop(me)
+                        tensors, kind = [tensor, *lists[0]], tensor.dtype
+                        if room.numel() == tensor.numel() and all(block.dtype is kind for block in tensors):
+                            written, pair = (lists[0], (room, tensor)) if gathers else (own, (tensor, room))
+                            work = hand_over(tensors, n, written, opts, (blocks, pair))
+                    elif root != me and 0 <= root < n:
+                        work = hand_over(own, n, () if gathers else own, opts, (((root, tensor),), None))
+                if work is not None:
+                    return work
+                positional = [value for value in (inputs, opts) if value is not None]
+                return full(outputs, *positional, *more, **named)
 
             return call
 
