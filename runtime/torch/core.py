@@ -456,11 +456,14 @@ class Core:
     def wait_for_tasks(self, number: int) -> None:
         """Wait until all ranks have come here after their earlier tasks, in the barrier of a number.
 
+        This rank had none when it began the barrier, so it waits on the caller's thread.
+
         Raises:
             RuntimeError: A rank is lost.
         """
-        issued = Issued(TableCall("barrier", 0, "", self.ranks), Waiting("barrier", number), "barrier")
-        self._start(issued, lambda _: None, wait_for_all, [], "sum", Terms(waits=True)).wait()
+        tag = call_tag(number, "barrier")
+        with self.watch.guard(Waiting("barrier", number), new=True):
+            wait_for_all(Transport(self.messages, self.ranks, self.rank, tag, "barrier", in_vain=self.watch.is_left))
 
     def _start(
         self,

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from runtime.torch.c10d.busy import BusyFlag
 from runtime.torch.c10d.operations import TorchOperation
-from runtime.torch.c10d.work import FINISHED, HandedOnWork
+from runtime.torch.c10d.work import FINISHED, DeferredWork, HandedOnWork
 from runtime.torch.core import Core
 from runtime.torch.counters import Tally, counters
 from runtime.torch.failures.apart import wait_apart
@@ -219,33 +219,50 @@ class Straight:
     def barrier(self, full: Method) -> Method:
         """Return the function for barriers, from the full method; see `BusyFlag`.
 
-        Asynchronous ones are tasks: if another rank is busy, this rank must wait for it before its own later tasks.
+        The caller of an asynchronous one ends it, unless another task or question comes first: if another rank is busy,
+        this rank must wait for it before its own later tasks.
         """
-        options, watch, wrapped = dist.BarrierOptions, self._watch, self._wrapped
-        calls, backend = watch.calls, wrapped.name()
-        n = len(self._core.ranks)
+        options, core, watch, wrapped = dist.BarrierOptions, self._core, self._watch, self._wrapped
+        calls, held, put = watch.calls, core.lane.held, core.lane.put
+        tally = counters.tally("barrier", wrapped.name(), "", len(core.ranks))
 
         def call(opts: Any = None, *more: Any) -> Any:
             """Make a barrier and return torch's Work."""
-            if more or type(opts) is not options or opts.asyncOp or self._must_be_examined(opts):
+            if more or type(opts) is not options or self._must_be_examined(opts):
                 return full(*(() if opts is None else (opts, *more)))
-            is_busy, number, start = BusyFlag(), 0, time.monotonic()
+            is_busy, start = BusyFlag(), time.monotonic()
+            calls.last_number = number = next(calls.numbers)
+            entry = calls.handed_on[number] = [number, start, None, _text_of, 0, None, "barrier", None, None]
+            calls.recent.append(entry)
+
             try:
                 work = is_busy.exchange(wrapped, False)
-                calls.last_number = number = next(calls.numbers)
-                tally = self._tally("barrier", backend, n)
-                tally.sizes.append(0)
-                entry = calls.handed_on[number] = [number, start, threading.get_ident(), _text_of, 0, None, "barrier"]
-                calls.recent.append(entry)
-                work.wait()
-                if is_busy:
-                    self._core.wait_for_tasks(number)
             except RuntimeError:
-                with watch.guard(Waiting("barrier", number or calls.last_number)):
-                    raise
-            finally:
                 calls.handed_on.pop(number, None)
-            tally.end(0, time.monotonic() - start)
-            return FINISHED
+                with watch.guard(Waiting("barrier", number)):
+                    raise
+            tally.sizes.append(0)
+
+            def finish() -> None:
+                """Wait until all ranks have come, and if one of them was busy, until all are here again."""
+                entry[2], entry[8] = threading.get_ident(), None
+                try:
+                    work.wait()
+                    if is_busy:
+                        core.wait_for_tasks(number)
+                except RuntimeError:
+                    with watch.guard(Waiting("barrier", number)):
+                        raise
+                finally:
+                    calls.handed_on.pop(number, None)
+                    held.pop(number, None)
+                tally.end(0, time.monotonic() - start)
+
+            if not opts.asyncOp:
+                finish()
+                return FINISHED
+            deferred = entry[8] = DeferredWork(finish, (), put)
+            held[number] = deferred.is_completed
+            return deferred
 
         return call
