@@ -116,8 +116,12 @@ class ShortCuts:
                 is_usual = len(rest) == 3 and type(rest[2]) is options and not named and stated_sizes.get() is None
                 if is_usual and output.dim() and tensor.dim():
                     out_sizes, in_sizes, opts = rest
-                    fit = rows_fit(len(output), out_sizes, n) and rows_fit(len(tensor), in_sizes, n)
-                    if fit and (out_sizes or in_sizes or output.numel() == tensor.numel()):
+                    rows, in_rows = output.size(0), tensor.size(0)
+                    if out_sizes or in_sizes:
+                        fit = rows_fit(rows, out_sizes, n) and rows_fit(in_rows, in_sizes, n)
+                    else:
+                        fit = not (rows % n or in_rows % n) and output.numel() == tensor.numel()
+                    if fit:
                         arguments = output, tensor, out_sizes, in_sizes
                         hand_over = split if out_sizes or in_sizes else whole
                         work = hand_over((tensor, output), 1, (output,), opts, arguments)
@@ -146,11 +150,15 @@ class ShortCuts:
                 if type(opts) is options and not more and not named and len(outputs) == len(inputs) == 1:
                     tensor, blocks = (inputs[0], outputs[0]) if gathers else (outputs[0], inputs[0])
                     count = tensor.numel()
-                    if len(blocks) == n and all(block.numel() == count for block in blocks):
-                        written = blocks if gathers else outputs
-                        work = hand_over((tensor, *blocks), n, written, opts, (outputs, inputs))
-                        if work is not None:
-                            return work
+                    for block in blocks:
+                        if block.numel() != count:
+                            break
+                    else:
+                        if len(blocks) == n:
+                            written = blocks if gathers else outputs
+                            work = hand_over((tensor, *blocks), n, written, opts, (outputs, inputs))
+                            if work is not None:
+                                return work
                 positional = [value for value in (inputs, opts) if value is not None]
                 return full(outputs, *positional, *more, **named)
 
@@ -173,12 +181,17 @@ class ShortCuts:
                 if type(opts) is options and type(own) is list and len(own) == 1 and not more and not named:
                     tensor, root = own[0], opts.rootRank
                     if root == me and len(lists) == 1 and len(lists[0]) == n:
-                        blocks = list(enumerate(lists[0]))
-                        _, room = blocks.pop(me)
-                        tensors, kind = [tensor, *lists[0]], tensor.dtype
-                        if room.numel() == tensor.numel() and all(block.dtype is kind for block in tensors):
+                        blocks, tensors, kind = [], [tensor, *lists[0]], tensor.dtype
+                        for place, block in enumerate(lists[0]):
+                            if block.dtype is not kind:
+                                break
+                            if place != me:
+                                blocks.append((place, block))
+                        else:
+                            room = lists[0][me]
                             written, pair = (lists[0], (room, tensor)) if gathers else (own, (tensor, room))
-                            work = hand_over(tensors, n, written, opts, (blocks, pair))
+                            if room.numel() == tensor.numel():
+                                work = hand_over(tensors, n, written, opts, (blocks, pair))
                     elif root != me and 0 <= root < n:
                         work = hand_over(own, n, () if gathers else own, opts, (((root, tensor),), None))
                 if work is not None:

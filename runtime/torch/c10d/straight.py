@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, TypeAlias
 
@@ -19,7 +18,7 @@ import torch.distributed as dist
 
 from runtime.torch.c10d.busy import BusyFlag
 from runtime.torch.c10d.operations import TorchOperation
-from runtime.torch.c10d.work import FINISHED, DeferredWork, HandedOnWork
+from runtime.torch.c10d.work import FINISHED, DeferredWork, HandedOnWork, caller_place, count_end
 from runtime.torch.core import Core
 from runtime.torch.counters import Tally, counters
 from runtime.torch.failures.apart import wait_apart
@@ -29,7 +28,7 @@ from runtime.torch.programs.transport import MAX_CHANNELS, call_tag
 
 Tensor: TypeAlias = Any
 Method: TypeAlias = Callable[..., Any]
-_NO_TIME, _AS_IT_IS = timedelta(0), nullcontext()
+_NO_TIME = timedelta(0)
 _modes, _profiled = torch._C._len_torch_dispatch_stack, torch._C._autograd._profiler_enabled
 _plain, _strided = torch.Tensor, torch.strided
 
@@ -81,15 +80,14 @@ class Straight:
             timeout: Time-out that the back end was made with.
         """
         self._core, self._wrapped, self._timeout, self._watch = core, wrapped, timeout, core.watch
-        self._compares = core.compares
-        self._tallies: dict[tuple[str, str], Tally] = {}
+        self._compares, self._ends = core.compares, core.watch.ends
 
     def _must_be_examined(self, opts: Any) -> bool:
         """Return True if a call of all ranks, with torch's options, must take the full path."""
         watch, last_task = self._watch, self._core.lane.last
         return bool(
             watch.is_alert
-            or watch.ends
+            or self._ends
             or _modes()
             or _profiled()
             or (last_task is not None and not last_task.is_completed())
@@ -107,13 +105,6 @@ class Straight:
             limit = self._wrapped.options._timeout
         return None if limit == self._timeout else limit
 
-    def _tally(self, collective: str, backend: str, ranks: int) -> Tally:
-        """Return the tally of calls, built the first time."""
-        tally = self._tallies.get((collective, backend))
-        if tally is None:
-            tally = self._tallies[collective, backend] = counters.tally(collective, backend, "", ranks)
-        return tally
-
     # ---- single messages
 
     def message(self, name: str) -> Callable[[Method], Method]:
@@ -125,6 +116,7 @@ class Straight:
         ends = watch.ends
         collective, backend = name.removesuffix("_anysource"), self._wrapped.name()
         length, everybody, clock = 1 if name == "recv_anysource" else 2, range(len(ranks)), time.monotonic
+        tally: Tally | None = None  # It is made by the first call, since summaries show it.
         verb = "send to" if name == "send" else "receive from"
 
         def describe(size_bytes: int, _: Any, peers: Sequence[int]) -> str:
@@ -136,6 +128,7 @@ class Straight:
 
             def call(tensors: Any, *rest: Any, **named: Any) -> Any:
                 """Start a message and return torch's Work; by the full method where something must watch it."""
+                nonlocal tally
                 if (
                     named
                     or len(rest) != length
@@ -157,8 +150,9 @@ class Straight:
                 except RuntimeError:
                     with watch.guard(Waiting(describe(size_bytes, None, peers), None, peers)):
                         raise
-                tally = self._tally(collective, backend, 0)
-                tally.start(size_bytes)
+                if tally is None:
+                    tally = counters.tally(collective, backend)
+                tally.sizes.append(size_bytes)
                 entry = [None, clock(), None, describe, size_bytes, None, peers, peers, None]
                 handle = HandedOnWork()
                 handle.handed_on = work, entry, watch, tally, (), None, None, False
@@ -207,7 +201,10 @@ class Straight:
                     longest_bytes = max(longest_bytes, size_bytes)
             if own is not None:
                 output, tensor = own
-                with torch.inference_mode() if output.is_inference() else _AS_IT_IS:
+                if output.is_inference():
+                    with torch.inference_mode():
+                        output.copy_(tensor)
+                else:
                     output.data.copy_(tensor)  # Autograd does not see this write.
             limit, is_long = self.limit(opts), longest_bytes >= watch.parts_from_bytes
             if limit is None and not is_long and len(works) == 1:
@@ -224,15 +221,18 @@ class Straight:
         """
         options, core, watch, wrapped = dist.BarrierOptions, self._core, self._watch, self._wrapped
         calls, held, put = watch.calls, core.lane.held, core.lane.put
-        tally = counters.tally("barrier", wrapped.name(), "", len(core.ranks))
+        tally: Tally | None = None  # It is made by the first call, since summaries show it.
 
         def call(opts: Any = None, *more: Any) -> Any:
             """Make a barrier and return torch's Work."""
+            nonlocal tally
             if more or type(opts) is not options or self._must_be_examined(opts):
                 return full(*(() if opts is None else (opts, *more)))
-            is_busy, start = BusyFlag(), time.monotonic()
+            is_busy = BusyFlag()
             calls.last_number = number = next(calls.numbers)
-            entry = calls.handed_on[number] = [number, start, None, _text_of, 0, None, "barrier", None, None]
+            entry = calls.handed_on[number] = [
+                number, time.monotonic(), None, _text_of, 0, None, "barrier", None, None,
+            ]  # fmt: skip
             calls.recent.append(entry)
 
             try:
@@ -241,6 +241,8 @@ class Straight:
                 calls.handed_on.pop(number, None)
                 with watch.guard(Waiting("barrier", number)):
                     raise
+            if tally is None:
+                tally = counters.tally("barrier", wrapped.name(), "", len(core.ranks))
             tally.sizes.append(0)
 
             def finish() -> None:
@@ -256,12 +258,12 @@ class Straight:
                 finally:
                     calls.handed_on.pop(number, None)
                     held.pop(number, None)
-                tally.end(0, time.monotonic() - start)
+                count_end(tally, entry)
 
             if not opts.asyncOp:
                 finish()
                 return FINISHED
-            deferred = entry[8] = DeferredWork(finish, (), put)
+            deferred = entry[8] = DeferredWork(finish, (), put, caller_place())
             held[number] = deferred.is_completed
             return deferred
 
