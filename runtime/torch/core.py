@@ -240,14 +240,7 @@ class Core:
         return self.execute(self.issue(call, text, f", on {part.program.name}"), part, buffers, op, terms)
 
     def run_blocks(
-        self,
-        call: TableCall,
-        text: str,
-        blocks: Blocks,
-        buffers: Buffers,
-        agrees: bool,
-        terms: Terms,
-        wrapped: tuple[str, str] | None = None,
+        self, call: TableCall, text: str, blocks: Blocks, buffers: Buffers, agrees: bool, terms: Terms
     ) -> GroupTask:
         """Start a collective in which a rank does not know all block sizes of the other ranks, and return its task.
 
@@ -262,7 +255,6 @@ class Core:
                 size would use a program. Otherwise each block is sent straight to its destination; with SYNTH_CHECK
                 ranks still exchange the sizes, to compare them.
             terms: Conditions of the call.
-            wrapped: Name of the wrapped back end and the reason, if its calls are such messages, too.
 
         Raises:
             InputError: The tensors are sparse or of more than one type or device. The task raises it, too, and the same
@@ -273,7 +265,7 @@ class Core:
             raise InputError(
                 f"{call.collective}: sparse tensors, or of several types; they must be dense and of one type"
             )
-        method, (served_by, reason) = requested_method.get(), wrapped or (f"synth {DIRECT}", "")
+        method, served_by, reason = requested_method.get(), f"synth {DIRECT}", ""
         planner, stated = self.choices.planner_for(call), self._stated_sizes(call, blocks)
         element_bytes = buffers.tensors[0].element_size()
         at_once = planner is not None or (call.collective == "alltoall" and len(self.ranks) <= _MOST_AT_ONCE)
@@ -322,8 +314,7 @@ class Core:
         # Ranks that compare their calls notice that they know other sizes.
         digest = "" if stated is None else hashlib.sha256(repr(stated).encode()).hexdigest()[:16]
         knowledge = f"known sizes {digest}" if digest else "agreed"
-        on = f"on {wrapped[0]}" if wrapped else knowledge if agrees else DIRECT
-        issued = self.issue(call, text, f", {on}", blocks)
+        issued = self.issue(call, text, f", {knowledge if agrees else DIRECT}", blocks)
         return self._start(issued, record, work, buffers.outputs, "sum", terms)
 
     def _stated_sizes(self, call: TableCall, blocks: Blocks) -> Sizes | None:

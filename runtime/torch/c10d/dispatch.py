@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -13,7 +14,7 @@ import torch.distributed as dist
 
 from runtime.torch.added import ADDED
 from runtime.torch.c10d.busy import BusyFlag
-from runtime.torch.c10d.operations import ALL_REDUCE_COALESCED, OPERATIONS, ROOTED, TorchOperation
+from runtime.torch.c10d.operations import ALL_REDUCE_COALESCED, GATHER, OPERATIONS, SCATTER, TorchOperation
 from runtime.torch.c10d.pass_through import PassThrough
 from runtime.torch.c10d.straight import Straight
 from runtime.torch.c10d.work import TaskWork, WrappedWork
@@ -24,7 +25,7 @@ from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart, wait_in_t
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.messages import OWN_TAG, error_text
-from runtime.torch.programs.blocks import Blocks, Buffers, as_values, holds_values
+from runtime.torch.programs.blocks import Blocks, Buffers, as_values, flat, holds_values
 from runtime.torch.programs.rank_program import RankProgram
 from runtime.torch.programs.transport import Transport
 from runtime.torch.table import PLANNED, TableCall
@@ -66,6 +67,53 @@ def _store_rank(store: Any) -> int | None:
         store = store.underlying_store
     launched = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return 0 if isinstance(store, dist.TCPStore) and not launched else None
+
+
+def _exchange(
+    gloo: Any, output: Tensor, tensor: Tensor, out_sizes: Sequence[int], in_sizes: Sequence[int], opts: Any
+) -> Any:
+    """Start an all-to-all of Gloo for a call with other options; return Gloo's Work.
+
+    Args:
+        gloo: Gloo's back end.
+        output: Tensor of one dimension that is written.
+        tensor: Tensor of one dimension that is sent.
+        out_sizes: Elements that come from each rank.
+        in_sizes: Elements that go to each rank.
+        opts: torch's options of the call, of which the time-out is used.
+    """
+    options = _NO_OPTIONS
+    if opts.timeout > _NO_TIME:
+        options = dist.AllToAllOptions()
+        options.timeout = opts.timeout
+    return gloo.alltoall_base(output, tensor, out_sizes, in_sizes, options)
+
+
+_NO_OPTIONS, _NO_TIME = dist.AllToAllOptions(), timedelta(0)
+
+
+def _gather(gloo: Any, tensor: Tensor, sizes: Sequence[int], is_root: bool, opts: Any) -> tuple[Any, Sequence[Tensor]]:
+    """Start a gather of Gloo of blocks that may differ in size; return Gloo's Work and the tensors that it writes.
+
+    On the root it is a gather of blocks as long as the longest one, since Gloo takes shorter messages, too. Each block
+    comes to the beginning of its tensor.
+
+    Args:
+        gloo: Gloo's back end.
+        tensor: This rank's block, of one dimension.
+        sizes: Elements of the block of each rank; ignored on other ranks than the root.
+        is_root: Whether this rank is the root.
+        opts: torch's options of the call.
+    """
+    if not is_root:
+        return gloo.gather([], [tensor], opts), []
+    longest = max(sizes)
+    padded = tensor
+    if tensor.numel() < longest:
+        padded = tensor.new_zeros(longest)
+        padded[: tensor.numel()] = tensor
+    received = tensor.new_empty(len(sizes), longest).unbind()
+    return gloo.gather([list(received)], [padded], opts), received
 
 
 def _as_they_are(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -121,7 +169,8 @@ class Dispatcher:
         pass_through: By operation, the object that hands calls on CPU tensors straight to Gloo.
         split_exchange: The same for all-to-alls of rows with splits.
         coalesced: The same for many all-reduces in one call.
-        rooted: The same for gathers and scatters, which are messages there.
+        gather: The same for gathers of equal blocks.
+        scatter: The same for scatters, which are all-to-alls there.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int], name: str = "") -> None:
@@ -157,10 +206,8 @@ class Dispatcher:
             for row in ADDED.values()
         }
         self.straight = Straight(self.core, gloo, timeout)
-        self.rooted = {
-            name: PassThrough(self.core, gloo, row, self._describe, self.straight.rooted(row, self._describe))
-            for name, row in ROOTED.items()
-        }
+        self.gather = PassThrough(self.core, gloo, GATHER, self._describe)
+        self.scatter = PassThrough(self.core, gloo, SCATTER, self._describe, partial(_exchange, gloo))
         self.pass_through = {
             name: PassThrough(self.core, gloo, row, self._describe) for name, row in OPERATIONS.items()
         }
@@ -288,13 +335,11 @@ class Dispatcher:
             choice = self.core.choices.choose(call, buffers, None)[0]
             issued = self.core.issue(call, text, f", on {self._named(choice.added, like)[0]}")
             return self._run_wrapped(issued, operation, choice, buffers, arguments, opts, None)
+        if name in ("gather", "scatter") and only_path == "wrapped" and not self.core.compares:
+            return self._run_rooted(call, text, blocks, buffers, opts)
         unheard = {"direct"} if operation.uneven and not self.core.compares else {"direct", "wrapped"}
         agrees = bool(paths - unheard)
-        wrapped = None
-        if name in ROOTED and only_path == "wrapped" and not self.core.compares:
-            reason = choices.choose(call, buffers, None)[0].reason
-            wrapped = self.wrapped["cpu"][1].name(), "" if reason in CHOSEN else reason
-        return self.core.run_blocks(call, text, blocks, buffers, agrees, self.terms(opts), wrapped)
+        return self.core.run_blocks(call, text, blocks, buffers, agrees, self.terms(opts))
 
     def send_blocks(
         self,
@@ -408,6 +453,53 @@ class Dispatcher:
             copies.write_back(buffers.outputs)
             if averages:
                 core.divide(buffers.outputs)
+
+        task = TaskWork(finish, buffers.outputs, record)
+        core.lane.put(task, self.terms(opts).waits)
+        return task
+
+    def _run_rooted(self, call: TableCall, text: str, blocks: Blocks, buffers: Buffers, opts: Any) -> TaskWork:
+        """Start a gather or a scatter of blocks of any sizes on Gloo, and return torch's Work.
+
+        A task writes the outputs.
+
+        Args:
+            call: Facts on which the choice depends.
+            text: Text of the call for errors.
+            blocks: This rank's blocks.
+            buffers: Tensors of the call.
+            opts: torch's options of the call.
+
+        Raises:
+            InputError: The tensors are sparse or of more than one type or device.
+            RuntimeError: The call is known to be in vain.
+        """
+        if not buffers.are_plain:
+            raise InputError(
+                f"{call.collective}: sparse tensors, or of several types; they must be dense and of one type"
+            )
+        core, gloo, like = self.core, self.wrapped["cpu"][1], buffers.tensors[0]
+        reason = core.choices.choose(call, buffers, None)[0].reason
+        issued = core.issue(call, text, f", on {gloo.name()}")
+        record = counters.count(
+            call.collective, gloo.name(), call.size_bytes, "" if reason in CHOSEN else reason, len(core.ranks)
+        )
+        tensors = [flat(block) for block in buffers.inputs]
+        with core.watch.guard(issued.waiting, new=True, closes=False):
+            if call.collective == "gather":
+                work, received = _gather(gloo, tensors[0], list(blocks.received_sizes), core.rank == call.root, opts)
+            else:
+                tensor = torch.cat(tensors) if tensors else like.new_empty(0)
+                whole = like.new_empty(sum(blocks.received_sizes))
+                work = _exchange(gloo, whole, tensor, list(blocks.received_sizes), list(blocks.sent_sizes), opts)
+                received = [whole]
+
+        def finish() -> None:
+            """Wait for Gloo, then write the outputs."""
+            with core.watch.guard(issued.waiting):
+                wait_in_turns(work, core.watch.is_left)
+            for output, values in zip(buffers.outputs, received, strict=True):
+                output.copy_(values[: output.numel()].view(output.shape))
 
         task = TaskWork(finish, buffers.outputs, record)
         core.lane.put(task, self.terms(opts).waits)

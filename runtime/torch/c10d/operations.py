@@ -53,11 +53,7 @@ OPERATIONS = {
 }
 # Gloo's method that makes many all-reduces as one.
 ALL_REDUCE_COALESCED = TorchOperation("all_reduce", "allreduce_coalesced", c10d.AllreduceCoalescedOptions)
-# Gathers and scatters as messages, whose blocks may differ in size: Gloo's own ones take equal blocks only.
-ROOTED = {
-    row.name: row
-    for row in (
-        TorchOperation("gather", "send", c10d.GatherOptions, uneven=True, unlimited=True),
-        TorchOperation("scatter", "send", c10d.ScatterOptions, uneven=True, unlimited=True),
-    )
-}
+# Scatters as all-to-alls, whose blocks may differ in size: Gloo's own ones send equal blocks only.
+SCATTER = TorchOperation("scatter", "alltoall_base", c10d.ScatterOptions, uneven=True)
+# Gathers by Gloo's own method, which takes messages that are shorter than the root expects.
+GATHER = TorchOperation("gather", "gather", c10d.GatherOptions, uneven=True)

@@ -79,14 +79,12 @@ class PassThrough:
             wrapped: The wrapped back end.
             operation: The operation whose calls are made.
             describe: Gives the text of a call for errors, from the operation, its bytes, their type and its options.
-            method: Makes the call that was numbered last, and returns a Work that leaves waits which are in vain; None
-                for the wrapped back end's method of the operation's name.
+            method: Makes a call; None for the wrapped back end's method of the operation's name.
             has_splits: Whether the callers state the sizes of blocks.
         """
         self._has_splits = has_splits
         self._core, self._operation, self._describe, self._backend = core, operation, describe, wrapped.name()
         self._ranges: dict[_Key, list[tuple[int, str | None]]] = {}
-        self._leaves = method is not None
         self._method = method or getattr(wrapped, operation.method)
         self.call, forget = self._build()
         core.choices.listeners.append(forget)
@@ -101,7 +99,7 @@ class PassThrough:
         find, describe, current_method = self._find, self._text, requested_method.get
         no_range = last_range = tuple(_PassedRange(None, 0, -1, None, False))  # A plain tuple is taken apart faster.
         clock, thread, frame_of = time.monotonic, threading.get_ident, sys._getframe
-        parts_from_bytes = math.inf if self._leaves else watch.parts_from_bytes
+        parts_from_bytes = watch.parts_from_bytes
         modes, profiled = torch._C._len_torch_dispatch_stack, torch._C._autograd._profiler_enabled
         plain, strided = torch.Tensor, torch.strided
 
@@ -149,9 +147,9 @@ class PassThrough:
                 return None
             is_async, number = opts.asyncOp, 0
             try:
-                calls.last_number = number = next(numbers)
                 work = method(*arguments, opts)
                 # The rest happens while other threads work.
+                calls.last_number = number = next(numbers)
                 tally.sizes.append(size_bytes)
                 start = clock()
                 if is_async:

@@ -48,8 +48,8 @@ class ShortCuts:
             "all_to_all_single": self._exchange(),
             "allgather": self._lists("all_gather", 0),
             "reduce_scatter": self._lists("reduce_scatter", 1),
-            "gather": self._rooted("gather"),
-            "scatter": self._rooted("scatter"),
+            "gather": self._gather,
+            "scatter": self._scatter,
             "barrier": straight.barrier,
             "allreduce_coalesced": self._all_reduces,
             "all_gather_single_coalesced": self._fused("all_gather_into_tensor", size, 1),
@@ -166,42 +166,65 @@ class ShortCuts:
 
         return build
 
-    def _rooted(self, operation: str) -> Build:
-        """Return what builds the function for gathers or scatters with options, which are messages on Gloo."""
-        n, me, hand_over = self._n, self._me, self._dispatch.rooted[operation].call
-        options, gathers = OPERATIONS[operation].options, operation == "gather"
+    def _gather(self, full: Method) -> Method:
+        """Return the function for gathers with options, on the root of equal blocks only, from the full method."""
+        n, me, hand_over, options = self._n, self._me, self._dispatch.gather.call, OPERATIONS["gather"].options
 
-        def build(full: Method) -> Method:
-            """Return the function, which leaves other calls to the full method."""
+        def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
+            """Make a call and return torch's Work."""
+            work = None
+            if type(opts) is options and type(inputs) is list and len(inputs) == 1 and not more and not named:
+                tensor, root = inputs[0], opts.rootRank
+                if root == me and len(outputs) == 1 and len(outputs[0]) == n:
+                    for block in outputs[0]:
+                        if block.shape != tensor.shape or block.dtype is not tensor.dtype:
+                            break
+                    else:
+                        work = hand_over((tensor, *outputs[0]), n, outputs[0], opts, (outputs, inputs))
+                elif root != me and 0 <= root < n:
+                    work = hand_over(inputs, n, (), opts, ([], inputs))
+            if work is not None:
+                return work
+            positional = [value for value in (inputs, opts) if value is not None]
+            return full(outputs, *positional, *more, **named)
 
-            def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
-                """Make a call and return torch's Work."""
-                (own, lists) = (inputs, outputs) if gathers else (outputs, inputs)
-                work = None
-                if type(opts) is options and type(own) is list and len(own) == 1 and not more and not named:
-                    tensor, root = own[0], opts.rootRank
-                    if root == me and len(lists) == 1 and len(lists[0]) == n:
-                        blocks, tensors, kind = [], [tensor, *lists[0]], tensor.dtype
-                        for place, block in enumerate(lists[0]):
-                            if block.dtype is not kind:
+        return call
+
+    def _scatter(self, full: Method) -> Method:
+        """Return the function for scatters with options, which are all-to-alls on Gloo, from the full method."""
+        n, me, hand_over, options = self._n, self._me, self._dispatch.scatter.call, OPERATIONS["scatter"].options
+        nothing = [0] * n
+
+        def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
+            """Make a call and return torch's Work."""
+            work = None
+            if type(opts) is options and type(outputs) is list and len(outputs) == 1 and not more and not named:
+                output, root = outputs[0], opts.rootRank
+                is_root = root == me and len(inputs) == 1 and len(inputs[0]) == n
+                if (is_root or (root != me and 0 <= root < n)) and output.is_contiguous():
+                    size = output.numel()
+                    received_sizes = nothing.copy()
+                    received_sizes[root] = size
+                    if is_root:
+                        parts, sizes, kind = [], [], output.dtype
+                        for part in inputs[0]:
+                            if part.dtype is not kind or not part.is_cpu or not part.is_contiguous():
                                 break
-                            if place != me:
-                                blocks.append((place, block))
+                            parts.append(part.data.view(-1))
+                            sizes.append(part.numel())
                         else:
-                            room = lists[0][me]
-                            written, pair = (lists[0], (room, tensor)) if gathers else (own, (tensor, room))
-                            if room.numel() == tensor.numel():
-                                work = hand_over(tensors, n, written, opts, (blocks, pair))
-                    elif root != me and 0 <= root < n:
-                        work = hand_over(own, n, () if gathers else own, opts, (((root, tensor),), None))
-                if work is not None:
-                    return work
-                positional = [value for value in (inputs, opts) if value is not None]
-                return full(outputs, *positional, *more, **named)
+                            if sizes[me] == size:
+                                arguments = output.view(-1), torch.cat(parts), received_sizes, sizes
+                                work = hand_over((output, *inputs[0]), n, outputs, opts, arguments)
+                    else:
+                        arguments = output.view(-1), output.new_empty(0), received_sizes, nothing
+                        work = hand_over(outputs, n, outputs, opts, arguments)
+            if work is not None:
+                return work
+            positional = [value for value in (inputs, opts) if value is not None]
+            return full(outputs, *positional, *more, **named)
 
-            return call
-
-        return build
+        return call
 
     def _all_reduces(self, full: Method) -> Method:
         """Return the function for many all-reduces in one call with options, from the full method.

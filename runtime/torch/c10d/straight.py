@@ -1,4 +1,4 @@
-"""Make messages, gathers, scatters and barriers straight on the thread of their caller.
+"""Make messages and barriers straight on the thread of their caller.
 
 Each function that this module builds makes only calls that need nothing else: plain tensors on the CPU, no watchers, no
 lost rank, no earlier task. It leaves any other call to the full method, which does the same on Gloo, so ranks need not
@@ -17,14 +17,11 @@ import torch
 import torch.distributed as dist
 
 from runtime.torch.c10d.busy import BusyFlag
-from runtime.torch.c10d.operations import TorchOperation
 from runtime.torch.c10d.work import FINISHED, DeferredWork, HandedOnWork, caller_place, count_end
 from runtime.torch.core import Core
 from runtime.torch.counters import Tally, counters
-from runtime.torch.failures.apart import wait_apart
 from runtime.torch.failures.causes import Waiting
 from runtime.torch.messages import OWN_TAG
-from runtime.torch.programs.transport import MAX_CHANNELS, call_tag
 
 Tensor: TypeAlias = Any
 Method: TypeAlias = Callable[..., Any]
@@ -38,38 +35,8 @@ def _text_of(_: int, __: Any, text: str) -> str:
     return text
 
 
-class _Messages:
-    """Several messages of the wrapped back end, for which its caller waits as for one."""
-
-    __slots__ = ("_in_vain", "_limit", "_works")
-
-    def __init__(self, works: Sequence[Any], limit: timedelta | None, in_vain: Callable[[], bool] | None) -> None:
-        """Take the works of the messages.
-
-        Args:
-            works: The wrapped back end's Works.
-            limit: Time-out of each wait; None for that of the back end.
-            in_vain: Returns True if waits will never end; None if no message may arrive in parts.
-        """
-        self._works, self._limit, self._in_vain = works, limit, in_vain
-
-    def wait(self) -> bool:
-        """Wait for all messages, and return True.
-
-        Raises:
-            RuntimeError: A message failed or took too long, or the wait is in vain.
-        """
-        return bool(self._wait() if self._in_vain is None else wait_apart(self._wait, self._in_vain))
-
-    def _wait(self) -> bool:
-        """Wait for all messages on this thread, and return True."""
-        for work in self._works:
-            work.wait() if self._limit is None else work.wait(self._limit)
-        return True
-
-
 class Straight:
-    """The messages, gathers, scatters and barriers of a group, on its wrapped back end for CPU tensors."""
+    """The messages and barriers of a group, on its wrapped back end for CPU tensors."""
 
     def __init__(self, core: Core, wrapped: Any, timeout: timedelta) -> None:
         """Take what all calls share.
@@ -163,55 +130,6 @@ class Straight:
         return build
 
     # ---- calls of all ranks
-
-    def rooted(self, operation: TorchOperation, describe: Callable[..., str]) -> Callable[..., Any]:
-        """Return the function that starts the messages of a gather or a scatter between the root and the other ranks.
-
-        These are the messages of `runtime.torch.programs.transport.exchange` for the call that was numbered last.
-
-        Args:
-            operation: The gather or the scatter.
-            describe: Gives the text of a call, from the operation, its bytes, their type and its options.
-        """
-        send, receive, watch, me = self._wrapped.send, self._wrapped.recv, self._watch, self._core.rank
-        calls, gathers = watch.calls, operation.name == "gather"
-        texts: dict[tuple[int, Any], str] = {}
-
-        def start(blocks: Sequence[tuple[int, Tensor]], own: tuple[Tensor, Tensor] | None, opts: Any) -> Any:
-            """Start the messages, and return a Work that waits for all of them.
-
-            Args:
-                blocks: The place of each rank with which this one exchanges a block, and this block.
-                own: On the root, its own output and its own input; None elsewhere.
-                opts: torch's options of the call.
-
-            Raises:
-                RuntimeError: A rank cannot be reached.
-            """
-            root, kind = opts.rootRank, blocks[0][1].dtype if blocks else None
-            text = texts.get((root, kind))
-            if text is None:
-                text = texts[root, kind] = describe(operation, 0, kind, opts)
-            begin, tag = send if gathers != (root == me) else receive, call_tag(calls.last_number, text)
-            works, longest_bytes = [], 0
-            for peer, block in blocks:
-                size_bytes = block.nbytes
-                if size_bytes:
-                    works.append(begin([block], peer, tag + size_bytes % MAX_CHANNELS))
-                    longest_bytes = max(longest_bytes, size_bytes)
-            if own is not None:
-                output, tensor = own
-                if output.is_inference():
-                    with torch.inference_mode():
-                        output.copy_(tensor)
-                else:
-                    output.data.copy_(tensor)  # Autograd does not see this write.
-            limit, is_long = self.limit(opts), longest_bytes >= watch.parts_from_bytes
-            if limit is None and not is_long and len(works) == 1:
-                return works[0]
-            return _Messages(works, limit, watch.is_left if is_long else None)
-
-        return start
 
     def barrier(self, full: Method) -> Method:
         """Return the function for barriers, from the full method; see `BusyFlag`.

@@ -30,8 +30,8 @@ TIMEOUT = timedelta(seconds=60)
 # The most functions of ours that a call enters, with the wait for it: if the caller waits at once, and if it does not.
 MOST = {
     "allreduce": (3, 6), "broadcast": (3, 6), "reduce": (3, 6), "allgather": (3, 6), "all_gather_single": (3, 6),
-    "all_to_all_single": (3, 6), "reduce_scatter": (3, 9), "reduce_scatter_single": (3, 9), "gather": (6, 12),
-    "scatter": (6, 12), "barrier": (9, 12), "send": (4, 4), "recv": (4, 4),
+    "all_to_all_single": (3, 6), "reduce_scatter": (3, 9), "reduce_scatter_single": (3, 9), "gather": (3, 6),
+    "scatter": (4, 7), "barrier": (9, 12), "send": (4, 4), "recv": (4, 4),
 }  # fmt: skip
 
 
