@@ -442,7 +442,8 @@ class Core:
             if end():
                 wait_for_all(transport)
 
-        return self._start(issued, counters.count("barrier", backend, 0, ranks=len(self.ranks)), work, [], "sum", terms)
+        record = counters.count("barrier", backend, 0, ranks=len(self.ranks))
+        return self._start(issued, record, work, [], "sum", terms, has_begun=True)
 
     def wait_for_tasks(self, number: int) -> None:
         """Wait until all ranks have come here after their earlier tasks, in the barrier of a number.
@@ -464,6 +465,7 @@ class Core:
         outputs: Sequence[Tensor],
         op: str,
         terms: Terms,
+        has_begun: bool = False,
     ) -> GroupTask:
         """Start a task that runs `work` after the group's earlier calls, and return it.
 
@@ -477,6 +479,8 @@ class Core:
             outputs: Tensors that the call writes.
             op: Reduction of the call; for avg the written sums are divided.
             terms: Conditions of the call.
+            has_begun: Whether the ranks have exchanged something already, so that one of them may have done its part
+                and ended by now.
         """
         waiting = issued.waiting
         tag = call_tag(waiting.number, issued.text)
@@ -487,7 +491,7 @@ class Core:
         def function() -> None:
             """Run `work` under the watch, divide sums for an average, and count the waits."""
             try:
-                with self.watch.guard(waiting, new=True):
+                with self.watch.guard(waiting, new=not has_begun):
                     work(transport)
                     if op == "avg":
                         self.divide(outputs)
