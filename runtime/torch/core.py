@@ -442,16 +442,20 @@ class Core:
             if end():
                 wait_for_all(transport)
 
-        return self._start(issued, counters.count("barrier", backend, 0, ranks=len(self.ranks)), work, [], "sum", terms)
+        record = counters.count("barrier", backend, 0, ranks=len(self.ranks))
+        return self._start(issued, record, work, [], "sum", terms, has_begun=True)
 
     def wait_for_tasks(self, number: int) -> None:
         """Wait until all ranks have come here after their earlier tasks, in the barrier of a number.
 
+        This rank had none when it began the barrier, so it waits on the caller's thread.
+
         Raises:
             RuntimeError: A rank is lost.
         """
-        issued = Issued(TableCall("barrier", 0, "", self.ranks), Waiting("barrier", number), "barrier")
-        self._start(issued, lambda _: None, wait_for_all, [], "sum", Terms(waits=True)).wait()
+        tag = call_tag(number, "barrier")
+        with self.watch.guard(Waiting("barrier", number), new=True):
+            wait_for_all(Transport(self.messages, self.ranks, self.rank, tag, "barrier", in_vain=self.watch.is_left))
 
     def _start(
         self,
@@ -461,6 +465,7 @@ class Core:
         outputs: Sequence[Tensor],
         op: str,
         terms: Terms,
+        has_begun: bool = False,
     ) -> GroupTask:
         """Start a task that runs `work` after the group's earlier calls, and return it.
 
@@ -474,6 +479,8 @@ class Core:
             outputs: Tensors that the call writes.
             op: Reduction of the call; for avg the written sums are divided.
             terms: Conditions of the call.
+            has_begun: Whether the ranks have exchanged something already, so that one of them may have done its part
+                and ended by now.
         """
         waiting = issued.waiting
         tag = call_tag(waiting.number, issued.text)
@@ -484,7 +491,7 @@ class Core:
         def function() -> None:
             """Run `work` under the watch, divide sums for an average, and count the waits."""
             try:
-                with self.watch.guard(waiting, new=True):
+                with self.watch.guard(waiting, new=not has_begun):
                     work(transport)
                     if op == "avg":
                         self.divide(outputs)

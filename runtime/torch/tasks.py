@@ -209,6 +209,8 @@ class TaskThread:
         callbacks: Ends the futures of the tasks.
         interrupted: Whether Ctrl-C ended a task, or a wait for a task.
         last: The latest task; None before the first one.
+        held: By their numbers, functions that add calls which must come before the next task, in the order of the
+            calls; a call that is over is taken out.
     """
 
     def __init__(self, name: str) -> None:
@@ -217,6 +219,7 @@ class TaskThread:
         self.interrupted = False
         self._tasks: queue.SimpleQueue[GroupTask | None] = queue.SimpleQueue()
         self.last: GroupTask | None = None
+        self.held: dict[int, Callable[[], object]] = {}
         self._thread: threading.Thread | None = None
         self._order = threading.Lock()
         add_lane(self)
@@ -227,6 +230,7 @@ class TaskThread:
         It does not wait otherwise, and raises no error of the task, except an interrupt such as KeyboardInterrupt. The
         first task that does not run at once starts the thread.
         """
+        self._add_held()
         task.thread = self
         with self._order:
             last, self.last = self.last, task
@@ -241,11 +245,18 @@ class TaskThread:
         if runs_here:
             task.run()
 
+    def _add_held(self) -> None:
+        """Add the calls that are held."""
+        for add in [self.held.pop(number, None) for number in sorted(self.held)] if self.held else ():
+            if add is not None:  # Its caller has not ended it meanwhile.
+                add()
+
     def drain(self, limit_s: float | None = None) -> bool:
         """Wait for all tasks so far, without raising their errors; return False if that takes longer than the limit.
 
         `limit_s` is in seconds; None waits without a limit.
         """
+        self._add_held()
         with self._order:
             last = self.last
         return last is None or last._over.wait(limit_s)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from runtime.torch.added import ADDED
 from runtime.torch.c10d.busy import BusyFlag
-from runtime.torch.c10d.operations import ALL_REDUCE_COALESCED, EXCHANGED, OPERATIONS, TorchOperation
+from runtime.torch.c10d.operations import ALL_REDUCE_COALESCED, GATHER, OPERATIONS, SCATTER, TorchOperation
 from runtime.torch.c10d.pass_through import PassThrough
 from runtime.torch.c10d.straight import Straight
 from runtime.torch.c10d.work import TaskWork, WrappedWork
@@ -92,6 +92,30 @@ def _exchange(
 _NO_OPTIONS, _NO_TIME = dist.AllToAllOptions(), timedelta(0)
 
 
+def _gather(gloo: Any, tensor: Tensor, sizes: Sequence[int], is_root: bool, opts: Any) -> tuple[Any, Sequence[Tensor]]:
+    """Start a gather of Gloo of blocks that may differ in size; return Gloo's Work and the tensors that it writes.
+
+    On the root it is a gather of blocks as long as the longest one, since Gloo takes shorter messages, too. Each block
+    comes to the beginning of its tensor.
+
+    Args:
+        gloo: Gloo's back end.
+        tensor: This rank's block, of one dimension.
+        sizes: Elements of the block of each rank; ignored on other ranks than the root.
+        is_root: Whether this rank is the root.
+        opts: torch's options of the call.
+    """
+    if not is_root:
+        return gloo.gather([], [tensor], opts), []
+    longest = max(sizes)
+    padded = tensor
+    if tensor.numel() < longest:
+        padded = tensor.new_zeros(longest)
+        padded[: tensor.numel()] = tensor
+    received = tensor.new_empty(len(sizes), longest).unbind()
+    return gloo.gather([list(received)], [padded], opts), received
+
+
 def _as_they_are(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return the tensors unchanged; it stands for `Copies` where nothing is copied."""
     return tensors
@@ -145,7 +169,8 @@ class Dispatcher:
         pass_through: By operation, the object that hands calls on CPU tensors straight to Gloo.
         split_exchange: The same for all-to-alls of rows with splits.
         coalesced: The same for many all-reduces in one call.
-        exchanged: The same for gathers and scatters, which are all-to-alls there.
+        gather: The same for gathers of equal blocks.
+        scatter: The same for scatters, which are all-to-alls there.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int], name: str = "") -> None:
@@ -181,10 +206,8 @@ class Dispatcher:
             for row in ADDED.values()
         }
         self.straight = Straight(self.core, gloo, timeout)
-        exchange = partial(_exchange, gloo)
-        self.exchanged = {
-            name: PassThrough(self.core, gloo, row, self._describe, exchange) for name, row in EXCHANGED.items()
-        }
+        self.gather = PassThrough(self.core, gloo, GATHER, self._describe)
+        self.scatter = PassThrough(self.core, gloo, SCATTER, self._describe, partial(_exchange, gloo))
         self.pass_through = {
             name: PassThrough(self.core, gloo, row, self._describe) for name, row in OPERATIONS.items()
         }
@@ -196,13 +219,9 @@ class Dispatcher:
     def terms(self, opts: Any) -> Terms:
         """Return how a call with torch's options, or None, is made; its caller waits at once if asyncOp is False.
 
-        Its time-out is that of the options, else the one that the group was given later, else None for the group's own.
+        `Straight.limit` gives its time-out.
         """
-        limit = getattr(opts, "timeout", None)
-        if limit is None or limit.total_seconds() <= 0:
-            limit = self.wrapped["cpu"][1].options._timeout
-            limit = None if limit == self._timeout else limit
-        return Terms(not getattr(opts, "asyncOp", True), limit)
+        return Terms(not getattr(opts, "asyncOp", True), self.straight.limit(opts))
 
     def _wrapped_for(self, tensor: Tensor) -> Any:
         """Return the wrapped back end for the device of a tensor, or raise RuntimeError if there is none."""
@@ -316,8 +335,8 @@ class Dispatcher:
             choice = self.core.choices.choose(call, buffers, None)[0]
             issued = self.core.issue(call, text, f", on {self._named(choice.added, like)[0]}")
             return self._run_wrapped(issued, operation, choice, buffers, arguments, opts, None)
-        if name in EXCHANGED and only_path == "wrapped" and not self.core.compares:
-            return self._run_exchanged(call, text, blocks, buffers, opts)
+        if name in ("gather", "scatter") and only_path == "wrapped" and not self.core.compares:
+            return self._run_rooted(call, text, blocks, buffers, opts)
         unheard = {"direct"} if operation.uneven and not self.core.compares else {"direct", "wrapped"}
         agrees = bool(paths - unheard)
         return self.core.run_blocks(call, text, blocks, buffers, agrees, self.terms(opts))
@@ -439,8 +458,10 @@ class Dispatcher:
         core.lane.put(task, self.terms(opts).waits)
         return task
 
-    def _run_exchanged(self, call: TableCall, text: str, blocks: Blocks, buffers: Buffers, opts: Any) -> TaskWork:
-        """Start a gather or a scatter as an all-to-all of Gloo, and return torch's Work; a task writes the outputs.
+    def _run_rooted(self, call: TableCall, text: str, blocks: Blocks, buffers: Buffers, opts: Any) -> TaskWork:
+        """Start a gather or a scatter of blocks of any sizes on Gloo, and return torch's Work.
+
+        A task writes the outputs.
 
         Args:
             call: Facts on which the choice depends.
@@ -463,19 +484,22 @@ class Dispatcher:
         record = counters.count(
             call.collective, gloo.name(), call.size_bytes, "" if reason in CHOSEN else reason, len(core.ranks)
         )
-        tensor = torch.cat([flat(block) for block in buffers.inputs]) if buffers.inputs else like.new_empty(0)
-        received = like.new_empty(sum(blocks.received_sizes))
+        tensors = [flat(block) for block in buffers.inputs]
         with core.watch.guard(issued.waiting, new=True, closes=False):
-            work = _exchange(gloo, received, tensor, list(blocks.received_sizes), list(blocks.sent_sizes), opts)
+            if call.collective == "gather":
+                work, received = _gather(gloo, tensors[0], list(blocks.received_sizes), core.rank == call.root, opts)
+            else:
+                tensor = torch.cat(tensors) if tensors else like.new_empty(0)
+                whole = like.new_empty(sum(blocks.received_sizes))
+                work = _exchange(gloo, whole, tensor, list(blocks.received_sizes), list(blocks.sent_sizes), opts)
+                received = [whole]
 
         def finish() -> None:
             """Wait for Gloo, then write the outputs."""
             with core.watch.guard(issued.waiting):
                 wait_in_turns(work, core.watch.is_left)
-            for output, values in zip(
-                buffers.outputs, received.split([t.numel() for t in buffers.outputs]), strict=True
-            ):
-                output.copy_(values.view(output.shape))
+            for output, values in zip(buffers.outputs, received, strict=True):
+                output.copy_(values[: output.numel()].view(output.shape))
 
         task = TaskWork(finish, buffers.outputs, record)
         core.lane.put(task, self.terms(opts).waits)

@@ -53,11 +53,7 @@ OPERATIONS = {
 }
 # Gloo's method that makes many all-reduces as one.
 ALL_REDUCE_COALESCED = TorchOperation("all_reduce", "allreduce_coalesced", c10d.AllreduceCoalescedOptions)
-# Gathers and scatters as all-to-alls, whose blocks may differ in size: Gloo's own ones take equal blocks only.
-EXCHANGED = {
-    row.name: row
-    for row in (
-        TorchOperation("gather", "alltoall_base", c10d.GatherOptions, uneven=True),
-        TorchOperation("scatter", "alltoall_base", c10d.ScatterOptions, uneven=True),
-    )
-}
+# Scatters as all-to-alls, whose blocks may differ in size: Gloo's own ones send equal blocks only.
+SCATTER = TorchOperation("scatter", "alltoall_base", c10d.ScatterOptions, uneven=True)
+# Gathers by Gloo's own method, which takes messages that are shorter than the root expects.
+GATHER = TorchOperation("gather", "gather", c10d.GatherOptions, uneven=True)

@@ -13,13 +13,14 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
 
 from runtime.torch.c10d.operations import TorchOperation
-from runtime.torch.c10d.work import FINISHED, PYTHON_CALLERS, DeferredWork, HandedOnWork, caller_place
+from runtime.torch.c10d.work import FINISHED, PYTHON_CALLERS, DeferredWork, HandedOnWork, caller_place, end_call
 from runtime.torch.choice import CHOSEN, Method
 from runtime.torch.core import Core, type_text
 from runtime.torch.counters import HELD, Tally, counters
@@ -154,14 +155,16 @@ class PassThrough:
                 if is_async:
                     entry = open_calls[number] = [number, start, None, describe, size_bytes, kind, opts, None, work]
                     recent_calls.append(entry)
-                    handle = HandedOnWork()
                     try:
                         place = None if id(frame_of(2).f_code) in PYTHON_CALLERS else caller_place(2)
                     except ValueError:  # There are not so many frames: no Python code called the group.
                         place = None
-                    handle.handed_on = work, entry, watch, tally, outputs, place, using, unlimited
                     if unlimited:
-                        entry[-1] = handle = DeferredWork(handle.wait, outputs, put_task)
+                        finish = partial(end_call, work, entry, watch, tally)
+                        entry[-1] = deferred = DeferredWork(finish, outputs, put_task, place)
+                        return deferred
+                    handle = HandedOnWork()
+                    handle.handed_on = work, entry, watch, tally, outputs, place, using, False
                     return handle
                 entry = open_calls[number] = [number, start, thread(), describe, size_bytes, kind, opts]
                 recent_calls.append(entry)

@@ -7,7 +7,6 @@ A short cut looks only at the form of a call, and hands it straight to Gloo or t
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 import torch
@@ -49,8 +48,8 @@ class ShortCuts:
             "all_to_all_single": self._exchange(),
             "allgather": self._lists("all_gather", 0),
             "reduce_scatter": self._lists("reduce_scatter", 1),
-            "gather": self._rooted("gather"),
-            "scatter": self._rooted("scatter"),
+            "gather": self._gather,
+            "scatter": self._scatter,
             "barrier": straight.barrier,
             "allreduce_coalesced": self._all_reduces,
             "all_gather_single_coalesced": self._fused("all_gather_into_tensor", size, 1),
@@ -117,8 +116,12 @@ class ShortCuts:
                 is_usual = len(rest) == 3 and type(rest[2]) is options and not named and stated_sizes.get() is None
                 if is_usual and output.dim() and tensor.dim():
                     out_sizes, in_sizes, opts = rest
-                    fit = rows_fit(len(output), out_sizes, n) and rows_fit(len(tensor), in_sizes, n)
-                    if fit and (out_sizes or in_sizes or output.numel() == tensor.numel()):
+                    rows, in_rows = output.size(0), tensor.size(0)
+                    if out_sizes or in_sizes:
+                        fit = rows_fit(rows, out_sizes, n) and rows_fit(in_rows, in_sizes, n)
+                    else:
+                        fit = not (rows % n or in_rows % n) and output.numel() == tensor.numel()
+                    if fit:
                         arguments = output, tensor, out_sizes, in_sizes
                         hand_over = split if out_sizes or in_sizes else whole
                         work = hand_over((tensor, output), 1, (output,), opts, arguments)
@@ -147,11 +150,15 @@ class ShortCuts:
                 if type(opts) is options and not more and not named and len(outputs) == len(inputs) == 1:
                     tensor, blocks = (inputs[0], outputs[0]) if gathers else (outputs[0], inputs[0])
                     count = tensor.numel()
-                    if len(blocks) == n and all(block.numel() == count for block in blocks):
-                        written = blocks if gathers else outputs
-                        work = hand_over((tensor, *blocks), n, written, opts, (outputs, inputs))
-                        if work is not None:
-                            return work
+                    for block in blocks:
+                        if block.numel() != count:
+                            break
+                    else:
+                        if len(blocks) == n:
+                            written = blocks if gathers else outputs
+                            work = hand_over((tensor, *blocks), n, written, opts, (outputs, inputs))
+                            if work is not None:
+                                return work
                 positional = [value for value in (inputs, opts) if value is not None]
                 return full(outputs, *positional, *more, **named)
 
@@ -159,65 +166,65 @@ class ShortCuts:
 
         return build
 
-    def _rooted(self, operation: str) -> Build:
-        """Return what builds the function for gathers or scatters with options, which are all-to-alls on Gloo."""
-        n, me, hand_over = self._n, self._me, self._dispatch.exchanged[operation].call
-        options, gathers, follow = OPERATIONS[operation].options, operation == "gather", self._dispatch.follow
+    def _gather(self, full: Method) -> Method:
+        """Return the function for gathers with options, on the root of equal blocks only, from the full method."""
+        n, me, hand_over, options = self._n, self._me, self._dispatch.gather.call, OPERATIONS["gather"].options
+
+        def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
+            """Make a call and return torch's Work."""
+            work = None
+            if type(opts) is options and type(inputs) is list and len(inputs) == 1 and not more and not named:
+                tensor, root = inputs[0], opts.rootRank
+                if root == me and len(outputs) == 1 and len(outputs[0]) == n:
+                    for block in outputs[0]:
+                        if block.shape != tensor.shape or block.dtype is not tensor.dtype:
+                            break
+                    else:
+                        work = hand_over((tensor, *outputs[0]), n, outputs[0], opts, (outputs, inputs))
+                elif root != me and 0 <= root < n:
+                    work = hand_over(inputs, n, (), opts, ([], inputs))
+            if work is not None:
+                return work
+            positional = [value for value in (inputs, opts) if value is not None]
+            return full(outputs, *positional, *more, **named)
+
+        return call
+
+    def _scatter(self, full: Method) -> Method:
+        """Return the function for scatters with options, which are all-to-alls on Gloo, from the full method."""
+        n, me, hand_over, options = self._n, self._me, self._dispatch.scatter.call, OPERATIONS["scatter"].options
         nothing = [0] * n
 
-        def build(full: Method) -> Method:
-            """Return the function, which leaves other calls to the full method."""
-
-            def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
-                """Make a call and return torch's Work."""
-                positional = [value for value in (inputs, opts) if value is not None]
-                (own, lists) = (inputs, outputs) if gathers else (outputs, inputs)
-                if type(opts) is not options or type(own) is not list or len(own) != 1 or more or named:
-                    return full(outputs, *positional, *more, **named)
-                block, root = own[0], opts.rootRank
-                size = block.numel()
-                if root != me:
-                    if not 0 <= root < n or not block.is_contiguous():
-                        return full(outputs, *positional)
-                    flat_block, empty, sizes = block.view(-1), block.new_empty(0), nothing.copy()
-                    sizes[root] = size
-                    arguments = (empty, flat_block, nothing, sizes) if gathers else (flat_block, empty, sizes, nothing)
-                    work = hand_over(own, n, () if gathers else own, opts, arguments)
-                    return full(outputs, *positional) if work is None else work
-                blocks = lists[0] if len(lists) == 1 else []
-                tensors = [block, *blocks]
-                sizes, own_size = [tensor.numel() for tensor in blocks], nothing.copy()
-                own_size[me] = size
-                if (
-                    len(blocks) != n
-                    or sizes[me] != size
-                    or not all(t.dtype is block.dtype and t.is_cpu and t.is_contiguous() for t in tensors)
-                ):
-                    return full(outputs, *positional)
-                if not gathers:
-                    with torch.no_grad():
-                        tensor = torch.cat([part.view(-1) for part in blocks])
-                    work = hand_over(tensors, n, own, opts, (block.view(-1), tensor, own_size, sizes))
-                    return full(outputs, *positional) if work is None else work
-                received = block.new_empty(sum(sizes))
-                work = hand_over(tensors, n, (), opts, (received, block.view(-1), sizes, own_size))
-                if work is None:
-                    return full(outputs, *positional)
-
-                def unpack() -> None:
-                    """Write the received blocks into the outputs."""
-                    targets = [part.data.view(-1) for part in blocks]  # Autograd does not see these writes.
-                    torch._foreach_copy_(targets, torch.split_with_sizes(received, sizes))
-
-                if work is not FINISHED:
-                    return follow(work, unpack, blocks)
-                with torch.inference_mode() if any(part.is_inference() for part in blocks) else nullcontext():
-                    unpack()
+        def call(outputs: Any, inputs: Any = None, opts: Any = None, *more: Any, **named: Any) -> Any:
+            """Make a call and return torch's Work."""
+            work = None
+            if type(opts) is options and type(outputs) is list and len(outputs) == 1 and not more and not named:
+                output, root = outputs[0], opts.rootRank
+                is_root = root == me and len(inputs) == 1 and len(inputs[0]) == n
+                if (is_root or (root != me and 0 <= root < n)) and output.is_contiguous():
+                    size = output.numel()
+                    received_sizes = nothing.copy()
+                    received_sizes[root] = size
+                    if is_root:
+                        parts, sizes, kind = [], [], output.dtype
+                        for part in inputs[0]:
+                            if part.dtype is not kind or not part.is_cpu or not part.is_contiguous():
+                                break
+                            parts.append(part.data.view(-1))
+                            sizes.append(part.numel())
+                        else:
+                            if sizes[me] == size:
+                                arguments = output.view(-1), torch.cat(parts), received_sizes, sizes
+                                work = hand_over((output, *inputs[0]), n, outputs, opts, arguments)
+                    else:
+                        arguments = output.view(-1), output.new_empty(0), received_sizes, nothing
+                        work = hand_over(outputs, n, outputs, opts, arguments)
+            if work is not None:
                 return work
+            positional = [value for value in (inputs, opts) if value is not None]
+            return full(outputs, *positional, *more, **named)
 
-            return call
-
-        return build
+        return call
 
     def _all_reduces(self, full: Method) -> Method:
         """Return the function for many all-reduces in one call with options, from the full method.

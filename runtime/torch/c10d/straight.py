@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from runtime.torch.c10d.busy import BusyFlag
-from runtime.torch.c10d.work import FINISHED, HandedOnWork
+from runtime.torch.c10d.work import FINISHED, DeferredWork, HandedOnWork, caller_place, count_end
 from runtime.torch.core import Core
 from runtime.torch.counters import Tally, counters
 from runtime.torch.failures.causes import Waiting
@@ -47,29 +47,30 @@ class Straight:
             timeout: Time-out that the back end was made with.
         """
         self._core, self._wrapped, self._timeout, self._watch = core, wrapped, timeout, core.watch
-        self._compares = core.compares
-        self._tallies: dict[tuple[str, str], Tally] = {}
+        self._compares, self._ends = core.compares, core.watch.ends
 
     def _must_be_examined(self, opts: Any) -> bool:
         """Return True if a call of all ranks, with torch's options, must take the full path."""
         watch, last_task = self._watch, self._core.lane.last
         return bool(
             watch.is_alert
-            or watch.ends
+            or self._ends
             or _modes()
             or _profiled()
             or (last_task is not None and not last_task.is_completed())
             or self._compares
-            or opts.timeout > _NO_TIME
-            or self._wrapped.options._timeout != self._timeout
+            or self.limit(opts) is not None
         )
 
-    def _tally(self, collective: str, backend: str, ranks: int) -> Tally:
-        """Return the tally of calls, built the first time."""
-        tally = self._tallies.get((collective, backend))
-        if tally is None:
-            tally = self._tallies[collective, backend] = counters.tally(collective, backend, "", ranks)
-        return tally
+    def limit(self, opts: Any) -> timedelta | None:
+        """Return the time-out of a call with torch's options or None; None for that of the back end.
+
+        It is that of the options, else the one that the group was given later.
+        """
+        limit = getattr(opts, "timeout", None)
+        if limit is None or limit <= _NO_TIME:
+            limit = self._wrapped.options._timeout
+        return None if limit == self._timeout else limit
 
     # ---- single messages
 
@@ -82,6 +83,7 @@ class Straight:
         ends = watch.ends
         collective, backend = name.removesuffix("_anysource"), self._wrapped.name()
         length, everybody, clock = 1 if name == "recv_anysource" else 2, range(len(ranks)), time.monotonic
+        tally: Tally | None = None  # It is made by the first call, since summaries show it.
         verb = "send to" if name == "send" else "receive from"
 
         def describe(size_bytes: int, _: Any, peers: Sequence[int]) -> str:
@@ -93,6 +95,7 @@ class Straight:
 
             def call(tensors: Any, *rest: Any, **named: Any) -> Any:
                 """Start a message and return torch's Work; by the full method where something must watch it."""
+                nonlocal tally
                 if (
                     named
                     or len(rest) != length
@@ -114,8 +117,9 @@ class Straight:
                 except RuntimeError:
                     with watch.guard(Waiting(describe(size_bytes, None, peers), None, peers)):
                         raise
-                tally = self._tally(collective, backend, 0)
-                tally.start(size_bytes)
+                if tally is None:
+                    tally = counters.tally(collective, backend)
+                tally.sizes.append(size_bytes)
                 entry = [None, clock(), None, describe, size_bytes, None, peers, peers, None]
                 handle = HandedOnWork()
                 handle.handed_on = work, entry, watch, tally, (), None, None, False
@@ -130,33 +134,55 @@ class Straight:
     def barrier(self, full: Method) -> Method:
         """Return the function for barriers, from the full method; see `BusyFlag`.
 
-        Asynchronous ones are tasks: if another rank is busy, this rank must wait for it before its own later tasks.
+        The caller of an asynchronous one ends it, unless another task or question comes first: if another rank is busy,
+        this rank must wait for it before its own later tasks.
         """
-        options, watch, wrapped = dist.BarrierOptions, self._watch, self._wrapped
-        calls, backend = watch.calls, wrapped.name()
-        n = len(self._core.ranks)
+        options, core, watch, wrapped = dist.BarrierOptions, self._core, self._watch, self._wrapped
+        calls, held, put = watch.calls, core.lane.held, core.lane.put
+        tally: Tally | None = None  # It is made by the first call, since summaries show it.
 
         def call(opts: Any = None, *more: Any) -> Any:
             """Make a barrier and return torch's Work."""
-            if more or type(opts) is not options or opts.asyncOp or self._must_be_examined(opts):
+            nonlocal tally
+            if more or type(opts) is not options or self._must_be_examined(opts):
                 return full(*(() if opts is None else (opts, *more)))
-            is_busy, number, start = BusyFlag(), 0, time.monotonic()
+            is_busy = BusyFlag()
+            calls.last_number = number = next(calls.numbers)
+            entry = calls.handed_on[number] = [
+                number, time.monotonic(), None, _text_of, 0, None, "barrier", None, None,
+            ]  # fmt: skip
+            calls.recent.append(entry)
+
             try:
                 work = is_busy.exchange(wrapped, False)
-                calls.last_number = number = next(calls.numbers)
-                tally = self._tally("barrier", backend, n)
-                tally.sizes.append(0)
-                entry = calls.handed_on[number] = [number, start, threading.get_ident(), _text_of, 0, None, "barrier"]
-                calls.recent.append(entry)
-                work.wait()
-                if is_busy:
-                    self._core.wait_for_tasks(number)
             except RuntimeError:
-                with watch.guard(Waiting("barrier", number or calls.last_number)):
-                    raise
-            finally:
                 calls.handed_on.pop(number, None)
-            tally.end(0, time.monotonic() - start)
-            return FINISHED
+                with watch.guard(Waiting("barrier", number)):
+                    raise
+            if tally is None:
+                tally = counters.tally("barrier", wrapped.name(), "", len(core.ranks))
+            tally.sizes.append(0)
+
+            def finish() -> None:
+                """Wait until all ranks have come, and if one of them was busy, until all are here again."""
+                entry[2], entry[8] = threading.get_ident(), None
+                try:
+                    work.wait()
+                    if is_busy:
+                        core.wait_for_tasks(number)
+                except RuntimeError:
+                    with watch.guard(Waiting("barrier", number)):
+                        raise
+                finally:
+                    calls.handed_on.pop(number, None)
+                    held.pop(number, None)
+                count_end(tally, entry)
+
+            if not opts.asyncOp:
+                finish()
+                return FINISHED
+            deferred = entry[8] = DeferredWork(finish, (), put, caller_place())
+            held[number] = deferred.is_completed
+            return deferred
 
         return call

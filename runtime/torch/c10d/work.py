@@ -18,7 +18,7 @@ import torch
 from torch.distributed import Work
 from torch.distributed import distributed_c10d as c10d
 
-from runtime.torch.c10d.untraced import untraced_methods
+from runtime.torch.c10d.untraced import untraced, untraced_methods
 from runtime.torch.counters import HELD, Tally
 from runtime.torch.failures.apart import ABANDONED, wait_apart, wait_in_turns
 from runtime.torch.failures.calls import HandedOnCall
@@ -236,6 +236,57 @@ class WrappedWork(_Futures):
         self.wait()
 
 
+@untraced
+def wait_for_call(inner: Any, entry: list[Any], watch: FailureWatch, unlimited: bool) -> None:
+    """Wait for a call that was handed straight to Gloo; `HandedOnWork` says what the arguments are.
+
+    Raises:
+        RuntimeError: The call failed or took too long; the message names the rank to blame.
+    """
+    number, size_bytes = entry[0], entry[4]
+    entry[2] = thread = threading.get_ident()
+    entry[8] = None
+    if number is None:
+        watch.calls.messages[thread] = entry
+    try:
+        if size_bytes < watch.parts_from_bytes:
+            inner.wait()
+        elif number is None or unlimited:
+            wait_apart(inner.wait, partial(watch.is_left, entry[7] or ()))
+        else:
+            wait_in_turns(inner, watch.is_left)
+    except RuntimeError:
+        with watch.guard(HandedOnCall(*entry).waiting):
+            raise
+    finally:
+        if number is None:
+            watch.calls.messages.pop(thread, None)
+        else:
+            watch.calls.handed_on.pop(number, None)
+
+
+@untraced
+def count_end(tally: Tally, entry: list[Any]) -> None:
+    """Count that a call which was handed straight to Gloo is over now; `HandedOnWork` says what the arguments are."""
+    ended, start = tally.ended, entry[1]
+    ended.append((entry[4], start, time.monotonic() - start))
+    if len(ended) > HELD:
+        tally.add_up()
+
+
+@untraced
+def end_call(inner: Any, entry: list[Any], watch: FailureWatch, tally: Tally) -> None:
+    """Wait once for an unlimited call that was handed straight to Gloo, and count its end.
+
+    `HandedOnWork` says what the arguments are.
+
+    Raises:
+        RuntimeError: The call failed or took too long; the message names the rank to blame.
+    """
+    wait_for_call(inner, entry, watch, True)
+    count_end(tally, entry)
+
+
 @untraced_methods
 class HandedOnWork(Work):  # type: ignore[misc]
     """The Work of a call that was handed straight to Gloo, which costs no more than what every call needs.
@@ -263,32 +314,10 @@ class HandedOnWork(Work):  # type: ignore[misc]
         if timeout is not None or self._full is not None:
             return self._as_full().wait(timeout)
         inner, entry, watch, tally, _, _, _, unlimited = self.handed_on
-        number, size_bytes = entry[0], entry[4]
-        entry[2] = thread = threading.get_ident()
-        entry[8] = None
-        if number is None:
-            watch.calls.messages[thread] = entry
-        try:
-            if size_bytes < watch.parts_from_bytes:
-                inner.wait()
-            elif number is None or unlimited:
-                wait_apart(inner.wait, partial(watch.is_left, entry[7] or ()))
-            else:
-                wait_in_turns(inner, watch.is_left)
-        except RuntimeError:
-            with watch.guard(HandedOnCall(*entry).waiting):
-                raise
-        finally:
-            if number is None:
-                watch.calls.messages.pop(thread, None)
-            else:
-                watch.calls.handed_on.pop(number, None)
+        wait_for_call(inner, entry, watch, unlimited)
         if not self._is_counted:
             self._is_counted = True
-            ended, start = tally.ended, entry[1]
-            ended.append((size_bytes, start, time.monotonic() - start))
-            if len(ended) > HELD:
-                tally.add_up()
+            count_end(tally, entry)
         return True
 
     def _as_full(self) -> WrappedWork:
@@ -356,7 +385,11 @@ class DeferredWork(_Futures):
     """
 
     def __init__(
-        self, finish: Callable[[], object], outputs: Sequence[Any], put: Callable[[GroupTask, bool], None]
+        self,
+        finish: Callable[[], object],
+        outputs: Sequence[Any],
+        put: Callable[[GroupTask, bool], None],
+        origin: Place = None,
     ) -> None:
         """Build the Work of a call.
 
@@ -364,9 +397,10 @@ class DeferredWork(_Futures):
             finish: Waits for the end of the call on any thread, and raises its error; it is called once.
             outputs: The tensors that the call writes.
             put: Gives a task to the group's thread, as `TaskThread.put` does.
+            origin: Place of the call's caller if that may be C++.
         """
         super().__init__()
-        self._origin, self._context = caller_place(), copy_context()
+        self._origin, self._context = origin, copy_context()
         self._finish, self._outputs, self._put = finish, outputs, put
         self._once = threading.Lock()  # A thread that finishes the call holds it.
         self._over = False

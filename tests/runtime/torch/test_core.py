@@ -108,6 +108,22 @@ def test_ranks_of_another_library_run_our_algorithms() -> None:
     run_ranks(n, rank)
 
 
+def test_a_barrier_that_all_have_come_to_is_over_although_a_rank_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check what happens if the last rank to wait starts to wait after another one, which needs no more, has ended."""
+    core = Core(FailureWatch(0, range(1), Rank(Post(True), 0)))
+    gone: list[bool] = []
+    monkeypatch.setattr(core.watch, "_in_vain", lambda _: bool(gone))
+
+    def begin(_: bool) -> Any:
+        gone.append(True)
+        return lambda: False
+
+    core.barrier(begin, "gloo", Terms(waits=True)).wait()
+    with pytest.raises(RuntimeError, match="barrier"):  # No rank has come to the next one.
+        core.barrier(begin, "gloo", Terms(waits=True)).wait()
+    core.lane.stop()
+
+
 def test_parts_that_were_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runtime.torch.rank_choices._MOST_PARTS", 2)
     core = Core(FailureWatch(0, range(1), Rank(Post(True), 0)))
