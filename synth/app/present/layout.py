@@ -88,11 +88,13 @@ def path_lines(paths: Sequence[Path], width: int | None) -> list[str]:
     """
     lines = []
     for folder, group in groupby(paths, lambda path: path.parent):
-        whole = [f"  {path}" for path in group]
+        members = list(group)
+        whole = [f"  {path}" for path in members]
         if width is None or max(map(len, whole)) <= width:
             lines += whole
         else:
-            lines += [f"  {folder}".rstrip("/") + "/", *(f"    {line.rpartition('/')[2]}" for line in whole)]
+            mark = "" if str(folder).endswith("/") else "/"  # A root has it already.
+            lines += [f"  {folder}{mark}", *(f"    {path.name}" for path in members)]
     return lines
 
 

@@ -206,7 +206,8 @@ def test_the_arguments_of_synthesize_are_taken_too() -> None:
         search_changes(read_states("ring:4 + axes:2x2"), "allgather", size_bytes=MIB, budget_s=0.3),
     ):
         assert other.size_bytes == by_text.size_bytes == MIB
-        assert other.choose(1.0).time_us == pytest.approx(by_text.choose(1.0).time_us)
+        assert {choice.name for choice in other.network.states} == {choice.name for choice in by_text.network.states}
+        assert other.choose(1.0).time_us >= by_text.choose(1.0).bound_us  # The clock ends either search.
     for sizes in ({}, {"size": "1M", "size_bytes": MIB}):
         with pytest.raises(InputError, match="size: must be given once"):
             search_changes("ring:4 + axes:2x2", "allgather", **sizes)

@@ -8,7 +8,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import synth
@@ -120,6 +120,7 @@ def test_a_warning_is_broken_on_terminals_only(
     st.lists(st.builds(Path, st.text("ab/", min_size=1, max_size=30), st.text("cd", min_size=1, max_size=30))),
     st.integers(20, 80),
 )
+@example([Path("//" + "c" * 30), Path("/" + "d" * 30), Path("c" * 30)], 20)
 def test_every_path_stands_once_and_names_that_fit_are_not_wider(paths: list[Path], width: int) -> None:
     lines, folder, listed = path_lines(paths, width), "", []
     for line in lines:
