@@ -39,11 +39,11 @@ def accepts(problem: Problem, options: Options) -> str:
 
 
 def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
-    """Yield for each size the schedule with the best number of pieces.
+    """Yield for each size schedules of rising powers of two of pieces while they gain, or of the pinned number only.
 
-    It tries rising powers of two while they gain, or only the pinned number of chunks. An executor also gets schedules
-    of fewer pieces than peers, which few peers pass on, while they are nearly as fast: with every peer a program may
-    need more threadblocks than plans hold.
+    An executor may have no time for the program of the last, which has most sends. It also gets schedules of fewer
+    pieces than peers, which few peers pass on, while they are nearly as fast: with every peer a program may need more
+    threadblocks than plans hold.
     """
     peers = problem.collective.nranks - 1
     most_pieces = min(request.most_sends or _MOST_SENDS, _MOST_SENDS) // peers
@@ -61,8 +61,7 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
             if time_us > best_us * (1 - _WORTH) or (small and best_us < np.inf):
                 break
             best_us = time_us
-            candidate = Candidate(whole, schedule, NAME, size, supersedes=True)
-        yield candidate
+            yield Candidate(whole, schedule, NAME, size, supersedes=True)
         for pieces in (counts[0] >> e for e in range(2, 5) if request.most_sends and len(counts) > 1):
             whole = problem.with_chunks(pieces)
             schedule = _schedule(whole, size)
