@@ -30,7 +30,7 @@ from emit.images import BufferImages, Images, block_of_buffer, buffer_images, im
 from emit.mscclpp.acts import acts_of
 from emit.mscclpp.building.meeting import add_meeting
 from emit.mscclpp.building.numbering import Numbering
-from emit.mscclpp.building.placement import place_data
+from emit.mscclpp.building.placement import Placer
 from emit.mscclpp.building.threadblocks import make_threadblocks
 from emit.mscclpp.images import text_of_images, whole_plan
 from emit.mscclpp.memory import (
@@ -526,7 +526,7 @@ def _plan(
     cells = cells_of(program, c, full_goal, program.inplace)
     order = run(c, None, split=False).order
     separate = full_goal if program.inplace and not form else None
-    placement = place_data(program, c, order, cells, node_of_rank, packets=packets, separate=separate)
+    placement = Placer(program, c, order, cells, node_of_rank, packets=packets, separate=separate).placement()
     sizes = [sizes_of(program, rank) for rank in range(n)]
     if goal is not None:  # All ranks call with buffers of one size, even ranks that need less of them or nothing.
         inputs, outputs = (

@@ -142,11 +142,11 @@ class Replay:
         for blocks in blocks_of_ranks:
             self.begun[self.plan_acts.rank[blocks[0]]] = self.clocks.tick[blocks[0]]
             self.clocks.join(blocks)  # From now on all of them know that the launch has begun.
-        self.scratch_uses = self._last_scratch_uses()
         self.cells = dict(self.initial)  # The next launch may not read what this one left in scratch.
         for accesses in (self.written, self.read):
             for cell in [cell for cell in accesses if not self.memory.in_scratch(cell)]:
                 del accesses[cell]
+        self.scratch_uses = self._last_scratch_uses()
         for of_launch in (self.packet, self.times, self.acquired, self.last_use):
             of_launch.clear()
         self.released = [[] for _ in self.released]  # As many were acquired, so each semaphore has its old value.
@@ -155,18 +155,14 @@ class Replay:
         """Return for each rank who used its scratch in the launch that ended, and when last.
 
         A use is (clocks, actor, tick): whoever knows by these clocks that the actor's tick is over also knows that of
-        the use. Reads before the last write of a cell are over when that is.
+        the use. Reads before the last write of a cell are over when that is. Only accesses of scratch may be left.
         """
+        accesses = [(cell, True, access) for cell, access in self.written.items()]
+        accesses += [(cell, False, access) for cell, readers in self.read.items() for access in readers.values()]
         last_uses: dict[tuple[int, bool, int], int] = {}
-        for cell, access in self.written.items():
-            if self.memory.in_scratch(cell):
-                use = self.memory.rank(cell), True, access[0]
-                last_uses[use] = max(last_uses.get(use, 0), access[1])
-        for cell, readers in self.read.items():
-            if self.memory.in_scratch(cell):
-                for access in readers.values():
-                    use = self.memory.rank(cell), False, access[0]
-                    last_uses[use] = max(last_uses.get(use, 0), access[1])
+        for cell, is_write, access in accesses:
+            use = self.memory.rank(cell), is_write, access[0]
+            last_uses[use] = max(last_uses.get(use, 0), access[1])
         uses: dict[int, list[tuple[VectorClocks, int, int]]] = {}
         for (rank, is_write, actor), tick in last_uses.items():
             uses.setdefault(rank, []).append((self.clocks.shown if is_write else self.clocks.seen, actor, tick))

@@ -8,8 +8,8 @@ is added, so a program without deadlock becomes a plan without deadlock.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence, Set
 from math import isqrt
 from typing import NamedTuple
 
@@ -47,41 +47,10 @@ class _PlacedMessage(NamedTuple):
     Attributes:
         send: Step that sends it.
         known_over: Positions in threadblocks up to which steps are over.
-        started: Ranks that have started, as bits.
     """
 
     send: Step
     known_over: Row
-    started: int
-
-
-def place_data(
-    program: Program,
-    c: Columns,
-    order: list[Step],
-    cells: Cells,
-    nodes: list[int],
-    *,
-    packets: bool,
-    separate: Goal | None = None,
-) -> SpanPlacement:
-    """Return where a plan keeps the data of a program, and which sends wait until their receivers have started.
-
-    A send into scratch does not wait for that if its rank knows at the end of every launch that the receiver's scratch
-    is used up: it may then be written before the receiver's next launch begins, whatever the sizes of the two calls.
-    Without that knowledge it waits for a signal, a latency after the start of the call.
-
-    Arguments and errors are those of `Placer`.
-    """
-    placer = Placer(program, c, order, cells, nodes, packets=packets, separate=separate)
-    placement = placer.placement()
-    early = placer.early_sends()
-    if not any(placement.steps[send].awaits_start for send in early):
-        return placement
-    placer = Placer(program, c, order, cells, nodes, packets=packets, separate=separate, early=early)
-    early_placement = placer.placement()
-    # What the signals tell may be what makes all ranks hear of each other.
-    return placement if early_placement.needs_meeting and not placement.needs_meeting else early_placement
 
 
 class Placer:
@@ -97,7 +66,6 @@ class Placer:
         *,
         packets: bool,
         separate: Goal | None = None,
-        early: frozenset[Step] = frozenset(),
     ) -> None:
         """Set up the placement for one order of execution.
 
@@ -110,13 +78,11 @@ class Placer:
             packets: Whether messages are packets.
             separate: The program's own (in-place) goal if the plan is to be out of place: then it reads input where it
                 lies, and writes results to the output. None for a plan of the same form as the program.
-            early: Sends that do not wait until the receiver's call has started.
 
         Raises:
             InputError: The program has more threadblocks than can be followed.
         """
         check_deadline()
-        self.early = early
         self.program, self.c, self.order, self.cells = program, c, order, cells
         self.packets, self.separate = packets, separate
         self.rank_of = c.rank.tolist()
@@ -144,7 +110,6 @@ class Placer:
         width = nblocks * self.order_of_group
         self.clocks = VectorClocks(width)  # positions in threadblocks that are over, counted from 1
         self.local = VectorClocks(width) if packets else self.clocks  # the same without the knowledge from packets
-        self.started = [1 << rank for rank in self.rank_of]  # ranks that a threadblock knows to have started, as bits
         self.packet_slots = [0] * program.nranks
         self.slots: list[list[tuple[Span, Step, int]]] = [[] for _ in range(program.nranks)]  # with the data's block
         self.written: dict[int, Step] = {}
@@ -167,7 +132,7 @@ class Placer:
         self.scratch = [gpu.s_chunks if rank in plain_ranks else 0 for rank, gpu in enumerate(program.gpus)]
         self.in_packets: dict[Step, _PlacedMessage] = {}  # messages that stay in packets, by their receive
         # The knowledge at the end of awaited steps, as long as a step may wait for them: a row has all threadblocks.
-        self.knowledge_after: dict[Step, tuple[Row, Row, int]] = {}
+        self.knowledge_after: dict[Step, tuple[Row, Row]] = {}
         self._max_stored = _STORED_ROWS
         self._moved_ranks: dict[tuple[int, int], int] = {}
 
@@ -181,7 +146,6 @@ class Placer:
         for step in checking_deadline(self.order, every=256):
             block = self.block_of[step]
             row, local = self.clocks.row(block), self.local.row(block)
-            placed = self.steps[step]
             if dep[step] >= 0 and not self.packets:
                 self._add_wait(step, dep[step])
                 awaited[dep[step]] -= 1
@@ -204,23 +168,11 @@ class Placer:
             if self.names[step] != "nop":
                 self._place(step, message)
             if sends[step] >= 0:
-                target = c.connections[sends[step]][1]
-                has_started = self.started[block] >> target & 1
-                if not (self.packets or has_started or step in self.early):
-                    placed.awaits_start = True
-                    self.started[block] |= 1 << target
-                known_row = image_of_row(row, self.seen[sends[step]])
-                in_flight[sends[step]].append(
-                    _PlacedMessage(step, known_row, self._seen_ranks(self.started[block], sends[step]))
-                )
+                in_flight[sends[step]].append(_PlacedMessage(step, image_of_row(row, self.seen[sends[step]])))
             row[block * self.order_of_group] = local[block * self.order_of_group] = self.position[step] + 1
             if step in awaited:
                 known_row = row.copy()
-                self.knowledge_after[step] = (
-                    known_row,
-                    local.copy() if local is not row else known_row,
-                    self.started[block],
-                )
+                self.knowledge_after[step] = known_row, local.copy() if local is not row else known_row
                 if self.packets and len(self.knowledge_after) > self._max_stored:
                     self._forget()
         return self._finished()
@@ -246,7 +198,6 @@ class Placer:
     def _hear(self, block: int, message: _PlacedMessage) -> None:
         """Add a message's knowledge to that of a threadblock."""
         self.clocks.learn(block, message.known_over)
-        self.started[block] |= message.started
 
     def _place(self, step: Step, message: _PlacedMessage | None) -> None:
         """Decide where a step reads and writes, and which waits and copies that needs, in the step's placement.
@@ -360,8 +311,7 @@ class Placer:
         """Add a wait of a step for an earlier step of its rank, and the knowledge that it brings."""
         block, entry = self.block_of[step], self.block_of[earlier] * self.order_of_group
         self.steps[step].deps.append(earlier)
-        known_row, local_row, started = self.knowledge_after.get(earlier, (None, None, 0))
-        self.started[block] |= started
+        known_row, local_row = self.knowledge_after.get(earlier, (None, None))
         for clocks, learned in ((self.clocks, known_row), (self.local, local_row)):
             row = clocks.row(block)
             row[entry] = max(row[entry], self.position[earlier] + 1)
@@ -505,14 +455,72 @@ class Placer:
                 copies.append((rank, source, target))
         return copies
 
-    def early_sends(self) -> frozenset[Step]:
+    def _starts(self, early: Set[Step]) -> tuple[set[Step], bool]:
+        """Follow the order of execution once more, for what threadblocks know of the start of other ranks' calls.
+
+        Args:
+            early: Sends that do not wait until the receiver's call has started; for packets none does.
+
+        Returns:
+            The sends that wait for a signal of that, and whether some rank ends without having heard that all others
+            have started.
+        """
+        c, nranks = self.c, self.program.nranks
+        receives, sent_by = c.receives.tolist(), {receive: send for send, receive in self.match.items()}
+        awaited = set(c.dep.tolist())
+        known = [1 << rank for rank in self.rank_of]  # Ranks that each threadblock knows to have started, as bits.
+        known_after: dict[Step, int] = {}
+        told_by: dict[Step, int] = {}  # What the message of each send tells its receiver.
+        waiting: set[Step] = set()
+        for step in checking_deadline(self.order, every=256):
+            block = self.block_of[step]
+            heard = [receive for receive, _ in self.from_packets.get(step, ())]
+            if receives[step] >= 0 and step not in self.stays:
+                heard.append(step)
+            for ranks in (
+                *(known_after.get(earlier, 0) for earlier in self.steps[step].deps),
+                *(told_by[sent_by[receive]] for receive in heard),
+            ):
+                known[block] |= ranks
+            if (connection := self.sends[step]) >= 0:
+                target = 1 << c.connections[connection][1]
+                if not (self.packets or known[block] & target or step in early):
+                    waiting.add(step)
+                    known[block] |= target
+                told_by[step] = self._seen_ranks(known[block], connection)
+            if step in awaited:
+                known_after[step] = known[block]
+        known_at_end: dict[int, int] = defaultdict(int)
+        for block, rank in enumerate(self.rank_of):
+            known_at_end[rank] |= known[block]
+        everybody = (1 << nranks) - 1
+        return waiting, any(known_at_end[rank] != everybody for rank in set(self._owners()))
+
+    def _waits_for_starts(self, ends: VectorClocks) -> tuple[set[Step], bool]:
+        """Return what `_starts` does, with as few sends that wait as possible; `ends` is the result of `_ends`.
+
+        A send into scratch does not wait if its rank knows at the end of every call that the receiver's scratch is used
+        up. It may then be written before the receiver's next call begins, whatever the sizes of the two calls.
+        """
+        waiting, is_unaware = self._starts(set())
+        early = waiting and self._early_sends(ends)
+        if not early:
+            return waiting, is_unaware
+        waiting_without_early, is_then_unaware = self._starts(early)
+        # What the signals tell may be what makes all ranks hear of each other.
+        return (waiting, is_unaware) if is_then_unaware and not is_unaware else (waiting_without_early, is_then_unaware)
+
+    def _owners(self) -> list[int]:
+        """Return the rank of whose steps those of each rank are images."""
+        nranks = self.program.nranks
+        return list(range(nranks)) if self.images is None else self.images.representative.tolist()
+
+    def _early_sends(self, ends: VectorClocks) -> set[Step]:
         """Return the sends into scratch whose ranks know, when a call ends, that the receiver's scratch is used up.
 
-        It is to be called after `placement`, and it is empty for packets, which never wait.
+        `ends` is the result of `_ends`.
         """
-        if self.packets:
-            return frozenset()
-        ends, last_uses = self._ends(), self._last_scratch_uses()
+        last_uses = self._last_scratch_uses()
         is_used_up: dict[int, bool] = {}  # by connection
         early: set[Step] = set()
         for send, receive in self.match.items():
@@ -528,7 +536,7 @@ class Placer:
                 )
             if is_used_up[connection]:
                 early.add(send)
-        return frozenset(early)
+        return early
 
     def _last_scratch_uses(self) -> list[dict[tuple[int, int], int]]:
         """Return for each rank the last steps that use its scratch, or that tell that a port channel no longer does.
@@ -566,17 +574,14 @@ class Placer:
 
     def _finished(self) -> SpanPlacement:
         """Return the placement after the last step."""
-        ends = self._ends()
-        started = [0] * self.program.nranks
-        for block, rank in enumerate(self.rank_of):
-            started[rank] |= self.started[block]
+        ends, owners = self._ends(), self._owners()
+        waiting, some_rank_is_unaware = self._waits_for_starts(ends)
+        for send in waiting:
+            self.steps[send].awaits_start = True
         unconfirmed: set[Step] = set()
         for step, connection in enumerate(self.sends):
             if self.by_port[step] and not self._arrived(ends.row(self.c.connections[connection][0]), step):
                 unconfirmed.add(step)
-        nranks = self.program.nranks
-        owners = list(range(nranks)) if self.images is None else self.images.representative.tolist()
-        some_rank_is_unaware = any(~started[rank] & (1 << nranks) - 1 for rank in set(owners))
         return SpanPlacement(
             self.steps,
             self.match,

@@ -70,6 +70,9 @@ def showing(what: str, state: Callable[[], tuple[int, int, str]], *, quiet: bool
         quiet: Whether no lines are printed; it does not hide the bar.
     """
     if not sys.stderr.isatty():
+        if quiet:
+            yield
+            return
 
         def say_line() -> None:
             """Print a line on the state."""
@@ -77,7 +80,7 @@ def showing(what: str, state: Callable[[], tuple[int, int, str]], *, quiet: bool
             counted = f"{what}: {done} of {total}" if total else what
             print(f"{counted}{remark and f', {remark}'}", file=sys.stderr, flush=True)
 
-        with _ticking((lambda: None) if quiet else say_line, _FIRST_S, _LOGGED_S):
+        with _ticking(say_line, _FIRST_S, _LOGGED_S):
             yield
         return
     total, remark = state()[1:]

@@ -14,7 +14,7 @@ from synth.app.clusters.answer_check import checked_answer
 from synth.app.clusters.local import WorkerPool
 from synth.app.clusters.placing import Placing
 from synth.app.clusters.plan import BuildPlan, BuildShare, estimated_s, spread_s
-from synth.app.clusters.task import Task, unpacked
+from synth.app.clusters.task import Answer, Task, unpacked
 from synth.model.deadline import now
 from synth.storage.cache import Cache
 from topologies.errors import InputError
@@ -197,7 +197,7 @@ class _Build:
         sources = {share.task.key: share.source for share in self.plan.shares if share.source is not None}
         for key in list(self.shares):
             packed = self._checked(key, self.cache.get(key), "of the cache")
-            if packed is not None and self._place(key, packed):
+            if packed is not None and self._place(key, packed) is not None:
                 self.built.progress.cached += len(self.shares[key])
                 continue
             share = self.plan.shares[self.shares[key][0]]
@@ -268,11 +268,12 @@ class _Build:
             self._leave_out(task, "the answer of a worker did not pass its check")
             return
         packed = believed
-        if not self._place(task.key, packed):
+        answer = self._place(task.key, packed)
+        if answer is None:
             self._leave_out(task, "its answer cannot be read")
             return
         try:
-            if not unpacked(packed).cut:  # With more time, another build finds a better answer.
+            if not answer.cut:  # With more time, another build finds a better answer.
                 self.cache.put(task.key, packed)
         except OSError as error:
             self._remark(f"the cache {self.cache.folder} cannot be written ({error.strerror or error})")
@@ -282,15 +283,15 @@ class _Build:
         for waiting in self.after.pop(task.key, ()):
             self.queue.append(replace(waiting, known=packed))
 
-    def _place(self, key: str, packed: bytes) -> bool:
-        """Add an answer to all shares that wait for it, which are then done; return False if its bytes are no answer.
+    def _place(self, key: str, packed: bytes) -> Answer | None:
+        """Add an answer to all shares that wait for it, which are then done; return it, None if its bytes are none.
 
         Its defects, and that the clock ended its search, become remarks.
         """
         try:
             answer = unpacked(packed)
         except InputError:
-            return False
+            return None
         for defect in answer.defects:
             self._remark(f"defect: {defect}; its answers are missing")
         for number in self.shares.get(key, ()):
@@ -299,7 +300,7 @@ class _Build:
             self._note_gap(self.placing.shares[number]["gap"])
             if answer.cut:
                 self._remark(HURRIED)
-        return True
+        return answer
 
     def _leave_out(self, task: Task, why: str) -> None:
         """Record that a task and the relabellings that wait for it have no answer, so that their shares are done."""

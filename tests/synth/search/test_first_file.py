@@ -170,23 +170,15 @@ def test_a_coarser_algorithm_stays_while_the_finer_one_has_no_program() -> None:
     assert isinstance(served.execution, Slower)
 
 
-def test_a_quicker_program_comes_before_one_that_may_be_too_late(executor: Clocked) -> None:
-    """Check that the last lowering, which fails, leaves a file that is better than the first."""
+@pytest.mark.parametrize("slowness", [1.0, 1.5])
+def test_a_quicker_program_comes_before_one_that_may_be_too_late(executor: Clocked, slowness: float) -> None:
+    """Check that the last lowering, which fails, leaves a file that is better than the first.
+
+    A slow program is not improved before that: its time is kept for the faster schedule.
+    """
     first, middle, _, best = (Offer(algorithm) for algorithm in by_sends())
     executor.send_s = 0.0
-    pool = Pool(executor, Budget(SECONDS))
-    pool.offers = [Offer(first.algorithm, Slower(first.algorithm, 1.0)), middle, best]
-    needs_s = {best.algorithm: 0.9 * SECONDS, middle.algorithm: 0.2 * SECONDS}
-    pool.pace.needs_s = lambda algorithm: needs_s[algorithm]  # type: ignore[method-assign]
-    assert pool.best_us(LARGEST) == best.time_us(LARGEST)
-    assert executor.lowered == [middle.algorithm.engine, best.algorithm.engine]
-
-
-def test_a_program_is_not_improved_while_a_faster_schedule_waits(executor: Clocked) -> None:
-    """Check that time for a better program of one algorithm is kept for another one's first."""
-    first, middle, _, best = (Offer(algorithm) for algorithm in by_sends())
-    executor.send_s = 0.0
-    executor.factors = {middle.algorithm.engine: 1.5}
+    executor.factors = {middle.algorithm.engine: slowness}
     pool = Pool(executor, Budget(SECONDS))
     pool.offers = [Offer(first.algorithm, Slower(first.algorithm, 1.0)), middle, best]
     needs_s = {best.algorithm: 0.9 * SECONDS, middle.algorithm: 0.2 * SECONDS}

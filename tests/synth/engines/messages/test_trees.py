@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil, log2
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from synth.engines.messages.nodes import nodes_of
 from synth.engines.messages.plans import MessagesForm, spreading
-from synth.engines.messages.trees import one_peer_a_door, rarest_first
+from synth.engines.messages.trees import Hand, one_peer_a_door, rarest_first
 from synth.model.problem import make_problem
 from synth.phases.prune import prune_copies
 from synth.verify.algorithm import Algorithm
@@ -23,6 +24,19 @@ from topologies.costs import Costs, Protocol
 from topologies.load import load
 
 
+def check_arrivals(hands: Sequence[Hand], count: int, parts: int, lag: float, end: float) -> None:
+    """Check that every node gets every part once, from a node that has it by then, and the last one at the end."""
+    comes = {(0, part): (0.0, 0) for part in range(parts)}
+    for hand in hands:
+        since, depth = comes[hand.source, hand.part]
+        assert hand.start >= since
+        assert hand.depth == depth
+        assert (hand.goal, hand.part) not in comes
+        comes[hand.goal, hand.part] = hand.start + lag, depth + 1
+    assert len(comes) == count * parts
+    assert end == max(time for time, _ in comes.values())
+
+
 @given(
     count=st.integers(2, 12),
     parts=st.integers(1, 8),
@@ -30,19 +44,12 @@ from topologies.load import load
 )
 def test_every_node_gets_every_part_once(count: int, parts: int, lag: float) -> None:
     end, hands = rarest_first(count, parts, lag)
-    comes = {(0, part): (0.0, 0) for part in range(parts)}
+    check_arrivals(hands, count, parts, lag, end)
     starts = defaultdict(list)
     for hand in hands:
-        since, depth = comes[hand.source, hand.part]
-        assert hand.start >= since
-        assert hand.depth == depth
-        assert (hand.goal, hand.part) not in comes
-        comes[hand.goal, hand.part] = hand.start + lag, depth + 1
         starts[hand.source, "sends"].append(hand.start)
         starts[hand.goal, "gets"].append(hand.start)
-    assert len(comes) == count * parts
     assert all(later >= earlier + 1 for times in starts.values() for earlier, later in pairwise(times))
-    assert end == max(time for time, _ in comes.values())
 
 
 @pytest.mark.parametrize(("count", "parts"), [(8, 1), (8, 4), (16, 8), (4, 32)])
@@ -61,18 +68,11 @@ def test_parts_follow_each_other(count: int, parts: int) -> None:
 def test_each_door_has_one_peer(count: int, doors: int, waves: int, lag: float) -> None:
     """Check that every node gets every part once, after its sender, and what each door sends and gets."""
     end, hands = one_peer_a_door(count, doors, waves, lag)
-    comes = {(0, part): (0.0, 0) for part in range(doors * waves)}
+    check_arrivals(hands, count, doors * waves, lag, end)
     sends, gets = defaultdict(set), defaultdict(set)
     for hand in hands:
-        since, depth = comes[hand.source, hand.part]
-        assert hand.start >= since
-        assert hand.depth == depth
-        assert (hand.goal, hand.part) not in comes
-        comes[hand.goal, hand.part] = hand.start + lag, depth + 1
         sends[hand.source, hand.door].add((hand.goal, hand.part % doors))
         gets[hand.goal, hand.door].add((hand.source, hand.part % doors))
-    assert len(comes) == count * doors * waves
-    assert end == max(time for time, _ in comes.values())
     # Where the greedy choice runs out of doors, some serve two trees.
     shared = [door for ends in (sends, gets) for door in ends.values() if len(door) > 1]
     assert len(shared) <= doors
