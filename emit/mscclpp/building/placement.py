@@ -561,8 +561,9 @@ class Placer:
 
     def _product(self, element: int, image: int) -> int:
         """Return the number of the image of an image, both as numbers of `receiver_entry`."""
-        if self.images is None or not element:
-            return image
+        if not (element and image):  # The identity is 0; without images there is no other.
+            return element or image
+        assert self.images is not None
         return int(self.images.composed(element)[image])
 
     def _ends(self) -> VectorClocks:
