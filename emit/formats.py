@@ -123,6 +123,21 @@ class Draft(Protocol):
     def predictor(self, topology: Topology, group: Sequence[int], /) -> TimedProgram:
         """Return the predictor of the file's time on ranks of a topology; raise InputError if it cannot be timed."""
 
+    def in_best_units(
+        self, predictor: TimedProgram, size_bytes: float, score: Callable[[TimedProgram], float], unit: float, /
+    ) -> tuple[Draft, TimedProgram, float]:
+        """Return the draft with the `Program.unit_bytes` of least score; only for a program that has some.
+
+        Args:
+            predictor: Predictor of the draft.
+            size_bytes: Message size in bytes for which iterations are whole chunks, or whole parts of one.
+            score: Returns what is to be least.
+            unit: Chunks that a step moves at a time, if that is known; 0 if it is to be found.
+
+        Returns:
+            The draft, its predictor, and the chunks that a step moves at a time.
+        """
+
     def text(self) -> str:
         """Return the text of the file; raise InputError if its check has a finding."""
 

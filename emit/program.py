@@ -130,6 +130,8 @@ class Program:
             with threadblocks (see `emit.images`); () if `gpus` holds the threadblocks of all ranks.
         widths: For each block of chunks that translations move together, how many chunks of the file one chunk of the
             program is (`unlike_widths`); () if it is one everywhere. Only files that hold no Program can have others.
+        unit_bytes: Bytes of its message that a step moves at a time, one after the other, each as soon as it can; 0 if
+            a step moves all at once. Only files that hold no Program can say so.
 
     Raises:
         InputError: If the protocol or the collective is unknown, or sizes contradict each other.
@@ -149,6 +151,7 @@ class Program:
     redop: str = "sum"
     translations: tuple[tuple[int, int], ...] = ()
     widths: tuple[int, ...] = ()
+    unit_bytes: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpus", tuple(self.gpus))

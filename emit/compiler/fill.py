@@ -45,11 +45,13 @@ class Repetition(NamedTuple):
         is_narrow: Whether each instance is the program on the fewest channels.
         is_inside: Whether only messages inside nodes are divided among as many channels, and those between nodes stay
             whole, because each would cost a gap.
+        unit: Chunks of each instance that a step moves at a time (`Program.unit_bytes`); 0 if it moves all at once.
     """
 
     instances: int
     is_narrow: bool = False
     is_inside: bool = False
+    unit: float = 0.0
 
 
 ONCE = Repetition(1)
@@ -65,7 +67,8 @@ def repeated(
     Args:
         lowering: The lowering that made the program.
         program: The program.
-        repetition: Number of instances, and whether each is the program on the fewest channels instead.
+        repetition: Number of instances, and whether each is the program on the fewest channels instead. Its unit is
+            ignored.
         limits: Limits of the target.
         low: Smallest message of the program on the fewest channels, in bytes.
         high: Largest message of that program, in bytes.

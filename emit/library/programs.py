@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 
 import numpy as np
@@ -26,6 +26,7 @@ from emit.images import whole_program
 from emit.library.by_size import by_size
 from emit.library.cells import Cells, images_under
 from emit.library.lowered import Lowered, LoweredBySize, exact_scale
+from emit.library.units import merged_routes
 from emit.program import FIFO_DEPTH, Program
 from emit.targets import (
     LL_MOST_BYTES,
@@ -56,9 +57,12 @@ _LARGEST = 8  # ratio of the largest to the smallest message of the program for 
 _PROGRAM_SEND_S, _PLAN_SEND_S = 4e-5, 4e-4  # Seconds to lower a send in haste.
 _PROGRAM_WRITING, _PLAN_WRITING = 2.0, 2.0  # The time with the file over the time without it.
 _MEMBERS_OF_SEND = 32  # Members of operations of switches that are timed and checked in the time to lower one send.
+_UNIT_SENDS = 64  # Sends that are lowered in the time to lower one that moves its data unit by unit.
+_LEAST_STEPS = 512  # Steps of all instances of a program that are tried even in haste.
 _SEND_STEPS = 2  # A send is a step at both of its ends.
 # Sends of an image that are written in the time to lower one: as operations of a plan, and as steps of a program.
 _WRITTEN_SENDS, _WRITTEN_STEPS = 100, 2
+_NEAR_SCHEDULE = 1.02  # Times of programs and of schedules within this factor count as equal.
 _AS_FAST_AS_OTHER = 1.05  # Times of the two forms of calls within this factor count as equal.
 _MOST_PLANS = 6  # Plans of an algorithm, with different instances, that are drafted to take the fastest.
 _IN_SWITCH_CELLS = 16  # of a chunk that threadblocks share
@@ -106,6 +110,8 @@ class Programs:
         self.inplace = forms(problem)[0] if inplace is None else inplace
         self._lowering: Lowering | None = None  # the last lowering, which the next program may share
         self._sends: dict[Algorithm, int] = {}
+        self._merged_algorithms: dict[Algorithm, Algorithm | None] = {}
+        self._by_route: dict[tuple[object, ...], Lowered] = {}  # Programs that move data unit by unit.
         self.first_s = 0.0
         self._instances = 1  # Of the last program.
         self.of_other_form: dict[Algorithm, Lowered] = {}
@@ -186,6 +192,8 @@ class Programs:
             return max(sends, operations * net.nranks // _MEMBERS_OF_SEND)
         if algorithm.problem.quotient is not None:
             return sends
+        if (merged := self._merged(algorithm)) is not None:
+            return min(sends, _UNIT_SENDS * len(merged.schedule))
         order = self._cells.images(algorithm)
         written = _WRITTEN_STEPS if FORMATS[self.target.format].holds_program else _WRITTEN_SENDS
         return sends if order == 1 else sends // order + sends // written
@@ -369,6 +377,21 @@ class Programs:
         Raises:
             InputError: If the target can hold no program of the algorithm.
         """
+        in_units = self._lower_in_units(algorithm, protocol, low, high, until, sizes)
+        if in_units is not None and self._is_near(in_units, algorithm, sizes or (high,)):
+            return in_units
+        try:
+            at_once = self._lower_at_once(algorithm, protocol, low, high, until, sizes)
+        except InputError:
+            if in_units is None:
+                raise
+            return in_units
+        return at_once if in_units is None or _is_faster(at_once, in_units, some_of(sizes or (high,))) else in_units
+
+    def _lower_at_once(
+        self, algorithm: Algorithm, protocol: str, low: int, high: int, until: float, sizes: Sequence[int]
+    ) -> Lowered:
+        """Lower an algorithm to a program whose steps move all their data at once; as `lower_once`."""
         plain = common_chunk(algorithm.problem.collective)
         cells = self._cells.possible(algorithm, low, high)
         if self._cells.may_be_unlike(algorithm, cells):
@@ -383,6 +406,48 @@ class Programs:
             if common.cells.nchunks == plain.cells.nchunks:
                 raise
             return self._lower_in_cells(algorithm, protocol, low, high, plain, until, sizes)
+
+    def _lower_in_units(
+        self, algorithm: Algorithm, protocol: str, low: int, high: int, until: float, sizes: Sequence[int]
+    ) -> Lowered | None:
+        """Lower an algorithm to a program whose steps move their data unit by unit; as `lower_once`.
+
+        Return None where that is not possible, or chunks that go the same way are few.
+        """
+        merged = self._merged(algorithm) if protocol == "Simple" else None
+        if merged is None:
+            return None
+        key = merged.schedule.link.tobytes(), merged.schedule.chunk.tobytes(), self.inplace, low, high, tuple(sizes)
+        if key not in self._by_route:
+            is_hasty = now() >= until
+            with suppress(InputError):
+                cells = self._cells.possible(merged, low, high)
+                common = best_cut(merged, cells, max(sizes, default=high))
+                name = merged.problem.collective.name
+                lowering = Lowering(merged, name, self.target.limits, inplace=self.inplace, common=common)
+                lowered = self._lowered_by(lowering, protocol, low, high, until, sizes)
+                if is_hasty:
+                    return lowered
+                self._by_route[key] = lowered
+        return self._by_route.get(key)
+
+    def _merged(self, algorithm: Algorithm) -> Algorithm | None:
+        """Return an algorithm whose chunks that go the same way are one, for programs that move it unit by unit.
+
+        Return None if the files do not say such programs, if links have gaps, or if few chunks go the same way. Results
+        are kept.
+        """
+        if self._holds_program or algorithm.problem.network.gap_us.any():
+            return None
+        if algorithm not in self._merged_algorithms:
+            self._merged_algorithms[algorithm] = merged_routes(algorithm)
+        return self._merged_algorithms[algorithm]
+
+    def _is_near(self, lowered: Lowered, algorithm: Algorithm, sizes: Sequence[int]) -> bool:
+        """Return whether a program is nearly as fast as its algorithm's schedule, on average over some sizes."""
+        compared = some_of(sizes if self.size is None else (self.size,))
+        ratios = [lowered.time_us(size) / algorithm.time_us(size) for size in compared]
+        return sum(ratios) <= _NEAR_SCHEDULE * len(ratios)
 
     def _lower_in_cells(
         self,
@@ -457,7 +522,7 @@ class Programs:
             if best is not None and now() >= until:
                 break
             try:
-                lowered = self._as_lowered(lowering, candidate, repetition)
+                lowered = self._as_lowered(lowering, candidate, repetition, sizes or (high,))
             except InputError as error:  # The format may still refuse the program.
                 fault = fault or error
                 continue
@@ -492,18 +557,22 @@ class Programs:
                 return [(known.repetition, again)]
         return rank_instances(lowering, program, limits, low, high, sizes, until, most_steps)
 
-    def _as_lowered(self, lowering: Lowering, program: Program, repetition: Repetition) -> Lowered:
+    def _as_lowered(
+        self, lowering: Lowering, program: Program, repetition: Repetition, sizes: Sequence[int]
+    ) -> Lowered:
         """Return a repeated program with its predictor, and with what its file says if that is not the program itself.
 
-        If files hold the program itself, the images of its ranks are written out, unless the problem is a quotient.
+        If files hold the program itself, the images of its ranks are written out, unless the problem is a quotient. If
+        its steps move their data unit by unit, the units are chosen for some message sizes in bytes.
 
         Raises:
             InputError: If the format refuses the program, or its file does not take the only size of interest.
         """
         algorithm, common, goal = lowering.algorithm, lowering.common, lowering.goal
         instances = repetition.instances
+        is_merged = lowering.algorithm in self._merged_algorithms.values()
         if not self._holds_program:
-            program = replace(program, widths=self._cells.widths(program))
+            program = replace(program, widths=self._cells.widths(program), unit_bytes=int(is_merged))
         if goal is not None:
             goal, common = goal.refined(instances), common.finer(instances)
         ranks, for_all_sizes = self.problem.ranks, replace(program, min_bytes=0, max_bytes=0)
@@ -515,6 +584,11 @@ class Programs:
             predictor: TimedProgram = Predictor(program, self.problem.topology, ranks)
         else:
             largest, predictor = draft.largest_message, draft.predictor(self.problem.topology, ranks)
+        if program.unit_bytes and draft is not None:
+            draft, predictor, unit = draft.in_best_units(
+                predictor, max(sizes), partial(_mean_us_over, algorithm, some_of(sizes)), repetition.unit
+            )
+            repetition = repetition._replace(unit=unit)
         chunk_bytes = predictor.chunk_bytes(1.0) * program.file_chunks / program.nchunks_per_loop
         scale = float(lowering.common.cells.fraction[0]) / instances / chunk_bytes
         lowered = Lowered(
@@ -545,7 +619,7 @@ class Programs:
             return math.inf
         if until == math.inf:  # No clock counts, so neither does what a send has taken so far.
             return self.patience_s / (_PLAN_SEND_S / _SEND_STEPS) / _MOST_PLANS  # The patience is for all plans.
-        return max(0.0, until - begun) / (self.send_s / _SEND_STEPS)
+        return max(_LEAST_STEPS, (until - begun) / (self.send_s / _SEND_STEPS))
 
     def expected_us(self, algorithm: Algorithm, size_bytes: float) -> float:
         """Return the time of the program of `of_other_form`, or the schedule's with the least start of a call so far.
@@ -607,6 +681,11 @@ class Programs:
     def files(self, offers: Sequence[Offer]) -> list[Offer]:
         """Return the offers split so that each has one program and sizes that its file can serve (see `by_size`)."""
         return by_size(offers)
+
+
+def _mean_us_over(algorithm: Algorithm, sizes: Sequence[int], predictor: TimedProgram) -> float:
+    """Return the mean of a program's times over those of an algorithm's schedule, at message sizes in bytes."""
+    return sum(predictor.time_us(size) / algorithm.time_us(size) for size in sizes) / len(sizes)
 
 
 def _is_faster(lowered: Lowered, other: Lowered, sizes: Sequence[int]) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from emit.check.acts import Act, ActRun, Acts, ChannelEnd, Move
 from emit.check.capacity import CAPACITY
 from emit.images import Images
-from emit.mscclpp.memory import Memory, buffer_of, width
+from emit.mscclpp.memory import Memory, buffer_of
 from emit.mscclpp.plan import PACKETS, SUMS, Op, PlanGpu
 from emit.mscclpp.structure import executed_parts, packet_parts
 from synth.model.deadline import checking_deadline
@@ -116,7 +116,7 @@ def _unrolled(memory: Memory, ops: list[Op]) -> Iterator[tuple[int, Op, int, int
         if op.name != "pipeline":
             yield at, op, 0, None
             continue
-        step = width(memory.plan, op)
+        step = max(1, op.unit_bytes * memory.unit[0] // memory.unit[1])
         if op.unit_chunks * memory.units // step * (1 + len(op.ops)) > CAPACITY.moves:
             raise InputError(f"plan moves more than {CAPACITY.moves} cells: too large to be checked")
         for low in range(0, op.unit_chunks * memory.units, step):

@@ -10,7 +10,7 @@ does not have, become puts and signals.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -45,7 +45,7 @@ from emit.mscclpp.memory import (
     limit_sizes,
     memory_of,
 )
-from emit.mscclpp.plan import MAX_OPS, ExecutionPlan, with_other_head
+from emit.mscclpp.plan import MAX_OPS, ExecutionPlan, op_count, with_other_head
 from emit.mscclpp.read import remember, shared_plan
 from emit.mscclpp.replay import CallAssumption, Replay
 from emit.mscclpp.structure import caution, check_structure
@@ -53,6 +53,7 @@ from emit.mscclpp.timing import PlanPredictor
 from emit.mscclpp.widths import places_of
 from emit.program import FREE_SLOTS, ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock
 from emit.targets import Target, check_resident
+from emit.timing.timed import TimedProgram
 from topologies.errors import InputError
 from topologies.topology import Topology
 
@@ -317,6 +318,14 @@ class PlanDraft:
         """
         return PlanPredictor(self.plan, topology, group, made_here=True)
 
+    def in_best_units(
+        self, predictor: TimedProgram, size_bytes: float, score: Callable[[TimedProgram], float], unit: float
+    ) -> tuple[PlanDraft, PlanPredictor, float]:
+        """Return the draft, its predictor and its unit as `Draft.in_best_units` does."""
+        assert isinstance(predictor, PlanPredictor)
+        best, best_unit = predictor.in_best_units(size_bytes, score, unit)
+        return replace(self, plan=best.plan), best, best_unit
+
     def text(self) -> str:
         """Return the plan's text, with all ranks if the plan has translations, after checking it.
 
@@ -534,15 +543,21 @@ def _plan(
         )
         sizes = [(inputs, outputs)] * n
     for room in _ROOMS:
-        blocks = make_threadblocks(c, placement, node_of_rank, packets, room, _buffers_of(program, sizes))
+        buffers, has_units = _buffers_of(program, sizes), program.unit_bytes > 0
+        blocks = make_threadblocks(c, placement, node_of_rank, packets, room, buffers, has_units)
         connections = {send: c.connections[c.sends[send]][:2] for send in placement.match}
-        gpus = Numbering(blocks, placement, node_of_rank, sizes, packets, connections, images).gpus()
+        gpus = Numbering(
+            blocks, placement, node_of_rank, sizes, packets, connections, images, program.unit_bytes
+        ).gpus()
         if placement.needs_meeting and images is not None:
             raise InputError(f"{program.name}: ranks that do not hear of each other must meet; it must have all ranks")
         if placement.needs_meeting:
             add_meeting(gpus, [(u, v) for u, v, _ in c.connections], node_of_rank, linked)
-        if all(len(block.ops) <= MAX_OPS for gpu in gpus for block in gpu.blocks):
+        most_ops = max(op_count(block.ops) for gpu in gpus for block in gpu.blocks)
+        if most_ops <= MAX_OPS:
             break
+        if has_units:
+            raise InputError(f"{program.name}: {most_ops} operations of a threadblock; pipelines leave {MAX_OPS}")
     plan = ExecutionPlan(
         name=program.name,
         collective=program.collective,

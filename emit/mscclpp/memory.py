@@ -11,7 +11,7 @@ import numpy as np
 from emit.check.capacity import CAPACITY
 from emit.goal import Column, Goal, buffer_sizes, goal_for
 from emit.images import BufferImages, block_of_input, buffer_images, images_of
-from emit.mscclpp.plan import MAX_MIN_BYTES, NO_LIMIT, OFFSET_END, ExecutionPlan, Op, PlanPart
+from emit.mscclpp.plan import MAX_MIN_BYTES, NO_LIMIT, OFFSET_END, ExecutionPlan, PlanPart
 from emit.program import BUFFERS, COLLECTIVES
 from synth.model.collective import Ints
 from synth.model.registry import find_kind
@@ -167,6 +167,7 @@ class Memory:
         first: First cell of each rank that has cells of its own, and the end of all cells.
         owners: The ranks that have cells of their own: all, or the representatives.
         images: Images of the buffers, if the plan has translations; else None.
+        unit: (cells, bytes): a pipeline with so many bytes an iteration moves so many cells in each.
     """
 
     plan: ExecutionPlan
@@ -175,6 +176,7 @@ class Memory:
     first: list[int]
     owners: list[int]
     images: BufferImages | None = None
+    unit: tuple[int, int] = (1, 1)
 
     def cell(self, rank: int, kind: str, index: int, packet: bool) -> int:
         """Return the first cell of chunk `index` of a rank's buffer `kind` (i, o or s), or of packet `index` there.
@@ -225,15 +227,21 @@ class Memory:
         return "s", (cell - base["s"]) % max(1, self.half(rank)) // (self.units * (2 if packet else 1))
 
 
-def memory_of(plan: ExecutionPlan, goal: Goal | None) -> Memory:
+def memory_of(plan: ExecutionPlan, goal: Goal | None, cut: tuple[int, int] = (0, 0)) -> Memory:
     """Build the memory of a plan; input and output are separate unless the goal says how they share memory.
 
     With translations, only representatives have cells of their own.
 
+    Args:
+        plan: The plan.
+        goal: Its goal, or None.
+        cut: (parts of a chunk, parts that an iteration moves) of the pipelines whose iterations move most bytes, as for
+            messages of some size; (0, 0) for as many iterations as show all that can happen at any size.
+
     Raises:
         InputError: The plan has too many cells.
     """
-    units = _units(plan)
+    units, unit = _cuts(plan, cut)
     base, first, at = dict[int, dict[str, int]](), [], 0
     images = images_of_buffers(plan)
     owners = list(range(len(plan.gpus))) if images is None else images.images.representatives.tolist()
@@ -253,7 +261,7 @@ def memory_of(plan: ExecutionPlan, goal: Goal | None) -> Memory:
             raise InputError(f"plan of more than {CAPACITY.plan_cells} cells; it must be at most that to be checked")
     first.append(at)
     representative = owners if images is None else images.images.representative.tolist()
-    return Memory(plan, units, [base[rank] for rank in representative], first, owners, images)
+    return Memory(plan, units, [base[rank] for rank in representative], first, owners, images, unit)
 
 
 def images_of_buffers(plan: ExecutionPlan) -> BufferImages | None:
@@ -269,39 +277,29 @@ def input_block(plan: ExecutionPlan) -> int:
     return block_of_input(collective_of(plan), plan.translations, len(plan.gpus), chunks_of(plan))
 
 
-def width(plan: ExecutionPlan, op: Op) -> int:
-    """Return the number of cells that one iteration of the pipeline `op` moves."""
-    sizes, groups = _cuts(plan)
-    return op.unit_bytes // math.gcd(*sizes) * groups
+def _cuts(plan: ExecutionPlan, cut: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+    """Return the cells of a chunk, and `Memory.unit`; threadblock groups divide chunks evenly.
 
+    The arguments are those of `memory_of`; if `cut` is (0, 0), every pipeline runs twice or more.
 
-def _cuts(plan: ExecutionPlan) -> tuple[list[int], int]:
-    """Return the bytes of an iteration of every pipeline, and the least common multiple of threadblock groups' sizes.
-
-    The bytes are in the order of the plan.
+    Raises:
+        InputError: The cells of a chunk are more than CAPACITY.plan_cells.
     """
     sizes, groups = [], {1}
     for *_, op in plan.ops():
         groups.add(op.group[1])
         if op.name == "pipeline":
             sizes.append(op.unit_bytes)
-    return sizes, math.lcm(*groups)
-
-
-def _units(plan: ExecutionPlan) -> int:
-    """Return the cells of a chunk: threadblock groups divide them evenly, and pipelines run twice or more.
-
-    Raises:
-        InputError: They are more than CAPACITY.plan_cells.
-    """
-    sizes, units = _cuts(plan)
-    if sizes:
-        units *= 2 * max(sizes) // math.gcd(*sizes)
+    units, unit = math.lcm(*groups), (1, 1)
+    if sizes and cut[0]:
+        units, unit = units * cut[0], (units * cut[1], max(sizes))
+    elif sizes:
+        units, unit = units * 2 * max(sizes) // math.gcd(*sizes), (units, math.gcd(*sizes))
     if units > CAPACITY.plan_cells:
         raise InputError(
             f"plan whose groups and pipelines cut a chunk into {units}; it must be at most {CAPACITY.plan_cells}"
         )
-    return units
+    return units, unit
 
 
 def buffer_of(plan: ExecutionPlan, rank: int, tb: int, part: PlanPart, channel_type: str) -> list[tuple[int, str]]:

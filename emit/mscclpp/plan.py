@@ -104,6 +104,11 @@ class Op(NamedTuple):
 NOP = Op("nop")
 
 
+def op_count(ops: Sequence[Op]) -> int:
+    """Return the number of operations as the executor counts them: a pipeline, and each operation inside it."""
+    return sum(1 + len(op.ops) for op in ops)
+
+
 @dataclass(slots=True)
 class PlanBlock:
     """A threadblock of a plan.
@@ -361,3 +366,20 @@ def _op(op: Op) -> dict[str, Any]:
 def _parts(parts: Sequence[PlanPart]) -> list[dict[str, Any]]:
     """Return spans as the JSON objects that the executor reads."""
     return [{_KEY[part.side]: part.at, "index": part.first, "size": part.size} for part in parts]
+
+
+def in_units(plan: ExecutionPlan, unit_bytes: int) -> ExecutionPlan:
+    """Return a plan whose pipelines move `unit_bytes` in each iteration."""
+    gpus = [
+        replace(
+            gpu,
+            blocks=[
+                replace(
+                    block, ops=[op._replace(unit_bytes=unit_bytes) if op.name == "pipeline" else op for op in block.ops]
+                )
+                for block in gpu.blocks
+            ],
+        )
+        for gpu in plan.gpus
+    ]
+    return replace(plan, gpus=gpus)

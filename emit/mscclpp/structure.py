@@ -34,6 +34,7 @@ from emit.mscclpp.plan import (
     PlanBlock,
     PlanGpu,
     PlanPart,
+    op_count,
 )
 from synth.model.deadline import checking_deadline
 from synth.model.registry import find_kind
@@ -197,7 +198,7 @@ def _rank_faults(plan: ExecutionPlan, rank: int) -> Iterator[Fault]:
 
 def _block_faults(gpu: PlanGpu, rank: int, block: PlanBlock) -> Iterator[Fault]:
     """Yield the faults, as (kind, message), of a threadblock of `rank`: too many operations, or wrong lists of ids."""
-    nops = sum(1 + len(op.ops) for op in block.ops)  # The executor counts a pipeline and its operations.
+    nops = op_count(block.ops)  # The executor counts a pipeline and its operations.
     if nops > MAX_OPS:
         yield _over(f"{nops} operations", MAX_OPS)
     for kind, ids in block.channels.items():

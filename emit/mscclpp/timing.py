@@ -6,8 +6,10 @@ A threadblock that moves data to or from another rank's memory occupies the link
 occupies nothing. A port channel moves data asynchronously, in the order of its requests. A threadblock that flushes it
 waits until its data and signals have arrived, since the NIC learns of that soon after. A reader of a packet waits for
 its arrival. Copies and sums within a rank take no time, and neither do semaphores, barriers and nops. There is no FIFO:
-the plan contains all its waits. Flags of packets take no time on the link (as for programs of protocol LL). A pipeline
-has as many iterations as its check unrolls, for any message size.
+the plan contains all its waits. Flags of packets take no time on the link (as for programs of protocol LL).
+
+A pipeline has as many iterations as its message has units, all of one length. Where they are many, half as many and
+as many as can be followed are timed; each further iteration takes as long as one of the second half took.
 
 The α of a signal is that of the plan's protocol if it may tell of data: then its rank has moved data to the same rank
 since that data's threadblock last signalled there. A signal that tells only that a rank has started, or has got
@@ -20,8 +22,10 @@ threadblocks release one semaphore, or signal on one channel, they are served in
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -31,7 +35,7 @@ from emit.columns import OP_CODE, Columns
 from emit.mscclpp.acts import acts_of
 from emit.mscclpp.images import whole_plan
 from emit.mscclpp.memory import memory_of
-from emit.mscclpp.plan import IN_SWITCH, ExecutionPlan, PlanGpu
+from emit.mscclpp.plan import IN_SWITCH, ExecutionPlan, PlanGpu, in_units
 from emit.mscclpp.structure import ensure_executable
 from emit.program import FREE_SLOTS
 from emit.timing.clock import MOST_TURNS
@@ -47,6 +51,12 @@ from topologies.symmetry.translations import are_kept, quotient_network
 from topologies.topology import Topology
 
 _NONE = -1
+_ROUNDING = 1e-9  # relative rounding of a number of iterations
+_MOST_UNITS = 512  # Iterations of the longest pipeline that are tried.
+_MUCH_SLOWER = 1.1  # Score over the best so far from which on no shorter units are tried.
+_ALIGNMENT = 16  # bytes of an iteration
+# Iterations of a pipeline that are followed, at most and at least, and operations of all these iterations.
+_MOST_ITERATIONS, _LEAST_ITERATIONS, _FOLLOWED_OPS, _MOST_FOLLOWED_OPS = 32, 8, 100_000, 400_000
 _SLICES = SwitchTuning.slices  # of a sum that a switch multicasts; they stand for the kernel's single elements
 
 
@@ -55,6 +65,7 @@ class PlanPredictor(TimedProgram):
 
     Attributes:
         plan: The plan.
+        pipeline_chunks: Chunks of the plan that its longest pipeline moves; 0 if it has none.
     """
 
     def __init__(
@@ -64,6 +75,7 @@ class PlanPredictor(TimedProgram):
         group: Sequence[int] | None = None,
         weight: Floats | None = None,
         made_here: bool = False,
+        cut: tuple[int, int] = (1, 1),
     ) -> None:
         """Check that the plan fits the topology, and prepare it for timing.
 
@@ -74,6 +86,7 @@ class PlanPredictor(TimedProgram):
             weight: Bytes of each rank's chunks relative to the file's chunks, shape (nranks,); None for those of the
                 plan's widest chunks.
             made_here: Whether all objects that the plan names are known to exist, as in a plan that was not read.
+            cut: As in `memory_of`.
 
         Raises:
             InputError: The group does not fit, two ranks that communicate have no link, no switch has a switch channel
@@ -89,7 +102,12 @@ class PlanPredictor(TimedProgram):
         self._chunks = plan.in_file(max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus))
         if not made_here:
             ensure_executable(plan, None, "cannot be timed")
-        memory, has_sums = memory_of(plan, None), any(op.name == "glres" for *_, op in plan.ops())
+        pipelines = [op for *_, op in plan.ops() if op.name == "pipeline"]
+        self._unit_bytes = max((op.unit_bytes for op in pipelines), default=0)
+        self.pipeline_chunks = max((op.unit_chunks for op in pipelines), default=0)
+        self._weight, self._cut = weight, cut
+        self._of_cut: dict[tuple[int, int], PlanPredictor] = {}
+        memory, has_sums = memory_of(plan, None, cut), any(op.name == "glres" for *_, op in plan.ops())
         try:
             steps = _PlanSteps(acts_of(memory), _switches(self.network, paced=has_sums))
         except InputError as error:
@@ -132,6 +150,73 @@ class PlanPredictor(TimedProgram):
         The size is divided by the chunks of the largest buffer, input or output, of any rank.
         """
         return float(size_bytes) / self._chunks
+
+    def in_units(self, unit_bytes: int) -> PlanPredictor:
+        """Return the predictor of the same plan with so many bytes an iteration of each pipeline.
+
+        What was followed so far is shared.
+        """
+        other = copy(self)
+        other.plan, other._unit_bytes = in_units(self.plan, unit_bytes), unit_bytes
+        return other
+
+    def in_best_units(
+        self, size_bytes: float, score: Callable[[TimedProgram], float], unit: float = 0.0
+    ) -> tuple[PlanPredictor, float]:
+        """Return the predictor with the bytes an iteration that have the least score, and the chunks that these are.
+
+        Args:
+            size_bytes: Message size in bytes for which iterations are whole chunks, or whole parts of one.
+            score: Returns what is to be least.
+            unit: The chunks an iteration, if they are known; 0 if they are to be found.
+        """
+        units = [unit] if unit else _units(self.pipeline_chunks)
+        chunk_bytes, best, best_score, best_unit = self.chunk_bytes(size_bytes), self, math.inf, 0.0
+        for chunks in units:
+            if best is not self and self.plan.nops * self.pipeline_chunks / max(1.0, chunks) > _MOST_FOLLOWED_OPS:
+                break
+            candidate = self.in_units(math.ceil(chunk_bytes * chunks / _ALIGNMENT) * _ALIGNMENT)
+            candidate_score = score(candidate)
+            if candidate_score < best_score:
+                best, best_score, best_unit = candidate, candidate_score, chunks
+            elif candidate_score > _MUCH_SLOWER * best_score:
+                break
+        return best, best_unit
+
+    def _run(self, size_bytes: float, sizes: int = 0) -> tuple[float, Floats, Floats]:
+        """Run the plan at one size, as `TimedProgram._run` does.
+
+        Where not all iterations of its pipelines can be followed, the times of steps are those of fewer, longer ones.
+        """
+        if not self._unit_bytes:
+            return super()._run(size_bytes, sizes)
+        chunk_bytes = self.chunk_bytes(size_bytes)
+        chunks = max(1, round(self._unit_bytes / chunk_bytes))  # Of an iteration.
+        if chunks > 1:
+            return self._of((1, min(chunks, self.pipeline_chunks)))._run_followed(size_bytes, sizes)
+        parts = max(1, math.ceil(chunk_bytes / self._unit_bytes * (1 - _ROUNDING)))
+        followed = max(_LEAST_ITERATIONS, min(_MOST_ITERATIONS, _FOLLOWED_OPS // self.plan.nops))
+        most = max(2, followed // self.pipeline_chunks)
+        if parts <= most:
+            return self._of((parts, 1))._run_followed(size_bytes, sizes)
+        unit_size = size_bytes * self._unit_bytes / chunk_bytes  # Of a message whose chunks are moved in one iteration.
+        half_us, most_us = (self._of((n, 1))._run_followed(n * unit_size, sizes)[0] for n in (most // 2, most))
+        _, start, took = self._of((most, 1))._run_followed(size_bytes, sizes)
+        return most_us + (parts - most) * (most_us - half_us) / (most - most // 2), start, took
+
+    def _run_followed(self, size_bytes: float, sizes: int) -> tuple[float, Floats, Floats]:
+        """Run the plan at one size with the iterations that `columns` has."""
+        return super()._run(size_bytes, sizes)
+
+    def _of(self, cut: tuple[int, int]) -> PlanPredictor:
+        """Return the predictor of the plan whose `columns` have the iterations of `cut`; it is kept."""
+        if cut == self._cut:
+            return self
+        if cut not in self._of_cut:
+            self._of_cut[cut] = PlanPredictor(
+                self.plan, self.topology, self.group, self._weight, made_here=True, cut=cut
+            )
+        return self._of_cut[cut]
 
     @classmethod
     def concurrent_us(
@@ -503,6 +588,17 @@ class _PlanSteps:
         """Record `arrival` as the step at which `length` elements of a run have arrived, if they are packets."""
         if run.packet:
             self._packets.update(dict.fromkeys(run.cells(length), arrival))
+
+
+def _units(chunks: int) -> list[float]:
+    """Return numbers of chunks that an iteration of a pipeline of so many chunks may move, the largest first.
+
+    They are whole, or parts of one.
+    """
+    doublings = range(_MOST_UNITS.bit_length())
+    units = [chunks / (1 << n) for n in doublings]
+    whole = sorted({float(round(unit)) for unit in units if unit >= 1}, reverse=True)
+    return [*whole, *(1 / (1 << n) for n in doublings if n and chunks << n <= _MOST_UNITS)]
 
 
 def _switches(net: Network, *, paced: bool) -> dict[tuple[bool, int, frozenset[int]], int]:

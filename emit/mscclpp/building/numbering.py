@@ -35,6 +35,7 @@ class Numbering:
         packets: Whether messages are packets.
         connections: (rank, rank that it sends to, as it sees it) of each send.
         images: Images of the ranks, if the program has translations; else None.
+        unit_bytes: Bytes of an iteration of every pipeline.
         part: Threadblock of each step.
         place: Position of each step among the steps of its threadblock.
         channel_of: Channel of each send.
@@ -53,8 +54,9 @@ class Numbering:
         packets: bool,
         connections: Mapping[Step, tuple[int, int]],
         images: Images | None = None,
+        unit_bytes: int = 0,
     ) -> None:
-        self.connections, self.images = connections, images
+        self.connections, self.images, self.unit_bytes = connections, images, unit_bytes
         self.blocks, self.places, self.nodes, self.sizes, self.packets = blocks, places, nodes, sizes, packets
         self.part: dict[Step, int] = {}
         self.place: dict[Step, int] = {}
@@ -137,7 +139,7 @@ class Numbering:
         for number, block in checking_deadline(enumerate(self.blocks)):
             known_place: dict[int, int] = {}
             semaphores = self.semaphores[block.rank]
-            for at, op in enumerate(block.ops):
+            for at, op in enumerate(block.all_ops()):
                 if op.name != "sem_acquire":
                     continue
                 latest: dict[int, Step] = {}
@@ -194,7 +196,7 @@ class Numbering:
             ends: Numbers of channel ends, as `_channels` returns them.
             buffers: Number of each remote buffer (rank, buffer) of the threadblock's rank; new ones are added.
         """
-        plan_block, ops = PlanBlock(), list[Op]()
+        plan_block, ops, repeated = PlanBlock(), list[Op](), list[Op]()
         channels: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
         remote: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
 
@@ -213,19 +215,28 @@ class Numbering:
             in_gpu = buffers.setdefault((rank, name), len(buffers))
             return PlanPart("R", remote[kind].setdefault(in_gpu, len(remote[kind])), index, size)
 
-        for at, op in enumerate(block.ops):
+        left, chunks = 0, 0  # Operations of the current pipeline that are still to come, and the chunks that it moves.
+        for at, op in enumerate(block.all_ops()):
+            if op.name == "pipeline":
+                left, chunks = len(op.body), op.chunks
+                continue
+            into = repeated if left else ops
             if op.name == "nop":
-                if ops and ops[-1] is not NOP:
-                    ops.append(NOP)
+                if left or (into and into[-1] is not NOP):
+                    into.append(NOP)
             elif op.name in ("sem_acquire", "sem_release"):
                 ids = acquired[number, at] if op.name == "sem_acquire" else []
                 if op.name == "sem_release":
                     ids = [semaphore for step in op.steps for semaphore in self.needed[step]]
                 for low in range(0, len(ids), MAX_OP_SEMAPHORES):
-                    ops.append(Op(op.name, semaphores=ids[low : low + MAX_OP_SEMAPHORES]))
+                    into.append(Op(op.name, semaphores=ids[low : low + MAX_OP_SEMAPHORES]))
             else:
                 src, dst = ([part(span, op.kind) for span in spans] for spans in (op.src, op.dst))
-                ops.append(Op(op.name, src, dst, op.kind, [channel(send, op) for send in op.sends]))
+                into.append(Op(op.name, src, dst, op.kind, [channel(send, op) for send in op.sends]))
+            left -= bool(left)
+            if repeated and not left:
+                ops.append(Op("pipeline", ops=tuple(repeated), unit_bytes=self.unit_bytes, unit_chunks=chunks))
+                repeated.clear()
         while ops and ops[-1] is NOP:
             ops.pop()
         plan_block.ops = ops

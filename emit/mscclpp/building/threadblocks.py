@@ -7,8 +7,9 @@ which threadblock has which step.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from emit.columns import Columns
 from emit.images import BufferImages
@@ -16,6 +17,7 @@ from emit.mscclpp.building.spans import Span, SpanPlacement, Step, StepPlacement
 from emit.mscclpp.plan import MAX_OP_BUFFERS, MAX_OP_CHANNELS, MAX_OP_SEMAPHORES, PACKETS
 from emit.program import OPS, SENDS
 from synth.model.deadline import checking_deadline
+from topologies.errors import InputError
 
 
 @dataclass(slots=True)
@@ -30,6 +32,8 @@ class SymbolicOp:
         steps: Steps that it waits for, or that others wait for.
         kind: Type of its channels.
         back: Whether the signal goes from the receiver to the sender.
+        body: Operations that a pipeline repeats.
+        chunks: Chunks that all iterations of a pipeline move.
     """
 
     name: str
@@ -39,6 +43,8 @@ class SymbolicOp:
     steps: list[Step] = field(default_factory=list)
     kind: str = ""
     back: bool = False
+    body: list[SymbolicOp] = field(default_factory=list)
+    chunks: int = 0
 
 
 # The thread that accesses each cell, as (whether the operation is on packets, element); None for several threads.
@@ -58,6 +64,12 @@ class SymbolicBlock:
     rank: int
     steps: list[Step] = field(default_factory=list)
     ops: list[SymbolicOp] = field(default_factory=list)
+
+    def all_ops(self) -> Iterator[SymbolicOp]:
+        """Yield all operations; those that a pipeline repeats follow the pipeline, once."""
+        for op in self.ops:
+            yield op
+            yield from op.body
 
 
 class _BlockBuilder:
@@ -89,6 +101,24 @@ class _BlockBuilder:
             for since_last_nop in (self.read, self.written, self.users):
                 since_last_nop.clear()
             self.diverged = self.has_waited = False
+
+    @contextmanager
+    def pipeline(self, chunks: int) -> Iterator[None]:
+        """Repeat what is added inside as a pipeline that moves `chunks` chunks.
+
+        Raises:
+            InputError: An operation that is added inside moves another number of chunks.
+        """
+        self.nop()
+        before, self.block.ops = self.block.ops, []
+        yield
+        self.nop()  # The next iteration begins when all threads have ended this one.
+        body, self.block.ops = self.block.ops, before
+        if any(span.size != chunks for op in body for span in (*op.src, *op.dst)):
+            raise InputError(
+                "a step whose data lies in several places cannot be divided among iterations of a pipeline"
+            )
+        self.block.ops.append(SymbolicOp("pipeline", body=body, chunks=chunks))
 
     def await_steps(self, steps: list[Step]) -> None:
         """Add a wait for steps of other threadblocks of the rank; do nothing for an empty list."""
@@ -223,7 +253,13 @@ def _conflict(before: _Threads, now: _Threads) -> bool:
 
 
 def make_threadblocks(
-    c: Columns, places: SpanPlacement, nodes: list[int], packets: bool, room: int, images: BufferImages | None = None
+    c: Columns,
+    places: SpanPlacement,
+    nodes: list[int],
+    packets: bool,
+    room: int,
+    images: BufferImages | None = None,
+    in_units: bool = False,
 ) -> list[SymbolicBlock]:
     """Build all threadblocks, with at most about `room` operations each.
 
@@ -237,6 +273,10 @@ def make_threadblocks(
         packets: Whether messages are packets.
         room: Number of operations, without those that `Numbering` adds for other threadblocks.
         images: Images of the ranks' buffers, if the program has translations.
+        in_units: Whether each step is a pipeline, which moves its data unit by unit.
+
+    Raises:
+        InputError: A step cannot be a pipeline (see `_Translator.step_in_units`).
     """
     translator = _Translator(c, places, nodes, packets, images)
     sends = c.sends.tolist()
@@ -253,6 +293,9 @@ def make_threadblocks(
         builder = _BlockBuilder(rank, places.keys, sends)
         for step in range(int(c.start[number]), int(c.start[number + 1])):
             block = builder.block
+            if in_units:
+                translator.step_in_units(builder, step, is_awaited=step in awaited)
+                continue
             if len(block.ops) + _most(translator.names[step], places.steps[step]) > room and block.steps:
                 last = block.steps[-1]
                 if last not in awaited:
@@ -290,8 +333,11 @@ class _Translator:
         self.kinds = ["memory" if nodes[u] == nodes[v] else "port" for u, v, _ in c.connections]
         self.to = [v for _, v, _ in c.connections]
 
-    def step(self, builder: _BlockBuilder, step: Step) -> None:
-        """Add the operations of a step to its threadblock; none for a nop or a step that moves nothing."""
+    def step(self, builder: _BlockBuilder, step: Step, *, has_started: bool = False) -> None:
+        """Add the operations of a step to its threadblock; none for a nop or a step that moves nothing.
+
+        If `has_started`, the receiver of a message is known to have started.
+        """
         name, placed = self.names[step], self.places.steps[step]
         if name == "nop" or placed.idle:
             return
@@ -301,7 +347,35 @@ class _Translator:
             sources = [placed.old, placed.src] if name == "re" else [placed.src]
             builder.move_each(move, len(sources), *sources, placed.dst)
         else:
-            self.message(builder, step, name, placed)
+            self.message(builder, step, name, replace(placed, awaits_start=placed.awaits_start and not has_started))
+
+    def step_in_units(self, builder: _BlockBuilder, step: Step, *, is_awaited: bool) -> None:
+        """Add a step as a pipeline: in each iteration it waits for as many iterations of the steps that it needs.
+
+        Args:
+            builder: Builder of the threadblock.
+            step: The step.
+            is_awaited: Whether other threadblocks wait for it.
+
+        Raises:
+            InputError: It needs steps that move another number of chunks, or its data lies in several places.
+        """
+        placed, count = self.places.steps[step], int(self.c.count[step])
+        builder.block.steps.append(step)
+        if self.names[step] in ("nop", "cpy") and not placed.deps and not is_awaited:
+            self.step(builder, step)
+            return
+        if count < 1 or any(int(self.c.count[dep]) != count for dep in placed.deps):
+            raise InputError(
+                "a step that needs steps of other lengths cannot be divided among iterations of a pipeline"
+            )
+        if self.names[step] in SENDS and placed.awaits_start:
+            builder.wait(step, self.kind(step), back=True)
+        with builder.pipeline(count):
+            builder.await_steps(placed.deps)
+            self.step(builder, step, has_started=True)
+            if is_awaited:
+                builder.release(step)
 
     def arrival(self, send: Step) -> list[Span]:
         """Return the spans where a message is put in the receiver's memory; their rank is −1."""
