@@ -26,7 +26,7 @@ from emit.images import whole_program
 from emit.library.by_size import by_size
 from emit.library.cells import Cells, images_under
 from emit.library.lowered import Lowered, LoweredBySize, exact_scale
-from emit.library.units import merged_routes
+from emit.library.units import cut_in_proportion, merged_routes
 from emit.program import FIFO_DEPTH, Program
 from emit.targets import (
     LL_MOST_BYTES,
@@ -421,8 +421,7 @@ class Programs:
         if key not in self._by_route:
             is_hasty = now() >= until
             with suppress(InputError):
-                cells = self._cells.possible(merged, low, high)
-                common = best_cut(merged, cells, max(sizes, default=high))
+                common = cut_in_proportion(merged, self._cells.possible(algorithm, low, high))
                 name = merged.problem.collective.name
                 lowering = Lowering(merged, name, self.target.limits, inplace=self.inplace, common=common)
                 lowered = self._lowered_by(lowering, protocol, low, high, until, sizes)

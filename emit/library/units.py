@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from synth.model.collective import Ints
+from synth.model.common_chunk import CommonChunk, cut_blocks
 from synth.model.problem import Problem
 from synth.model.registry import BUFFER
 from synth.verify.algorithm import Algorithm
 from topologies.arrays import grouped
 from topologies.errors import InputError
 
+_LEAST_CELLS = 16  # of a chunk on average, where chunks differ in size
+_ROUNDING = 1e-9  # relative
 _LEAST_MERGED = 4  # Chunks that become one, on average, so that merging is worth while.
 
 
@@ -43,6 +47,24 @@ def merged_routes(algorithm: Algorithm) -> Algorithm | None:
         return Algorithm(_in_routes(problem, route, first), merged, algorithm.engine)
     except InputError:
         return None
+
+
+def cut_in_proportion(algorithm: Algorithm, cells: Sequence[int]) -> CommonChunk:
+    """Return a division of an algorithm's only block into cells, with about as many for each chunk as it is large.
+
+    Args:
+        algorithm: An algorithm whose buffers are one block.
+        cells: Allowed numbers of cells, ascending; empty for any number.
+    """
+    collective = algorithm.problem.collective
+    least = collective.nchunks if np.ptp(collective.fraction) == 0 else _LEAST_CELLS * collective.nchunks
+    number = next((number for number in cells if number >= least), cells[-1] if cells else least)
+    ideal = collective.fraction / collective.fraction.sum() * max(number, collective.nchunks)
+    widths = np.maximum(1, np.floor(ideal * (1 + _ROUNDING))).astype(np.int64)
+    missing = max(number, collective.nchunks) - int(widths.sum())
+    if missing > 0:
+        widths[np.argsort(widths - ideal, kind="stable")[:missing]] += 1
+    return cut_blocks(collective, widths.tolist())
 
 
 def _in_routes(problem: Problem, route: Ints, first: Ints) -> Problem:

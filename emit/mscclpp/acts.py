@@ -58,7 +58,8 @@ def acts_of(memory: Memory) -> Acts:
                     moves = _moves_of(memory, rank, tb, op, low, max_cells)
                     ports = ids if op.channel_type == "port" else ()
                     acts.append(Act("data", at, op.name, moves=moves, packets=op.name in PACKETS, ports=ports))
-                    size += sum(move.length * (len(move.sources) + len(move.targets)) for move in moves)
+                    if memory.is_checked:
+                        size += sum(move.length * (len(move.sources) + len(move.targets)) for move in moves)
                 size += 1
                 if size > CAPACITY.moves:
                     raise InputError(f"plan moves more than {CAPACITY.moves} cells: too large to be checked")
@@ -116,7 +117,7 @@ def _unrolled(memory: Memory, ops: list[Op]) -> Iterator[tuple[int, Op, int, int
         if op.name != "pipeline":
             yield at, op, 0, None
             continue
-        step = max(1, op.unit_bytes * memory.unit[0] // memory.unit[1])
+        step = memory.iteration[op.unit_bytes, op.unit_chunks]
         if op.unit_chunks * memory.units // step * (1 + len(op.ops)) > CAPACITY.moves:
             raise InputError(f"plan moves more than {CAPACITY.moves} cells: too large to be checked")
         for low in range(0, op.unit_chunks * memory.units, step):

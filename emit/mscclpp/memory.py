@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -167,7 +168,8 @@ class Memory:
         first: First cell of each rank that has cells of its own, and the end of all cells.
         owners: The ranks that have cells of their own: all, or the representatives.
         images: Images of the buffers, if the plan has translations; else None.
-        unit: (cells, bytes): a pipeline with so many bytes an iteration moves so many cells in each.
+        iteration: Cells that an iteration of a pipeline moves, by (bytes of an iteration, chunks of all iterations).
+        is_checked: Whether contents of cells are looked at, so that the cells that are moved may not be too many.
     """
 
     plan: ExecutionPlan
@@ -176,7 +178,8 @@ class Memory:
     first: list[int]
     owners: list[int]
     images: BufferImages | None = None
-    unit: tuple[int, int] = (1, 1)
+    iteration: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    is_checked: bool = True
 
     def cell(self, rank: int, kind: str, index: int, packet: bool) -> int:
         """Return the first cell of chunk `index` of a rank's buffer `kind` (i, o or s), or of packet `index` there.
@@ -241,7 +244,7 @@ def memory_of(plan: ExecutionPlan, goal: Goal | None, cut: tuple[int, int] = (0,
     Raises:
         InputError: The plan has too many cells.
     """
-    units, unit = _cuts(plan, cut)
+    units, iteration = _cuts(plan, cut)
     base, first, at = dict[int, dict[str, int]](), [], 0
     images = images_of_buffers(plan)
     owners = list(range(len(plan.gpus))) if images is None else images.images.representatives.tolist()
@@ -261,7 +264,16 @@ def memory_of(plan: ExecutionPlan, goal: Goal | None, cut: tuple[int, int] = (0,
             raise InputError(f"plan of more than {CAPACITY.plan_cells} cells; it must be at most that to be checked")
     first.append(at)
     representative = owners if images is None else images.images.representative.tolist()
-    return Memory(plan, units, [base[rank] for rank in representative], first, owners, images, unit)
+    return Memory(
+        plan,
+        units,
+        [base[rank] for rank in representative],
+        first,
+        owners,
+        images,
+        iteration,
+        not cut[0] or plan.packets,
+    )
 
 
 def images_of_buffers(plan: ExecutionPlan) -> BufferImages | None:
@@ -277,29 +289,54 @@ def input_block(plan: ExecutionPlan) -> int:
     return block_of_input(collective_of(plan), plan.translations, len(plan.gpus), chunks_of(plan))
 
 
-def _cuts(plan: ExecutionPlan, cut: tuple[int, int]) -> tuple[int, tuple[int, int]]:
-    """Return the cells of a chunk, and `Memory.unit`; threadblock groups divide chunks evenly.
+def _cuts(plan: ExecutionPlan, cut: tuple[int, int]) -> tuple[int, dict[tuple[int, int], int]]:
+    """Return the cells of a chunk, and `Memory.iteration`; threadblock groups divide chunks evenly.
 
-    The arguments are those of `memory_of`; if `cut` is (0, 0), every pipeline runs twice or more.
+    The arguments are those of `memory_of`. If `cut` is (0, 0), every pipeline runs twice or more. Pipelines with equal
+    bytes an iteration then have equal numbers of iterations only if they move as many chunks: others have different
+    numbers at some message sizes.
 
     Raises:
         InputError: The cells of a chunk are more than CAPACITY.plan_cells.
     """
-    sizes, groups = [], {1}
+    pipelines, groups = set[tuple[int, int]](), {1}
     for *_, op in plan.ops():
         groups.add(op.group[1])
         if op.name == "pipeline":
-            sizes.append(op.unit_bytes)
-    units, unit = math.lcm(*groups), (1, 1)
-    if sizes and cut[0]:
-        units, unit = units * cut[0], (units * cut[1], max(sizes))
-    elif sizes:
-        units, unit = units * 2 * max(sizes) // math.gcd(*sizes), (units, math.gcd(*sizes))
+            pipelines.add((op.unit_bytes, op.unit_chunks))
+    units, sizes = math.lcm(*groups), {unit_bytes for unit_bytes, _ in pipelines}
+    if not pipelines:
+        return units, {}
+    if cut[0]:
+        cells = {p: max(1, units * cut[1] * p[0] // max(sizes)) for p in pipelines}
+        return units * cut[0], cells
+    if len(sizes) > 1:
+        cells = {p: p[0] // math.gcd(*sizes) * units for p in pipelines}
+        units *= 2 * max(sizes) // math.gcd(*sizes)
+    else:
+        while (widths := _unlike_iterations([chunks * units for _, chunks in sorted(pipelines)])) is None:
+            units *= 2
+        cells = dict(zip(sorted(pipelines), widths, strict=True))
     if units > CAPACITY.plan_cells:
         raise InputError(
             f"plan whose groups and pipelines cut a chunk into {units}; it must be at most {CAPACITY.plan_cells}"
         )
-    return units, unit
+    return units, cells
+
+
+def _unlike_iterations(cells: Sequence[int]) -> list[int] | None:
+    """Return how many cells an iteration of each pipeline moves, so that all run twice or more, and never as often.
+
+    Return None if that is not possible. `cells` is how many each moves in all, ascending.
+    """
+    widths, used = list[int](), {1}
+    for count in cells:
+        width = next((w for w in range(-(-count // 2), 0, -1) if -(-count // w) not in used), 0)
+        if not width:
+            return None
+        widths.append(width)
+        used.add(-(-count // width))
+    return widths
 
 
 def buffer_of(plan: ExecutionPlan, rank: int, tb: int, part: PlanPart, channel_type: str) -> list[tuple[int, str]]:

@@ -8,8 +8,9 @@ waits until its data and signals have arrived, since the NIC learns of that soon
 its arrival. Copies and sums within a rank take no time, and neither do semaphores, barriers and nops. There is no FIFO:
 the plan contains all its waits. Flags of packets take no time on the link (as for programs of protocol LL).
 
-A pipeline has as many iterations as its message has units, all of one length. Where they are many, half as many and
-as many as can be followed are timed; each further iteration takes as long as one of the second half took.
+A pipeline has as many iterations as its message has units, all of one length. Where more than can be followed are
+shorter, they only fill the pipeline sooner: the time falls as it fell before, by a part of one iteration's time. It is
+not said to fall where it did not.
 
 The α of a signal is that of the plan's protocol if it may tell of data: then its rank has moved data to the same rank
 since that data's threadblock last signalled there. A signal that tells only that a rank has started, or has got
@@ -52,11 +53,12 @@ from topologies.topology import Topology
 
 _NONE = -1
 _ROUNDING = 1e-9  # relative rounding of a number of iterations
-_MOST_UNITS = 512  # Iterations of the longest pipeline that are tried.
-_MUCH_SLOWER = 1.1  # Score over the best so far from which on no shorter units are tried.
 _ALIGNMENT = 16  # bytes of an iteration
-# Iterations of a pipeline that are followed, at most and at least, and operations of all these iterations.
-_MOST_ITERATIONS, _LEAST_ITERATIONS, _FOLLOWED_OPS, _MOST_FOLLOWED_OPS = 32, 8, 100_000, 400_000
+_MOST_ITERATIONS = 512  # of the longest pipeline, of those that are tried
+_LEAST_UNIT = 1 << 15  # Bytes; shorter iterations are not tried, because executors need some time for each.
+_GAIN = 0.995  # factor on the score that shorter iterations must reach
+_FOLLOWED_OPS, _LEAST_FOLLOWED = 40_000, 4  # Operations of all iterations that are followed, and iterations at least.
+_DEVIATION = 0.5  # Largest relative deviation of a pipeline's filling from one that is in proportion to an iteration.
 _SLICES = SwitchTuning.slices  # of a sum that a switch multicasts; they stand for the kernel's single elements
 
 
@@ -165,22 +167,22 @@ class PlanPredictor(TimedProgram):
     ) -> tuple[PlanPredictor, float]:
         """Return the predictor with the bytes an iteration that have the least score, and the chunks that these are.
 
+        Longer iterations are preferred to shorter ones that gain next to nothing: executors need some time for each.
+
         Args:
             size_bytes: Message size in bytes for which iterations are whole chunks, or whole parts of one.
             score: Returns what is to be least.
             unit: The chunks an iteration, if they are known; 0 if they are to be found.
         """
-        units = [unit] if unit else _units(self.pipeline_chunks)
         chunk_bytes, best, best_score, best_unit = self.chunk_bytes(size_bytes), self, math.inf, 0.0
-        for chunks in units:
-            if best is not self and self.plan.nops * self.pipeline_chunks / max(1.0, chunks) > _MOST_FOLLOWED_OPS:
+        for parts, width in [(1, unit)] if unit else _cuts(self.pipeline_chunks, _MOST_ITERATIONS):
+            unit_bytes = math.ceil(chunk_bytes * width / parts / _ALIGNMENT) * _ALIGNMENT
+            if best_unit and unit_bytes < _LEAST_UNIT:
                 break
-            candidate = self.in_units(math.ceil(chunk_bytes * chunks / _ALIGNMENT) * _ALIGNMENT)
+            candidate = self.in_units(unit_bytes)
             candidate_score = score(candidate)
-            if candidate_score < best_score:
-                best, best_score, best_unit = candidate, candidate_score, chunks
-            elif candidate_score > _MUCH_SLOWER * best_score:
-                break
+            if candidate_score < _GAIN * best_score:
+                best, best_score, best_unit = candidate, candidate_score, width / parts
         return best, best_unit
 
     def _run(self, size_bytes: float, sizes: int = 0) -> tuple[float, Floats, Floats]:
@@ -190,19 +192,20 @@ class PlanPredictor(TimedProgram):
         """
         if not self._unit_bytes:
             return super()._run(size_bytes, sizes)
-        chunk_bytes = self.chunk_bytes(size_bytes)
-        chunks = max(1, round(self._unit_bytes / chunk_bytes))  # Of an iteration.
-        if chunks > 1:
-            return self._of((1, min(chunks, self.pipeline_chunks)))._run_followed(size_bytes, sizes)
-        parts = max(1, math.ceil(chunk_bytes / self._unit_bytes * (1 - _ROUNDING)))
-        followed = max(_LEAST_ITERATIONS, min(_MOST_ITERATIONS, _FOLLOWED_OPS // self.plan.nops))
-        most = max(2, followed // self.pipeline_chunks)
-        if parts <= most:
-            return self._of((parts, 1))._run_followed(size_bytes, sizes)
-        unit_size = size_bytes * self._unit_bytes / chunk_bytes  # Of a message whose chunks are moved in one iteration.
-        half_us, most_us = (self._of((n, 1))._run_followed(n * unit_size, sizes)[0] for n in (most // 2, most))
-        _, start, took = self._of((most, 1))._run_followed(size_bytes, sizes)
-        return most_us + (parts - most) * (most_us - half_us) / (most - most // 2), start, took
+        iterations = self.pipeline_chunks * self.chunk_bytes(size_bytes) / self._unit_bytes * (1 - _ROUNDING)
+        cuts = _cuts(self.pipeline_chunks, max(_LEAST_FOLLOWED, _FOLLOWED_OPS // self.plan.nops))
+        counts = [-(-self.pipeline_chunks * parts // width) for parts, width in cuts]
+        followed = next((n for n, count in enumerate(counts) if count >= iterations), len(cuts) - 1)
+        time_us, start, took = self._of(cuts[followed])._run_followed(size_bytes, sizes)
+        if counts[followed] < iterations and followed > 1:
+            # The time above its least is that of one iteration of n, in which a pipeline is filled: it falls as 1 / n.
+            shares = [1 / count for count in counts[followed - 2 : followed + 1]]
+            before_us = [self._of(cut)._run_followed(size_bytes, sizes)[0] for cut in cuts[followed - 2 : followed]]
+            fill_us = (before_us[1] - time_us) / (shares[1] - shares[2])
+            earlier_us = (before_us[0] - before_us[1]) / (shares[0] - shares[1])
+            if fill_us > 0 and abs(earlier_us - fill_us) <= _DEVIATION * fill_us:
+                time_us -= fill_us * (shares[2] - 1 / iterations)
+        return time_us, start, took
 
     def _run_followed(self, size_bytes: float, sizes: int) -> tuple[float, Floats, Floats]:
         """Run the plan at one size with the iterations that `columns` has."""
@@ -590,15 +593,16 @@ class _PlanSteps:
             self._packets.update(dict.fromkeys(run.cells(length), arrival))
 
 
-def _units(chunks: int) -> list[float]:
-    """Return numbers of chunks that an iteration of a pipeline of so many chunks may move, the largest first.
+def _cuts(chunks: int, most: int) -> list[tuple[int, int]]:
+    """Return cuts (`memory_of`) by which a pipeline of so many chunks has ever more iterations, at most about `most`.
 
-    They are whole, or parts of one.
+    There is one at least, and each has about twice as many as the one before.
     """
-    doublings = range(_MOST_UNITS.bit_length())
-    units = [chunks / (1 << n) for n in doublings]
-    whole = sorted({float(round(unit)) for unit in units if unit >= 1}, reverse=True)
-    return [*whole, *(1 / (1 << n) for n in doublings if n and chunks << n <= _MOST_UNITS)]
+    widths = sorted({-(-chunks // (1 << n)) for n in range(chunks.bit_length())} - {1}, reverse=True)
+    cuts = [(1, width) for width in widths if chunks / width <= most]
+    if chunks <= most or not cuts:
+        cuts += [(1 << n, 1) for n in range(max(1, (most // chunks).bit_length()))]
+    return cuts
 
 
 def _switches(net: Network, *, paced: bool) -> dict[tuple[bool, int, frozenset[int]], int]:
