@@ -414,7 +414,7 @@ class Programs:
 
         Return None where that is not possible, or chunks that go the same way are few.
         """
-        merged = self._merged(algorithm) if protocol == "Simple" else None
+        merged = self._merged(algorithm)
         if merged is None:
             return None
         key = merged.schedule.link.tobytes(), merged.schedule.chunk.tobytes(), self.inplace, low, high, tuple(sizes)
@@ -433,10 +433,11 @@ class Programs:
     def _merged(self, algorithm: Algorithm) -> Algorithm | None:
         """Return an algorithm whose chunks that go the same way are one, for programs that move it unit by unit.
 
-        Return None if the files do not say such programs, if links have gaps, or if few chunks go the same way. Results
-        are kept.
+        Return None if the files do not say such programs, if costs are off or packets are used, if links have gaps, or
+        if few chunks go the same way. Results are kept.
         """
-        if self._holds_program or algorithm.problem.network.gap_us.any():
+        problem = algorithm.problem
+        if self._holds_program or problem.topology.protocol != "Simple" or problem.network.gap_us.any():
             return None
         if algorithm not in self._merged_algorithms:
             self._merged_algorithms[algorithm] = merged_routes(algorithm)
@@ -587,7 +588,7 @@ class Programs:
             draft, predictor, unit = draft.in_best_units(
                 predictor, max(sizes), partial(_mean_us_over, algorithm, some_of(sizes)), repetition.unit
             )
-            repetition = repetition._replace(unit=unit)
+            largest, repetition = draft.largest_message, repetition._replace(unit=unit)
         chunk_bytes = predictor.chunk_bytes(1.0) * program.file_chunks / program.nchunks_per_loop
         scale = float(lowering.common.cells.fraction[0]) / instances / chunk_bytes
         lowered = Lowered(

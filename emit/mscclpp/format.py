@@ -324,6 +324,7 @@ class PlanDraft:
         """Return the draft, its predictor and its unit as `Draft.in_best_units` does."""
         assert isinstance(predictor, PlanPredictor)
         best, best_unit = predictor.in_best_units(size_bytes, score, unit)
+        limit_sizes(best.plan, 0, 0)
         return replace(self, plan=best.plan), best, best_unit
 
     def text(self) -> str:

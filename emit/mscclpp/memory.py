@@ -12,7 +12,7 @@ import numpy as np
 from emit.check.capacity import CAPACITY
 from emit.goal import Column, Goal, buffer_sizes, goal_for
 from emit.images import BufferImages, block_of_input, buffer_images, images_of
-from emit.mscclpp.plan import MAX_MIN_BYTES, NO_LIMIT, OFFSET_END, ExecutionPlan, PlanPart
+from emit.mscclpp.plan import MAX_ITERATIONS, MAX_MIN_BYTES, NO_LIMIT, OFFSET_END, ExecutionPlan, PlanPart
 from emit.program import BUFFERS, COLLECTIVES
 from synth.model.collective import Ints
 from synth.model.registry import find_kind
@@ -56,13 +56,13 @@ def has_empty_buffers(plan: ExecutionPlan) -> bool:
 
 
 def most_bytes(plan: ExecutionPlan) -> int:
-    """Return the largest message for which all numbers that the executor keeps in 32 bits fit.
+    """Return the largest message for which all numbers of the executor fit their 32 bits, or 16 bits.
 
     No buffer may be empty.
 
     The message is in bytes of the buffer that max_message_size refers to (see `counted_chunks`). The numbers are the
     ends of spans, and the places of packets in double scratch, which the executor sizes by the whole allocation of the
-    input, up to max_message_size.
+    input, up to max_message_size. Iterations of a pipeline are counted in 16 bits.
     """
     unit, max_bytes = plan.alignment * counted_chunks(plan), NO_LIMIT
     for gpu in plan.gpus:
@@ -73,6 +73,10 @@ def most_bytes(plan: ExecutionPlan) -> int:
         if plan.packets and scratch:
             allocated = scratch * 2 * (2 if plan.double else 1)
             max_bytes = min(max_bytes, OFFSET_END // allocated * inputs // unit * unit)
+    for *_, op in plan.ops():
+        if op.name == "pipeline":
+            chunk_bytes = MAX_ITERATIONS * op.unit_bytes // op.unit_chunks
+            max_bytes = min(max_bytes, chunk_bytes // plan.alignment * unit)
     return max_bytes
 
 
@@ -99,8 +103,8 @@ def limit_sizes(plan: ExecutionPlan, least_bytes: int, largest: int) -> None:
         )
     if min_bytes > max_bytes:
         raise InputError(
-            f"{plan.name} serves {least_bytes} bytes or more, but an execution plan of its chunks has "
-            f"offsets for at most {max_bytes * larger_chunks // counted} in 32 bits"
+            f"{plan.name} serves {least_bytes} bytes or more, but the offsets of an execution plan of its chunks fit "
+            f"their 32 bits up to {max_bytes * larger_chunks // counted}"
         )
     plan.min_bytes, plan.max_bytes = min(min_bytes, MAX_MIN_BYTES), min(high or max_bytes, max_bytes)
 

@@ -20,6 +20,7 @@ MAX_BARRIERS = 16
 MAX_OP_SEMAPHORES = 16
 NO_LIMIT = (1 << 64) - 1  # max_message_size
 OFFSET_END = 1 << 32  # Bytes: offsets in a buffer, and ends of spans, have 32 bits.
+MAX_ITERATIONS = (1 << 16) - 1  # of a pipeline: the kernel counts them in 16 bits
 MAX_MIN_BYTES = (1 << 31) - 1  # The executor reads min_message_size as an int.
 # The number of chunks of double scratch is a multiple of this: then its upper half begins at a multiple of a packet's
 # 16 bytes, whatever the size of the allocation by which the executor sizes a chunk of scratch.

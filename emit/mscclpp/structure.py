@@ -11,6 +11,7 @@ from emit.goal import Goal
 from emit.mscclpp.memory import (
     buffer_of,
     collective_of,
+    counted_chunks,
     has_empty_buffers,
     images_of_buffers,
     most_bytes,
@@ -157,8 +158,9 @@ def _check_double_scratch(plan: ExecutionPlan, findings: Findings) -> None:
 def _check_message_sizes(plan: ExecutionPlan, findings: Findings) -> None:
     """Add a finding if the executor cannot take the message sizes that a plan states.
 
-    That is a smallest size that is no int or more than the largest, or a largest size whose offsets exceed 32 bits. A
-    plan that states no largest size gets a note from `caution` instead.
+    That is a smallest size that is no int or more than the largest, or a largest size whose offsets exceed 32 bits, or
+    whose pipelines have more iterations than 16 bits. A plan that states no largest size gets a note from `caution`
+    instead.
     """
     if plan.min_bytes > MAX_MIN_BYTES:
         requirement = f"it must be at most {MAX_MIN_BYTES}"
@@ -167,11 +169,15 @@ def _check_message_sizes(plan: ExecutionPlan, findings: Findings) -> None:
         message = f"min_message_size {plan.min_bytes} is more than max_message_size {plan.max_bytes}: no call fits"
         findings.add("inconsistent", message)
     if not has_empty_buffers(plan):
-        max_bytes = most_bytes(plan)
-        if max_bytes < plan.max_bytes < NO_LIMIT:
+        max_bytes, least_bytes = most_bytes(plan), plan.alignment * counted_chunks(plan)
+        if max_bytes < least_bytes:
+            fit = f"offsets and iterations fit messages of at most {max_bytes} bytes"
+            findings.add("limit", f"{fit}; it must be at least {least_bytes}, the plan's smallest message")
+        elif max_bytes < plan.max_bytes < NO_LIMIT:
             requirement = f"it must be at most {max_bytes}"
             findings.add(
-                "limit", f"max_message_size {plan.max_bytes}, where offsets are kept in 32 bits: {requirement}"
+                "limit",
+                f"max_message_size {plan.max_bytes}, where offsets have 32 bits, and iterations 16 bits: {requirement}",
             )
 
 
@@ -387,7 +393,7 @@ def caution(plan: ExecutionPlan) -> list[str]:
     if plan.protocol not in ("LL", "Simple"):
         notes.append(f"caution: protocol {plan.protocol[:20]!a} is taken for Simple; the executor knows LL only")
     if plan.max_bytes == NO_LIMIT and not has_empty_buffers(plan):
-        notes.append(f"caution: no max_message_size: beyond {most_bytes(plan)} bytes offsets do not fit 32 bits")
+        notes.append(f"caution: no max_message_size: beyond {most_bytes(plan)} bytes offsets or iterations do not fit")
     if plan.double and any(
         g.scratch_chunks % EVEN_SCRATCH and g.input_chunks & (g.input_chunks - 1) for g in plan.gpus
     ):

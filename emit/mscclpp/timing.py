@@ -8,9 +8,8 @@ waits until its data and signals have arrived, since the NIC learns of that soon
 its arrival. Copies and sums within a rank take no time, and neither do semaphores, barriers and nops. There is no FIFO:
 the plan contains all its waits. Flags of packets take no time on the link (as for programs of protocol LL).
 
-A pipeline has as many iterations as its message has units, all of one length. Where more than can be followed are
-shorter, they only fill the pipeline sooner: the time falls as it fell before, by a part of one iteration's time. It is
-not said to fall where it did not.
+A pipeline has as many iterations as its message has units, all of one length. Where they are too many to be followed,
+the times of fewer, longer iterations are continued (`_with_iterations`).
 
 The α of a signal is that of the plan's protocol if it may tell of data: then its rank has moved data to the same rank
 since that data's threadblock last signalled there. A signal that tells only that a rank has started, or has got
@@ -58,7 +57,6 @@ _MOST_ITERATIONS = 512  # of the longest pipeline, of those that are tried
 _LEAST_UNIT = 1 << 15  # Bytes; shorter iterations are not tried, because executors need some time for each.
 _GAIN = 0.995  # factor on the score that shorter iterations must reach
 _FOLLOWED_OPS, _LEAST_FOLLOWED = 40_000, 4  # Operations of all iterations that are followed, and iterations at least.
-_DEVIATION = 0.5  # Largest relative deviation of a pipeline's filling from one that is in proportion to an iteration.
 _SLICES = SwitchTuning.slices  # of a sum that a switch multicasts; they stand for the kernel's single elements
 
 
@@ -192,20 +190,25 @@ class PlanPredictor(TimedProgram):
         """
         if not self._unit_bytes:
             return super()._run(size_bytes, sizes)
-        iterations = self.pipeline_chunks * self.chunk_bytes(size_bytes) / self._unit_bytes * (1 - _ROUNDING)
-        cuts = _cuts(self.pipeline_chunks, max(_LEAST_FOLLOWED, _FOLLOWED_OPS // self.plan.nops))
-        counts = [-(-self.pipeline_chunks * parts // width) for parts, width in cuts]
-        followed = next((n for n, count in enumerate(counts) if count >= iterations), len(cuts) - 1)
-        time_us, start, took = self._of(cuts[followed])._run_followed(size_bytes, sizes)
-        if counts[followed] < iterations and followed > 1:
-            # The time above its least is that of one iteration of n, in which a pipeline is filled: it falls as 1 / n.
-            shares = [1 / count for count in counts[followed - 2 : followed + 1]]
-            before_us = [self._of(cut)._run_followed(size_bytes, sizes)[0] for cut in cuts[followed - 2 : followed]]
-            fill_us = (before_us[1] - time_us) / (shares[1] - shares[2])
-            earlier_us = (before_us[0] - before_us[1]) / (shares[0] - shares[1])
-            if fill_us > 0 and abs(earlier_us - fill_us) <= _DEVIATION * fill_us:
-                time_us -= fill_us * (shares[2] - 1 / iterations)
-        return time_us, start, took
+        units = self.chunk_bytes(size_bytes) / self._unit_bytes * (1 - _ROUNDING)  # in a chunk
+        cut = (
+            (math.ceil(units), 1)
+            if units > 1
+            else (1, max(1, min(self.pipeline_chunks, round(1 / max(units, _ROUNDING)))))
+        )
+        most = max(_LEAST_FOLLOWED, _FOLLOWED_OPS // self.plan.nops)
+        iterations = self._iterations(cut)
+        if iterations <= most:
+            return self._of(cut)._run_followed(size_bytes, sizes)
+        cuts = _cuts(self.pipeline_chunks, most)[-3:]
+        runs = [self._of(cut)._run_followed(size_bytes, sizes) for cut in cuts]
+        timed = [(self._iterations(cut), run[0]) for cut, run in zip(cuts, runs, strict=True)]
+        _, start, took = runs[-1]
+        return _with_iterations(timed, iterations), start, took
+
+    def _iterations(self, cut: tuple[int, int]) -> int:
+        """Return the iterations of the longest pipeline under a cut (`memory_of`)."""
+        return -(-self.pipeline_chunks * cut[0] // cut[1])
 
     def _run_followed(self, size_bytes: float, sizes: int) -> tuple[float, Floats, Floats]:
         """Run the plan at one size with the iterations that `columns` has."""
@@ -591,6 +594,29 @@ class _PlanSteps:
         """Record `arrival` as the step at which `length` elements of a run have arrived, if they are packets."""
         if run.packet:
             self._packets.update(dict.fromkeys(run.cells(length), arrival))
+
+
+def _with_iterations(timed: Sequence[tuple[int, float]], iterations: float) -> float:
+    """Return the time in µs of a plan with more iterations than it was timed with.
+
+    The time is a + b / n + c · n for n iterations, with b and c of 0 or more: a pipeline is full after a share of 1 / n
+    of its time, and each iteration may have a latency of its own. Without three times the last one counts.
+
+    Args:
+        timed: (iterations, time in µs) of ever more iterations, at most three times.
+        iterations: The number of iterations.
+    """
+    if len(timed) < 3:
+        return timed[-1][1]
+    (n1, first_us), (n2, second_us), (n3, third_us) = timed
+    shares, counts = np.array([1 / n1 - 1 / n2, 1 / n2 - 1 / n3]), np.array([n1 - n2, n2 - n3])
+    gains_us = np.array([first_us - second_us, second_us - third_us])
+    fill_us, each_us = np.linalg.solve(np.column_stack([shares, counts]), gains_us)
+    if each_us < 0:
+        fill_us, each_us = max(0.0, gains_us[1] / shares[1]), 0.0
+    elif fill_us < 0:
+        fill_us, each_us = 0.0, max(0.0, gains_us[1] / counts[1])
+    return float(third_us - fill_us * (1 / n3 - 1 / iterations) + each_us * (iterations - n3))
 
 
 def _cuts(chunks: int, most: int) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from emit.mscclpp import timing
 from emit.mscclpp.format import draft, write_plan
 from emit.mscclpp.read import read_plan
 from emit.mscclpp.timing import PlanPredictor
@@ -83,7 +84,6 @@ WORKED_OUT: dict[str, list[tuple[int, float]]] = {
     "grouped": [(2, 1.5), (1, 2.0)],  # The second half is sent while the first is in flight, if the link is free.
     "ports": [(3, 1.0)],
     "flushed ports": [(3, 1.0)],  # The flush waits for what has left, which the answer to it waits for anyway.
-    "two stages": [(3, 1.0)],  # The hello; then half a chunk and a signal, twice.
 }
 
 
@@ -94,6 +94,20 @@ def test_times_worked_out_by_hand(name: str) -> None:
         hold_us = size / 2 / GBS / 1e3
         expected = max(alphas * ALPHA_US + chunks * hold_us for alphas, chunks in WORKED_OUT[name])
         assert predictor.time_us(size) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("followed", [40_000, 200])
+@pytest.mark.parametrize("iterations", [1, 2, 3, 31, 500])
+def test_a_pipeline_has_as_many_iterations_as_its_message_has_units(
+    iterations: int, followed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check a plan whose iterations each end with a signal, also where not all of its iterations are followed."""
+    monkeypatch.setattr(timing, "_FOLLOWED_OPS", followed)
+    plan = foreign.two_stages()
+    unit_bytes = plan["gpus"][0]["threadblocks"][0]["ops"][0]["iter_context"]["unit_size"]
+    size = 2 * iterations * unit_bytes
+    predictor = PlanPredictor(read_plan(json.dumps(plan)), load("full:2"))
+    assert predictor.time_us(size) == pytest.approx((1 + iterations) * ALPHA_US + size / 2 / GBS / 1e3)
 
 
 def _told_by_another() -> foreign.Json:
@@ -144,7 +158,7 @@ def test_a_flush_lasts_until_the_data_has_arrived() -> None:
 
 
 def test_a_multicast_without_a_switch_is_not_timed() -> None:
-    assert foreign.RIGHT.keys() == WORKED_OUT.keys() | {"multicast", "multicast of packets"}
+    assert foreign.RIGHT.keys() == WORKED_OUT.keys() | {"multicast", "multicast of packets", "two stages"}
     for make_plan, lack in ((foreign.multicast, "reduces over"), (foreign.multicast_packets, "multicasts to")):
         with pytest.raises(InputError, match=f"cannot be timed: no switch of the topology {lack} ranks 0, 1,"):
             PlanPredictor(read_plan(json.dumps(make_plan())), load("full:2"))
