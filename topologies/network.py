@@ -119,6 +119,18 @@ class Network:
             if isinstance(column, np.ndarray):
                 column.setflags(write=False)
 
+    @cached_property
+    def widest_link(self) -> Ints:
+        """Return the widest link from each rank to each other one, of equally wide ones one of least α; -1 for none.
+
+        The array has the shape (ranks, ranks).
+        """
+        table = np.full((self.nranks, self.nranks), -1, dtype=np.int64)
+        best_last = np.lexsort((-self.alpha_us, self.bandwidth_gbs))  # The last of several links stays in the table.
+        table[self.src[best_last], self.dst[best_last]] = best_last
+        table.setflags(write=False)
+        return table
+
     def reversed(self) -> Network:
         """Return the network with each link reversed, in the same order, without hyperlinks."""
         graph = None if self.switch_graph is None else self.switch_graph.reversed()

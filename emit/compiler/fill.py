@@ -57,8 +57,26 @@ class Repetition(NamedTuple):
 ONCE = Repetition(1)
 
 
+class ProgramRequest(NamedTuple):
+    """The messages that a program is to be lowered for.
+
+    Attributes:
+        protocol: "Simple", "LL" or "LL128".
+        low: Smallest message in bytes.
+        high: Largest message in bytes; 0 does not stand for no limit.
+        sizes: Message sizes in bytes for which it is to be fast; empty for any.
+        until: Time of `synth.model.deadline.now` after which the best program so far is taken, or the first.
+    """
+
+    protocol: str
+    low: int
+    high: int
+    sizes: tuple[int, ...] = ()
+    until: float = math.inf
+
+
 def repeated(
-    lowering: Lowering, program: Program, repetition: Repetition, limits: Limits, low: int, high: int
+    lowering: Lowering, program: Program, repetition: Repetition, limits: Limits, request: ProgramRequest
 ) -> Program:
     """Return a lowered program that runs side by side as often as `repetition` says.
 
@@ -70,15 +88,14 @@ def repeated(
         repetition: Number of instances, and whether each is the program on the fewest channels instead. Its unit is
             ignored.
         limits: Limits of the target.
-        low: Smallest message of the program on the fewest channels, in bytes.
-        high: Largest message of that program, in bytes.
+        request: Messages of the program if it is lowered again, on other channels.
 
     Raises:
         InputError: The limits do not allow that.
     """
     if repetition.is_inside:
-        return lowering.program(program.protocol, min_bytes=low, max_bytes=high, parts=repetition.instances)
-    instance = _narrow(lowering, program, low, high) if repetition.is_narrow else program
+        return _lowered_again(lowering, request, parts=repetition.instances)
+    instance = _lowered_again(lowering, request, narrow=True) if repetition.is_narrow else program
     if repetition.instances == 1:
         return instance
     return _side_by_side(instance, lowering.goal, repetition.instances, limits)
@@ -88,10 +105,7 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
     lowering: Lowering,
     program: Program,
     limits: Limits,
-    low: int,
-    high: int,
-    sizes: Sequence[int] = (),
-    until: float = math.inf,
+    request: ProgramRequest,
     most_steps: float = math.inf,
 ) -> list[tuple[Repetition, Program]]:
     """Rank numbers of instances of a lowered program by their times for its message sizes.
@@ -105,12 +119,10 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
         lowering: The lowering that made the program.
         program: The program.
         limits: Limits of the target.
-        low: Smallest message, in bytes.
-        high: Largest message, in bytes; 0 does not stand for no limit.
-        sizes: Message sizes that may be compared, in bytes; empty for default sizes. At most three of those in
-            low..high are compared, or `high` if there are none.
-        until: Time (of `synth.model.deadline.now`) after which no more instances are tried. If it is over at once and
-            the program is much slower than the schedule, two numbers are tried: as many as fill a link, and two.
+        request: Messages that the program is for. At most three of its sizes in low..high are compared, of default
+            sizes if it has none, or `high` if there are none. After its time `until` no more instances are tried. If
+            it is over at once and the program is much slower than the schedule, two numbers are tried: as many as fill
+            a link, and two.
         most_steps: Steps of all instances up to which more are tried.
 
     Returns:
@@ -118,8 +130,9 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
         first, then come those inside nodes, then the others; only those that are nearly as fast. It is the given
         program alone if links are full anyway.
     """
-    problem = lowering.algorithm.problem
-    sizes_to_time = some_of([size for size in sizes or _SIZES if low <= size <= high] or [high])
+    problem, until = lowering.algorithm.problem, request.until
+    sizes = [size for size in request.sizes or _SIZES if request.low <= size <= request.high]
+    sizes_to_time = some_of(sizes or [request.high])
     schedule_us = np.array([lowering.algorithm.time_us(size) for size in sizes_to_time])
 
     def score(candidate: Program) -> float:
@@ -142,7 +155,7 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
         instance, last_score = program, best_score
         if narrow:
             try:
-                instance = _narrow(lowering, program, low, high)
+                instance = _lowered_again(lowering, request, narrow=True)
             except InputError:
                 continue
             if instance.nchannels == program.nchannels:
@@ -163,7 +176,7 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
                 break
             last_score = candidate_score
     if not is_hasty:
-        for repetition, candidate in _inside(lowering, program, limits, low, high, until, most_steps):
+        for repetition, candidate in _inside(lowering, program, limits, request, most_steps):
             candidate_score = score(candidate)
             tried.append((candidate_score, repetition, candidate))
             if candidate_score <= _GAIN * best_score:
@@ -177,7 +190,7 @@ def rank_instances(  # Longer than 60 lines because of its documentation.
 
 
 def _inside(
-    lowering: Lowering, program: Program, limits: Limits, low: int, high: int, until: float, most_steps: float
+    lowering: Lowering, program: Program, limits: Limits, request: ProgramRequest, most_steps: float
 ) -> Iterator[tuple[Repetition, Program]]:
     """Yield programs with messages inside nodes divided among more and more channels, until the time is over.
 
@@ -188,11 +201,11 @@ def _inside(
     if not gap_us.any() or gap_us.all() or lowering.algorithm.problem.quotient is not None:
         return
     for parts in _PARTS:
-        if now() >= until or parts * program.nsteps > most_steps:
+        if now() >= request.until or parts * program.nsteps > most_steps:
             return
         repetition = Repetition(parts, is_inside=True)
         try:
-            candidate = repeated(lowering, program, repetition, limits, low, high)
+            candidate = repeated(lowering, program, repetition, limits, request)
         except InputError:
             return
         yield repetition, candidate
@@ -204,15 +217,19 @@ def some_of(sizes: Sequence[int]) -> list[int]:
     return [ascending[i] for i in sorted({round(i) for i in np.linspace(0, len(ascending) - 1, _NSIZES)})]
 
 
-def _narrow(lowering: Lowering, program: Program, low: int, high: int) -> Program:
-    """Return the lowering's program on the fewest channels for messages of low to high bytes.
+def _lowered_again(lowering: Lowering, request: ProgramRequest, narrow: bool = False, parts: int = 1) -> Program:
+    """Return the lowering's program for the messages of a request, whatever its time.
 
-    It has the protocol of `program`, of which nothing else counts.
+    Args:
+        lowering: The lowering.
+        request: Protocol and messages of the program.
+        narrow: Whether the program is on the fewest channels.
+        parts: Number of channels among which messages inside nodes are divided.
 
     Raises:
         InputError: As `Lowering.program` raises it.
     """
-    return lowering.program(program.protocol, min_bytes=low, max_bytes=high, narrow=True)
+    return lowering.program(request.protocol, min_bytes=request.low, max_bytes=request.high, narrow=narrow, parts=parts)
 
 
 def _side_by_side(instance: Program, goal: Goal | None, instances: int, limits: Limits) -> Program:

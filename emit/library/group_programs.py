@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from emit.compiler.fill import ProgramRequest
 from emit.library.lowered import Lowered
 from emit.library.programs import MOST_SENDS, Programs, executor_for
 from emit.targets import check_overlap
@@ -184,7 +185,7 @@ def _lower_at(programs: Programs, algorithm: Algorithm, size_bytes: float) -> Lo
     """
     size = max(1, round(size_bytes))
     protocol = programs.problem.topology.protocol or programs.protocol(size)
-    return programs.lower_once(algorithm, protocol, size, size, sizes=(size,))
+    return programs.lower_once(algorithm, ProgramRequest(protocol, size, size, (size,)))
 
 
 def _concurrent_us(union: UnionProblem, parts: Sequence[GroupProgram]) -> float:

@@ -4,42 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from functools import cached_property, partial
-from itertools import accumulate
-
-import numpy as np
 
 from emit.compiler.cuts import best_cut, cut_time_us, wide_cut
-from emit.compiler.fill import ONCE, Repetition, least_bytes, rank_instances, repeated, some_of
-from emit.compiler.lower import (
-    Lowering,
-    forms,
-    program_collective,
-)
+from emit.compiler.fill import ProgramRequest, least_bytes
+from emit.compiler.lower import forms, program_collective
 from emit.compiler.tuning import TUNING
-from emit.formats import FORMATS, draft_program, write_draft, write_program
-from emit.goal import Goal
-from emit.images import whole_program
+from emit.formats import write_draft
 from emit.library.by_size import by_size
-from emit.library.cells import Cells, images_under
-from emit.library.lowered import Lowered, LoweredBySize, exact_scale
-from emit.library.units import cut_in_proportion, merged_routes
-from emit.program import FIFO_DEPTH, Program
-from emit.targets import (
-    LL_MOST_BYTES,
-    check_overlap,
-    choose_protocol,
-    most_bytes,
-    on_devices,
-    target_for,
-    usual_target,
-)
-from emit.timing.predict import Predictor
-from emit.timing.timed import TimedProgram
-from synth.model.common_chunk import CommonChunk, common_chunk
+from emit.library.lowered import Lowered, LoweredBySize
+from emit.library.program_maker import ProgramMaker
+from emit.program import FIFO_DEPTH
+from emit.targets import LL_MOST_BYTES, check_overlap, choose_protocol, on_devices, target_for, usual_target
+from synth.model.common_chunk import CommonChunk
 from synth.model.deadline import now
 from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, SMALLEST, Problem, question
@@ -54,38 +32,26 @@ _MOST_WHOLE_SENDS = 4_000_000  # of all ranks, where a few are lowered and the f
 # Bytes of a message that a program's cells divide, unless its protocol is that for the smallest messages.
 _LEAST_OF_OTHERS = 1 << 16
 _LARGEST = 8  # ratio of the largest to the smallest message of the program for the largest messages
-_PROGRAM_SEND_S, _PLAN_SEND_S = 4e-5, 4e-4  # Seconds to lower a send in haste.
-_PROGRAM_WRITING, _PLAN_WRITING = 2.0, 2.0  # The time with the file over the time without it.
-_MEMBERS_OF_SEND = 32  # Members of operations of switches that are timed and checked in the time to lower one send.
+_WRITING = 2.0  # The time with the file over the time without it.
 _UNIT_SENDS = 64  # Sends that are lowered in the time to lower one that moves its data unit by unit.
-_LEAST_STEPS = 512  # Steps of all instances of a program that are tried even in haste.
-_SEND_STEPS = 2  # A send is a step at both of its ends.
+_MEMBERS_OF_SEND = 32  # Members of operations of switches that are timed and checked in the time to lower one send.
 # Sends of an image that are written in the time to lower one: as operations of a plan, and as steps of a program.
 _WRITTEN_SENDS, _WRITTEN_STEPS = 100, 2
-_NEAR_SCHEDULE = 1.02  # Times of programs and of schedules within this factor count as equal.
 _AS_FAST_AS_OTHER = 1.05  # Times of the two forms of calls within this factor count as equal.
-_MOST_PLANS = 6  # Plans of an algorithm, with different instances, that are drafted to take the fastest.
 _IN_SWITCH_CELLS = 16  # of a chunk that threadblocks share
 _MOST_SHARED_CELLS = 512  # of all such chunks: a plan of many is checked for long
 
 
-class Programs:
-    """A lowering of one problem's algorithms for one target.
+class Programs(ProgramMaker):
+    """The lowering of one problem's algorithms for one target, by the protocols and message sizes of a search.
 
     Attributes:
-        problem: The problem.
-        target: Executor, limited to the devices.
-        size: The only message size of interest in bytes; None for all sizes.
-        inplace: True for calls whose input and output are one memory.
         in_place_of: The target that is usual on the devices but cannot express the problem; else None.
         first_s: Seconds that the last lowering took until it had a program, if not yet the best.
-        send_s: Seconds that the lowering of one send in haste takes, as far as is known; files are written and
-            checked later.
         writing: Time to lower a program in haste and to write its file, over the time to lower it in haste.
-        patience_s: As the settings state it; finite in library builds only.
-        nodes: Node of each rank.
-        of_other_form: Programs of some algorithms for the other form of calls. Those made here have as many instances.
     """
+
+    writing = _WRITING
 
     def __init__(
         self,
@@ -106,37 +72,15 @@ class Programs:
         Raises:
             InputError: If the target cannot express the problem, or the settings give more SMs than a device has.
         """
-        self.problem, self.size = problem, size
-        self.inplace = forms(problem)[0] if inplace is None else inplace
-        self._lowering: Lowering | None = None  # the last lowering, which the next program may share
+        target = on_devices(target_for(problem, settings.name), problem.topology.sms, settings)
+        inplace = forms(problem)[0] if inplace is None else inplace
+        super().__init__(problem, target, size, inplace, settings.patience_s)
         self._sends: dict[Algorithm, int] = {}
-        self._merged_algorithms: dict[Algorithm, Algorithm | None] = {}
-        self._by_route: dict[tuple[object, ...], Lowered] = {}  # Programs that move data unit by unit.
         self.first_s = 0.0
-        self._instances = 1  # Of the last program.
-        self.of_other_form: dict[Algorithm, Lowered] = {}
         # Least time in µs by protocol that a program took beyond its schedule at the smallest size: what starts a call.
         self._start_us: dict[str, float] = {}
-        self._improving_s = 0.0  # Seconds that the last lowering took after its first program for better ones.
-        self.target = on_devices(target_for(problem, settings.name), problem.topology.sms, settings)
         usual = usual_target(problem.topology) if settings.name == AUTO else None
         self.in_place_of = None if usual is None or usual.name == self.target.name else usual
-        self._holds_program = FORMATS[self.target.format].holds_program
-        self._cells = Cells(self.target, size)
-        self.send_s = _PROGRAM_SEND_S if self._holds_program else _PLAN_SEND_S
-        self.writing = _PROGRAM_WRITING if self._holds_program else _PLAN_WRITING
-        self.patience_s = settings.patience_s
-        self.nodes = problem.topology.nodes[list(problem.ranks)].tolist()
-
-    @cached_property
-    def linked(self) -> list[tuple[int, int]]:
-        """Return (source, target) of every two ranks that a link joins, sorted, each once.
-
-        Ranks are numbered as in the problem's network, from 0. The list is made once.
-        """
-        net = self.problem.network
-        pairs = np.unique(net.src * net.nranks + net.dst)
-        return list(zip((pairs // net.nranks).tolist(), (pairs % net.nranks).tolist(), strict=True))
 
     @property
     def is_usual(self) -> bool:
@@ -184,7 +128,7 @@ class Programs:
         It is that of all sends of the schedule if the file is checked with all ranks. Else it is that of the
         representatives of the algorithm's translations, and a share of all sends for writing the images, which is small
         where the check needs only the representatives. Of sends that a switch sums or multicasts, every few members
-        count as one.
+        count as one. A program that moves its data unit by unit has few sends, which are timed for many units.
         """
         sends, net, link = len(algorithm.schedule), algorithm.problem.network, algorithm.schedule.link
         if not ordinary(net, link):
@@ -192,10 +136,10 @@ class Programs:
             return max(sends, operations * net.nranks // _MEMBERS_OF_SEND)
         if algorithm.problem.quotient is not None:
             return sends
-        if (merged := self._merged(algorithm)) is not None:
+        if (merged := self.merged(algorithm)) is not None:
             return min(sends, _UNIT_SENDS * len(merged.schedule))
-        order = self._cells.images(algorithm)
-        written = _WRITTEN_STEPS if FORMATS[self.target.format].holds_program else _WRITTEN_SENDS
+        order = self.cells.images(algorithm)
+        written = _WRITTEN_STEPS if self.form.holds_program else _WRITTEN_SENDS
         return sends if order == 1 else sends // order + sends // written
 
     def least_bytes(self, problem: Problem) -> int:
@@ -204,7 +148,7 @@ class Programs:
         The network and the protocol are those of `problem`, the limits those of the target. It is 0 for plans, which
         have no FIFO.
         """
-        if not self._holds_program:
+        if not self.form.holds_program:
             return 0
         return least_bytes(problem.network, self.target.limits, FIFO_DEPTH[problem.topology.protocol])
 
@@ -226,7 +170,7 @@ class Programs:
         Reasons are too many sends, or sends through switches that the target's files cannot express.
         """
         if not ordinary(algorithm.problem.network, algorithm.schedule.link):
-            return FORMATS[self.target.format].refusal_in_switch(algorithm)
+            return self.form.refusal_in_switch(algorithm)
         quotient = algorithm.problem.quotient
         sends = len(algorithm.schedule) * (1 if quotient is None else quotient.order)
         most = MOST_SENDS if quotient is None else _MOST_WHOLE_SENDS
@@ -261,16 +205,18 @@ class Programs:
             start_us = lowered.time_us(SMALLEST) - algorithm.time_us(SMALLEST)
             self._start_us[protocol] = max(0.0, min(start_us, self._start_us.get(protocol, start_us)))
             lowering_s = now() - start_s
-            self.first_s = lowering_s - self._improving_s if self._holds_program else lowering_s / self._instances
+            self.first_s = lowering_s - self.improving_s if self.form.holds_program else lowering_s / self.instances
             return lowered
-        large = self.lower_once(algorithm, self.protocol(None), 2 * LL_MOST_BYTES, LARGEST, until)
+        request = ProgramRequest(self.protocol(None), 2 * LL_MOST_BYTES, LARGEST, until=until)
+        large = self.lower_once(algorithm, request)
         self.first_s = self._first_s(start_s)
         try:
-            small = self.lower_once(algorithm, self.protocol(LL_MOST_BYTES), SMALLEST, LL_MOST_BYTES, until)
+            request = ProgramRequest(self.protocol(LL_MOST_BYTES), SMALLEST, LL_MOST_BYTES, until=until)
+            small = self.lower_once(algorithm, request)
         except InputError:
             small = large
         largest = self._largest(algorithm, large, until)
-        self._lowering = None
+        self.lowering = None
         return LoweredBySize(small, large, largest)
 
     def _of_one_protocol(self, algorithm: Algorithm, protocol: str, until: float, sizes: Sequence[int]) -> Lowered:
@@ -300,12 +246,13 @@ class Programs:
             low = SMALLEST if protocol == protocols[0] else _LEAST_OF_OTHERS
         if self.size is not None:
             low = high = self.size
+        request = ProgramRequest(protocol or self.protocol(self.size), low, high, tuple(sizes), until)
         try:
-            return self.lower_once(algorithm, protocol or self.protocol(self.size), low, high, until, sizes)
+            return self.lower_once(algorithm, request)
         except InputError:
-            if protocol or self.protocol(self.size) == usual:
+            if protocol or request.protocol == usual:
                 raise
-            return self.lower_once(algorithm, usual, low, high, until, sizes)
+            return self.lower_once(algorithm, request._replace(protocol=usual))
 
     def _in_switch(self, algorithm: Algorithm) -> Lowered:
         """Lower an algorithm whose sends go through summing or multicasting switches.
@@ -316,7 +263,7 @@ class Programs:
         Raises:
             InputError: If the target's files cannot express it.
         """
-        cells = self._cells.possible(algorithm, SMALLEST, LARGEST)
+        cells = self.cells.possible(algorithm, SMALLEST, LARGEST)
         cuts = [best_cut(algorithm, cells, only_even=True)]  # Uneven cells have no images on other ranks.
         is_little = len(cuts[0].count) * _IN_SWITCH_CELLS <= _MOST_SHARED_CELLS
         if cells and is_little and cuts[0].count.max() < _IN_SWITCH_CELLS:
@@ -326,8 +273,7 @@ class Programs:
 
     def _in_switch_in_cells(self, algorithm: Algorithm, common: CommonChunk) -> Lowered:
         """Lower an algorithm whose sends go through switches, in given cells; errors as those of `_in_switch`."""
-        form = FORMATS[self.target.format]
-        draft, program = form.draft_in_switch(algorithm, common, self.inplace, self.target.limits.sms)
+        draft, program = self.form.draft_in_switch(algorithm, common, self.inplace, self.target.limits.sms)
         predictor = draft.predictor(self.problem.topology, self.problem.ranks)
         return Lowered(self.target, program, None, predictor, common, largest=draft.largest_message, draft=draft)
 
@@ -339,7 +285,8 @@ class Programs:
         if large.time_us(LARGEST) <= TUNING.as_fast * cut_time_us(algorithm, large.common, LARGEST) or now() >= until:
             return None
         try:
-            candidate = self.lower_once(algorithm, large.program.protocol, LARGEST // _LARGEST, LARGEST, until)
+            request = ProgramRequest(large.program.protocol, LARGEST // _LARGEST, LARGEST, until=until)
+            candidate = self.lower_once(algorithm, request)
         except InputError:
             return None
         return candidate if candidate.time_us(LARGEST) * TUNING.as_fast < large.time_us(LARGEST) else None
@@ -349,277 +296,8 @@ class Programs:
 
         `start_s` is a reading of `now`. Without a lowering it is the seconds until now; they are never below 0.
         """
-        first_at = math.inf if self._lowering is None else self._lowering.first
+        first_at = math.inf if self.lowering is None else self.lowering.first
         return max(0.0, min(now(), first_at) - start_s)
-
-    def lower_once(
-        self,
-        algorithm: Algorithm,
-        protocol: str,
-        low: int,
-        high: int,
-        until: float = math.inf,
-        sizes: Sequence[int] = (),
-    ) -> Lowered:
-        """Lower an algorithm to a program of one protocol for messages of `low` to `high` bytes.
-
-        If the plan's chunks may be unlike in the file, each chunk is one cell. Else its cells divide what is sent; if
-        that is refused, each chunk is one cell.
-
-        Args:
-            algorithm: Algorithm to lower.
-            protocol: "Simple", "LL" or "LL128".
-            low: Smallest message in bytes.
-            high: Largest message in bytes.
-            until: As in `lower`.
-            sizes: As in `lower`; the cells are chosen for the largest, or for `high` if there are none.
-
-        Raises:
-            InputError: If the target can hold no program of the algorithm.
-        """
-        in_units = self._lower_in_units(algorithm, protocol, low, high, until, sizes)
-        if in_units is not None and self._is_near(in_units, algorithm, sizes or (high,)):
-            return in_units
-        try:
-            at_once = self._lower_at_once(algorithm, protocol, low, high, until, sizes)
-        except InputError:
-            if in_units is None:
-                raise
-            return in_units
-        return at_once if in_units is None or _is_faster(at_once, in_units, some_of(sizes or (high,))) else in_units
-
-    def _lower_at_once(
-        self, algorithm: Algorithm, protocol: str, low: int, high: int, until: float, sizes: Sequence[int]
-    ) -> Lowered:
-        """Lower an algorithm to a program whose steps move all their data at once; as `lower_once`."""
-        plain = common_chunk(algorithm.problem.collective)
-        cells = self._cells.possible(algorithm, low, high)
-        if self._cells.may_be_unlike(algorithm, cells):
-            with suppress(InputError):
-                lowering = self._lowering_of(algorithm, plain)
-                return self._lowered_by(lowering, protocol, low, high, until, sizes)
-        images = images_under(algorithm, in_equal_groups=False)
-        common = best_cut(algorithm, cells, max(sizes, default=high), images)
-        try:
-            return self._lower_in_cells(algorithm, protocol, low, high, common, until, sizes)
-        except InputError:
-            if common.cells.nchunks == plain.cells.nchunks:
-                raise
-            return self._lower_in_cells(algorithm, protocol, low, high, plain, until, sizes)
-
-    def _lower_in_units(
-        self, algorithm: Algorithm, protocol: str, low: int, high: int, until: float, sizes: Sequence[int]
-    ) -> Lowered | None:
-        """Lower an algorithm to a program whose steps move their data unit by unit; as `lower_once`.
-
-        Return None where that is not possible, or chunks that go the same way are few.
-        """
-        merged = self._merged(algorithm)
-        if merged is None:
-            return None
-        key = merged.schedule.link.tobytes(), merged.schedule.chunk.tobytes(), self.inplace, low, high, tuple(sizes)
-        if key not in self._by_route:
-            is_hasty = now() >= until
-            with suppress(InputError):
-                common = cut_in_proportion(merged, self._cells.possible(algorithm, low, high))
-                name = merged.problem.collective.name
-                lowering = Lowering(merged, name, self.target.limits, inplace=self.inplace, common=common)
-                lowered = self._lowered_by(lowering, protocol, low, high, until, sizes)
-                if is_hasty:
-                    return lowered
-                self._by_route[key] = lowered
-        return self._by_route.get(key)
-
-    def _merged(self, algorithm: Algorithm) -> Algorithm | None:
-        """Return an algorithm whose chunks that go the same way are one, for programs that move it unit by unit.
-
-        Return None if the files do not say such programs, if costs are off or packets are used, if links have gaps, or
-        if few chunks go the same way. Results are kept.
-        """
-        problem = algorithm.problem
-        if self._holds_program or problem.topology.protocol != "Simple" or problem.network.gap_us.any():
-            return None
-        if algorithm not in self._merged_algorithms:
-            self._merged_algorithms[algorithm] = merged_routes(algorithm)
-        return self._merged_algorithms[algorithm]
-
-    def _is_near(self, lowered: Lowered, algorithm: Algorithm, sizes: Sequence[int]) -> bool:
-        """Return whether a program is nearly as fast as its algorithm's schedule, on average over some sizes."""
-        compared = some_of(sizes if self.size is None else (self.size,))
-        ratios = [lowered.time_us(size) / algorithm.time_us(size) for size in compared]
-        return sum(ratios) <= _NEAR_SCHEDULE * len(ratios)
-
-    def _lower_in_cells(
-        self,
-        algorithm: Algorithm,
-        protocol: str,
-        low: int,
-        high: int,
-        common: CommonChunk,
-        until: float,
-        sizes: Sequence[int],
-    ) -> Lowered:
-        """Lower an algorithm to a program of one protocol in given cells, for messages of `low` to `high` bytes.
-
-        If the program of a few ranks whose images are the others is refused, all ranks are lowered. `until` and `sizes`
-        are those of `lower`.
-
-        Raises:
-            InputError: If the target can hold no program of the algorithm in these cells.
-        """
-        try:
-            return self._lowered_by(self._lowering_of(algorithm, common), protocol, low, high, until, sizes)
-        except InputError:
-            is_quotient = algorithm.problem.quotient is not None
-            if is_quotient or self._lowering is None or not self._lowering.translations:
-                raise
-        self._lowering = Lowering(
-            algorithm, algorithm.problem.collective.name, self.target.limits, inplace=self.inplace, common=common
-        )
-        return self._lowered_by(self._lowering, protocol, low, high, until, sizes)
-
-    def _lowering_of(self, algorithm: Algorithm, common: CommonChunk) -> Lowering:
-        """Return the lowering of an algorithm in given cells: the last one if it is of these, else a new one.
-
-        A new one is kept as the last.
-        """
-        if self._lowering is None or not self._lowering.is_of(algorithm, common):
-            self._lowering = None
-            name = algorithm.problem.collective.name
-            self._lowering = Lowering(
-                algorithm, name, self.target.limits, inplace=self.inplace, common=common, by_images=True
-            )
-        return self._lowering
-
-    def _lowered_by(
-        self, lowering: Lowering, protocol: str, low: int, high: int, until: float, sizes: Sequence[int]
-    ) -> Lowered:
-        """Return the program of one protocol that a lowering makes, the fastest of up to six numbers of instances.
-
-        Their times at `sizes` count, or at `high` if there are none. If files hold the program itself, the first number
-        that `rank_instances` gives is taken.
-
-        Args:
-            lowering: The lowering.
-            protocol: "Simple", "LL" or "LL128".
-            low: Smallest message in bytes.
-            high: Largest message in bytes.
-            until: Time of `now` after which the best program so far is taken.
-            sizes: Message sizes in bytes, of which some are timed; the only size of interest, if there is one, takes
-                their place.
-
-        Raises:
-            InputError: If the lowering fails, or the format refuses all candidates; then it is the first refusal.
-        """
-        begun = now()
-        program = lowering.program(protocol, min_bytes=low, max_bytes=high, until=until)
-        sizes = sizes if self.size is None else (self.size,)
-        most_steps = self._most_steps(begun, until)
-        candidates = self._candidates(lowering, program, low, high, sizes, until, most_steps)
-        best, fault = None, None
-        # The times of plans differ from those of their programs, so several are drafted.
-        for repetition, candidate in candidates[: 1 if self._holds_program else _MOST_PLANS]:
-            if best is not None and now() >= until:
-                break
-            try:
-                lowered = self._as_lowered(lowering, candidate, repetition, sizes or (high,))
-            except InputError as error:  # The format may still refuse the program.
-                fault = fault or error
-                continue
-            if best is None or _is_faster(lowered, best, some_of(sizes or (high,))):
-                best, self._instances = lowered, repetition.instances
-        self._improving_s = now() - max(begun, lowering.first)
-        if best is None:
-            raise fault or InputError(f"{lowering.algorithm.engine}: no program")
-        return best
-
-    def _candidates(
-        self,
-        lowering: Lowering,
-        program: Program,
-        low: int,
-        high: int,
-        sizes: Sequence[int],
-        until: float,
-        most_steps: float,
-    ) -> list[tuple[Repetition, Program]]:
-        """Return (repetition, repeated program) for those repetitions of a program that may be the fastest, best first.
-
-        Without costs it is the program itself, once. If `of_other_form` has the algorithm, the repetition of its
-        program is the only one, unless the limits do not allow it. The arguments are those of `rank_instances`.
-        """
-        limits = self.target.limits
-        if not lowering.algorithm.problem.topology.protocol:
-            return [(ONCE, program)]
-        if known := self.of_other_form.get(lowering.algorithm):
-            with suppress(InputError):
-                again = repeated(lowering, program, known.repetition, limits, low, high)
-                return [(known.repetition, again)]
-        return rank_instances(lowering, program, limits, low, high, sizes, until, most_steps)
-
-    def _as_lowered(
-        self, lowering: Lowering, program: Program, repetition: Repetition, sizes: Sequence[int]
-    ) -> Lowered:
-        """Return a repeated program with its predictor, and with what its file says if that is not the program itself.
-
-        If files hold the program itself, the images of its ranks are written out, unless the problem is a quotient. If
-        its steps move their data unit by unit, the units are chosen for some message sizes in bytes.
-
-        Raises:
-            InputError: If the format refuses the program, or its file does not take the only size of interest.
-        """
-        algorithm, common, goal = lowering.algorithm, lowering.common, lowering.goal
-        instances = repetition.instances
-        is_merged = lowering.algorithm in self._merged_algorithms.values()
-        if not self._holds_program:
-            program = replace(program, widths=self._cells.widths(program), unit_bytes=int(is_merged))
-        if goal is not None:
-            goal, common = goal.refined(instances), common.finer(instances)
-        ranks, for_all_sizes = self.problem.ranks, replace(program, min_bytes=0, max_bytes=0)
-        draft = draft_program(for_all_sizes, goal, self.target, self.nodes, self.linked)
-        if draft is None:
-            if algorithm.problem.quotient is None:  # The file is checked with all ranks.
-                program = whole_program(program)
-            largest = most_bytes(program, self.target.limits)
-            predictor: TimedProgram = Predictor(program, self.problem.topology, ranks)
-        else:
-            largest, predictor = draft.largest_message, draft.predictor(self.problem.topology, ranks)
-        if program.unit_bytes and draft is not None:
-            draft, predictor, unit = draft.in_best_units(
-                predictor, max(sizes), partial(_mean_us_over, algorithm, some_of(sizes)), repetition.unit
-            )
-            largest, repetition = draft.largest_message, repetition._replace(unit=unit)
-        chunk_bytes = predictor.chunk_bytes(1.0) * program.file_chunks / program.nchunks_per_loop
-        scale = float(lowering.common.cells.fraction[0]) / instances / chunk_bytes
-        lowered = Lowered(
-            self.target,
-            program,
-            goal,
-            predictor,
-            common,
-            exact_scale(scale),
-            largest,
-            draft=draft,
-            repetition=repetition,
-        )
-        if self.size is not None and not lowered.takes(self.size):
-            raise InputError(lowered.why_no_larger)
-        return lowered
-
-    def _most_steps(self, begun: float, until: float) -> float:
-        """Return the most steps of a program that takes no longer to be lowered and written than to be improved.
-
-        It is infinite if the file holds the program itself.
-
-        Args:
-            begun: When the lowering began, a reading of `now`.
-            until: When its improvement ends, a reading of `now`; infinity if no clock ends it.
-        """
-        if self._holds_program:
-            return math.inf
-        if until == math.inf:  # No clock counts, so neither does what a send has taken so far.
-            return self.patience_s / (_PLAN_SEND_S / _SEND_STEPS) / _MOST_PLANS  # The patience is for all plans.
-        return max(_LEAST_STEPS, (until - begun) / (self.send_s / _SEND_STEPS))
 
     def expected_us(self, algorithm: Algorithm, size_bytes: float) -> float:
         """Return the time of the program of `of_other_form`, or the schedule's with the least start of a call so far.
@@ -649,18 +327,8 @@ class Programs:
         if len(forms(self.problem)) < 2 or program_collective(self.problem) in self.target.only_outofplace:
             return None
         other_programs = copy(self)
-        other_programs.inplace, other_programs._lowering = not self.inplace, None
+        other_programs.inplace, other_programs.lowering = not self.inplace, None
         return other_programs
-
-    def text(self, program: Program, goal: Goal | None) -> str:
-        """Return the text of a program's file for this target, checked.
-
-        `goal` is what the program must achieve; None for the goal of its collective.
-
-        Raises:
-            InputError: If a check has a finding, or the target cannot hold the program.
-        """
-        return write_program(program, goal, self.target, nodes=self.nodes, linked=self.linked)
 
     def complete(self, execution: Execution) -> None:
         """Write and check the text of a program, if that is not done, and keep it as `execution.text`.
@@ -681,17 +349,6 @@ class Programs:
     def files(self, offers: Sequence[Offer]) -> list[Offer]:
         """Return the offers split so that each has one program and sizes that its file can serve (see `by_size`)."""
         return by_size(offers)
-
-
-def _mean_us_over(algorithm: Algorithm, sizes: Sequence[int], predictor: TimedProgram) -> float:
-    """Return the mean of a program's times over those of an algorithm's schedule, at message sizes in bytes."""
-    return sum(predictor.time_us(size) / algorithm.time_us(size) for size in sizes) / len(sizes)
-
-
-def _is_faster(lowered: Lowered, other: Lowered, sizes: Sequence[int]) -> bool:
-    """Return whether the mean of a program's times over another one's, at message sizes in bytes, is below 1."""
-    ratios = accumulate(lowered.time_us(size) / other.time_us(size) for size in sizes)
-    return all(total < len(sizes) for total in ratios)  # No further size is timed once the total is too large.
 
 
 def executor_for(problem: Problem, settings: TargetSettings, size: int | None = None) -> Programs | None:

@@ -72,12 +72,8 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
 
 def links_between(problem: Problem) -> Ints:
     """Return the widest link between two places of the group, shape (k, k); -1 for no link, 0 on the diagonal."""
-    net, k = problem.network, problem.collective.nranks
-    between = np.full((net.nranks, net.nranks), -1)
-    # The widest of several links between two ranks is written last.
-    order = np.argsort(net.bandwidth_gbs, kind="stable")
-    between[net.src[order], net.dst[order]] = order
-    between = between[:k, :k]
+    k = problem.collective.nranks
+    between = problem.network.widest_link[:k, :k].copy()
     np.fill_diagonal(between, 0)
     return between
 

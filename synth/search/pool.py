@@ -18,6 +18,7 @@ from synth.model.text import format_count
 from synth.search.budget import Budget
 from synth.search.executor import Executor
 from synth.search.frontier import frontier, winners
+from synth.search.lowering_order import FASTER, LoweringOrder
 from synth.search.offer import Execution, Offer
 from synth.search.pace import LoweringPace
 from synth.search.plans import ProgramScope
@@ -25,18 +26,12 @@ from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
 LATE = "the budget ended before it was ready; try --budget {}"
-_NEAR_SMALLEST = 1.5  # The factor on the sends of the smallest algorithm up to which the fastest is lowered first.
 _AS_FAST = 1.001  # The time of a program over that of its schedule up to which it is not improved.
 _QUICK = 0.02  # The share of the budget up to which lowering is quick; other programs are improved from _MET on.
 _IMPROVING = 4.0  # The time to improve the first program of an algorithm over the time that this took.
 _LEAST_IMPROVING = 0.1  # The share of the budget that this may take however short the first lowering was.
 _MET = 1.02  # The time of a program over that of its schedule above which it is lowered again if that takes long.
 _AGAIN = 1.6  # The time left over the estimated time above which a program is lowered again.
-_NEARLY = 1.04  # The factor on a time up to which a coarser algorithm is lowered first.
-_FASTER = 0.98  # The part of the best program's time below which a coarser algorithm is worth its lowering.
-_MUCH_FASTER = 0.75  # The part of the best program's time below which what is surely in time is lowered first.
-_UNLIKE = 0.997  # The part of the time of a schedule with a program below which another schedule is clearly faster.
-_WORTH_LOWERING = 0.985  # The part of the best program's time below which a library lowers another algorithm.
 _STOPPING_S = 0.5  # Seconds for writing and checking files after Ctrl-C.
 WORTH_SAYING = 0.98  # A schedule that no program can hold is named below this part of the best program's time.
 
@@ -86,6 +81,11 @@ class Pool:
         self._spent_s = 0.0  # Seconds of lowering while engines were asked.
         self._aim: Offer | None = None  # The fastest algorithm whose program the caller has time to make.
         self._sharing = 1  # The number of algorithms that share the time left for lowering.
+
+    @property
+    def order(self) -> LoweringOrder:
+        """Return the choice of what is lowered next, as the pool stands now."""
+        return LoweringOrder(self.offers, self.pace, self.budget)
 
     @property
     def is_hurried(self) -> bool:
@@ -234,24 +234,9 @@ class Pool:
                 continue
             if self.budget.is_patient:
                 return offers
-            is_new = [self._improve(offer) for offer in (*offers, *self._promising(offers))]
+            is_new = [self._improve(offer) for offer in (*offers, *self.order.promising(offers))]
             if not any(is_new):
                 return offers
-
-    def _promising(self, offers: Sequence[Offer]) -> list[Offer]:
-        """Return the other algorithms whose schedules, but not their programs, are faster than some offer's program.
-
-        They must be faster by 2 % at the size at which that offer is shown, and are returned as offers for that size
-        only. An algorithm may occur more than once.
-        """
-        return [
-            rival.at_size(offer.shown)
-            for offer in offers
-            for rival in self.offers
-            if rival.execution is not None
-            and rival.algorithm is not offer.algorithm
-            and rival.algorithm.time_us(offer.shown) < _FASTER * offer.time_us(offer.shown)
-        ]
 
     def _complete(self, offer: Offer) -> bool:
         """Write and check the file of an offer; if that fails or takes too long, refuse it and return False.
@@ -261,11 +246,10 @@ class Pool:
         """
         if self.executor is None or offer.execution is None or offer.execution in self._completed:
             return True
-        other_offers = [own for own in self.offers if own.execution and own.algorithm is not offer.algorithm]
         complete = partial(self.executor.complete, offer.execution)
         try:
             # The file of the only program is written even if it is late.
-            limited(self.budget.writing_deadline if other_offers else math.inf, complete)
+            limited(self.budget.writing_deadline if self.order.rivals(offer) else math.inf, complete)
         except TimeUp:
             reason = self._reason_late(offer)
         except InputError as error:
@@ -295,7 +279,7 @@ class Pool:
         self.report(f"lowering {format_count(self.pace.sends(algorithm), 'send')} again")
         enough, cutoff = self.budget.lowering_deadlines(False, 1, False, 0.0, self.executor.writing)
         faster = self._faster_program(offer, enough, cutoff, (size,))
-        if faster is None or faster.time_us(size) > _FASTER * offer.time_us(size):
+        if faster is None or faster.time_us(size) > FASTER * offer.time_us(size):
             return False
         self.offers[self.offers.index(own)] = replace(own, execution=faster)
         return True
@@ -340,7 +324,7 @@ class Pool:
         """
         self.budget = Budget.until(min(self.budget.deadline, now() + _STOPPING_S))
         self._improved.update(offer.algorithm for offer in self.offers)
-        lowered = [offer for offer in self.offers if offer.execution is not None]
+        lowered = self.order.lowered
         self.offers = lowered or self.offers
         self.executor = self.executor if lowered else None
 
@@ -359,7 +343,7 @@ class Pool:
         if reason := self.executor.refusal(offer.algorithm):
             self._refuse(offer, reason)
             return False
-        has_program = any(rival.execution is not None for rival in self.offers)
+        has_program = bool(self.order.lowered)
         if self.programs is ProgramScope.NONE or (has_program and self.programs is ProgramScope.FIRST):
             return True
         if self.searching and has_program and offer.algorithm in self._cut_off:
@@ -368,7 +352,7 @@ class Pool:
             self.budget = replace(self.budget, patience=0.0)
         if not has_program:
             return self._settle_first(offer, sizes)
-        if self.budget.is_patient and not self._is_worth_lowering(offer, sizes):
+        if self.budget.is_patient and not self.order.is_worth_lowering(offer, sizes):
             self._refuse(offer, "a program of another algorithm is nearly as fast as this schedule")
             return False
         needs_s = self.pace.needs_s(offer.algorithm)
@@ -379,14 +363,14 @@ class Pool:
         if now() + max(needs_s, self._least_s(offer, sizes[-1])) > self.budget.writing_deadline:
             # Once the time is over, no other algorithm is looked at either.
             is_over = self.budget.left_s <= 0
-            for rival in [rival for rival in self.offers if rival.execution is None] if is_over else [offer]:
+            for rival in self.order.waiting if is_over else [offer]:
                 self._late.append(rival)
                 self._refuse(rival, self._reason_late(rival))
             return False
         if self.searching:
             self._lower(offer, sizes)
         elif not self._improve_better(offer, sizes[-1]):
-            self._lower(self._next_to_lower(offer, sizes), sizes)
+            self._lower(self.order.next(offer, sizes), sizes)
         return False
 
     def _least_s(self, offer: Offer, size_bytes: int) -> float:
@@ -394,8 +378,7 @@ class Pool:
 
         They are 0 while engines have stages, and where that file is written already.
         """
-        lowered = [rival for rival in self.offers if rival.execution is not None]
-        best = min(lowered, key=lambda rival: rival.taken_us(size_bytes), default=None)
+        best = min(self.order.lowered, key=lambda rival: rival.taken_us(size_bytes), default=None)
         if self.searching or self.executor is None or best is None or best.execution in self._completed:
             return 0.0
         lowering_s = self.executor.send_s * self.pace.sends(offer.algorithm)
@@ -412,64 +395,13 @@ class Pool:
         """
         better = [
             rival.at_size(size_bytes)
-            for rival in self.offers
-            if rival.execution is not None
-            and rival.algorithm not in self._improved
+            for rival in self.order.lowered
+            if rival.algorithm not in self._improved
             and rival.algorithm.time_us(size_bytes) < offer.algorithm.time_us(size_bytes)
         ]
         if self.budget.is_patient or not better:
             return False
         return self._improve(min(better, key=lambda rival: rival.algorithm.time_us(size_bytes)))
-
-    def _is_worth_lowering(self, offer: Offer, sizes: Sequence[int]) -> bool:
-        """Return whether a schedule is clearly faster than what has a program, at one of some message sizes in bytes.
-
-        It must be faster than all programs by 1.5 %, and by 0.3 % than the schedules of its own engine's programs with
-        no more sends, whose times its own program would exceed in much the same proportion. There must be a program.
-        """
-        programs = [rival for rival in self.offers if rival.execution is not None]
-        sends = self.pace.sends(offer.algorithm)
-        engine = offer.algorithm.engine
-        peers = [p for p in programs if p.algorithm.engine == engine and self.pace.sends(p.algorithm) <= sends]
-        return any(
-            offer.time_us(size) < _WORTH_LOWERING * min(rival.taken_us(size) for rival in programs)
-            and offer.time_us(size) < _UNLIKE * min((own.algorithm.time_us(size) for own in peers), default=math.inf)
-            for size in sizes
-        )
-
-    def _next_to_lower(self, offer: Offer, sizes: Sequence[int]) -> Offer:
-        """Return the algorithm to lower next at the end: the fastest one, or another one whose program comes sooner.
-
-        While the best program is much slower than the fastest of those that are lowered surely in time, that one comes
-        first. Of algorithms that are nearly as fast at all these sizes, the coarsest is lowered, since executors slow
-        down programs of very many sends.
-
-        Args:
-            offer: The fastest algorithm, which has no program.
-            sizes: Message sizes in bytes at which it is the fastest; the last one counts most.
-        """
-        if self.budget.is_patient:
-            return offer
-        size_bytes = sizes[-1]
-        program_us = min(rival.time_us(size_bytes) for rival in self.offers if rival.execution is not None)
-        waiting = [rival for rival in self.offers if rival.execution is None and rival.serves(size_bytes)]
-        faster = [rival for rival in waiting if rival.time_us(size_bytes) < _MUCH_FASTER * program_us]
-        surely = [rival for rival in faster if self._is_short(rival)]
-        target = min(surely, key=lambda rival: rival.rank_at(size_bytes), default=offer)
-        most_us = min(_NEARLY * target.time_us(size_bytes), _FASTER * program_us)
-        near = [
-            rival
-            for rival in waiting
-            if rival.time_us(size_bytes) < most_us
-            and all(rival.time_us(size) < _NEARLY * target.time_us(size) for size in sizes)
-            and self.pace.takes_much_longer(target.algorithm, rival.algorithm)
-            and self.pace.needs_s(rival.algorithm) < self.budget.left_s
-        ]
-        return min(near, key=lambda rival: self.pace.sends(rival.algorithm), default=target)
-
-    def _is_short(self, offer: Offer) -> bool:
-        """Return whether lowering and writing an algorithm surely takes little of the time that is left."""
-        return self.budget.is_short(self.pace.needs_s(offer.algorithm), self.searching)
 
     def _settle_first(self, offer: Offer, sizes: Sequence[int]) -> bool:
         """Lower a first algorithm, so that there is a file whatever comes; return True if that waits.
@@ -483,7 +415,8 @@ class Pool:
             sizes: Message sizes in bytes at which it is the fastest.
         """
         assert self.executor is not None
-        if self._is_short(offer) and offer.algorithm not in self._cut_off:
+        is_short = self.budget.is_short(self.pace.needs_s(offer.algorithm), self.searching)
+        if is_short and offer.algorithm not in self._cut_off:
             self._lower(offer, sizes)
             return False
         tried = self._cut_off if self.searching else ()
@@ -495,9 +428,7 @@ class Pool:
         if not candidates:
             self._postponed.add(offer.algorithm)
             return True
-        most_sends = _NEAR_SMALLEST * min(self.pace.sends(rival.algorithm) for rival in candidates)
-        small = [rival for rival in candidates if self.pace.sends(rival.algorithm) <= most_sends]
-        first = min(small, key=lambda rival: rival.rank_at(sizes[-1]))
+        first = self.order.first(sizes[-1], candidates)
         if self.searching and self.budget.is_too_long_for_first(self.pace.needs_s(first.algorithm)):
             self._postponed.add(offer.algorithm)
             return True
@@ -518,7 +449,7 @@ class Pool:
         assert self.executor is not None
         sends = self.pace.sends(offer.algorithm)
         self.report(f"lowering {format_count(sends, 'send')}")
-        is_first = not any(rival.execution for rival in self.offers)
+        is_first = not self.order.lowered
         begun, was_patient = now(), self.budget.is_patient
         enough, cutoff = self.budget.lowering_deadlines(
             self.searching, self._sharing, is_first, self.pace.needs_s(offer.algorithm), self.executor.writing
@@ -557,10 +488,10 @@ class Pool:
             near = _MET if self._improving_s > _QUICK * self.budget.seconds else _AS_FAST
             is_slow = any(
                 lowered.time_us(size) > fast_enough * offer.time_us(size)
-                and self._rival_us(offer, size) > near * self._expected_us(offer, size)
+                and self.order.rival_us(offer, size) > near * self._expected_us(offer, size)
                 for size in sizes
             )
-            if has_end and is_slow and not (in_haste or self._has_better_waiting(lowered, sizes)):
+            if has_end and is_slow and not (in_haste or self.order.has_better_waiting(lowered, sizes)):
                 # What takes little time ends by itself, so that the same question gets the same program.
                 longest_s = max(_IMPROVING * (now() - begun), _LEAST_IMPROVING * self.budget.seconds)
                 enough = min(enough, now() + longest_s)
@@ -574,25 +505,6 @@ class Pool:
         finally:
             self.lowering = False
             self._spent_s += now() - begun if self.searching else 0.0
-
-    def _has_better_waiting(self, offer: Offer, sizes: Sequence[int]) -> bool:
-        """Return whether a clearly faster schedule waits for its program, for which there is time.
-
-        Args:
-            offer: The algorithm whose schedule is to be slower.
-            sizes: Message sizes in bytes at which it was the fastest.
-        """
-        return any(
-            rival.execution is None
-            and now() + self.pace.needs_s(rival.algorithm) < self.budget.writing_deadline
-            and all(rival.time_us(size) < _FASTER * offer.algorithm.time_us(size) for size in sizes)
-            for rival in self.offers
-        )
-
-    def _rival_us(self, offer: Offer, size_bytes: int) -> float:
-        """Return the time in µs of the fastest program of another algorithm at a size; inf if none serves it."""
-        rivals = (rival for rival in self.offers if rival.execution and rival.algorithm is not offer.algorithm)
-        return min((rival.taken_us(size_bytes) for rival in rivals), default=math.inf)
 
     def _readmit(self) -> None:
         """Move the algorithms for which time seemed too short back to `offers`: lowering takes less than estimated."""

@@ -300,10 +300,7 @@ def _graph(net: Network) -> LnsGraph:
     gap = net.gap_us if len(net.gap_us) else np.zeros(net.nlinks)
     columns = (*grouped(net.src, net.nranks), *grouped(net.dst, net.nranks))
     ints = [np.array(column, dtype=np.int64) for column in (net.src, net.dst, *columns)]
-    between = np.full((net.nranks, net.nranks), -1, dtype=np.int64)
-    slowest_first = np.argsort(net.bandwidth_gbs, kind="stable")
-    between[net.src[slowest_first], net.dst[slowest_first]] = slowest_first
-    return LnsGraph._make([*ints[:2], np.array(net.alpha_us), np.array(gap), *ints[2:], between])
+    return LnsGraph._make([*ints[:2], np.array(net.alpha_us), np.array(gap), *ints[2:], net.widest_link.copy()])
 
 
 def _chunks(problem: Problem, size: int) -> LnsChunks:

@@ -146,9 +146,7 @@ def find_doors(problem: Problem) -> Doors:
         raise InputError("rails needs two nodes or more")
     members = np.full((nnodes, int(place.max()) + 1), -1, dtype=np.int64)
     members[node, place] = np.arange(n)
-    by_rate = np.argsort(net.bandwidth_gbs, kind="stable")  # The widest of several links is written last.
-    link = np.full((n, n), -1, dtype=np.int64)
-    link[net.src[by_rate], net.dst[by_rate]] = by_rate
+    link = net.widest_link
     is_inside = node[:, None] == node
     if (link < 0)[is_inside & ~np.eye(n, dtype=bool)].any():
         raise InputError("rails needs a link between every two ranks of a node")

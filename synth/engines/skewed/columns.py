@@ -29,16 +29,6 @@ TIME, BOUND = range(2)  # Places of the results in µs.
 
 # Of each type first the columns of `GroupShape` and of its links, then the workspace, then the outputs: the plan, and
 # the plan of straight paths.
-OUTPUTS = (
-    "chunk_source",
-    "chunk_goal",
-    "chunk_offset",
-    "chunk_bytes",
-    "send_chunk",
-    "send_link",
-    "send_step",
-    "send_start",
-)
 INTS = (
     *("node_ptr", "nic_ptr", "lane_ptr", "part_ports", "part_base"),
     *("to_node", "pair", "rank", "cell", "left", "sent", "row_left", "first", "lane_left", "lane_seg", "lane_at"),
@@ -49,17 +39,8 @@ INTS = (
 WORDS = (
     *("node_of", "node_rank", "nic_of", "nic_rank", "between"),
     *("lane_from", "lane_to", "lane_source", "lane_goal", "lane_flow", "exit", "entry", "first_port", "last_port"),
-    *(
-        "piece_source",
-        "piece_goal",
-        "piece_lane",
-        "row_chunk",
-        "row_link",
-        "row_step",
-        "row_bucket",
-        "order",
-        "bucket_ptr",
-    ),
+    *("piece_source", "piece_goal", "piece_lane"),
+    *("row_chunk", "row_link", "row_step", "row_bucket", "order", "bucket_ptr"),
     *("chunk_source", "chunk_goal", "send_chunk", "send_link", "send_step"),
     *("straight_source", "straight_goal", "straight_chunk", "straight_link", "straight_step"),
 )

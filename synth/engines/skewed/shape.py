@@ -206,11 +206,7 @@ def _links(topology: Topology, net: Network, node_of: Ints) -> tuple[Ints, bool]
     Raises:
         NotInNodes: Two ranks of a node have no link.
     """
-    k = net.nranks
-    between = np.full((k, k), -1, dtype=np.int64)
-    # The best link of two ranks is written last: the fastest, and of these the one of least α.
-    order = np.lexsort((-net.alpha_us, net.bandwidth_gbs))
-    between[net.src[order], net.dst[order]] = order
+    between = net.widest_link
     inside = node_of[:, None] == node_of[None, :]
     np.fill_diagonal(inside, False)
     if (between[inside] < 0).any():

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from emit.check.program import check
-from emit.compiler.fill import Repetition, least_bytes, rank_instances, repeated
+from emit.compiler.fill import ProgramRequest, Repetition, least_bytes, rank_instances, repeated
 from emit.compiler.instances import side_by_side
 from emit.compiler.ir import instructions_of
 from emit.compiler.lower import Lowering, lower
@@ -96,7 +96,8 @@ def test_messages_inside_nodes_are_divided_and_those_between_nodes_are_not(machi
     nodes = problem.topology.nodes.tolist()
     inside, between = messages_of(once, nodes)
     assert min(inside, between) > 0
-    divided = repeated(lowering, once, Repetition(4, is_inside=True), target_named("mscclpp").limits, 0, 0)
+    four_parts, request = Repetition(4, is_inside=True), ProgramRequest("Simple", 0, 0)
+    divided = repeated(lowering, once, four_parts, target_named("mscclpp").limits, request)
     divided_inside, whole_between = messages_of(divided, nodes)
     assert whole_between == between
     assert 2 * inside < divided_inside < 8 * inside  # Passes merge messages, and parts of them, as they fit.
@@ -106,6 +107,7 @@ def test_messages_inside_nodes_are_divided_and_those_between_nodes_are_not(machi
 def test_only_networks_with_gaps_on_some_links_have_messages_to_divide() -> None:
     for machine, has_inside in (("dgx-a100:2", True), ("dgx-a100", False)):
         algorithm = baseline_named(costed(machine, "allgather"), "direct", SIZE)[0]
-        lowering = Lowering(algorithm, "divided", target_named("mscclpp").limits)
-        ranked = rank_instances(lowering, lowering.program("Simple"), target_named("mscclpp").limits, SIZE, 16 * SIZE)
+        limits, request = target_named("mscclpp").limits, ProgramRequest("Simple", SIZE, 16 * SIZE)
+        lowering = Lowering(algorithm, "divided", limits)
+        ranked = rank_instances(lowering, lowering.program("Simple"), limits, request)
         assert any(repetition.is_inside for repetition, _ in ranked) is has_inside

@@ -9,7 +9,8 @@ import pytest
 from emit.compiler.lower import goal_columns
 from emit.formats import FORMATS, verify_file
 from emit.goal import Goal
-from emit.library.programs import Programs, _is_faster
+from emit.library.program_maker import _is_faster
+from emit.library.programs import Programs
 from synth.baselines import baseline
 from synth.model.problem import make_problem
 from synth.search.settings import TargetSettings

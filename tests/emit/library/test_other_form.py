@@ -78,7 +78,7 @@ def test_the_other_form_runs_as_many_instances_without_trying_others(monkeypatch
     other_form = programs.other_form()
     assert other_form is not None
     freely = other_form.lower(result.ranges[0].algorithm)
-    monkeypatch.setattr("emit.library.programs.rank_instances", None)
+    monkeypatch.setattr("emit.library.program_maker.rank_instances", None)
     lowered = run_by(result, other_form).ranges[0].execution
     assert isinstance(lowered, Lowered)
     assert lowered.program.inplace == other_form.inplace != usual.program.inplace
