@@ -1,0 +1,212 @@
+"""Tests of programs whose steps move their data unit by unit, which plans say as pipelines."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emit.library.lowered import Lowered
+from emit.library.programs import Programs
+from emit.library.units import cut_in_proportion, merged_routes
+from emit.mscclpp import timing
+from emit.mscclpp.format import check_plan
+from emit.mscclpp.memory import memory_of
+from emit.mscclpp.plan import MAX_OPS, op_count
+from emit.mscclpp.read import read_plan
+from emit.mscclpp.timing import PlanPredictor
+from synth.baselines import baseline
+from synth.bounds.prove import prove
+from synth.model.problem import Problem, make_problem
+from synth.model.schedule import untimed
+from synth.search.settings import TargetSettings
+from synth.verify.algorithm import Algorithm
+from tests.oracles.plan_results import ends_right
+from topologies.costed import with_costs
+from topologies.load import load
+
+Json = dict[str, Any]
+SIZE = 64 << 20
+RANKS = (0, 3, 5, 6, 7)
+
+
+def chain(problem: Problem, chunks: int) -> Algorithm:
+    """Return the broadcast or reduction along the ranks of a group, chunk after chunk."""
+    whole = problem.with_chunks(chunks)
+    net, k, reduces = whole.network, whole.collective.nranks, whole.collective.reducing
+    link = {(int(a), int(b)): n for n, (a, b) in enumerate(zip(net.src, net.dst, strict=True))}
+    hops = [(r, r - 1) for r in range(k - 1, 0, -1)] if reduces else [(r, r + 1) for r in range(k - 1)]
+    rows = sorted((c + at, c, link[hop]) for c in range(chunks) for at, hop in enumerate(hops))
+    step, chunk, links = np.array(rows).T
+    return Algorithm(whole, untimed(chunk, links, step, np.full(len(rows), reduces)), "chain")
+
+
+def question(collective: str) -> Problem:
+    return make_problem(with_costs(load("dgx-a100")), collective, RANKS).under("Simple")
+
+
+def lowered_in_units(problem: Problem, chunks: int = 64, inplace: bool | None = None) -> tuple[Lowered, Json]:
+    """Return the program of a chain, with its plan."""
+    programs = Programs(problem, TargetSettings("mscclpp"), size=SIZE, inplace=inplace)
+    lowered = programs.lower(chain(problem, chunks))
+    programs.complete(lowered)
+    return lowered, json.loads(lowered.text)
+
+
+def pipelines(plan: Json) -> Iterator[Json]:
+    for gpu in plan["gpus"]:
+        for block in gpu["threadblocks"]:
+            yield from (op for op in block["ops"] if op["name"] == "pipeline")
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+@pytest.mark.parametrize("collective", ["broadcast", "reduce", "allreduce"])
+def test_chains_become_pipelines_that_end_right(collective: str, inplace: bool) -> None:
+    """Check plans with the executor's own semantics, and with launches on an independent executor."""
+    problem = question(collective)
+    if collective == "allreduce":
+        algorithm = _reduced_and_sent_back(problem, 32)
+        programs = Programs(problem, TargetSettings("mscclpp"), size=SIZE, inplace=inplace)
+        lowered = programs.lower(algorithm)
+        programs.complete(lowered)
+        plan = json.loads(lowered.text)
+    else:
+        lowered, plan = lowered_in_units(problem, inplace=inplace)
+    assert lowered.repetition.unit > 0
+    assert list(pipelines(plan))
+    assert plan["inplace"] == inplace
+    assert check_plan(lowered.text).ok
+    assert all(ends_right(plan, seed, last=seed % len(RANKS)) for seed in range(2))
+    blocks = [block.ops for gpu in read_plan(lowered.text).gpus for block in gpu.blocks]
+    assert max(op_count(ops) for ops in blocks) <= MAX_OPS
+
+
+def _reduced_and_sent_back(problem: Problem, chunks: int) -> Algorithm:
+    """Return an all-reduce that sums along the ranks of a group, and sends the sums back along them."""
+    whole = problem.with_chunks(chunks)
+    net, k = whole.network, whole.collective.nranks
+    link = {(int(a), int(b)): n for n, (a, b) in enumerate(zip(net.src, net.dst, strict=True))}
+    hops = [(r, r - 1) for r in range(k - 1, 0, -1)] + [(r, r + 1) for r in range(k - 1)]
+    rows = sorted((c + at, c, link[hop], at < k - 1) for c in range(chunks) for at, hop in enumerate(hops))
+    step, chunk, links, reduces = np.array(rows).T
+    return Algorithm(whole, untimed(chunk, links, step, reduces.astype(bool)), "chain")
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_a_chain_is_as_fast_as_its_schedule_and_never_faster_than_possible(collective: str) -> None:
+    """Check the time of a plan of few threadblocks, in which so many chunks one by one would not fit."""
+    problem = question(collective)
+    lowered, plan = lowered_in_units(problem, 256)
+    schedule_us, bound_us = chain(problem, 256).time_us(SIZE), prove(problem, max_flow=False).at(SIZE)[0]
+    assert bound_us <= lowered.time_us(SIZE) <= 1.05 * schedule_us
+    assert max(len(gpu["threadblocks"]) for gpu in plan["gpus"]) < 32
+
+
+def test_times_of_more_iterations_than_are_followed_are_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered, _ = lowered_in_units(question("broadcast"))
+    plan = read_plan(lowered.text)
+
+    def time_us(followed: int, size: int) -> float:
+        """Return the time of the plan at a size if about so many operations of all iterations are followed."""
+        monkeypatch.setattr(timing, "_FOLLOWED_OPS", followed)
+        return PlanPredictor(plan, with_costs(load("dgx-a100")), RANKS).time_us(size)
+
+    for size in (SIZE, 4 * SIZE):
+        assert time_us(10 * plan.nops, size) == pytest.approx(time_us(1000 * plan.nops, size), rel=0.03)
+
+
+def test_chunks_are_merged_only_where_many_go_the_same_way() -> None:
+    problem = question("broadcast")
+    merged = merged_routes(chain(problem, 64))
+    assert merged is not None
+    assert (merged.chunks, len(merged.schedule)) == (1, len(RANKS) - 1)
+    assert merged_routes(chain(problem, 2)) is None
+    for candidate in baseline(make_problem(load("dgx1"), "allgather")):
+        assert merged_routes(candidate) is None  # Its buffers are several blocks.
+
+
+def test_merged_chunks_are_cut_in_proportion() -> None:
+    """Check that chunks of 3 : 1 remain about that, in as many cells as are allowed."""
+    problem = question("broadcast")
+    algorithm = chain(problem, 8)
+    star = [n for n, (a, _) in enumerate(zip(problem.network.src, problem.network.dst, strict=True)) if a == 0]
+    extra = [(0, c, n) for c in (6, 7) for n in star]
+    kept = algorithm.schedule.chunk < 6
+    schedule = algorithm.schedule.take(kept)
+    columns = (schedule.step, schedule.chunk, schedule.link)
+    rows = sorted([*zip(*(column.tolist() for column in columns), strict=True), *extra])
+    step, chunk, link = np.array(rows).T
+    merged = merged_routes(Algorithm(algorithm.problem, untimed(chunk, link, step), "two ways"))
+    assert merged is not None
+    assert sorted(merged.problem.collective.fraction) == pytest.approx([0.25, 0.75])
+    common = cut_in_proportion(merged, [8, 64, 128])
+    assert sorted(common.count.tolist()) == [16, 48]
+    assert common.cells.chunks == 64
+
+
+def _without(name: str) -> Any:
+    """Return a function that removes the first operation of a name from a pipeline."""
+
+    def change(pipeline: Json) -> bool:
+        at = next((n for n, op in enumerate(pipeline["ops"]) if op["name"] == name), None)
+        if at is not None:
+            del pipeline["ops"][at]
+        return at is not None
+
+    return change
+
+
+def _longer(pipeline: Json) -> bool:
+    """Let a pipeline run for one chunk more than its operations have."""
+    pipeline["iter_context"]["num_chunks"] += 1
+    return True
+
+
+FAULTS = {
+    "no wait": _without("wait"),
+    "no signal": _without("signal"),
+    "no nop": _without("nop"),
+    "another number of iterations": _longer,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_in_pipelines_are_found(fault: str) -> None:
+    _, plan = lowered_in_units(question("reduce"))
+    places = [n for n, _ in enumerate(pipelines(plan))]
+    planted = 0
+    for n in random.Random(fault).sample(places, min(8, len(places))):
+        faulty = deepcopy(plan)
+        if FAULTS[fault](list(pipelines(faulty))[n]):
+            planted += 1
+            assert not check_plan(json.dumps(faulty)).ok
+    assert planted
+
+
+def test_pipelines_of_other_lengths_have_other_numbers_of_iterations_in_a_check() -> None:
+    """Check that pipelines which differ at some message size differ in the check, whose iterations are few."""
+    lowered, plan = lowered_in_units(question("broadcast"))
+    chunks = [pipeline["iter_context"]["num_chunks"] for pipeline in pipelines(plan)]
+    for n, pipeline in enumerate(list(pipelines(plan))[:3]):
+        pipeline["iter_context"]["num_chunks"] = max(chunks) + 1 + n
+    read = read_plan(json.dumps(plan))
+    memory = memory_of(read, None)
+    iterations = {(unit, count): -(-count * memory.units // cells) for (unit, count), cells in memory.iteration.items()}
+    assert min(iterations.values()) >= 2
+    assert max(Counter(iterations.values()).values()) == 1
+    assert lowered.largest is not None
+
+
+def test_a_plan_takes_no_message_of_more_iterations_than_the_executor_counts() -> None:
+    _, plan = lowered_in_units(question("broadcast"))
+    for pipeline in pipelines(plan):
+        pipeline["iter_context"]["unit_size"] = 16
+    report = check_plan(json.dumps(plan))
+    assert [f.kind for f in report.findings] == ["limit"]
+    assert "iterations 16 bits" in report.findings[0].message
