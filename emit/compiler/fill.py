@@ -28,7 +28,7 @@ from topologies.network import Network
 
 _GAIN = 0.99  # part of the best score that more instances must reach
 _NEAR = 1.5  # multiple of the best score up to which a program may be the fastest by another model of time
-_HASTY = 1.2  # score up to which a program of one instance is taken where time is short
+_HASTY = 1.1  # score up to which a program of one instance is taken where time is short
 _HASTY_STEPS = 6_000  # steps of all instances up to which more than 2 are tried where time is short
 _MOST = 16  # instances
 _PARTS = (2, 4, 8)  # of messages inside nodes

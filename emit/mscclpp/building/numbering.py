@@ -21,7 +21,9 @@ from emit.mscclpp.plan import (
 )
 from synth.model.deadline import checking_deadline
 
-_Channel = tuple[int, int]  # (threadblock that sends, threadblock that receives)
+# (threadblock that sends, threadblock that receives). A threadblock of the program that is split counts as its first
+# part: all parts have its channels, which they use one after the other, so that its messages stay in their order.
+_Channel = tuple[int, int]
 
 
 class Numbering:
@@ -63,8 +65,12 @@ class Numbering:
         for number, block in checking_deadline(enumerate(blocks)):
             for at, step in enumerate(block.steps):
                 self.part[step], self.place[step] = number, at
+        first_parts: dict[int, int] = {}
+        for number, block in enumerate(blocks):
+            first_parts.setdefault(block.number, number)
+        first_part = {step: first_parts[blocks[part].number] for step, part in self.part.items()}
         self.channel_of: dict[Step, _Channel] = {
-            send: (self.part[send], self.part[receive]) for send, receive in sorted(places.match.items())
+            send: (first_part[send], first_part[receive]) for send, receive in sorted(places.match.items())
         }
         self.kind = {channel: self._type(*connections[send]) for send, channel in self.channel_of.items()}
         self.first_packet = [-(-plain // 2) if packets else plain for plain in places.scratch]
@@ -117,17 +123,18 @@ class Numbering:
             self.blocks[number].ops[:0] = ops
         confirmed_sends = {self.channel_of[send]: send for send in sorted(self.places.unconfirmed)}
         for channel, send in list(confirmed_sends.items()):
-            if _flushes(self.blocks[channel[0]].ops, send):
+            if _flushes(self.blocks[self.part[send]].ops, send):
                 del confirmed_sends[channel]
         synchronized: set[int] = set()
-        for (_, receiver), send in confirmed_sends.items():
+        for send in confirmed_sends.values():
+            receiver = self.part[self.places.match[send]]
             if receiver not in synchronized:
                 self.blocks[receiver].ops.append(SymbolicOp("nop"))
                 synchronized.add(receiver)
             self.blocks[receiver].ops.append(SymbolicOp("signal", sends=[send], kind="port", back=True))
         for send in confirmed_sends.values():
-            channel = self.channel_of[send]
-            self.blocks[channel[0]].ops.append(SymbolicOp("wait", sends=[send], kind=self.kind[channel], back=True))
+            kind = self.kind[self.channel_of[send]]
+            self.blocks[self.part[send]].ops.append(SymbolicOp("wait", sends=[send], kind=kind, back=True))
 
     def _edges(self) -> dict[tuple[int, int], list[int]]:
         """Return the semaphores that each (threadblock, position of operation) acquires, without implied waits.
@@ -263,5 +270,6 @@ def _flushes(ops: list[SymbolicOp], send: Step) -> bool:
     if any(op.name not in ("nop", "wait", "sem_release") for op in rest):
         return False
     ops[put].name = "pwsf"
-    ops[put:] = [*releases, ops[put], *(op for op in rest if op.name != "sem_release")]
+    before = [op for op in rest if op.name == "nop"][:1] if releases else []
+    ops[put:] = [*before, *releases, ops[put], *(op for op in rest if op.name != "sem_release")]
     return True

@@ -59,11 +59,13 @@ class SymbolicBlock:
         rank: Its rank.
         steps: The steps.
         ops: Its operations.
+        number: Number of that threadblock of the program; −1 for one that only copies before all steps.
     """
 
     rank: int
     steps: list[Step] = field(default_factory=list)
     ops: list[SymbolicOp] = field(default_factory=list)
+    number: int = -1
 
     def all_ops(self) -> Iterator[SymbolicOp]:
         """Yield all operations; those that a pipeline repeats follow the pipeline, once."""
@@ -86,8 +88,10 @@ class _BlockBuilder:
         has_waited: Whether a thread has waited since the last nop.
     """
 
-    def __init__(self, rank: int, keys: Callable[[int, Span], Iterable[int]], connection: list[int]) -> None:
-        self.block, self.keys, self.connection = SymbolicBlock(rank), keys, connection
+    def __init__(
+        self, rank: int, number: int, keys: Callable[[int, Span], Iterable[int]], connection: list[int]
+    ) -> None:
+        self.block, self.keys, self.connection = SymbolicBlock(rank, number=number), keys, connection
         self.users: dict[tuple[str, int], int] = {}
         self.read: _Threads = {}
         self.written: _Threads = {}
@@ -146,6 +150,17 @@ class _BlockBuilder:
         """
         self.nop()
         self._merge(SymbolicOp("sem_release", steps=[step]), MAX_OP_SEMAPHORES)
+
+    def release_at_end(self, step: Step, *, is_released: bool) -> None:
+        """Release the last step once all threads have ended everything before it, so that the next part may continue.
+
+        `is_released` is whether the last operation is the release of the step already.
+        """
+        if is_released:
+            self.block.ops.insert(-1, SymbolicOp("nop"))
+        else:
+            self.diverged = True
+            self.release(step)
 
     def _merge(self, op: SymbolicOp, most: int) -> None:
         """Add an operation on one channel or semaphore, merged into the last operation if that is of its kind.
@@ -290,7 +305,7 @@ def make_threadblocks(
         for low in range(0, len(ops), room)
     ]
     for number, rank in checking_deadline(enumerate(c.rank.tolist())):
-        builder = _BlockBuilder(rank, places.keys, sends)
+        builder = _BlockBuilder(rank, number, places.keys, sends)
         for step in range(int(c.start[number]), int(c.start[number + 1])):
             block = builder.block
             if in_units:
@@ -298,11 +313,11 @@ def make_threadblocks(
                 continue
             if len(block.ops) + _most(translator.names[step], places.steps[step]) > room and block.steps:
                 last = block.steps[-1]
-                if last not in awaited:
-                    builder.release(last)
+                builder.release_at_end(last, is_released=last in awaited)
                 blocks.append(block)
-                builder = _BlockBuilder(rank, places.keys, sends)
+                builder = _BlockBuilder(rank, number, places.keys, sends)
                 builder.await_steps([last])
+                builder.nop()  # Any thread may use the channels next that a thread of the part before used last.
             builder.await_steps(places.steps[step].deps)
             builder.block.steps.append(step)
             translator.step(builder, step)

@@ -25,12 +25,14 @@ from synth.engines.levels.composition import (
     send,
     spread,
 )
+from synth.engines.levels.shares import TreeLoad, least_loaded
 from synth.engines.levels.tuning import LevelsTuning
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.compiled import choose_runner
 from synth.model.problem import LARGEST, Problem, make_problem
 from synth.model.schedule import Schedule, untimed
 from topologies.arrays import pointers, row_entries, strongly_connected
+from topologies.costed import protocol_costs
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.translations import representatives
@@ -204,14 +206,7 @@ class Levels:
             rotations = np.lcm(rotations, self.tuning.variants)
         chunks_of: dict[tuple[int, int, int], list[int]] = {}
         if problem.collective.block is not None:
-            count_of: dict[tuple[int, int], int] = {}
-            for chunk, ends in enumerate(zip(roots.tolist(), self._shared_exits(problem, roots), strict=True)):
-                number = count_of.get(ends, 0)
-                count_of[ends] = number + 1
-                is_star = shape.outer == RING and int((number + 1) * self._starred) > int(number * self._starred)
-                rotation = _STRAIGHT if is_star else number % int(rotations)
-                chunks_of.setdefault((*ends, rotation), []).append(chunk)
-            return {key: np.array(chunks) for key, chunks in chunks_of.items()}
+            return self._with_equal_loads(problem.collective.fraction, roots, shape)
         for chunk, root in enumerate(roots.tolist()):
             exits = self._exits(root) if problem.collective.kind.rooted else [root]
             rotation, exit_index = divmod(chunk % parts, len(exits))
@@ -230,32 +225,54 @@ class Levels:
             return np.asarray(owners[np.arange(collective.nchunks) * len(owners) // collective.nchunks])
         return np.asarray((collective.goals if collective.reducing else collective.holders)[1])
 
-    def _shared_exits(self, problem: Problem, roots: Ints) -> list[int]:
-        """Return the rank whose place each chunk of blocks of any sizes takes, so that all places carry equal shares.
-
-        A chunk takes its root's own place as long as that has room for it, else the one that carries least so far.
+    def _with_equal_loads(self, sizes: Floats, roots: Ints, shape: LevelsShape) -> dict[tuple[int, int, int], Ints]:
+        """Return the chunks of blocks of any sizes by their tree, as `_by_tree` does, so that links are equally loaded.
 
         Args:
-            problem: The problem with its chunks.
+            sizes: Size of each chunk, shape (chunks,).
             roots: Rank at which each chunk begins, or at which its sum ends, shape (chunks,).
+            shape: Shape of the composition.
         """
-        size = problem.collective.fraction.tolist()
-        exits: list[int] = roots.tolist()
-        part = self.place[:, 0]
-        share = np.bincount(part[roots], size, len(self.members)) * len(self.members) / self.members.size
-        carried = np.zeros(self.members.size)
-        excess = []
-        for chunk, root in enumerate(exits):
-            if carried[root] + size[chunk] <= share[part[root]] + size[chunk] / 2:
-                carried[root] += size[chunk]
-            else:
-                excess.append(chunk)
-        ranks_of = {root: np.array(self._exits(root)) for root in set(exits)}
-        for chunk in excess:
-            ranks = ranks_of[exits[chunk]]
-            exits[chunk] = int(ranks[np.argmin(carried[ranks])])
-            carried[exits[chunk]] += size[chunk]
-        return exits
+        rotations = {RING: 1, TREES: 2}.get(shape.outer, len(self.members) - 1)
+        if any(self._trees):
+            rotations = int(np.lcm(rotations, self.tuning.variants))
+        number = np.zeros(len(roots), dtype=np.int64)  # of each chunk among those of its root
+        for root in np.unique(roots).tolist():
+            number[roots == root] = np.arange(np.count_nonzero(roots == root))
+        rotation = (number + self.place[roots, -1]) % rotations
+        if shape.outer == RING:
+            rotation[np.floor((number + 1) * self._starred) > np.floor(number * self._starred)] = _STRAIGHT
+        kinds = list(zip(roots.tolist(), rotation.tolist(), strict=True))
+
+        def trees_of(kind: tuple[int, int]) -> list[tuple[int, int, int]]:
+            """Return the trees that chunks of a root and a rotation may take: one over each exit."""
+            return [(kind[0], exit_rank, kind[1]) for exit_rank in self._exits(kind[0])]
+
+        chosen = least_loaded(
+            sizes,
+            kinds,
+            lambda kind: [self._load(self._tree(shape, *tree)) for tree in trees_of(kind)],
+            len(self._rates_gbs),
+        )
+        chunks_of: dict[tuple[int, int, int], list[int]] = {}
+        for chunk, (kind, tree) in enumerate(zip(kinds, chosen, strict=True)):
+            chunks_of.setdefault(trees_of(kind)[tree], []).append(chunk)
+        return {tree: np.array(chunks) for tree, chunks in chunks_of.items()}
+
+    def _load(self, arcs: Arcs) -> TreeLoad:
+        """Return how long a chunk keeps each resource, and each link, busy if its sends are these, over its size."""
+        net = self.problem.network
+        links = self._order[self._links(arcs)[0]]
+        uses = net.uses_idx[row_entries(net.uses_ptr, links)]
+        resources, count = np.unique(np.append(uses, net.nresources + links), return_counts=True)
+        return TreeLoad(resources, count / self._rates_gbs[resources])
+
+    @cached_property
+    def _rates_gbs(self) -> Floats:
+        """Return the GB/s of each resource, and then those at which a program's few threadblocks use each link."""
+        net, costs = self.problem.network, protocol_costs(self.problem.topology)
+        most_gbs = np.inf if costs is None else self.tuning.instances * costs.threadblock_gbs
+        return np.append(net.capacity_gbs, np.minimum(net.bandwidth_gbs, most_gbs))
 
     def _exits(self, root: int) -> list[int]:
         """Return the ranks of the root's outermost part that it has links to (for sums, from), itself first."""

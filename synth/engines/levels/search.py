@@ -9,11 +9,13 @@ levels work at the same time on different chunks. A network's symmetry leads to 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from synth.baselines.fifo import waits
+from synth.engines.flow.csr_network import CsrNetwork, csr_network
 from synth.engines.flow.ordering import OrderedSends, busiest_us
 from synth.engines.flow.quotients import quotient_of
 from synth.engines.flow.tree_sends import Sends
@@ -27,6 +29,7 @@ from synth.model.compiled import choose_runner
 from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from topologies.costed import protocol_costs
 from topologies.errors import InputError
 from topologies.levels.hierarchy import find_levels, nested
 from topologies.topology import Topology
@@ -183,8 +186,28 @@ class _LevelsSearch:
         columns = Sends(sends.chunk, sends.link, sends.step, sends.reduces, *waits(problem, sends))
         run = choose_runner(1e-5 * len(sends) * self.tuning.orders)
         longest_us, start_us = busiest_us(problem, sends, self.size), problem.network.start_us
-        ordered_sends = OrderedSends(
-            problem, self.size, columns, run, levels.net, longest_us, turn=levels.turns(sends.link)
-        )
+        net = levels.net
+        if self.request.most_sends and problem.collective.block is not None:
+            net = _as_by_threadblocks(problem, self.size, self.tuning.instances) or net
+        ordered_sends = OrderedSends(problem, self.size, columns, run, net, longest_us, turn=levels.turns(sends.link))
         time_us, schedule = ordered_sends.ordered(self.enough_us - start_us, self.tuning.orders, self.request.deadline)
         return time_us + start_us, problem, schedule
+
+
+def _as_by_threadblocks(problem: Problem, size_bytes: float, instances: int) -> CsrNetwork | None:
+    """Return a problem's network with the latencies that chunks have in programs, or None where they are no longer.
+
+    One threadblock moves less than a link carries, so a link is full only while it carries several chunks, and each of
+    them arrives later than if it had the link to itself. All chunks are taken to be as large as the median one.
+
+    Args:
+        problem: The problem with its chunks.
+        size_bytes: Message size in bytes.
+        instances: Number of threadblocks that share each chunk.
+    """
+    costs, net = protocol_costs(problem.topology), problem.network
+    if costs is None or costs.threadblock_gbs >= net.bandwidth_gbs.max():
+        return None
+    shares = np.maximum(1.0, np.ceil(net.bandwidth_gbs / costs.threadblock_gbs) / instances)
+    kilobytes = float(np.median(problem.collective.chunk_bytes(size_bytes))) * 1e-3
+    return csr_network(replace(net, alpha_us=net.alpha_us + kilobytes / net.bandwidth_gbs * (shares - 1)))

@@ -19,6 +19,7 @@ class LevelsTuning:
         most_sends: Most sends of a schedule (of a quotient problem's too).
         variants: Trees from each rank on a level where not all ranks are linked, which the chunks take in turn.
         passes: Number of times that these trees are routed.
+        instances: Threadblocks between two ranks in a program for blocks of any sizes, which share each chunk.
     """
 
     most_ranks: int = 4096
@@ -30,6 +31,7 @@ class LevelsTuning:
     most_sends: int = 200_000
     variants: int = 4
     passes: int = 8
+    instances: int = 2
 
 
 TUNING = LevelsTuning()

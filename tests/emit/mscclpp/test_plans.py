@@ -147,6 +147,29 @@ def test_long_threadblocks_are_split() -> None:
         assert len(gpu.blocks) > len(before.threadblocks)
 
 
+@pytest.mark.parametrize("nodes", [None, halves(16)])
+def test_parts_of_a_split_threadblock_share_its_channels(nodes: list[int] | None) -> None:
+    """Check that messages of a threadblock stay in one order: with a channel for each part they would overtake."""
+    program = ring_allreduce(16, 1, "Simple")
+    connections = {(rank, tb.send, tb.channel) for rank, gpu in enumerate(program.gpus) for tb in gpu.threadblocks}
+    plan = read_plan(write_plan(program, nodes=nodes))
+    ends = sum(len(peers) for gpu in plan.gpus for peers in gpu.peers.values())
+    assert ends == 2 * len(connections)
+
+
+@pytest.mark.parametrize("name", ["sem_acquire", "sem_release", "nop"])
+def test_parts_that_are_not_ordered_are_found(name: str) -> None:
+    """Check that parts may share channels only because each waits for all threads of the one before."""
+    plan = read_plan(write_plan(ring_allreduce(16, 1, "Simple")))
+    part = next(block for block in plan.gpus[0].blocks if block.ops[0].name == "sem_acquire")
+    released = next(block for block in plan.gpus[0].blocks if block.ops[-1].name == "sem_release")
+    if name == "sem_release":  # The release comes before what it tells of.
+        released.ops[:] = [released.ops[-1], *released.ops[:-1]]
+    else:
+        part.ops.remove(next(op for op in part.ops if op.name == name))
+    assert not check_plan(plan).ok
+
+
 def test_packets_need_no_signals_if_all_ranks_exchange() -> None:
     names = {
         op.name for gpu in read_plan(write_plan(ring_allreduce(4, 1, "LL"))).gpus for b in gpu.blocks for op in b.ops
