@@ -105,7 +105,9 @@ class ProgramMaker:
             InputError: If the target can hold no program of the algorithm.
         """
         in_units, compared = self._lower_in_units(algorithm, request), some_of(request.sizes or (request.high,))
-        if in_units is not None and _mean_over_schedule(algorithm, compared, in_units) <= _NEAR_SCHEDULE:
+        if in_units is not None and (
+            now() >= request.until or _mean_over_schedule(algorithm, compared, in_units) <= _NEAR_SCHEDULE
+        ):
             return in_units
         try:
             at_once = self._lower_at_once(algorithm, request)

@@ -17,7 +17,7 @@ from topologies.errors import InputError
 
 _LEAST_CELLS = 16  # of a chunk on average, where chunks differ in size
 _ROUNDING = 1e-9  # relative
-_LEAST_MERGED = 4  # Chunks that become one, on average, so that merging is worth while.
+_LEAST_MERGED = 12  # Chunks that become one, on average, so that merging is worth while.
 
 
 def merged_routes(algorithm: Algorithm) -> Algorithm | None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from synth.bounds.windows.limit import Window
 from synth.bounds.witness import Limit, Witness, countable
 from synth.bounds.witnesses.afar import FromAfar, ToAfar
+from synth.bounds.witnesses.contributions import Contributions
 from synth.bounds.witnesses.cut import Cut
 from synth.bounds.witnesses.doorway import Entering, Leaving
 from synth.bounds.witnesses.ends import Arrivals, Departures
@@ -37,6 +38,7 @@ WITNESSES: dict[str, type[Witness]] = {
         Cut,
         Parts,
         TwoSteps,
+        Contributions,
         Arrivals,
         Departures,
         Lengths,

@@ -13,7 +13,13 @@ from synth.bounds.cuts.cut import find_cuts, find_worst_cuts
 from synth.bounds.lengths import find_by_linear_program, find_by_loads, find_uniform
 from synth.bounds.parts import find_parts, find_parts_with_steps
 from synth.bounds.search import BoundCost, BoundSearch
-from synth.bounds.searches.ends import find_arrivals, find_departures, find_from_afar, find_to_afar
+from synth.bounds.searches.ends import (
+    find_arrivals,
+    find_contributions,
+    find_departures,
+    find_from_afar,
+    find_to_afar,
+)
 from synth.bounds.searches.hops import find_direct, find_path, find_two_steps
 from synth.bounds.searches.messages import (
     find_entering,
@@ -26,6 +32,7 @@ from synth.bounds.windows.limit import Window
 from synth.bounds.windows.windows import refutations
 from synth.bounds.witness import Witness
 from synth.bounds.witnesses.afar import FromAfar, ToAfar
+from synth.bounds.witnesses.contributions import Contributions
 from synth.bounds.witnesses.cut import Cut
 from synth.bounds.witnesses.doorway import Entering, Leaving
 from synth.bounds.witnesses.ends import Arrivals, Departures
@@ -106,6 +113,7 @@ for _row in (
         },
     ),
     KindRow[TwoSteps](TwoSteps, {BoundCost.SIZE: find_two_steps, BoundCost.WINDOWS: find_two_steps}),
+    KindRow[Contributions](Contributions, {BoundCost.SIZE: find_contributions, BoundCost.WINDOWS: find_contributions}),
     KindRow[Arrivals](Arrivals, {BoundCost.QUICK: find_arrivals}),
     KindRow[Departures](Departures, {BoundCost.QUICK: find_departures}),
     KindRow[Lengths](

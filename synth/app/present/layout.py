@@ -6,7 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -26,12 +26,14 @@ class Column:
         cells: The cells, one a row.
         importance: 0 for a column that is always shown; of the others, those with smaller numbers are shown first.
         left: Whether cells are flush left.
+        short: Shorter cells, for where the columns that are always shown do not fit; empty if there are none.
     """
 
     title: str
     cells: Sequence[str]
     importance: int = 0
     left: bool = False
+    short: Sequence[str] = ()
 
 
 def terminal_width() -> int:
@@ -43,12 +45,16 @@ def fitted(columns: Sequence[Column], width: int | None) -> tuple[list[str], lis
     """Return the lines of a table, the titles first, and the titles of the columns for which there is no room.
 
     Columns keep their order. They are taken by importance until one does not fit; it and those after it are left out.
+    Where those that are always shown do not fit, columns have their short cells.
 
     Args:
         columns: The columns from left to right, all with equally many cells.
         width: Most characters of a line; None for any number. Columns of importance 0 are shown in any case.
     """
     shown = [column for column in columns if not column.importance]
+    has_short = any(column.short for column in columns)
+    if has_short and width is not None and len(max(_lines(shown), key=len)) > width:
+        return fitted([replace(column, cells=column.short or column.cells, short=()) for column in columns], width)
     for column in sorted((c for c in columns if c.importance), key=lambda c: c.importance):
         wider = [c for c in columns if c in shown or c is column]
         if width is not None and len(max(_lines(wider), key=len)) > width:

@@ -127,7 +127,8 @@ def _columns(document: dict[str, Any], rows: Sequence[dict[str, Any]], wide: boo
     ]
     for i, name in enumerate(libraries):
         ratios = [_compared(row, name) for row in rows]
-        columns.append(Column(f"vs {name}", ratios, 5 if i else int(healthy)))
+        short = [ratio.partition(" (")[0] for ratio in ratios]
+        columns.append(Column(f"vs {name}", ratios, 5 if i else int(healthy), short=short))
     if healthy:
         columns.append(Column("slowdown", [_ratio(row["vs_healthy"]) for row in rows]))
     columns.append(Column("engine", [row["engine"] or "–" for row in rows], 2, left=True))

@@ -35,6 +35,9 @@ _WITNESSES = {  # sentences by kind of witness
     "two-steps": "Before the first latency is over, every rank has only its own data. So the sums of almost all bytes"
     " come to a rank after one latency and a second one before the end ({text}). To get all contributions at once,"
     " ports would have to carry each of them.",
+    "contributions": "What comes early to the ranks around rank {names} has come from few ranks, and so brings few"
+    " contributions to each byte of a sum. To get all of them, either many such messages must come, or fewer that come"
+    " late ({text}).",
     "lengths": "Give every link a length ({text}). However it is routed, every byte uses up at least the length of its"
     " shortest path, and in a microsecond the links offer only so much of capacity × length. What must be used up, over"
     " what is offered, is time that nobody can save.",

@@ -12,6 +12,7 @@ from synth.bounds.resource_cover import cover, gbs_by_end
 from synth.bounds.search import BoundSearch, with_gbs
 from synth.bounds.witness import whole_network
 from synth.bounds.witnesses.afar import Afar, FromAfar, ToAfar, distances_at
+from synth.bounds.witnesses.contributions import MOST_RANKS, Contributions
 from synth.bounds.witnesses.ends import Arrivals, Departures, Ends
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.deadline import checking_deadline
@@ -20,6 +21,7 @@ from topologies.arrays import flags_of
 
 _E = TypeVar("_E", bound=Ends)
 _A = TypeVar("_A", bound=Afar)
+_FEW_MEMBERS = 16  # of a group, up to which all members are tried
 _MOST_DISTANCES = 8  # of a rank, the largest
 
 # Flags of ranks, and the one resource that all their links use, or None.
@@ -79,6 +81,35 @@ def _find_afar(search: BoundSearch, witness_class: type[_A]) -> Iterator[_A]:
             yield witness_class(
                 ranks=(rank,),
                 times=(since_us,),
+                at_bytes=search.size_bytes,
+                resources=tuple(resources.tolist()),
+                text=with_gbs(text, net, resources),
+            )
+
+
+def find_contributions(search: BoundSearch) -> Iterator[Contributions]:
+    """Yield witnesses at `search.size_bytes` for members that want sums, in sets of the ranks that are nearest to them.
+
+    All members of a small group are tried, of a large one the first, the last and the root.
+    """
+    problem, net = search.problem, search.problem.network
+    members = list(range(problem.collective.nranks))
+    if net.hyperlinks is not None or net.nranks > MOST_RANKS or not problem.collective.reducing:
+        return
+    if len(members) > _FEW_MEMBERS:
+        members = sorted({0, problem.collective.root, len(members) - 1})
+    for rank in checking_deadline(members):
+        away_us = distances_at(net, rank, arrivals=True)
+        for distance_us in np.unique(np.round(away_us[np.isfinite(away_us)], 9))[:_MOST_DISTANCES].tolist():
+            inside = away_us <= distance_us * (1 + 1e-9) + 1e-9
+            links = np.flatnonzero(inside[net.dst] & ~inside[net.src])
+            if not len(links):
+                break
+            resources, ranks = cover(net, links), np.flatnonzero(inside)
+            text = f"contributions to the sums of {search.name_ranks([rank])} that enter {search.name_ranks(ranks)}"
+            yield Contributions(
+                ranks=(rank,),
+                parts=(tuple(ranks.tolist()),),
                 at_bytes=search.size_bytes,
                 resources=tuple(resources.tolist()),
                 text=with_gbs(text, net, resources),

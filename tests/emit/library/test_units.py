@@ -134,10 +134,10 @@ def test_chunks_are_merged_only_where_many_go_the_same_way() -> None:
 def test_merged_chunks_are_cut_in_proportion() -> None:
     """Check that chunks of 3 : 1 remain about that, in as many cells as are allowed."""
     problem = question("broadcast")
-    algorithm = chain(problem, 8)
+    algorithm = chain(problem, 48)
     star = [n for n, (a, _) in enumerate(zip(problem.network.src, problem.network.dst, strict=True)) if a == 0]
-    extra = [(0, c, n) for c in (6, 7) for n in star]
-    kept = algorithm.schedule.chunk < 6
+    extra = [(0, c, n) for c in range(36, 48) for n in star]
+    kept = algorithm.schedule.chunk < 36
     schedule = algorithm.schedule.take(kept)
     columns = (schedule.step, schedule.chunk, schedule.link)
     rows = sorted([*zip(*(column.tolist() for column in columns), strict=True), *extra])

@@ -90,6 +90,7 @@ def test_searches_claim_no_numbers_and_every_kind_has_a_search() -> None:
             "from-afar",
             "to-afar",
             "two-steps",
+            "contributions",
             "window",
         )  # They are searched for one message size.
         for claim in claims:

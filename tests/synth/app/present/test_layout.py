@@ -47,6 +47,14 @@ def test_as_many_columns_as_fit_are_shown_in_order_of_importance(columns: list[C
         assert max(kept, default=0) <= max(dropped)
 
 
+def test_cells_are_short_where_columns_that_are_always_shown_do_not_fit() -> None:
+    columns = [Column("a", ["x" * 30]), Column("b", ["1.36 × (1.2–1.6)"], short=["1.36 ×"]), Column("c", ["y" * 30], 1)]
+    assert fitted(columns, 60)[0][1].split() == ["x" * 30, "1.36", "×", "(1.2–1.6)"]
+    lines, left_out = fitted(columns, 40)
+    assert (lines[1].split(), left_out) == (["x" * 30, "1.36", "×"], ["c"])
+    assert max(map(len, lines)) <= 40
+
+
 @given(st.lists(st.text("ab", min_size=1, max_size=30), max_size=30), st.integers(20, 60))
 def test_broken_texts_keep_all_words(words: list[str], width: int) -> None:
     lines = wrapped([" ".join(words)], width)
