@@ -24,7 +24,8 @@ def merged_routes(algorithm: Algorithm) -> Algorithm | None:
     """Return the algorithm with one chunk for all chunks that go over the same links; None if these are not many.
 
     What a pipeline does with a large chunk, unit after unit, is then what the algorithm does with small ones. Chunks
-    are merged only where each rank's buffer is one block, so that any chunk may lie anywhere in it.
+    are merged only where each rank's buffer is one block, so that any chunk may lie anywhere in it, and where no link
+    carries two of the large chunks, for one of which the other would have to wait.
     """
     problem, schedule = algorithm.problem, algorithm.schedule
     collective = problem.collective
@@ -43,6 +44,8 @@ def merged_routes(algorithm: Algorithm) -> Algorithm | None:
     first = np.unique(route, return_index=True)[1]
     merged = schedule.take(np.flatnonzero(first[route[schedule.chunk]] == schedule.chunk))
     merged = replace(merged, chunk=route[merged.chunk], joined=np.zeros(0, dtype=bool))
+    if len(np.unique(merged.link * 2 + merged.reduces)) < len(merged):
+        return None
     try:
         return Algorithm(_in_routes(problem, route, first), merged, algorithm.engine)
     except InputError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -131,23 +131,34 @@ def test_chunks_are_merged_only_where_many_go_the_same_way() -> None:
         assert merged_routes(candidate) is None  # Its buffers are several blocks.
 
 
+def test_chunks_that_share_a_link_with_others_are_not_merged() -> None:
+    """Check a chain of 48 chunks, the last 12 of which the root also sends to all."""
+    algorithm = two_ways(lambda a, b: a == 0)
+    assert merged_routes(algorithm) is None
+
+
 def test_merged_chunks_are_cut_in_proportion() -> None:
     """Check that chunks of 3 : 1 remain about that, in as many cells as are allowed."""
-    problem = question("broadcast")
-    algorithm = chain(problem, 48)
-    star = [n for n, (a, _) in enumerate(zip(problem.network.src, problem.network.dst, strict=True)) if a == 0]
-    extra = [(0, c, n) for c in range(36, 48) for n in star]
-    kept = algorithm.schedule.chunk < 36
-    schedule = algorithm.schedule.take(kept)
-    columns = (schedule.step, schedule.chunk, schedule.link)
-    rows = sorted([*zip(*(column.tolist() for column in columns), strict=True), *extra])
-    step, chunk, link = np.array(rows).T
-    merged = merged_routes(Algorithm(algorithm.problem, untimed(chunk, link, step), "two ways"))
+    merged = merged_routes(two_ways(lambda a, b: (a, b) in ((0, 4), (4, 3), (3, 2), (2, 1))))
     assert merged is not None
     assert sorted(merged.problem.collective.fraction) == pytest.approx([0.25, 0.75])
     common = cut_in_proportion(merged, [8, 64, 128])
     assert sorted(common.count.tolist()) == [16, 48]
     assert common.cells.chunks == 64
+
+
+def two_ways(second: Callable[[int, int], bool]) -> Algorithm:
+    """Return a broadcast of 36 chunks along a chain, and of 12 over the links (source, target) that are `second`."""
+    problem = question("broadcast")
+    algorithm, net = chain(problem, 48), problem.network
+    ends = list(zip(net.src.tolist(), net.dst.tolist(), strict=True))
+    at = {pair: step for step, pair in enumerate(((0, 4), (4, 3), (3, 2), (2, 1)))}
+    extra = [(at.get(pair, 0), c, n) for c in range(36, 48) for n, pair in enumerate(ends) if second(*pair)]
+    schedule = algorithm.schedule.take(algorithm.schedule.chunk < 36)
+    columns = (schedule.step, schedule.chunk, schedule.link)
+    rows = sorted([*zip(*(column.tolist() for column in columns), strict=True), *extra])
+    step, chunk, link = np.array(rows).T
+    return Algorithm(algorithm.problem, untimed(chunk, link, step), "two ways")
 
 
 def _without(name: str) -> Any:
