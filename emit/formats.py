@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from emit.findings import Findings, Verdict
 from emit.goal import Goal
-from emit.program import Program
+from emit.program import Program, Unit
 from emit.targets import TARGETS, Target, check_between_nodes, check_resident, choose_target
 from emit.timing.predict import Predictor
 from emit.timing.timed import TimedProgram
@@ -125,7 +125,7 @@ class Draft(Protocol):
 
     def in_best_units(
         self, predictor: TimedProgram, size_bytes: float, score: Callable[[TimedProgram], float], unit: float, /
-    ) -> tuple[Draft, TimedProgram, float]:
+    ) -> tuple[Draft, TimedProgram, Unit]:
         """Return the draft with the `Program.unit_bytes` of least score; only for a program that has some.
 
         Args:
@@ -135,7 +135,7 @@ class Draft(Protocol):
             unit: Chunks that a step moves at a time, if that is known; 0 if it is to be found.
 
         Returns:
-            The draft, its predictor, and the chunks that a step moves at a time.
+            The draft, its predictor, and what a step moves at a time.
         """
 
     def text(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from synth.model.registry import find_kind
 from topologies.errors import InputError
@@ -105,6 +106,18 @@ def chunks_in_file(chunks: int, widths: Sequence[int]) -> int:
         widths: Chunks of the file for one chunk of each block; () for one everywhere.
     """
     return chunks * sum(widths) // len(widths) if widths else chunks
+
+
+class Unit(NamedTuple):
+    """What a step of a program moves at a time.
+
+    Attributes:
+        chunks: Its chunks, or a part of one.
+        bytes: Its bytes (`Program.unit_bytes`).
+    """
+
+    chunks: float
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ PROGRAM_SEND_S, PLAN_SEND_S = 4e-5, 4e-4  # Seconds to lower a send in haste.
 _SEND_STEPS = 2  # A send is a step at both of its ends.
 _LEAST_STEPS = 512  # Steps of all instances of a program that are tried even in haste.
 _NEAR_SCHEDULE = 1.02  # Time of a program over that of its schedule from which on no other program is tried.
+_ANY_UNIT = 1 << 20  # Bytes of a program's units until they are chosen.
 _MOST_PLANS = 6  # Plans of an algorithm, with different instances, that are drafted to take the fastest.
 
 
@@ -268,7 +269,7 @@ class ProgramMaker:
         instances = repetition.instances
         if not self.form.holds_program:
             is_merged = algorithm in self._merged.values()
-            program = replace(program, widths=self.cells.widths(program), unit_bytes=int(is_merged))
+            program = replace(program, widths=self.cells.widths(program), unit_bytes=_ANY_UNIT * is_merged)
         if goal is not None:
             goal, common = goal.refined(instances), common.finer(instances)
         ranks, for_all_sizes = self.problem.ranks, replace(program, min_bytes=0, max_bytes=0)
@@ -284,7 +285,7 @@ class ProgramMaker:
                 sizes = request.sizes or (request.high,)
                 score = partial(_mean_over_schedule, algorithm, some_of(sizes))
                 draft, predictor, unit = draft.in_best_units(predictor, max(sizes), score, repetition.unit)
-                repetition = repetition._replace(unit=unit)
+                repetition, program = repetition._replace(unit=unit.chunks), replace(program, unit_bytes=unit.bytes)
             largest = draft.largest_message
         chunk_bytes = predictor.chunk_bytes(1.0) * program.file_chunks / program.nchunks_per_loop
         scale = exact_scale(float(lowering.common.cells.fraction[0]) / instances / chunk_bytes)

@@ -51,7 +51,7 @@ from emit.mscclpp.replay import CallAssumption, Replay
 from emit.mscclpp.structure import caution, check_structure
 from emit.mscclpp.timing import PlanPredictor
 from emit.mscclpp.widths import places_of
-from emit.program import FREE_SLOTS, ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock
+from emit.program import FREE_SLOTS, ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock, Unit
 from emit.targets import Target, check_resident
 from emit.timing.timed import TimedProgram
 from topologies.errors import InputError
@@ -320,12 +320,12 @@ class PlanDraft:
 
     def in_best_units(
         self, predictor: TimedProgram, size_bytes: float, score: Callable[[TimedProgram], float], unit: float
-    ) -> tuple[PlanDraft, PlanPredictor, float]:
+    ) -> tuple[PlanDraft, PlanPredictor, Unit]:
         """Return the draft, its predictor and its unit as `Draft.in_best_units` does."""
         assert isinstance(predictor, PlanPredictor)
         best, best_unit = predictor.in_best_units(size_bytes, score, unit)
         limit_sizes(best.plan, 0, 0)
-        return replace(self, plan=best.plan), best, best_unit
+        return replace(self, plan=best.plan), best, Unit(best_unit, best.unit_bytes)
 
     def text(self) -> str:
         """Return the plan's text, with all ranks if the plan has translations, after checking it.

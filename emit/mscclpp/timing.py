@@ -66,6 +66,7 @@ class PlanPredictor(TimedProgram):
     Attributes:
         plan: The plan.
         pipeline_chunks: Chunks of the plan that its longest pipeline moves; 0 if it has none.
+        unit_bytes: Most bytes of an iteration of its pipelines.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class PlanPredictor(TimedProgram):
         if not made_here:
             ensure_executable(plan, None, "cannot be timed")
         pipelines = [op for *_, op in plan.ops() if op.name == "pipeline"]
-        self._unit_bytes = max((op.unit_bytes for op in pipelines), default=0)
+        self.unit_bytes = max((op.unit_bytes for op in pipelines), default=0)
         self.pipeline_chunks = max((op.unit_chunks for op in pipelines), default=0)
         self._weight, self._cut = weight, cut
         self._of_cut: dict[tuple[int, int], PlanPredictor] = {}
@@ -157,7 +158,7 @@ class PlanPredictor(TimedProgram):
         What was followed so far is shared.
         """
         other = copy(self)
-        other.plan, other._unit_bytes = in_units(self.plan, unit_bytes), unit_bytes
+        other.plan, other.unit_bytes = in_units(self.plan, unit_bytes), unit_bytes
         return other
 
     def in_best_units(
@@ -188,9 +189,9 @@ class PlanPredictor(TimedProgram):
 
         Where not all iterations of its pipelines can be followed, the times of steps are those of fewer, longer ones.
         """
-        if not self._unit_bytes:
+        if not self.unit_bytes:
             return super()._run(size_bytes, sizes)
-        units = self.chunk_bytes(size_bytes) / self._unit_bytes * (1 - _ROUNDING)  # in a chunk
+        units = self.chunk_bytes(size_bytes) / self.unit_bytes * (1 - _ROUNDING)  # in a chunk
         cut = (
             (math.ceil(units), 1)
             if units > 1

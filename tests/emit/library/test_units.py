@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -133,13 +134,13 @@ def test_chunks_are_merged_only_where_many_go_the_same_way() -> None:
 
 def test_chunks_that_share_a_link_with_others_are_not_merged() -> None:
     """Check a chain of 48 chunks, the last 12 of which the root also sends to all."""
-    algorithm = two_ways(lambda a, b: a == 0)
+    algorithm = two_ways(lambda source, target: source == 0 < target)
     assert merged_routes(algorithm) is None
 
 
 def test_merged_chunks_are_cut_in_proportion() -> None:
     """Check that chunks of 3 : 1 remain about that, in as many cells as are allowed."""
-    merged = merged_routes(two_ways(lambda a, b: (a, b) in ((0, 4), (4, 3), (3, 2), (2, 1))))
+    merged = merged_routes(two_ways(lambda *pair: pair in ((0, 4), (4, 3), (3, 2), (2, 1))))
     assert merged is not None
     assert sorted(merged.problem.collective.fraction) == pytest.approx([0.25, 0.75])
     common = cut_in_proportion(merged, [8, 64, 128])
@@ -221,3 +222,15 @@ def test_a_plan_takes_no_message_of_more_iterations_than_the_executor_counts() -
     report = check_plan(json.dumps(plan))
     assert [f.kind for f in report.findings] == ["limit"]
     assert "iterations 16 bits" in report.findings[0].message
+
+
+def test_a_program_says_its_units_when_it_is_written_again() -> None:
+    """Check that the plan of the program itself, for messages of its size only, is the plan of its draft."""
+    problem = question("reduce")
+    programs = Programs(problem, TargetSettings("mscclpp"), size=SIZE)
+    lowered = programs.lower(chain(problem, 64))
+    again = read_plan(programs.text(replace(lowered.program, min_bytes=SIZE, max_bytes=SIZE), lowered.goal))
+    programs.complete(lowered)
+    plan = read_plan(lowered.text)
+    assert [gpu.blocks for gpu in again.gpus] == [gpu.blocks for gpu in plan.gpus]
+    assert lowered.largest == plan.max_bytes

@@ -11,6 +11,7 @@ import pytest
 
 from synth.bounds.check import check
 from synth.bounds.prove import Bound, prove
+from synth.bounds.registry import KINDS
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed
 from synth.solvers.workers import Workers
@@ -124,8 +125,9 @@ def test_windows_of_time_refute_no_schedule_of_a_small_star(seed: int, name: str
     assert refuted(problem, size, best_us, workers).at(size)[0] <= best_us * ROUND_OFF
 
 
-def test_windows_of_time_count_the_reductions_of_a_switch(workers: Workers) -> None:
+def test_windows_of_time_count_the_reductions_of_a_switch(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that a search that ignores reductions in the switch is refused, since it would exceed a reached time."""
+    monkeypatch.delitem(KINDS, "contributions")
     problem = make_problem(node(), "reduce", range(4))
     forwarding = replace(problem, network=replace(problem.network, hyperlinks=None))
     best_us = min(predict_us(problem, schedule, 4e5) for schedule in every_schedule(problem, 1))
