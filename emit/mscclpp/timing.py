@@ -205,7 +205,18 @@ class PlanPredictor(TimedProgram):
         runs = [self._of(cut)._run_followed(size_bytes, sizes) for cut in cuts]
         timed = [(self._iterations(cut), run[0]) for cut, run in zip(cuts, runs, strict=True)]
         _, start, took = runs[-1]
-        return _with_iterations(timed, iterations), start, took
+        return max(_with_iterations(timed, iterations), self._of(cuts[-1])._load_us(size_bytes)), start, took
+
+    def _load_us(self, size_bytes: float) -> float:
+        """Return a time in µs below which no resource can carry what the plan sends, by its capacity alone."""
+        sends, links, steps = self.columns.sends, self._steps.links, self._steps
+        link = steps.link[sends[sends >= 0]]
+        kilobytes = (self._hold_us[sends >= 0] * self._rate_gbs[link]) * self.chunk_bytes(size_bytes)
+        of_link = np.bincount(link, kilobytes * links.holds[link], len(links.alpha_us))
+        ptr, resources, capacity_gbs = links.limits
+        of_resource = np.bincount(resources, np.repeat(of_link, np.diff(ptr)), len(capacity_gbs))
+        busy_us = float((of_resource / capacity_gbs).max(initial=0.0))
+        return self.network.start_us + float(links.alpha_us[link[kilobytes > 0]].min()) + busy_us
 
     def _iterations(self, cut: tuple[int, int]) -> int:
         """Return the iterations of the longest pipeline under a cut (`memory_of`)."""

@@ -118,6 +118,9 @@ def test_times_of_more_iterations_than_are_followed_are_continued(monkeypatch: p
         monkeypatch.setattr(timing, "_FOLLOWED_OPS", followed)
         return PlanPredictor(plan, with_costs(load("dgx-a100")), RANKS).time_us(size)
 
+    bound = prove(question("broadcast"), max_flow=False)
+    for size in (SIZE, 4 * SIZE, 64 * SIZE):
+        assert time_us(10 * plan.nops, size) >= bound.at(size)[0]
     for size in (SIZE, 4 * SIZE):
         assert time_us(10 * plan.nops, size) == pytest.approx(time_us(1000 * plan.nops, size), rel=0.03)
 
