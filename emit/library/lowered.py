@@ -13,6 +13,7 @@ from emit.targets import LL_MOST_BYTES, Target, divisor
 from emit.timing.timed import TimedProgram
 from synth.model.common_chunk import CommonChunk
 from synth.model.problem import Problem
+from synth.model.registry import BUFFER
 from synth.model.text import format_size
 
 ELEMENT_BYTES = (4, 2, 1)  # element sizes of the types considered, the usual one first
@@ -145,6 +146,8 @@ def divides_usual(divides: int, cells: int, target: Target, size: int) -> bool:
 
 def blocks_of(problem: Problem) -> int:
     """Return the number of blocks of a message, each of which is cut into the cells of a file; 1 in an allreduce."""
+    if problem.collective.kind.unit == BUFFER:
+        return 1
     return round(1 / (float(problem.collective.fraction[0]) * problem.collective.chunks))
 
 

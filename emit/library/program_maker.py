@@ -151,7 +151,7 @@ class ProgramMaker:
         if known is not None and known.repetition.unit:
             self.of_other_form[merged] = known
         with suppress(InputError):
-            common = cut_in_proportion(merged, self.cells.possible(algorithm, request.low, request.high))
+            common = cut_in_proportion(merged, self.cells.possible(merged, request.low, request.high))
             lowered = self._lowered_by(self._new_lowering(merged, common, by_images=False), request)
             if not is_hasty:
                 self._in_units[key] = lowered

@@ -8,8 +8,8 @@ waits until its data and signals have arrived, since the NIC learns of that soon
 its arrival. Copies and sums within a rank take no time, and neither do semaphores, barriers and nops. There is no FIFO:
 the plan contains all its waits. Flags of packets take no time on the link (as for programs of protocol LL).
 
-A pipeline has as many iterations as its message has units, all of one length. Where they are too many to be followed,
-the times of fewer, longer iterations are continued (`_with_iterations`).
+A pipeline has as many iterations as its message has units, all of one length. Few numbers of iterations are followed,
+each about twice the one before; the times of others follow from them (`_with_iterations`).
 
 The α of a signal is that of the plan's protocol if it may tell of data: then its rank has moved data to the same rank
 since that data's threadblock last signalled there. A signal that tells only that a rank has started, or has got
@@ -76,7 +76,7 @@ class PlanPredictor(TimedProgram):
         group: Sequence[int] | None = None,
         weight: Floats | None = None,
         made_here: bool = False,
-        cut: tuple[int, int] = (1, 1),
+        cut: tuple[int, int] | None = None,
     ) -> None:
         """Check that the plan fits the topology, and prepare it for timing.
 
@@ -87,7 +87,7 @@ class PlanPredictor(TimedProgram):
             weight: Bytes of each rank's chunks relative to the file's chunks, shape (nranks,); None for those of the
                 plan's widest chunks.
             made_here: Whether all objects that the plan names are known to exist, as in a plan that was not read.
-            cut: As in `memory_of`.
+            cut: As in `memory_of`; None for pipelines of one iteration.
 
         Raises:
             InputError: The group does not fit, two ranks that communicate have no link, no switch has a switch channel
@@ -106,9 +106,10 @@ class PlanPredictor(TimedProgram):
         pipelines = [op for *_, op in plan.ops() if op.name == "pipeline"]
         self.unit_bytes = max((op.unit_bytes for op in pipelines), default=0)
         self.pipeline_chunks = max((op.unit_chunks for op in pipelines), default=0)
-        self._weight, self._cut = weight, cut
+        self._weight, self._cut = weight, cut or (1, max(1, self.pipeline_chunks))
         self._of_cut: dict[tuple[int, int], PlanPredictor] = {}
-        memory, has_sums = memory_of(plan, None, cut), any(op.name == "glres" for *_, op in plan.ops())
+        self._followed: dict[float, tuple[float, Floats, Floats]] = {}  # Runs by message size.
+        memory, has_sums = memory_of(plan, None, self._cut), any(op.name == "glres" for *_, op in plan.ops())
         try:
             steps = _PlanSteps(acts_of(memory), _switches(self.network, paced=has_sums))
         except InputError as error:
@@ -191,21 +192,18 @@ class PlanPredictor(TimedProgram):
         """
         if not self.unit_bytes:
             return super()._run(size_bytes, sizes)
-        units = self.chunk_bytes(size_bytes) / self.unit_bytes * (1 - _ROUNDING)  # in a chunk
-        cut = (
-            (math.ceil(units), 1)
-            if units > 1
-            else (1, max(1, min(self.pipeline_chunks, round(1 / max(units, _ROUNDING)))))
-        )
-        most = max(_LEAST_FOLLOWED, _FOLLOWED_OPS // self.plan.nops)
-        iterations = self._iterations(cut)
-        if iterations <= most:
-            return self._of(cut)._run_followed(size_bytes, sizes)
-        cuts = _cuts(self.pipeline_chunks, most)[-3:]
-        runs = [self._of(cut)._run_followed(size_bytes, sizes) for cut in cuts]
-        timed = [(self._iterations(cut), run[0]) for cut, run in zip(cuts, runs, strict=True)]
-        _, start, took = runs[-1]
-        return max(_with_iterations(timed, iterations), self._of(cuts[-1])._load_us(size_bytes)), start, took
+        pipeline_bytes = self.pipeline_chunks * self.chunk_bytes(size_bytes)
+        iterations = max(1, math.ceil(pipeline_bytes / self.unit_bytes * (1 - _ROUNDING)))
+        cuts = _cuts(self.pipeline_chunks, max(_LEAST_FOLLOWED, _FOLLOWED_OPS // self.plan.nops))
+        counts = [-(-self.pipeline_chunks * parts // chunks) for parts, chunks in cuts]
+        end = 1 + next((n for n, count in enumerate(counts) if count >= iterations), len(cuts) - 1)
+        time_us, start, took = self._of(cuts[end - 1])._run_followed(size_bytes, sizes)
+        if counts[end - 1] != iterations:
+            near = range(max(0, end - 3), end - 1)
+            timed = [(counts[n], self._of(cuts[n])._run_followed(size_bytes, sizes)[0]) for n in near]
+            time_us = _with_iterations([*timed, (counts[end - 1], time_us)], iterations)
+            time_us = max(time_us, self._of(cuts[end - 1])._load_us(size_bytes))
+        return time_us, start, took
 
     def _load_us(self, size_bytes: float) -> float:
         """Return a time in µs below which no resource can carry what the plan sends, by its capacity alone."""
@@ -223,8 +221,10 @@ class PlanPredictor(TimedProgram):
         return -(-self.pipeline_chunks * cut[0] // cut[1])
 
     def _run_followed(self, size_bytes: float, sizes: int) -> tuple[float, Floats, Floats]:
-        """Run the plan at one size with the iterations that `columns` has."""
-        return super()._run(size_bytes, sizes)
+        """Run the plan at one size with the iterations that `columns` has; the result is kept."""
+        if size_bytes not in self._followed:
+            self._followed[size_bytes] = super()._run(size_bytes, sizes)
+        return self._followed[size_bytes]
 
     def _of(self, cut: tuple[int, int]) -> PlanPredictor:
         """Return the predictor of the plan whose `columns` have the iterations of `cut`; it is kept."""
@@ -609,7 +609,7 @@ class _PlanSteps:
 
 
 def _with_iterations(timed: Sequence[tuple[int, float]], iterations: float) -> float:
-    """Return the time in µs of a plan with more iterations than it was timed with.
+    """Return the time in µs of a plan with another number of iterations than it was timed with.
 
     The time is a + b / n + c · n for n iterations, with b and c of 0 or more: a pipeline is full after a share of 1 / n
     of its time, and each iteration may have a latency of its own. Without three times the last one counts.
