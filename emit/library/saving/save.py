@@ -478,7 +478,9 @@ def _neighbours(entries: Iterable[IndexEntry], size: int) -> Iterator[str]:
         entries: Entries of the files.
         size: The only size in bytes that was asked for.
     """
-    for entry in {entry.divides: entry for entry in entries if not entry.serves(size, _USUAL_ELEMENT)}.values():
+    # Kept files of other questions' sizes say nothing of this size.
+    concerned = [entry for entry in entries if entry.in_range(size) and not entry.serves(size, _USUAL_ELEMENT)]
+    for entry in {entry.divides: entry for entry in concerned}.values():
         unit = entry.unit(_USUAL_ELEMENT)
         near = [near for near in (size // unit * unit, -(-size // unit) * unit) if near and entry.in_range(near)]
         form = f", for elements of {_USUAL_ELEMENT} bytes" if entry.counts_elements else ""

@@ -133,3 +133,11 @@ def test_a_library_without_a_target_says_why_it_has_no_index(tmp_path: Path) -> 
     assert any("no index" in remark for remark in saved.remarks)
     with pytest.raises(InputError, match="has only schedules"):
         load_index(tmp_path)
+
+
+def test_kept_files_for_other_sizes_say_nothing_of_a_size(tmp_path: Path) -> None:
+    """Check that a second question into a library, with a size that its file serves, gets no remark that none does."""
+    for size in (3 << 18, 3 << 20):
+        saved = library(tmp_path, "allgather", "executor-nccl", size=size)
+    assert any("kept" in line for line in saved.remarks)
+    assert not any("no multiple of" in line for line in saved.remarks)
