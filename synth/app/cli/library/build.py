@@ -374,8 +374,8 @@ def _check_topology(out: str, cluster: Cluster) -> None:
     if names and own_name not in names:
         further = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise InputError(
-            f"--out {origin_of(out)}: is a library of {names[0]}{further}; it must be one of {own_name}, as the"
-            " cluster's file says"
+            f"--out {origin_of(out)}: is a library of {names[0]}{further}; it must be that of {own_name}, which"
+            " the cluster's file names"
         )
 
 

@@ -145,7 +145,7 @@ def test_an_update_of_a_library_of_another_topology_is_refused(synth: Call, work
     cluster = working_folder / "cluster.toml"
     cluster.write_text('topology = "ring:4"\ngroups = ["0-3"]\ncollectives = ["allgather"]\n')
     refusal = synth("library", "update", cluster, "--out", lib, "--without", "rank:3").refusal
-    assert "is a library of full:4; it must be one of ring:4" in refusal
+    assert "is a library of full:4; it must be that of ring:4" in refusal
     assert not (lib / "faults").exists()
 
 

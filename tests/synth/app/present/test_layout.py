@@ -55,6 +55,11 @@ def test_cells_are_short_where_columns_that_are_always_shown_do_not_fit() -> Non
     assert max(map(len, lines)) <= 40
 
 
+@given(st.integers(1, 8), st.integers(1, 100))
+def test_a_long_word_keeps_its_indent(indent: int, length: int) -> None:
+    assert wrapped([" " * indent + "a" * length], 40) == [" " * indent + "a" * length]
+
+
 @given(st.lists(st.text("ab", min_size=1, max_size=30), max_size=30), st.integers(20, 60))
 def test_broken_texts_keep_all_words(words: list[str], width: int) -> None:
     lines = wrapped([" ".join(words)], width)
