@@ -82,6 +82,17 @@ def test_details_lose_nothing() -> None:
         assert figure in flat
 
 
+@pytest.mark.parametrize("reason", ["", "no message of 1001 bytes is a multiple of 64 bytes"])
+def test_a_row_without_a_file_says_so_and_is_not_compared_with_what_libraries_run(reason: str) -> None:
+    document = statement(synth.synthesize("allreduce", "dgx1", [0, 1], engine="route", size=1 << 20, budget=2).result)
+    document["algorithms"][0]["refused"] = reason
+    for details in (False, True):
+        text = table(document, 8, 80, details=details)
+        row = next(line for line in text.splitlines() if line.startswith("1 MiB "))
+        assert row.endswith(", no file") == bool(reason)
+        assert ("vs NCCL" in text) == (not reason)
+
+
 @pytest.mark.parametrize(("factor", "is_shown"), [(0.5, True), (1.0, False), (2.0, True)])
 def test_rows_of_the_other_form_are_shown_if_they_are_slower_or_faster(factor: float, is_shown: bool) -> None:
     document = statement(synth.synthesize("allreduce", "ring:4", engine="route", budget=2).result)
