@@ -96,9 +96,11 @@ class Chunk:
         This chunk must not be used any more; `other` may. The options are those of `copy`.
 
         Raises:
-            InputError: If the chunks differ in size, overlap on one rank or belong to different scripts, one of them
-                was overwritten since, or an option is wrong as in `copy`.
+            InputError: If `other` is no chunk, the chunks differ in size, overlap on one rank or belong to different
+                scripts, one of them was overwritten since, or an option is wrong as in `copy`.
         """
+        if not isinstance(other, Chunk):
+            raise self.script._error(f"reduces {shown(other)}; it must be a chunk, such as script.chunk(0, 'i', 0)")
         if other.count != self.count:
             raise self.script._error(f"reduces {other.count} chunks into {self.count}; the numbers must be equal")
         self.script._check_fresh(self)

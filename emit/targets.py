@@ -164,6 +164,23 @@ class Target:
             return False
         return 0 < self.capability_from <= topology.compute_capability or topology.gcn in self.gcn
 
+    def fallback(self, problem: Problem, calls: str) -> str:
+        """Return a clause on what serves calls that have no file, such as "NCCL's own algorithm serves the others".
+
+        Libraries have algorithms of their own for collectives that they can call by name, on GPUs only. Of a topology
+        that names no GPUs the devices are unknown.
+
+        Args:
+            problem: What the files do.
+            calls: The calls as the clause names them, such as "the others".
+        """
+        name, topology = problem.collective.name, problem.topology
+        if name in self.uncallable or name_in_files(name, problem.collective.kind) == "custom":
+            return f"there is no fallback for {calls}"
+        own = f"{self.otherwise} serves {calls}"
+        is_of_gpus = topology.compute_capability or topology.gcn
+        return own if is_of_gpus else f"on GPUs {own}, other devices have no fallback"
+
 
 def _spelled(*names: str, **spellings: str) -> dict[str, str]:
     """Return a table of spellings: names that stay the same, and keywords for those that are spelt otherwise."""

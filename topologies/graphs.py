@@ -1,11 +1,11 @@
 """Topologies as networkx graphs, and in the files that networkx reads and writes: GraphML, GML, node-link JSON.
 
-A node is a rank unless its `kind` is "switch"; ranks have the order of the nodes, or of their `rank`. An edge has `gbs`
-(GB/s, 10⁹ bytes/s), `alpha_us`, and optionally `link` (its kind, of `topologies.costs.KINDS`) and `limit`, names of
-limits with commas between them. The graph's `limits` gives the GB/s of each limit (by name; in files as JSON). A switch
-may state `multicast` and `reduce` as fractions of a port's rate. Edges without a direction go both ways, and the
-bandwidths of parallel edges are added. Where no edge states `gbs`, or none `alpha_us`, the defaults of the families are
-assumed.
+A node is a rank unless its `kind` is "switch"; ranks have the order in which the nodes were added, or of their `rank`.
+An edge has `gbs` (GB/s, 10⁹ bytes/s), `alpha_us`, and optionally `link` (its kind, of `topologies.costs.KINDS`) and
+`limit`, names of limits with commas between them. The graph's `limits` gives the GB/s of each limit (by name; in files
+as JSON). A switch may state `multicast` and `reduce` as fractions of a port's rate. Edges without a direction go both
+ways, and the bandwidths of parallel edges are added. Where no edge states `gbs`, or none `alpha_us`, the defaults of
+the families are assumed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from networkx import Graph
 
 _ASSUMED = {"gbs": DEFAULT_GBS, "alpha_us": DEFAULT_ALPHA_US}  # Figures of edges, where no edge states them.
+_ASSUMED_UNITS = {"gbs": "GB/s", "alpha_us": "µs"}
+_OF_EDGES = (*_ASSUMED, "link", "limit")  # Attributes of edges that are read.
 _DEVICE_FIGURES = (("sms", MAX_SMS), ("compute_capability", MAX_CAPABILITY))
 _MOST = 1e300  # Largest value of any figure.
 FORMS = ("graphml", "gml", "json")
@@ -105,19 +108,30 @@ def read_graph(text: str, origin: str) -> Machine:
 def from_networkx(graph: Graph[Any], name: str | None = None) -> Topology:
     """Return the topology of a graph, which is not changed; it has no costs.
 
-    A node is a rank unless its `kind` is "switch". Ranks have the order of the nodes, or of their `rank` where all have
-    one. An edge has `gbs` (GB/s) and `alpha_us`; an attribute that no edge has is assumed. Edges without a direction go
-    both ways, the bandwidths of parallel edges are added, and edges from a node to itself are ignored. The head of this
-    module has all attributes.
+    A node is a rank unless its `kind` is "switch". Ranks have the order in which the nodes were added, also where nodes
+    are integers, or that of their `rank` where all have one. An edge has `gbs` (GB/s) and `alpha_us`; an attribute that
+    no edge has is assumed. Edges without a direction go both ways, the bandwidths of parallel edges are added, and
+    edges from a node to itself are ignored. The head of this module has all attributes.
 
     Args:
         graph: The graph, directed or not, with parallel edges or without.
         name: Name of the graph in errors, and of the topology if the graph has no name of its own (up to a last dot).
 
     Raises:
-        InputError: The graph is no topology.
+        InputError: The graph is no topology, or an edge has a number under an unknown name where no edge has `gbs`, or
+            none `alpha_us`.
     """
-    return _from_graph(graph, name or str(graph.graph.get("name") or "graph"))[0]
+    origin = name or str(graph.graph.get("name") or "graph")
+    topology, _ = _from_graph(graph, origin)
+    lacking = [key for key in _ASSUMED if not any(key in values for _, _, values in graph.edges(data=True))]
+    for a, b, values in graph.edges(data=True) if lacking else ():
+        for key, value in values.items():
+            if key not in _OF_EDGES and isinstance(value, Real) and not isinstance(value, bool):
+                right = " or ".join(f"{missing} ({_ASSUMED_UNITS[missing]})" for missing in lacking)
+                raise InputError(
+                    f"{origin}: edge {_name(a)} to {_name(b)}: {shown(key)} is not known; it must be {right}"
+                )
+    return topology
 
 
 def graph_text(topology: Topology, form: str) -> str:

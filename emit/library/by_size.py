@@ -120,9 +120,7 @@ def _divided(offer: Offer) -> Offer:
     if last is None or -(-first // program.divides) * program.divides <= last:
         return offer
     sizes = f"{offer.low} to {offer.high} bytes" if offer.low < offer.high else f"{offer.low} bytes"
-    return offer.without_program(
-        f"no message of {sizes} is a multiple of {program.divides} bytes: {program.target.otherwise} serves it"
-    )
+    return offer.without_program(f"no message of {sizes} is a multiple of {program.divides} bytes")
 
 
 def _does_as_well(large: Lowered, small: Lowered, size: int) -> bool:

@@ -169,8 +169,10 @@ def _group(arguments: QuestionArguments, nranks: int) -> tuple[int, ...] | None:
     """Return the group's ranks in the order written, as `listed_ranks` does; None for all ranks of the topology.
 
     Raises:
-        InputError: The group is neither a list nor text.
+        InputError: The group is neither a list nor text, or is a set, which has no order.
     """
+    if isinstance(arguments.group, set | frozenset):
+        raise InputError("group: a set has no order, which counts; it must be a list such as [0, 2]")
     is_whole = arguments.group is None or (isinstance(arguments.group, str) and arguments.group == "all")
     return None if is_whole else listed_ranks(arguments, "group", nranks)
 
@@ -225,7 +227,8 @@ def healthy_topology(arguments: QuestionArguments) -> Topology:
     if not isinstance(arguments.collective, Collective):
         as_text(arguments.collective, "collective")
     topo = from_networkx(arguments.topo) if is_graph(arguments.topo) else arguments.topo
-    if not isinstance(topo, Topology | Path):
-        as_text(topo, "topo")
+    if not isinstance(topo, Topology | Path | str):
+        right = "a name such as ring:8, a file, a Topology or a graph of networkx"
+        raise InputError(f"topo: {shown(topo)} is no network; it must be {right}")
     topology = apply_costs(topo if isinstance(topo, Topology) else load(topo), arguments.costs)
     return topology if as_flag(arguments.switch_ops, "switch_ops") else without_switch_ops(topology)

@@ -257,8 +257,13 @@ class Synthesis:
 
         Args:
             width: Most characters of a line: only the most important columns that fit are shown; None for all columns.
+
+        Raises:
+            InputError: The width is no whole number of 1 or more.
         """
         width = None if width is None else whole(width, "width")
+        if width is not None and width < 1:
+            raise InputError(f"width {width}: is not possible; it must be 1 or more, or None for all columns")
         more = "table(width=None)", "; the attribute algorithms holds all figures"
         return table(statement(self.result), self.result.problem.topology.nranks, width, more=more)
 

@@ -89,3 +89,11 @@ def test_the_site_searches_without_a_network() -> None:
     assert "iframe-worker" in scripts  # By this name the plugin knows that it need not add its own.
     for script in scripts.split(", "):
         assert (ROOT / "docs/pages" / script).is_file()
+
+
+def test_the_guide_on_reading_explains_every_column() -> None:
+    source = (ROOT / "synth" / "app" / "present" / "table.py").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "pages" / "guides" / "reading.md").read_text(encoding="utf-8")
+    titles = re.findall(r'\bColumn\("([^"]+)"', source)
+    assert "slowdown" in titles
+    assert [title for title in titles if f"\n| {title} |" not in guide] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +50,33 @@ def test_a_foreign_graph() -> None:
     assert [(limit.name, limit.bandwidth_gbs, len(limit.links)) for limit in topology.limits] == [("nic", 10, 2)]
     answer = synthesize("allgather", nx.cycle_graph(5), size="1M", target="none")
     assert answer.gap < 1.1
+
+
+@pytest.mark.parametrize(
+    ("figures", "right"),
+    [
+        ({"bandwidth": 5}, "gbs (GB/s) or alpha_us (µs)"),
+        ({"bandwidth": np.float32(5), "alpha_us": 1}, "gbs (GB/s)"),
+        ({"gbs": 5, "latency": 1}, "alpha_us (µs)"),
+        ({"gbs": 5, "alpha_us": 1, "weight": 3}, ""),
+        ({"color": "red"}, ""),
+    ],
+)
+def test_a_number_that_may_be_meant_as_a_missing_figure_is_refused(figures: dict[str, object], right: str) -> None:
+    """Check that no figure is assumed for edges that have a number under an unknown name."""
+    graph = nx.Graph()
+    graph.add_edge(0, 1, **figures)
+    if right:
+        with pytest.raises(InputError, match=rf"is not known; it must be {re.escape(right)}$"):
+            from_networkx(graph)
+    else:
+        assert from_networkx(graph).nlinks == 2
+
+
+def test_ranks_have_the_order_in_which_nodes_were_added() -> None:
+    graph = nx.DiGraph([(2, 0)])
+    topology = from_networkx(graph)
+    assert (topology.link_src.tolist(), topology.link_dst.tolist()) == ([0], [1])
 
 
 @pytest.mark.parametrize("value", ["Linux x86", "P5", 7, ["p5"]])

@@ -449,7 +449,7 @@ def _remarks(forms: Sequence[_CallForm], entries: Sequence[IndexEntry], outcome:
         # The ranges of the first form that are left to a library are said with the table.
         left = [] if forms[0].left else [reason for form in forms[1:] for reason in form.left]
         refused = [reason for form in forms[1:] for reason in form.refused]
-        yield from _served(programs.target, entries, [*refused, *left])
+        yield from _served(programs.target, programs.problem, entries, [*refused, *left])
         size = next((offer.low for offer in forms[0].result.ranges if offer.low == offer.high), None)
         yield from [] if size is None else _neighbours(entries, size)
     elif not forms[0].refused:
@@ -478,7 +478,9 @@ def _neighbours(entries: Iterable[IndexEntry], size: int) -> Iterator[str]:
         entries: Entries of the files.
         size: The only size in bytes that was asked for.
     """
-    for entry in {entry.divides: entry for entry in entries if not entry.serves(size, _USUAL_ELEMENT)}.values():
+    # Kept files of other questions' sizes say nothing of this size.
+    concerned = [entry for entry in entries if entry.in_range(size) and not entry.serves(size, _USUAL_ELEMENT)]
+    for entry in {entry.divides: entry for entry in concerned}.values():
         unit = entry.unit(_USUAL_ELEMENT)
         near = [near for near in (size // unit * unit, -(-size // unit) * unit) if near and entry.in_range(near)]
         form = f", for elements of {_USUAL_ELEMENT} bytes" if entry.counts_elements else ""
@@ -488,11 +490,12 @@ def _neighbours(entries: Iterable[IndexEntry], size: int) -> Iterator[str]:
         yield f"{size} bytes are no multiple of {unit} bytes{form}: {nearest}"
 
 
-def _served(target: Target, entries: Sequence[IndexEntry], lacking: Sequence[str]) -> Iterator[str]:
+def _served(target: Target, problem: Problem, entries: Sequence[IndexEntry], lacking: Sequence[str]) -> Iterator[str]:
     """Yield which sizes and forms of calls the files do not serve, and what serves these.
 
     Args:
         target: Executor of the files.
+        problem: What the files do.
         entries: Entries of the files.
         lacking: Reasons why ranges have no file, a clause each.
     """
@@ -501,9 +504,9 @@ def _served(target: Target, entries: Sequence[IndexEntry], lacking: Sequence[str
     if divides:
         first, last = ", ".join(map(str, divides[:-1])), divides[-1]
         multiples = f"{divides[0]} to {last}" if len(divides) > 3 else f"{first} or {last}" if first else f"{last}"
-        yield f"a file serves messages of a multiple of {multiples} {unit}; {target.otherwise} serves the others"
+        yield f"a file serves messages of a multiple of {multiples} {unit}; {target.fallback(problem, 'the others')}"
     for reason in lacking:
-        yield f"no file for {reason}" + ("" if target.otherwise in reason else f"; {target.otherwise} serves it")
+        yield f"no file for {reason}" + ("" if target.otherwise in reason else f"; {target.fallback(problem, 'it')}")
 
 
 def _place_schedules(

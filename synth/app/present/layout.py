@@ -72,6 +72,8 @@ def _lines(columns: Sequence[Column]) -> list[str]:
 def wrapped(texts: Sequence[str], width: int | None, indent: str = "  ") -> list[str]:
     """Return texts as lines of at most `width` characters; words that are longer, such as paths, stay whole.
 
+    A text keeps the blanks with which it begins.
+
     Args:
         texts: The texts, each of which begins on a new line; an empty text is an empty line.
         width: Most characters of a line; None for one line a text.
@@ -80,7 +82,12 @@ def wrapped(texts: Sequence[str], width: int | None, indent: str = "  ") -> list
     if width is None:
         return list(texts)
     wrapper = textwrap.TextWrapper(width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return [line for text in texts for line in wrapper.wrap(text) or [""]]
+    lines: list[str] = []
+    for text in texts:
+        words = text.lstrip()
+        wrapper.initial_indent = text[: len(text) - len(words)]  # As blanks of the text, a long word would drop them.
+        lines += wrapper.wrap(words) or [""]
+    return lines
 
 
 def path_lines(paths: Sequence[Path], width: int | None) -> list[str]:

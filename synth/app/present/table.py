@@ -111,7 +111,7 @@ def _columns(document: dict[str, Any], rows: Sequence[dict[str, Any]], wide: boo
         wide: Whether "proof" has the whole proof instead of a word, and "worst in range" also its time and bound.
     """
     healthy = any(row["vs_healthy"] is not None for row in rows)
-    libraries = [name for name in document["libraries"] if any(name in row["libraries"] for row in rows)]
+    libraries = [name for name in document["libraries"] if any(name in _choices(row) for row in rows)]
     shapes = {name: [_shape(row[name]) for row in rows] for name in ("steps", "rounds", "chunks")}
     times = [f"{format_time(row['time_us'])} @ {format_short_size(row['shown_bytes'])}" for row in rows]
     columns = [
@@ -212,7 +212,9 @@ def _worst(row: dict[str, Any], wide: bool) -> str:
 
 
 def _proof_in_a_word(row: dict[str, Any], bounds: Sequence[dict[str, Any]]) -> str:
-    """Return "optimal", or else the kind of the bound; "no file" for a range that is left to a vendor library.
+    """Return "optimal", or else the kind of the bound, each with ", no file" if the row's schedule has no file.
+
+    Of a range that is left to a vendor library it is "no file" only.
 
     Args:
         row: The row.
@@ -220,9 +222,8 @@ def _proof_in_a_word(row: dict[str, Any], bounds: Sequence[dict[str, Any]]) -> s
     """
     if row["sends"] is None:
         return "no file"
-    if row["optimal"]:
-        return "optimal"
-    return next((str(bound["kind"]) for bound in bounds if row["proof"].endswith(bound["text"])), "–")
+    proof = next((str(bound["kind"]) for bound in bounds if row["proof"].endswith(bound["text"])), "–")
+    return ("optimal" if row["optimal"] else proof) + (", no file" if row["refused"] else "")
 
 
 def _whole_proof(row: dict[str, Any]) -> str:
@@ -270,7 +271,7 @@ def _details(row: dict[str, Any], form: str, width: int | None) -> list[str]:
         parts.append(f"worst in range: {_worst(row, True)}")
     ratios = {"baseline": row["vs_baseline"], "healthy": row["vs_healthy"]}
     compared = [f"vs {name} {_ratio(ratio)}" for name, ratio in ratios.items() if ratio is not None]
-    for name, choice in row["libraries"].items():
+    for name, choice in _choices(row).items():
         source = f"; {format_time(choice['source_us'])} by its own cost model" if choice["source_us"] else ""
         compared.append(f"vs {name} {format_comparison(choice, name)} ({format_time(choice['time_us'])}{source})")
     parts += [", ".join(compared)] if compared else []
@@ -310,13 +311,19 @@ def _ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} ×"
 
 
+def _choices(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what libraries would run in place of a row's file, by their names; {} if its schedule has no file."""
+    can_run = row["sends"] is None or not row["refused"]
+    return row["libraries"] if can_run else {}
+
+
 def _compared(row: dict[str, Any], name: str) -> str:
     """Return how a library's time compares with a row's, as `format_comparison` does.
 
-    It is "–" if the library is not in the row's `libraries`, or if the row's range is left to this library.
+    It is "–" if the library is not among the row's choices, or if the row's range is left to this library.
     """
     is_its_own = row["sends"] is None and row["engine"] == name
-    return format_comparison(None if is_its_own else row["libraries"].get(name), name)
+    return format_comparison(None if is_its_own else _choices(row).get(name), name)
 
 
 def _libraries(document: dict[str, Any], left_out: Sequence[str]) -> list[str]:
@@ -332,8 +339,8 @@ def _libraries(document: dict[str, Any], left_out: Sequence[str]) -> list[str]:
             continue
         sizes_of_choice: dict[str, list[str]] = {}
         for row in document["algorithms"]:
-            if name in row["libraries"]:
-                choice = row["libraries"][name]
+            if name in _choices(row):
+                choice = _choices(row)[name]
                 sizes_of_choice.setdefault(f"{choice['algorithm']} {choice['protocol']}", []).append(
                     format_short_size(row["shown_bytes"])
                 )
@@ -341,7 +348,7 @@ def _libraries(document: dict[str, Any], left_out: Sequence[str]) -> list[str]:
             continue
         choices = ", ".join(f"{word} @ {', '.join(dict.fromkeys(sizes))}" for word, sizes in sizes_of_choice.items())
         source = "its own cost model" if library["own_clock"] else "the model of the times above"
-        if any(row["libraries"].get(name, {}).get("vs_low") for row in document["algorithms"]):
+        if any(_choices(row).get(name, {}).get("vs_low") for row in document["algorithms"]):
             source = FITTED
         lines.append(f"vs {name}: what {name} {library['version']} would run ({choices}), timed by {source}")
     return lines

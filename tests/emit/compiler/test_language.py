@@ -92,6 +92,7 @@ MISTAKES: dict[str, tuple[Callable[[Script, Chunk], object], str]] = {
     "beyond": (lambda s, _: s.chunk(0, "i", 2), "beyond the buffer; it has 2"),
     "negative": (lambda s, _: s.chunk(0, "i", -1), "beyond the buffer"),
     "empty": (lambda s, _: s.chunk(0, "s", 0), "holds nothing yet"),
+    "no chunk": (lambda _, c: c.reduce(3), "reduces 3; it must be a chunk"),  # type: ignore[arg-type]
     "unlike": (lambda s, c: s.chunk(1, "i", 0, 2).reduce(c), "reduces 1 chunks into 2"),
     "part": (lambda _, c: c.part(0, 2), "must lie within"),
     "onto itself": (lambda s, c: s.chunk(0, "i", 0).reduce(c), "chunks each, overlap"),

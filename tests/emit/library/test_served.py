@@ -17,9 +17,12 @@ from emit.library.selection.selector import LibraryCall
 from emit.msccl.read import read_msccl
 from emit.targets import TARGETS
 from synth.app.synthesis import synthesize
+from synth.model.pattern import read_pattern
+from synth.model.problem import make_problem
 from synth.search.settings import TargetSettings
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
+from topologies.load import load
 
 RANKS = (0, 1, 2)
 
@@ -106,7 +109,8 @@ def test_missing_divisors_are_read_and_wrong_ones_refused(tmp_path: Path) -> Non
 )
 def test_the_multiples_that_files_serve_are_listed(divides: tuple[int, ...], multiples: str) -> None:
     entries: list[Any] = [SimpleNamespace(divides=number) for number in divides]
-    lines = list(_served(TARGETS["mscclpp"], entries, []))
+    problem = make_problem(load("dgx-a100"), "allreduce")
+    lines = list(_served(TARGETS["mscclpp"], problem, entries, []))
     assert len(lines) == bool(multiples)
     assert not lines or f"a multiple of {multiples} bytes;" in lines[0]
 
@@ -133,3 +137,34 @@ def test_a_library_without_a_target_says_why_it_has_no_index(tmp_path: Path) -> 
     assert any("no index" in remark for remark in saved.remarks)
     with pytest.raises(InputError, match="has only schedules"):
         load_index(tmp_path)
+
+
+def test_kept_files_for_other_sizes_say_nothing_of_a_size(tmp_path: Path) -> None:
+    """Check that a second question into a library, with a size that its file serves, gets no remark that none does."""
+    for size in (3 << 18, 3 << 20):
+        saved = library(tmp_path, "allgather", "executor-nccl", size=size)
+    assert any("kept" in line for line in saved.remarks)
+    assert not any("no multiple of" in line for line in saved.remarks)
+
+
+@pytest.mark.parametrize(
+    ("collective", "topology", "clause"),
+    [
+        ("allgather", "dgx1", "NCCL's own algorithm serves the others"),
+        ("allgather", "gaudi3", "on GPUs NCCL's own algorithm serves the others, other devices have no fallback"),
+        ("gather", "dgx1", "there is no fallback for the others"),
+        ("a pattern", "dgx1", "there is no fallback for the others"),
+    ],
+)
+def test_only_collectives_of_a_library_have_a_fallback(
+    collective: str, topology: str, clause: str, tmp_path: Path
+) -> None:
+    """Check that a library's own algorithm is promised only for collectives that it can call, and on its devices."""
+    pattern = tmp_path / "halo.toml"
+    pattern.write_text('name = "halo"\nranks = 4\n[[chunk]]\nfrom = [1]\nto = [0, 2]\n')
+    is_pattern, network = collective == "a pattern", load(topology)
+    root = 0 if collective == "gather" else None
+    problem = make_problem(network, read_pattern(pattern) if is_pattern else collective, range(4), root=root)
+    assert TARGETS["executor-nccl"].fallback(problem, "the others") == clause
+    entries: list[Any] = [SimpleNamespace(divides=16)]
+    assert all(line.endswith(clause) for line in _served(TARGETS["executor-nccl"], problem, entries, []))

@@ -12,6 +12,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import synth
@@ -53,6 +54,32 @@ def test_notebooks_and_prompts_show_little() -> None:
     assert answer.table().splitlines()[0] in unescape(answer._repr_html_())
     assert max(map(len, answer.table().splitlines())) <= 80 < max(map(len, answer.table(None).splitlines()))
     assert "table(width=None) also shows" in answer.table()
+
+
+@pytest.mark.parametrize("width", [-1, 0])
+def test_an_impossible_width_of_a_table_is_refused(width: int) -> None:
+    answer = synth.synthesize("allgather", "ring:4", engine="route")
+    with pytest.raises(synth.InputError, match=rf"width {width}: .*1 or more"):
+        answer.table(width)
+    assert answer.table(1)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "right"),
+    [
+        ("topo", 8, "a name such as ring:8"),
+        ("topo", np.eye(40), "a name such as ring:8"),
+        ("group", {0, 1, 2}, "a list such as"),
+        ("group", frozenset({0, 1}), "a list such as"),
+    ],
+)
+def test_a_wrong_kind_of_network_or_group_is_refused_with_the_right_ones(
+    argument: str, value: object, right: str
+) -> None:
+    with pytest.raises(synth.InputError, match=f"^{argument}: .*it must be {right}") as caught:
+        synth.synthesize(**{"collective": "allgather", "topo": "ring:4", "budget": 1, argument: value})  # type: ignore[arg-type]
+    assert len(str(caught.value)) <= 160
+    assert str(caught.value).isprintable()
 
 
 def test_searches_may_run_in_threads() -> None:

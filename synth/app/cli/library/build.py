@@ -16,7 +16,7 @@ from synth.app.cli.options import cache_option, declare, json_option, print_json
 from synth.app.cli.progress import showing
 from synth.app.clusters.build import LEAST_S, Built, build
 from synth.app.clusters.build import BuildProgress as State
-from synth.app.clusters.cluster import read_cluster
+from synth.app.clusters.cluster import Cluster, read_cluster
 from synth.app.clusters.failures import costs, fault_folder, single_failures, touched, write_fault
 from synth.app.clusters.local import Local, WorkerPool
 from synth.app.clusters.on_dask import OnDask
@@ -336,6 +336,7 @@ def library_update(
             f"--out {origin_of(out)}: no library is there; first run synth library build {origin_of(file)} --out DIR"
         )
     check_writable(Path(out))
+    _check_topology(out, cluster)
     healthy = make_plan(cluster, pool_of(on, jobs).processes)
     rows = []
     for parts in failures:
@@ -359,6 +360,23 @@ def library_update(
         )
     elif len(failures) > 1:
         click.echo(f"{format_count(len(failures), 'failure')}   {now() - begun:.1f} s")
+
+
+def _check_topology(out: str, cluster: Cluster) -> None:
+    """Raise InputError if all entries of a library are for other topologies than a cluster's.
+
+    Args:
+        out: Folder of the library.
+        cluster: The cluster.
+    """
+    names = sorted({entry.topology for entry in existing_entries(out)})
+    own_name = cluster.topology.name
+    if names and own_name not in names:
+        further = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise InputError(
+            f"--out {origin_of(out)}: is a library of {names[0]}{further}; it must be that of {own_name}, which"
+            " the cluster's file names"
+        )
 
 
 def _row(

@@ -47,6 +47,7 @@ from synth.model.text import (
 from synth.search.settings import NONE
 from topologies.errors import InputError, right_name
 from topologies.load import load
+from topologies.text.files import origin_of
 
 _RANKS = 1 << 20  # ranks that a group may name
 _LEFT = "no file"  # The predicted time of sizes that are left to the executor.
@@ -478,6 +479,9 @@ def pick_(
         sizes=_sizes_of_call(spelled, sizes, len(ranks)),
     )
     picked = pick(entries, call, size_bytes)
+    for entry, _ in picked:
+        if not entry.path.is_file():
+            raise InputError(f"{origin_of(entry.path)}: is missing; copy the whole library again, or build it anew")
     why = "" if picked else why_none(entries, call, size_bytes)
     if as_json:
         fields = ("file", "target", "topology", "communicator")

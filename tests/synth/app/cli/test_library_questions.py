@@ -132,6 +132,23 @@ def test_pick(synth: Call, working_folder: Path) -> None:
     assert report["found"][0]["communicator"] == RANKS
 
 
+def test_pick_names_no_file_that_is_missing(synth: Call, working_folder: Path) -> None:
+    lib = library(working_folder / "lib", "ring")
+    (lib / "msccl" / "a.xml").unlink()
+    refusal = synth("library", "pick", lib, "allreduce", "0-3", "64K").refusal
+    assert ("msccl/a.xml: is missing" in refusal, "build it anew" in refusal) == (True, True)
+
+
+def test_an_update_of_a_library_of_another_topology_is_refused(synth: Call, working_folder: Path) -> None:
+    """Check that nothing is searched or written for a cluster whose library is in another folder."""
+    lib = library(working_folder / "lib", "ring")
+    cluster = working_folder / "cluster.toml"
+    cluster.write_text('topology = "ring:4"\ngroups = ["0-3"]\ncollectives = ["allgather"]\n')
+    refusal = synth("library", "update", cluster, "--out", lib, "--without", "rank:3").refusal
+    assert "is a library of full:4; it must be that of ring:4" in refusal
+    assert not (lib / "faults").exists()
+
+
 def test_pick_knows_all_ranks_and_refuses_sizes_that_the_call_cannot_have(synth: Call, working_folder: Path) -> None:
     lib = library(working_folder / "lib", "ring")
     assert (

@@ -55,6 +55,11 @@ def test_cells_are_short_where_columns_that_are_always_shown_do_not_fit() -> Non
     assert max(map(len, lines)) <= 40
 
 
+@given(st.integers(1, 8), st.integers(1, 100))
+def test_a_long_word_keeps_its_indent(indent: int, length: int) -> None:
+    assert wrapped([" " * indent + "a" * length], 40) == [" " * indent + "a" * length]
+
+
 @given(st.lists(st.text("ab", min_size=1, max_size=30), max_size=30), st.integers(20, 60))
 def test_broken_texts_keep_all_words(words: list[str], width: int) -> None:
     lines = wrapped([" ".join(words)], width)
@@ -75,6 +80,17 @@ def test_details_lose_nothing() -> None:
         assert f"{row['sends']} sends" in flat
     for figure in re.findall(r"\d+\.\d+ ×", wide):
         assert figure in flat
+
+
+@pytest.mark.parametrize("reason", ["", "no message of 1001 bytes is a multiple of 64 bytes"])
+def test_a_row_without_a_file_says_so_and_is_not_compared_with_what_libraries_run(reason: str) -> None:
+    document = statement(synth.synthesize("allreduce", "dgx1", [0, 1], engine="route", size=1 << 20, budget=2).result)
+    document["algorithms"][0]["refused"] = reason
+    for details in (False, True):
+        text = table(document, 8, 80, details=details)
+        row = next(line for line in text.splitlines() if line.startswith("1 MiB "))
+        assert row.endswith(", no file") == bool(reason)
+        assert ("vs NCCL" in text) == (not reason)
 
 
 @pytest.mark.parametrize(("factor", "is_shown"), [(0.5, True), (1.0, False), (2.0, True)])
