@@ -353,6 +353,9 @@ def test_example_of_the_help_can_be_run(
         )
         for name in ("lib", "before", "out"):
             shutil.copytree(small_library, working_folder / name)
+        if command[1:] == ("update",):  # Only the library of the cluster can be updated.
+            shutil.rmtree(working_folder / "lib")
+            assert synth("library", "build", "cluster.toml", "--out", "lib").code == 0
     if command[0] == "topo":
         (working_folder / "my.toml").write_text(synth("topo", "show", "dgx1").out)
         (working_folder / "smi.txt").write_text(smi(mesh(8, "NV12")))
