@@ -192,9 +192,8 @@ class PlanPredictor(TimedProgram):
         """
         if not self.unit_bytes:
             return super()._run(size_bytes, sizes)
-        pipeline_bytes = self.pipeline_chunks * self.chunk_bytes(size_bytes)
-        iterations = max(1, math.ceil(pipeline_bytes / self.unit_bytes * (1 - _ROUNDING)))
-        cuts = _cuts(self.pipeline_chunks, max(_LEAST_FOLLOWED, _FOLLOWED_OPS // self.plan.nops))
+        iterations = self._units_of(self.chunk_bytes(size_bytes))
+        cuts = _cuts(self.pipeline_chunks, self._most_followed)
         counts = [-(-self.pipeline_chunks * parts // chunks) for parts, chunks in cuts]
         end = 1 + next((n for n, count in enumerate(counts) if count >= iterations), len(cuts) - 1)
         time_us, start, took = self._of(cuts[end - 1])._run_followed(size_bytes, sizes)
@@ -214,11 +213,19 @@ class PlanPredictor(TimedProgram):
         ptr, resources, capacity_gbs = links.limits
         of_resource = np.bincount(resources, np.repeat(of_link, np.diff(ptr)), len(capacity_gbs))
         busy_us = float((of_resource / capacity_gbs).max(initial=0.0))
-        return self.network.start_us + float(links.alpha_us[link[kilobytes > 0]].min()) + busy_us
+        with_data = links.alpha_us[link[kilobytes > 0]]
+        return self.network.start_us + float(min(with_data, default=0.0)) + busy_us
 
-    def _iterations(self, cut: tuple[int, int]) -> int:
-        """Return the iterations of the longest pipeline under a cut (`memory_of`)."""
-        return -(-self.pipeline_chunks * cut[0] // cut[1])
+    @property
+    def _most_followed(self) -> int:
+        """Return about how many iterations are followed at most."""
+        return max(_LEAST_FOLLOWED, _FOLLOWED_OPS // max(1, self.plan.nops))
+
+    def _units_of(self, chunk_bytes: float) -> int:
+        """Return how many iterations the longest pipeline has if chunks have so many bytes, at least 1."""
+        if not self.unit_bytes:
+            return 1
+        return max(1, math.ceil(self.pipeline_chunks * chunk_bytes / self.unit_bytes * (1 - _ROUNDING)))
 
     def _run_followed(self, size_bytes: float, sizes: int) -> tuple[float, Floats, Floats]:
         """Run the plan at one size with the iterations that `columns` has; the result is kept."""
@@ -266,7 +273,10 @@ class PlanPredictor(TimedProgram):
         )
         plan = ExecutionPlan("concurrent", "concurrent", protocol, False, gpus)
         predictor = cls(plan, topology, ranks, weight)
-        return predictor.time_us(predictor._chunks)
+        iterations = max(each._units_of(size) for each, size in zip(timed, chunk_bytes, strict=True))
+        if iterations > 1:
+            predictor = predictor._of(_cuts(predictor.pipeline_chunks, min(iterations, predictor._most_followed))[-1])
+        return predictor._run_followed(predictor._chunks, 0)[0]
 
 
 class _PlanSteps:

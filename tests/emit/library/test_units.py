@@ -237,3 +237,13 @@ def test_a_program_says_its_units_when_it_is_written_again() -> None:
     plan = read_plan(lowered.text)
     assert [gpu.blocks for gpu in again.gpus] == [gpu.blocks for gpu in plan.gpus]
     assert lowered.largest == plan.max_bytes
+
+
+def test_a_plan_beside_no_other_takes_its_own_time() -> None:
+    """Check that process groups at the same time count the iterations that messages of their size have."""
+    lowered, _ = lowered_in_units(question("broadcast"))
+    predictor, topology = lowered.predictor, with_costs(load("dgx-a100"))
+    assert isinstance(predictor, PlanPredictor)
+    places, chunk_bytes = np.arange(len(RANKS)), predictor.chunk_bytes(SIZE)
+    together_us = PlanPredictor.concurrent_us([predictor], [places], [chunk_bytes], topology, RANKS)
+    assert together_us == pytest.approx(lowered.time_us(SIZE), rel=0.1)
