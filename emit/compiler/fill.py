@@ -66,6 +66,7 @@ class ProgramRequest(NamedTuple):
         high: Largest message in bytes; 0 does not stand for no limit.
         sizes: Message sizes in bytes for which it is to be fast; empty for any.
         until: Time of `synth.model.deadline.now` after which the best program so far is taken, or the first.
+        in_units: Whether its steps move their data unit by unit (`Program.unit_bytes`).
     """
 
     protocol: str
@@ -73,6 +74,12 @@ class ProgramRequest(NamedTuple):
     high: int
     sizes: tuple[int, ...] = ()
     until: float = math.inf
+    in_units: bool = False
+
+    @property
+    def compared(self) -> list[int]:
+        """Return the message sizes in bytes at which programs are compared: some of `sizes`, or `high`."""
+        return some_of(self.sizes or (self.high,))
 
 
 def repeated(

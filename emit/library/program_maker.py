@@ -12,7 +12,7 @@ from itertools import accumulate
 import numpy as np
 
 from emit.compiler.cuts import best_cut
-from emit.compiler.fill import ONCE, ProgramRequest, Repetition, rank_instances, repeated, some_of
+from emit.compiler.fill import ONCE, ProgramRequest, Repetition, rank_instances, repeated
 from emit.compiler.lower import Lowering
 from emit.formats import FORMATS, draft_program, write_program
 from emit.goal import Goal
@@ -105,7 +105,7 @@ class ProgramMaker:
         Raises:
             InputError: If the target can hold no program of the algorithm.
         """
-        in_units, compared = self._lower_in_units(algorithm, request), some_of(request.sizes or (request.high,))
+        in_units, compared = self._lower_in_units(algorithm, request), request.compared
         if in_units is not None and (
             now() >= request.until or _mean_over_schedule(algorithm, compared, in_units) <= _NEAR_SCHEDULE
         ):
@@ -152,7 +152,8 @@ class ProgramMaker:
             self.of_other_form[merged] = known
         with suppress(InputError):
             common = cut_in_proportion(merged, self.cells.possible(merged, request.low, request.high))
-            lowered = self._lowered_by(self._new_lowering(merged, common, by_images=False), request)
+            lowering = self._new_lowering(merged, common, by_images=False)
+            lowered = self._lowered_by(lowering, request._replace(in_units=True))
             if not is_hasty:
                 self._in_units[key] = lowered
             return lowered
@@ -231,7 +232,7 @@ class ProgramMaker:
             except InputError as error:  # The format may still refuse the program.
                 fault = fault or error
                 continue
-            if best is None or _is_faster(lowered, best, some_of(request.sizes or (request.high,))):
+            if best is None or _is_faster(lowered, best, request.compared):
                 best, self.instances = lowered, repetition.instances
         self.improving_s = now() - max(begun, lowering.first)
         if best is None:
@@ -268,8 +269,8 @@ class ProgramMaker:
         algorithm, common, goal = lowering.algorithm, lowering.common, lowering.goal
         instances = repetition.instances
         if not self.form.holds_program:
-            is_merged = algorithm in self._merged.values()
-            program = replace(program, widths=self.cells.widths(program), unit_bytes=_ANY_UNIT * is_merged)
+            unit_bytes = _ANY_UNIT if request.in_units else 0
+            program = replace(program, widths=self.cells.widths(program), unit_bytes=unit_bytes)
         if goal is not None:
             goal, common = goal.refined(instances), common.finer(instances)
         ranks, for_all_sizes = self.problem.ranks, replace(program, min_bytes=0, max_bytes=0)
@@ -282,9 +283,8 @@ class ProgramMaker:
         else:
             predictor = draft.predictor(self.problem.topology, ranks)
             if program.unit_bytes:
-                sizes = request.sizes or (request.high,)
-                score = partial(_mean_over_schedule, algorithm, some_of(sizes))
-                draft, predictor, unit = draft.in_best_units(predictor, max(sizes), score, repetition.unit)
+                score = partial(_mean_over_schedule, algorithm, request.compared)
+                draft, predictor, unit = draft.in_best_units(predictor, request.compared[-1], score, repetition.unit)
                 repetition, program = repetition._replace(unit=unit.chunks), replace(program, unit_bytes=unit.bytes)
             largest = draft.largest_message
         chunk_bytes = predictor.chunk_bytes(1.0) * program.file_chunks / program.nchunks_per_loop

@@ -153,21 +153,13 @@ class PlanPredictor(TimedProgram):
         """
         return float(size_bytes) / self._chunks
 
-    def in_units(self, unit_bytes: int) -> PlanPredictor:
-        """Return the predictor of the same plan with so many bytes an iteration of each pipeline.
-
-        What was followed so far is shared.
-        """
-        other = copy(self)
-        other.plan, other.unit_bytes = in_units(self.plan, unit_bytes), unit_bytes
-        return other
-
     def in_best_units(
         self, size_bytes: float, score: Callable[[TimedProgram], float], unit: float = 0.0
     ) -> tuple[PlanPredictor, float]:
         """Return the predictor with the bytes an iteration that have the least score, and the chunks that these are.
 
         Longer iterations are preferred to shorter ones that gain next to nothing: executors need some time for each.
+        What is followed of the plan does not depend on its units, and is shared.
 
         Args:
             size_bytes: Message size in bytes for which iterations are whole chunks, or whole parts of one.
@@ -175,14 +167,16 @@ class PlanPredictor(TimedProgram):
             unit: The chunks an iteration, if they are known; 0 if they are to be found.
         """
         chunk_bytes, best, best_score, best_unit = self.chunk_bytes(size_bytes), self, math.inf, 0.0
-        for parts, width in [(1, unit)] if unit else _cuts(self.pipeline_chunks, _MOST_ITERATIONS):
+        for parts, width in [(1, unit)] if unit else _growing_cuts(self.pipeline_chunks, _MOST_ITERATIONS):
             unit_bytes = math.ceil(chunk_bytes * width / parts / _ALIGNMENT) * _ALIGNMENT
             if best_unit and unit_bytes < _LEAST_UNIT:
                 break
-            candidate = self.in_units(unit_bytes)
+            candidate = copy(self)
+            candidate.unit_bytes = unit_bytes
             candidate_score = score(candidate)
             if candidate_score < _GAIN * best_score:
                 best, best_score, best_unit = candidate, candidate_score, width / parts
+        best.plan = in_units(self.plan, best.unit_bytes)
         return best, best_unit
 
     def _run(self, size_bytes: float, sizes: int = 0) -> tuple[float, Floats, Floats]:
@@ -193,7 +187,7 @@ class PlanPredictor(TimedProgram):
         if not self.unit_bytes:
             return super()._run(size_bytes, sizes)
         iterations = self._units_of(self.chunk_bytes(size_bytes))
-        cuts = _cuts(self.pipeline_chunks, self._most_followed)
+        cuts = _growing_cuts(self.pipeline_chunks, self._most_followed)
         counts = [-(-self.pipeline_chunks * parts // chunks) for parts, chunks in cuts]
         end = 1 + next((n for n, count in enumerate(counts) if count >= iterations), len(cuts) - 1)
         time_us, start, took = self._of(cuts[end - 1])._run_followed(size_bytes, sizes)
@@ -275,7 +269,9 @@ class PlanPredictor(TimedProgram):
         predictor = cls(plan, topology, ranks, weight)
         iterations = max(each._units_of(size) for each, size in zip(timed, chunk_bytes, strict=True))
         if iterations > 1:
-            predictor = predictor._of(_cuts(predictor.pipeline_chunks, min(iterations, predictor._most_followed))[-1])
+            predictor = predictor._of(
+                _growing_cuts(predictor.pipeline_chunks, min(iterations, predictor._most_followed))[-1]
+            )
         return predictor._run_followed(predictor._chunks, 0)[0]
 
 
@@ -641,7 +637,7 @@ def _with_iterations(timed: Sequence[tuple[int, float]], iterations: float) -> f
     return float(third_us - fill_us * (1 / n3 - 1 / iterations) + each_us * (iterations - n3))
 
 
-def _cuts(chunks: int, most: int) -> list[tuple[int, int]]:
+def _growing_cuts(chunks: int, most: int) -> list[tuple[int, int]]:
     """Return cuts (`memory_of`) by which a pipeline of so many chunks has ever more iterations, at most about `most`.
 
     There is one at least, and each has about twice as many as the one before.

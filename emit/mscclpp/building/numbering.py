@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from itertools import count
 
 from emit.images import Images
 from emit.mscclpp.building.spans import Span, SpanPlacement, Step
@@ -203,7 +204,7 @@ class Numbering:
             ends: Numbers of channel ends, as `_channels` returns them.
             buffers: Number of each remote buffer (rank, buffer) of the threadblock's rank; new ones are added.
         """
-        plan_block, ops, repeated = PlanBlock(), list[Op](), list[Op]()
+        plan_block = PlanBlock()
         channels: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
         remote: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
 
@@ -222,28 +223,31 @@ class Numbering:
             in_gpu = buffers.setdefault((rank, name), len(buffers))
             return PlanPart("R", remote[kind].setdefault(in_gpu, len(remote[kind])), index, size)
 
-        left, chunks = 0, 0  # Operations of the current pipeline that are still to come, and the chunks that it moves.
-        for at, op in enumerate(block.all_ops()):
-            if op.name == "pipeline":
-                left, chunks = len(op.body), op.chunks
-                continue
-            into = repeated if left else ops
-            if op.name == "nop":
-                if left or (into and into[-1] is not NOP):
-                    into.append(NOP)
-            elif op.name in ("sem_acquire", "sem_release"):
-                ids = acquired[number, at] if op.name == "sem_acquire" else []
-                if op.name == "sem_release":
-                    ids = [semaphore for step in op.steps for semaphore in self.needed[step]]
-                for low in range(0, len(ids), MAX_OP_SEMAPHORES):
-                    into.append(Op(op.name, semaphores=ids[low : low + MAX_OP_SEMAPHORES]))
-            else:
-                src, dst = ([part(span, op.kind) for span in spans] for spans in (op.src, op.dst))
-                into.append(Op(op.name, src, dst, op.kind, [channel(send, op) for send in op.sends]))
-            left -= bool(left)
-            if repeated and not left:
-                ops.append(Op("pipeline", ops=tuple(repeated), unit_bytes=self.unit_bytes, unit_chunks=chunks))
-                repeated.clear()
+        positions = count()  # in `SymbolicBlock.all_ops`
+
+        def numbered(symbolic_ops: list[SymbolicOp], *, in_pipeline: bool) -> list[Op]:
+            """Return operations with numbers; in a pipeline all nops are kept."""
+            ops: list[Op] = []
+            for op in symbolic_ops:
+                at = next(positions)
+                if op.name == "pipeline":
+                    if body := numbered(op.body, in_pipeline=True):
+                        ops.append(Op(op.name, ops=body, unit_bytes=self.unit_bytes, unit_chunks=op.chunks))
+                elif op.name == "nop":
+                    if in_pipeline or (ops and ops[-1] is not NOP):
+                        ops.append(NOP)
+                elif op.name in ("sem_acquire", "sem_release"):
+                    ids = acquired[number, at] if op.name == "sem_acquire" else []
+                    if op.name == "sem_release":
+                        ids = [semaphore for step in op.steps for semaphore in self.needed[step]]
+                    for low in range(0, len(ids), MAX_OP_SEMAPHORES):
+                        ops.append(Op(op.name, semaphores=ids[low : low + MAX_OP_SEMAPHORES]))
+                else:
+                    src, dst = ([part(span, op.kind) for span in spans] for spans in (op.src, op.dst))
+                    ops.append(Op(op.name, src, dst, op.kind, [channel(send, op) for send in op.sends]))
+            return ops
+
+        ops = numbered(block.ops, in_pipeline=False)
         while ops and ops[-1] is NOP:
             ops.pop()
         plan_block.ops = ops

@@ -37,15 +37,21 @@ SIZE = 64 << 20
 RANKS = (0, 3, 5, 6, 7)
 
 
-def chain(problem: Problem, chunks: int) -> Algorithm:
-    """Return the broadcast or reduction along the ranks of a group, chunk after chunk."""
+def along(problem: Problem, chunks: int, hops: list[tuple[int, int]], sums: int) -> Algorithm:
+    """Return the algorithm that sends chunk after chunk over some hops, of which the first `sums` add to a sum."""
     whole = problem.with_chunks(chunks)
-    net, k, reduces = whole.network, whole.collective.nranks, whole.collective.reducing
-    link = {(int(a), int(b)): n for n, (a, b) in enumerate(zip(net.src, net.dst, strict=True))}
-    hops = [(r, r - 1) for r in range(k - 1, 0, -1)] if reduces else [(r, r + 1) for r in range(k - 1)]
-    rows = sorted((c + at, c, link[hop]) for c in range(chunks) for at, hop in enumerate(hops))
-    step, chunk, links = np.array(rows).T
-    return Algorithm(whole, untimed(chunk, links, step, np.full(len(rows), reduces)), "chain")
+    link = {(int(a), int(b)): n for n, (a, b) in enumerate(zip(whole.network.src, whole.network.dst, strict=True))}
+    rows = sorted((c + at, c, link[hop], at < sums) for c in range(chunks) for at, hop in enumerate(hops))
+    step, chunk, links, reduces = np.array(rows).T
+    return Algorithm(whole, untimed(chunk, links, step, reduces.astype(bool)), "chain")
+
+
+def chain(problem: Problem, chunks: int) -> Algorithm:
+    """Return the broadcast, reduction or all-reduce along the ranks of a group: sums first, then copies back."""
+    last = len(RANKS) - 1
+    down = [(r, r - 1) for r in range(last, 0, -1)] if problem.collective.reducing else []
+    up = [(r, r + 1) for r in range(last)] if problem.collective.name != "reduce" else []
+    return along(problem, chunks, down + up, len(down))
 
 
 def question(collective: str) -> Problem:
@@ -71,14 +77,7 @@ def pipelines(plan: Json) -> Iterator[Json]:
 def test_chains_become_pipelines_that_end_right(collective: str, inplace: bool) -> None:
     """Check plans with the executor's own semantics, and with launches on an independent executor."""
     problem = question(collective)
-    if collective == "allreduce":
-        algorithm = _reduced_and_sent_back(problem, 32)
-        programs = Programs(problem, TargetSettings("mscclpp"), size=SIZE, inplace=inplace)
-        lowered = programs.lower(algorithm)
-        programs.complete(lowered)
-        plan = json.loads(lowered.text)
-    else:
-        lowered, plan = lowered_in_units(problem, inplace=inplace)
+    lowered, plan = lowered_in_units(problem, inplace=inplace)
     assert lowered.repetition.unit > 0
     assert list(pipelines(plan))
     assert plan["inplace"] == inplace
@@ -86,17 +85,6 @@ def test_chains_become_pipelines_that_end_right(collective: str, inplace: bool) 
     assert all(ends_right(plan, seed, last=seed % len(RANKS)) for seed in range(2))
     blocks = [block.ops for gpu in read_plan(lowered.text).gpus for block in gpu.blocks]
     assert max(op_count(ops) for ops in blocks) <= MAX_OPS
-
-
-def _reduced_and_sent_back(problem: Problem, chunks: int) -> Algorithm:
-    """Return an all-reduce that sums along the ranks of a group, and sends the sums back along them."""
-    whole = problem.with_chunks(chunks)
-    net, k = whole.network, whole.collective.nranks
-    link = {(int(a), int(b)): n for n, (a, b) in enumerate(zip(net.src, net.dst, strict=True))}
-    hops = [(r, r - 1) for r in range(k - 1, 0, -1)] + [(r, r + 1) for r in range(k - 1)]
-    rows = sorted((c + at, c, link[hop], at < k - 1) for c in range(chunks) for at, hop in enumerate(hops))
-    step, chunk, links, reduces = np.array(rows).T
-    return Algorithm(whole, untimed(chunk, links, step, reduces.astype(bool)), "chain")
 
 
 @pytest.mark.parametrize("collective", ["broadcast", "reduce"])
