@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +17,6 @@ from topologies.arrays import segment_sums
 
 MOST_RANKS = 96  # of a network; distances between all of them take some milliseconds
 _MOST_CELLS = 1 << 22  # contributors × links × slots of time
-_HALVINGS = 40  # of the time in which the least one is known to lie
 _SAME = 1e-9  # relative difference of two times that count as equal
 
 
@@ -136,22 +136,23 @@ class _Intake:
     def least_us(self, load: float) -> float:
         """Return a time in µs before which contributions of `load` KB cannot have come; 0 if the intake is too large.
 
-        The times that are looked at are halved between one in which they cannot have come and one in which they can.
+        What has come by a time is linear between the times at which a step of a link's contributions reaches the rank,
+        and beyond the last of them.
         """
         if len(self._tail_us) * (len(self._steps_us) + len(self._tail_us)) > _MOST_CELLS:
             return 0.0
-        low_us, high_us = 0.0, min(self._tail_us.values()) + 1.0
-        while self._brought(high_us) < load:
-            low_us, high_us = high_us, 2 * high_us
-            if high_us > 1e18:
-                return 0.0
-        for _ in range(_HALVINGS):
-            middle_us = (low_us + high_us) / 2
-            if self._brought(middle_us) < load:
-                low_us = middle_us
-            else:
-                high_us = middle_us
-        return low_us * (1 - _SAME)
+        tails_us = np.unique(np.array(list(self._tail_us.values())))
+        knots_us = np.unique(self._steps_us[:, None] + tails_us)
+        # The first knot by which as much as the load can have come.
+        place = bisect_left(range(len(knots_us)), load, key=lambda knot: self._brought(float(knots_us[knot])))
+        if place == 0:
+            return 0.0
+        low_us = float(knots_us[place - 1])
+        high_us = float(knots_us[place]) if place < len(knots_us) else low_us + 1.0
+        low, high = self._brought(low_us), self._brought(high_us)
+        if high <= low:
+            return 0.0
+        return (low_us + (load - low) / (high - low) * (high_us - low_us)) * (1 - _SAME)
 
     def _brought(self, end_us: float) -> float:
         """Return the KB of contributions that links can have brought by a time, each byte counted as often."""
