@@ -10,7 +10,6 @@ os.environ["SYNTH_CACHE"] = "none"  # Processes that tests start inherit this.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -22,7 +21,7 @@ from jsonschema import Draft202012Validator
 from synth.app import documents
 from synth.bounds.search import DEFAULT
 from synth.model import defects
-from synth.search.run import staged
+from synth.search.run import windows as windows_of_searches
 from synth.solvers import workers
 
 # Files that take a minute or more of one process: they begin first, so that no process is left with one at the end.
@@ -87,14 +86,14 @@ def no_windows() -> Iterator[None]:
     Their linear programs keep a core busy for as long as engines work, and few tests look at what they prove.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staged, "BOUNDS", replace(staged.BOUNDS, window_ranks=0))
+        patch.setattr(windows_of_searches, "MOST_RANKS", 0)
         yield
 
 
 @pytest.fixture
 def windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the test's searches also prove bounds by windows of time, as they do outside of tests."""
-    monkeypatch.setattr(staged, "BOUNDS", DEFAULT)
+    monkeypatch.setattr(windows_of_searches, "MOST_RANKS", DEFAULT.window_ranks)
 
 
 @pytest.fixture

@@ -181,7 +181,8 @@ def refute(
     """Yield the bound with what windows of time prove at one message size, for which `reached_us` is reached.
 
     The unchanged bound is also yielded while a solver's process works, so that the caller can do other work. The
-    problem's protocols are searched one after the other.
+    problem's protocols are searched one after the other, the one with the least bound first, as long as no other one
+    has a lower bound.
 
     Args:
         problem: The problem with one chunk a block.
@@ -198,7 +199,14 @@ def refute(
     Raises:
         TimeUp: The time of the work around is over.
     """
-    for name in problem.protocols or [""]:
+
+    def proved_us(name: str) -> float:
+        """Return what is proved of a protocol at the size, in µs."""
+        return max(witness.at(size_bytes) for witness in bound.witnesses if witness.protocol == name)
+
+    for name in sorted(problem.protocols, key=proved_us) or [""]:
+        if proved_us(name) > bound.at(size_bytes)[0]:
+            return
         own_witnesses = [replace(w, protocol="") for w in bound.witnesses if w.protocol == name]
         search = BoundSearch(
             countable(problem.under(name) if name else problem), tuning, own_witnesses, workers=workers

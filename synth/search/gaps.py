@@ -57,6 +57,10 @@ class LargestGap:
         """
         self._tried_us[size_bytes] = 0.0 if for_good else self._search.scheduled_us(size_bytes)
 
+    def forget(self, size_bytes: int) -> None:
+        """Remove the record that a size in bytes was tried."""
+        self._tried_us.pop(size_bytes, None)
+
     def restart(self) -> None:
         """Remove the record of the sizes that were tried."""
         self._tried_us.clear()

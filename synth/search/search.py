@@ -28,6 +28,7 @@ from synth.search.run.protocols import search_protocols
 from synth.search.run.runner import run_to_end
 from synth.search.run.staged import StagedSearch
 from synth.search.run.state import SearchState
+from synth.search.run.windows import Windows, allows_windows, finer_windows_s
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
@@ -130,6 +131,7 @@ class _ProtocolsSearch:
         lowering_s = self.budget.seconds * (1.0 if executor is None else 1.0 - WRITING)
         self.lowering = replace(self.budget, seconds=lowering_s).patient(plan.patience if plan.patient else 0.0)
         self.pool: Pool | None = None
+        self._searched_sizes: tuple[int, ...] = ()  # Message sizes in bytes that any protocol is searched at.
         self._taken_over: dict[str, list[Offer]] = {}  # By protocol, once the first protocol is searched.
 
     def run(self) -> SearchResult:
@@ -140,6 +142,7 @@ class _ProtocolsSearch:
         if self._problem.nranks > protocols.first_ranks:
             protocols = replace(protocols, first=None)
         sizes = protocols.sizes_of(self.bounds, self.able, protocols.sizes if size is None else (size,))
+        self._searched_sizes = tuple(dict.fromkeys(size for own in sizes.values() for size in own))
         work = partial(
             search_protocols, list(sizes), self.results, partial(self._search_protocol, sizes), self.budget, protocols,
             reserved_s=self._reserved_s,
@@ -212,18 +215,26 @@ class _ProtocolsSearch:
             self.pool = Pool(self._executor, self.lowering, lambda text: self._report(text, None), offers)
         if stop_reason == "interrupted":
             self.pool.stop()
-        ranges = self.pool.files(self._options.size)
-        first = next(iter(results))
         proved = [
             (self.results[name].bound if name in self.results else bound).of_protocol(name)
             for name, bound in self.bounds.items()
         ]
+        bounded = _Bounded(self._problem, self._workers, self.lowering, self.pool)
+        bounded.result.bound = Bound(tuple(witness for bound in proved for witness in bound.witnesses))
+        if stop_reason == "interrupted" or not allows_windows(self._problem, self._plan, self._options):
+            ranges = self.pool.files(self._options.size)
+        else:
+            windows = Windows(bounded, self._searched_sizes, self._plan.windows_gap)
+            finer_s = finer_windows_s(self._plan, self._options)
+            with windows.beside(self.lowering.deadline, finer_s):
+                ranges = self.pool.files(self._options.size)
+        first = next(iter(results))
         shown = {served.algorithm for served in ranges}
         return SearchResult(
             self._problem,
             ranges=ranges,
             unused=[offer for offer in self.pool.offers if offer.algorithm not in shown],
-            bound=Bound(tuple(witness for bound in proved for witness in bound.witnesses)),
+            bound=bounded.result.bound,
             baselines=[algorithm for result in results for algorithm in result.baselines],
             claims=first.claims,
             impossible=next((result.impossible for result in results if result.impossible), ""),
@@ -253,6 +264,23 @@ class _ProtocolsSearch:
                 same_sends = Algorithm(under, algorithm.schedule, algorithm.engine, "", algorithm.size_bytes)
                 offers.append(offer_of(same_sends, self.least_bytes[name]))
         return offers
+
+
+class _Bounded:
+    """What the search for bounds over all protocols reads and raises while programs are made.
+
+    Attributes:
+        result: The result whose bound is raised.
+    """
+
+    def __init__(self, problem: Problem, workers: Workers, budget: Budget, pool: Pool) -> None:
+        """Start without a bound; the schedules are those of `pool`."""
+        self.problem, self.workers, self.budget, self._pool = problem, workers, budget, pool
+        self.result = SearchResult(problem)
+
+    def scheduled_us(self, size_bytes: float) -> float:
+        """Return the time in µs of the best schedule or program at a size."""
+        return self._pool.scheduled_us(size_bytes)
 
 
 def _offers(result: SearchResult) -> list[Offer]:

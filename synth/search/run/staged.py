@@ -10,7 +10,6 @@ from functools import partial
 
 from synth.baselines import of_few_sends
 from synth.bounds.prove import prove
-from synth.bounds.search import DEFAULT as BOUNDS
 from synth.engines.estimates import estimated_sends
 from synth.engines.registry import AUTO, ENGINES, EngineRow, engines_named
 from synth.engines.request import SEEDS, Options, Outcome, Request
@@ -24,7 +23,7 @@ from synth.search.plans import ProgramScope, Stage
 from synth.search.result import SearchResult
 from synth.search.run.runner import EngineRun, by_gain, compiled_interrupts, race, run_to_end
 from synth.search.run.state import SearchState
-from synth.search.run.windows import Windows
+from synth.search.run.windows import Windows, allows_windows, finer_windows_s
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
@@ -65,6 +64,7 @@ class StagedSearch:
         sizes = POWERS if self._retries and state.options.size is None else state.sizes
         self._next_retry = LargestGap(state, sizes, self._plan.retry_gap)
         self._windows = Windows(state, sizes, self._plan.windows_gap)
+        self._has_windows = allows_windows(state.problem, self._plan, state.options)
 
     def run(self) -> SearchResult:
         """Run the plan and conclude; errors as those of `search`."""
@@ -283,15 +283,6 @@ class StagedSearch:
 
     # Bounds and the end.
 
-    @property
-    def _has_windows(self) -> bool:
-        """Return whether bounds by windows of time are searched.
-
-        They are if the plan has a share for them, ranks are few, and no shape is pinned.
-        """
-        few_ranks = self.state.problem.nranks <= BOUNDS.window_ranks
-        return self._plan.windows > 0 and few_ranks and not self._options.pinned
-
     def _finish_windows(self) -> None:
         """Prove bounds by windows of time in their share of the budget, or in half of what engines left.
 
@@ -299,11 +290,11 @@ class StagedSearch:
         """
         if not self._has_windows:
             return
-        state, has_one_size = self.state, self._options.size is not None
+        state = self.state
         deadline = state.budget.windows_deadline(self._plan.windows)
-        if self._windows.next_gap.sizes is state.sizes and not has_one_size:
+        if self._windows.next_gap.sizes is state.sizes and self._options.size is None:
             self._windows.next_gap.sizes = state.shown_bytes()
-        self._windows.finish(deadline, self._plan.windows_finer * self._options.budget_s * has_one_size)
+        self._windows.finish(deadline, finer_windows_s(self._plan, self._options))
 
     def _conclude(self, stop_reason: str, _hurried: bool) -> None:
         """Set the ranges of the answer, and a bound if there is none yet; after Ctrl-C lower nothing more.
@@ -335,7 +326,12 @@ class StagedSearch:
         state.pool.searching = False
         if not state.result.bound.witnesses:
             state.raise_bound(prove(state.problem, max_flow=False))
-        state.result.ranges = state.pool.files(self._options.size)
+        # Where programs are not made here, the time that is left is the caller's.
+        if stop_reason == "interrupted" or not self._has_windows or self._plan.programs is not ProgramScope.ALL:
+            state.result.ranges = state.pool.files(self._options.size)
+        else:
+            with self._windows.beside(state.budget.deadline, finer_windows_s(self._plan, self._options)):
+                state.result.ranges = state.pool.files(self._options.size)
 
     def _describe_rest(self) -> None:
         """Record in the result what a longer search would do, and the algorithms that are not shown or were refused.

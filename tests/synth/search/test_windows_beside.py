@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
+import pytest
+
 from synth.bounds.check import check
-from synth.bounds.prove import prove
-from synth.model.deadline import now
+from synth.bounds.prove import Bound, prove, refute
+from synth.model.deadline import TimeUp, limited, now
 from synth.model.problem import Problem, make_problem
 from synth.search.budget import Budget
 from synth.search.result import SearchResult
 from synth.search.run.windows import Windows
 from synth.solvers.workers import Workers
-from topologies.load import load
+from topologies.load import apply_costs, load
 
 
 @dataclass
@@ -45,3 +48,54 @@ def test_bounds_rise_where_they_are_far(workers: Workers) -> None:
     assert not windows.step()
     asking.reached_us[far] *= 0.95
     assert windows.step()  # It is asked again where a much better time is reached.
+
+
+def _far_search(workers: Workers) -> tuple[_Asking, int]:
+    """Return a search that has reached 1.4 of its bound at a size, and the size."""
+    problem, size = make_problem(load("dgx1"), "broadcast"), 65536
+    result = SearchResult(problem, bound=prove(problem))
+    return _Asking(problem, workers, result, {size: 1.4 * result.bound.at(size)[0]}), size
+
+
+def test_bounds_rise_in_a_thread_beside_other_work(workers: Workers) -> None:
+    asking, size = _far_search(workers)
+    before_us = asking.result.bound.at(size)[0]
+    with Windows(asking, (size,), 1.02).beside(now() + 600, 0.0):
+        threads = threading.active_count()
+    assert threads > threading.active_count()
+    assert asking.result.bound.at(size)[0] > 1.02 * before_us
+    check(asking.problem, asking.result.bound.at(size)[1])
+
+
+def test_an_interrupt_of_the_work_ends_the_thread(workers: Workers) -> None:
+    asking, size = _far_search(workers)
+    threads = threading.active_count()
+    windows = Windows(asking, (size,), 1.02)
+    with pytest.raises(KeyboardInterrupt), windows.beside(now() + 600, 0.0):
+        raise KeyboardInterrupt
+    assert threading.active_count() == threads
+
+
+def test_windows_that_were_cut_off_are_tried_again(workers: Workers) -> None:
+    asking, size = _far_search(workers)
+    windows = Windows(asking, (size,), 1.02)
+    with pytest.raises(TimeUp):
+        limited(now() + 0.05, lambda: windows.finish(now() + 600, 0.0))
+    before_us = asking.result.bound.at(size)[0]
+    windows.finish(now() + 600, 0.0)
+    assert asking.result.bound.at(size)[0] > before_us
+
+
+def test_only_the_protocol_with_the_least_bound_is_raised(workers: Workers) -> None:
+    problem, size = make_problem(apply_costs(load("mi250"), "machine"), "broadcast"), 16 << 20
+    bound = prove(problem)
+    proved_us = {name: bound_of(bound, name, size) for name in problem.protocols}
+    least = min(proved_us, key=lambda name: proved_us[name])
+    assert max(proved_us.values()) > 1.5 * proved_us[least]
+    *_, raised = bound, *refute(problem, bound, size, 1.2 * proved_us[least], workers, now() + 600)
+    assert {w.protocol for w in raised.witnesses[len(bound.witnesses) :]} <= {least}
+
+
+def bound_of(bound: Bound, protocol: str, size: int) -> float:
+    """Return what is proved of a protocol at a size, in µs."""
+    return max(witness.at(size) for witness in bound.witnesses if witness.protocol == protocol)
