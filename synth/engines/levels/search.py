@@ -8,9 +8,9 @@ levels work at the same time on different chunks. A network's symmetry leads to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from synth.engines.flow.tree_sends import Sends
 from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.levels.composition import CHAIN, DOUBLING, RING, TREES
 from synth.engines.levels.plan import Levels, LevelsShape
+from synth.engines.levels.relays import LevelsWithRelays, with_relays
 from synth.engines.levels.tuning import TUNING, LevelsTuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Ints
@@ -54,7 +55,7 @@ def accepts(problem: Problem, options: Options) -> str:
         return "levels is for collectives with one chunk a block"
     if len(problem.group) > TUNING.most_ranks:
         return f"levels is for {TUNING.most_ranks} ranks or fewer"
-    if _members(problem.topology, problem.group).ndim < 2:
+    if _members(problem.topology, problem.group).ndim < 2 and _with_relays(problem) is None:
         return "levels needs a group with equal shares in two or more parts of the network (synth topo show … --levels)"
     return ""
 
@@ -71,41 +72,93 @@ def _members(topology: Topology, group: tuple[int, ...]) -> Ints:
     return np.asarray(local[members[0]])
 
 
+def _with_relays(problem: Problem) -> Problem | None:
+    """Return the problem in which relays of the parts that have members take part; None if their shares are unequal.
+
+    It is None too where no such relay exists, or the collective has blocks of sizes of their own.
+    """
+    try:
+        levels = find_levels(problem.topology)
+    except InputError:
+        return None
+    if len(levels.sizes) < 2 or problem.quotient is not None:
+        return None
+    part = levels.position // (len(levels.ranks) // levels.sizes[0])
+    shared = set(part[list(problem.group)].tolist())
+    joined = with_relays(problem, tuple(rank for rank in problem.relays if part[rank] in shared))
+    return None if joined is None or _members(problem.topology, joined.group).ndim < 2 else joined
+
+
 def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> Iterator[Outcome]:
     """Yield for each size better and better schedules and progress, of the quotient problem where there is one.
 
     Where ranks at the same place are linked to each other across the two outermost levels, these are also tried as one,
     which saves a latency. For programs, schedules in which a rank sends to few others are searched apart where there
     are more than two outermost parts: by doubling and along rings, or over two trees and along chains if there is a
-    root. Where no level has all its ranks linked, or ranks do not reach each other, there is only progress that says
-    so.
+    root. Schedules in which relays take part as members come first. Where no level has all its ranks linked, or ranks
+    do not reach each other, there is only progress that says so.
     """
     planned_problem = quotient_of(problem) or problem
     order = 1 if planned_problem.quotient is None else planned_problem.quotient.order
     most_sends = FLOW.expanded // order if problem.quotient is None else tuning.most_sends
     most_sends = min(most_sends, request.most_sends // order or most_sends)
-    members = _members(problem.topology, problem.group)
-    try:
-        levels = Levels(planned_problem, members, tuning)
-    except InputError as error:
-        yield Progress(str(error))
-        return
-    joined = members.reshape(-1, *members.shape[2:]) if members.ndim > 2 else members
-    is_joined = joined.ndim < levels.members.ndim and levels.is_linked(joined.reshape(len(joined), -1)[:, 0])
-    as_one: Levels | None = None  # Made when a size needs it, since it sorts all links again.
+    ways = [_Way(_members(problem.topology, problem.group), partial(Levels, planned_problem, tuning=tuning))]
+    joined = _with_relays(problem)
+    if joined is not None:
+        levels_of = partial(LevelsWithRelays, problem, joined, tuning=tuning)
+        ways.insert(0, _Way(_members(problem.topology, joined.group), levels_of))
+    prepared = list[tuple[_Way, Levels]]()
+    for way in (way for way in ways if way.members.ndim > 1):
+        try:
+            prepared.append((way, way.levels))
+        except InputError as error:
+            yield Progress(str(error))
     for size in request.sizes:
-        composed: _Composed = {}
-        search = _LevelsSearch(request, size, most_sends, tuning, composed)
-        yield from search.run(NAME, levels, levels.shapes())
-        if is_joined and not search.is_over():
-            as_one = as_one or Levels(planned_problem, joined, tuning)
-            yield from search.run(NAME, as_one, as_one.shapes())
-        # Programs send to many peers at once, so that all messages arrive late, and have few threadblocks for them.
-        if request.most_sends and len(levels.members) > 2:
-            forms = (TREES, CHAIN) if problem.collective.kind.rooted else (DOUBLING, RING)
-            for form in forms if problem.collective.block is None else (RING, TREES):
-                search = _LevelsSearch(request, size, most_sends, tuning, composed)
-                yield from search.run(f"{NAME}, {form}", levels, [LevelsShape(form)])
+        for way, levels in prepared:
+            yield from _solve_size(way, levels, request, size, most_sends)
+
+
+@dataclass(eq=False)
+class _Way:
+    """A way to arrange who takes part by level.
+
+    Attributes:
+        members: Local ranks by level.
+        levels_of: Returns the problem with local ranks by level, or raises InputError as `Levels` does.
+    """
+
+    members: Ints
+    levels_of: Callable[[Ints], Levels]
+
+    @cached_property
+    def levels(self) -> Levels:
+        """Return the problem with the members."""
+        return self.levels_of(self.members)
+
+    @cached_property
+    def as_one(self) -> Levels | None:
+        """Return the problem with the two outermost levels as one, or None if ranks are not linked across them."""
+        if self.members.ndim < 3:
+            return None
+        joined, levels = self.members.reshape(-1, *self.members.shape[2:]), self.levels
+        is_linked = joined.ndim < levels.members.ndim and levels.is_linked(joined.reshape(len(joined), -1)[:, 0])
+        return self.levels_of(joined) if is_linked else None
+
+
+def _solve_size(way: _Way, levels: Levels, request: Request, size: int, most_sends: int) -> Iterator[Outcome]:
+    """Yield better and better schedules for a size in bytes, and progress; `levels` are those of the way."""
+    composed: _Composed = {}
+    search = _LevelsSearch(request, size, most_sends, levels.tuning, composed)
+    yield from search.run(NAME, levels, levels.shapes())
+    if not search.is_over() and way.as_one is not None:
+        yield from search.run(NAME, way.as_one, way.as_one.shapes())
+    # Programs send to many peers at once, so that all messages arrive late, and have few threadblocks for them.
+    if request.most_sends and len(levels.members) > 2:
+        collective = levels.problem.collective
+        forms = (TREES, CHAIN) if collective.kind.rooted else (DOUBLING, RING)
+        for form in forms if collective.block is None else (RING, TREES):
+            search = _LevelsSearch(request, size, most_sends, levels.tuning, composed)
+            yield from search.run(f"{NAME}, {form}", levels, [LevelsShape(form)])
 
 
 # The time in µs, the problem and the schedule of a shape in so many chunks; None where there is none.
