@@ -37,7 +37,7 @@ def with_relays(problem: Problem, relays: tuple[int, ...]) -> Problem | None:
     if not relays or collective.sizes:
         return None
     if collective.kind.unit != BUFFER:
-        own = next((kind.name for kind in KINDS.values() if kind.even == name), "")
+        own = next((kind.name for kind in KINDS.values() if kind.even == name and not kind.by_pair), "")
         if not own:
             return None
         name, sizes = own, (np.arange(nranks) < len(problem.group)).astype(np.float64)

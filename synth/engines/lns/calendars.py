@@ -38,6 +38,11 @@ class Calendars(NamedTuple):
     rate: Any
 
 
+def entries_of_calendars(net: Network, sends: int) -> int:
+    """Return the number of entries, of 8 bytes, of a network's calendars with room for a number of sends."""
+    return 2 * (net.nresources + net.nlinks) * (2 * sends + 4)
+
+
 def calendars(net: Network, sends: int) -> Calendars:
     """Return empty calendars of a network, each with room for a number of sends."""
     uses_ptr, uses, capacity = net.uses_and_links()

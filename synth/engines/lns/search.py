@@ -14,7 +14,7 @@ import numpy as np
 
 from synth.engines.flow.routes import RouteShape
 from synth.engines.flow.search import best_of
-from synth.engines.lns.calendars import calendars
+from synth.engines.lns.calendars import calendars, entries_of_calendars
 from synth.engines.lns.improve import construct, improve, place_all
 from synth.engines.lns.insertion import LnsChunks, LnsGraph, LnsPlan, LnsPrices, LnsScratch, LnsTables
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
@@ -43,6 +43,7 @@ class LnsTuning:
     Attributes:
         most_ranks: Most ranks for which the engine is tried.
         most_sends: Most sends of a plan.
+        most_entries: Most entries of a plan's calendars (512 MB).
         counts: Numbers of chunks a block that race.
         starts: Plans that are built from nothing for each number of chunks.
         near: Ratio time / bound up to which a size is not improved.
@@ -59,6 +60,7 @@ class LnsTuning:
 
     most_ranks: int = 64
     most_sends: int = 3_000
+    most_entries: int = 1 << 26
     counts: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)
     starts: int = 4
     near: float = 1.003
@@ -155,7 +157,10 @@ def _run_race(
 
 
 def _starting_plans(problem: Problem, size: int, request: Request, tuning: LnsTuning, run: Runner) -> list[_PlanSearch]:
-    """Return a plan for every number of chunks that is worth it; none where a goal cannot be reached."""
+    """Return a plan for every number of chunks that is worth it.
+
+    There is none where a goal cannot be reached, and none that would need too much memory.
+    """
     single = reversible(problem.collective)
     (phase, *_) = phases(problem) if single else [Phase(problem)]
     net, collective = problem.network, problem.collective
@@ -168,7 +173,7 @@ def _starting_plans(problem: Problem, size: int, request: Request, tuning: LnsTu
         if plans and largest_bytes / chunks < (request.options.least_bytes or 0):
             break
         plan = _PlanSearch(phase, chunks, size, run, request.options.seed)
-        if plans and (beyond > tuning.beyond or plan.sends > tuning.most_sends):
+        if plan.entries > tuning.most_entries or (plans and (beyond > tuning.beyond or plan.sends > tuning.most_sends)):
             break
         if plans and beyond % _EVERY_NTH:
             continue
@@ -188,6 +193,7 @@ class _PlanSearch:
         problem: The phase's problem.
         best_us: Time of the best plan in µs.
         sends: Number of (rank, chunk) pairs that the sends must serve, at least 1.
+        entries: Number of entries of the calendars, which may be more than memory holds.
     """
 
     def __init__(self, phase: Phase, chunks: int, size: int, run: Runner, seed: int) -> None:
@@ -202,6 +208,7 @@ class _PlanSearch:
         goals = len(collective.post) + (len(collective.pre) if self._sums else 0)
         self.sends = max(goals, 1)
         self._shape = collective.nchunks, most_sends
+        self.entries = entries_of_calendars(net, collective.nchunks * most_sends)
         self._seed = seed
 
     def start(self, times: int, likely_us: float) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from synth.bounds.prove import prove
-from synth.engines.lns.calendars import BEFORE, book, calendars, earliest, latest
+from synth.engines.lns.calendars import BEFORE, book, calendars, earliest, entries_of_calendars, latest
 from synth.engines.lns.insertion import draw_roots
 from synth.engines.lns.search import LnsTuning, _PlanSearch, accepts, solve
 from synth.engines.request import Candidate, Options, Request
@@ -88,6 +88,21 @@ def test_ranks_that_only_relay_count() -> None:
         relays = tuple(rank for rank in range(8 * nodes) if rank % 8)
         problem = make_problem(load(f"ndv2:{nodes}"), "broadcast", group, relays)
         assert (accepts(problem, Options()) == "") == is_taken
+
+
+def test_plans_that_need_too_much_memory_are_left_out(workers: Workers) -> None:
+    """Check the limit on a network of 64 ranks, whose calendars for an all-to-all would have 20 GB."""
+    problem = make_problem(load("dgx2:4"), "alltoall")
+    assert not accepts(problem, Options())
+    assert not list(solve(problem, _request(problem, 1 << 18, workers), LnsTuning(), INTERPRETED))
+    small = make_problem(load("ring:4"), "alltoall")
+    table = calendars(small.network, 16 * 4)
+    entries = entries_of_calendars(small.network, 16 * 4)
+    assert entries == table.at.size + table.used.size
+    request = _request(small, 1 << 18, workers)
+    one_chunk = replace(SMALL, counts=(1,))
+    assert not list(solve(small, request, replace(one_chunk, most_entries=entries - 1), INTERPRETED))
+    assert list(solve(small, request, replace(one_chunk, most_entries=entries), INTERPRETED))
 
 
 def test_a_pipeline_along_a_line(workers: Workers) -> None:
