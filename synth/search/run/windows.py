@@ -16,7 +16,7 @@ from typing import Protocol
 from synth.bounds.prove import refute
 from synth.bounds.search import DEFAULT
 from synth.engines.request import Options
-from synth.model.deadline import TimeUp, now
+from synth.model.deadline import TimeUp, limited, now
 from synth.model.defects import contained
 from synth.model.problem import Problem
 from synth.search.budget import Budget
@@ -27,6 +27,7 @@ from synth.solvers.workers import Workers
 MOST_RANKS = DEFAULT.window_ranks  # Ranks up to which a search looks for such bounds.
 _MET = 1.003  # Time / bound below which a size needs no better bound.
 _FINER = (81,)  # Numbers of slots of time that are still worth it once engines have ended.
+_LEAVING_S = 0.2  # How long the thread may take to notice that it is to end; then it is left alone.
 _PAUSE_S = 0.02  # How long the thread leaves the processor to the work beside it between two looks at the solver.
 
 
@@ -116,7 +117,8 @@ class Windows:
     def beside(self, until: float, finer_s: float) -> Iterator[None]:
         """Run `finish` in a thread beside the body of the context, and after it to its end.
 
-        If the body is interrupted, the thread ends at once. The body must use neither the solvers nor the bound.
+        If the body is interrupted, the thread ends at once; what it finds after the end of the context does not count.
+        The body must use neither the solvers nor the bound.
 
         Args:
             until: As in `finish`.
@@ -124,19 +126,20 @@ class Windows:
         """
 
         def finish_in_time() -> None:
-            """Finish; the end of the time of the work around ends it too."""
+            """Finish; the end of the time ends it too, where it looks at the clock."""
+            finish = partial(self.finish, until, finer_s)
             with suppress(TimeUp):
-                contained("search for bounds by windows of time", partial(self.finish, until, finer_s), None)
+                contained("search for bounds by windows of time", partial(limited, until, finish), None)
 
         self._pause_s = _PAUSE_S
         thread = threading.Thread(target=copy_context().run, args=(finish_in_time,), daemon=True)
         thread.start()
         try:
             yield
-            thread.join()
+            thread.join(max(0.0, until - now()))
         finally:
             self._stopped.set()
-            thread.join()
+            thread.join(_LEAVING_S)
 
     def _run(self) -> Iterator[None]:
         """Raise the bound for one size after another, the largest gap first; yield after each look at the solvers.
@@ -158,6 +161,8 @@ class Windows:
         for bound in refute(
             search.problem, before, size, reached_us, search.workers, search.budget.deadline, self._tuning
         ):
+            if self._stopped.is_set():
+                return
             if bound is not before:
                 before = bound
                 merged = search.result.bound.merged(bound.witnesses)
