@@ -14,7 +14,9 @@ from functools import cached_property
 import numpy as np
 
 from synth.engines.flow.csr_network import CsrNetwork, csr_network
+from synth.engines.levels.composition import Arcs
 from synth.engines.levels.plan import Levels, LevelsShape
+from synth.engines.levels.shares import TreeLoad
 from synth.engines.levels.tuning import LevelsTuning
 from synth.model.collective import Floats, Ints, named
 from synth.model.problem import Problem
@@ -76,6 +78,21 @@ class LevelsWithRelays(Levels):
         own = self._own.with_chunks(collective.nchunks // self._own.collective.nchunks)
         sends = replace(sends, link=self._own_link[sends.link])
         return own, (prune_sums if collective.reducing else prune_copies)(own, sends)
+
+    def _load(self, arcs: Arcs) -> TreeLoad:
+        """Return what `Levels._load` does, for those of the sends that the group needs."""
+        members = len(self._own.group)
+        order = np.argsort(arcs.step, kind="stable").tolist()
+        reduces = self.problem.collective.reducing
+        start, end = (arcs.tail, arcs.head) if reduces else (arcs.head, arcs.tail)
+        # Sums come from members, copies go to them, over relays that have such sends themselves.
+        reached, needed = set(range(members)), list[int]()
+        for row in order if reduces else reversed(order):
+            if int(start[row]) in reached:
+                reached.add(int(end[row]))
+                needed.append(row)
+        rows = np.array(needed)
+        return super()._load(Arcs(arcs.tail[rows], arcs.head[rows], arcs.step[rows], arcs.adds[rows]))
 
     @cached_property
     def net(self) -> CsrNetwork:

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from synth.bounds.prove import prove
 from synth.engines.levels import search as levels_search
-from synth.engines.levels.relays import with_relays
+from synth.engines.levels.composition import RING
+from synth.engines.levels.plan import LevelsShape
+from synth.engines.levels.relays import LevelsWithRelays, with_relays
 from synth.engines.levels.search import NAME, accepts
 from synth.engines.levels.tuning import TUNING
 from synth.engines.request import Candidate, Options, Request
@@ -66,6 +68,29 @@ def test_a_gpu_of_each_node_uses_the_nics_of_its_whole_node(collective: str) -> 
     assert algorithm.time_us(size) < 0.3 * prove(alone).at(size)[0]
     loads_us = resource_loads_us(algorithm.problem, algorithm.timed(size))
     assert np.count_nonzero(loads_us > 0.5 * loads_us.max()) >= 16  # All NICs of both nodes work most of the time.
+
+
+def test_the_nics_of_relays_carry_equal_shares_in_many_chunks() -> None:
+    """Check that what goes to relays inside the nodes, and is left out, does not count when loads are shared."""
+    topology = load("dgx-h100:4")
+    group = [0, 8, 16, 24]
+    problem = make_problem(topology, "allgather", group, [rank for rank in range(32) if rank % 8])
+    joined = with_relays(problem, problem.relays)
+    assert joined is not None
+    levels = LevelsWithRelays(problem, joined, np.array([local_ranks(problem, node) for node in range(4)]), TUNING)
+    for count in (8, 16, 32):
+        plan = levels.plan(LevelsShape(RING), count)
+        assert plan is not None
+        nodes = np.array([rank // 8 for rank in problem.ranks])
+        ends = problem.network.src[plan[1].link], problem.network.dst[plan[1].link]
+        between = nodes[ends[0]] != nodes[ends[1]]
+        bytes_of_nic = np.bincount(ends[0][between], plan[0].collective.fraction[plan[1].chunk[between]], 32)
+        assert bytes_of_nic.max() < 1.01 * bytes_of_nic.mean()
+
+
+def local_ranks(problem: Problem, node: int) -> list[int]:
+    """Return the local ranks of the eight GPUs of a node."""
+    return [problem.ranks.index(rank) for rank in range(8 * node, 8 * node + 8)]
 
 
 def test_relays_that_cannot_be_members_are_left_to_others() -> None:
