@@ -280,19 +280,22 @@ def _details(row: dict[str, Any], form: str, width: int | None) -> list[str]:
     return [title, *wrapped([f"  {part}" for part in parts], width, "    ")]
 
 
-def format_next_minute(outlook: dict[str, Any]) -> str:
+def format_next_minute(outlook: dict[str, Any], ended: str = "") -> str:
     """Return the last line of a search's output: what the search would do with one minute more, and the largest gap.
 
     It names at most two engines. The gap is left out if it is unknown or counts as optimal. If nothing remains, the
     line states whether all is optimal or every engine has ended, and then perhaps how to search at the size of the
-    largest gap only.
+    largest gap only. If the search ended early although every engine has ended, bounds and programs remain.
 
     Args:
         outlook: The dictionary `next_minute` of a statement.
+        ended: Why the search ended early, as a statement's `ended`; "" if it did not.
     """
     tasks = [f"engine {' then '.join(outlook['engines'][:_NEXT])}"] if outlook["engines"] else []
     if outlook["window_bytes"] is not None:
         tasks.append(f"bounds by windows of time for {format_short_size(outlook['window_bytes'])}")
+    if not tasks and ended:
+        tasks.append("bounds and programs (every engine has ended)")
     largest_gap = ""
     if outlook["gap"] is not None and outlook["gap"] > OPTIMAL:
         size = format_short_size(outlook["bytes"])

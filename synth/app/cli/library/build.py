@@ -83,16 +83,20 @@ def library_build(
 
 
 def _warn_of_budget(plan: BuildPlan, answer_cache: Cache) -> None:
-    """Print a warning if the problems that the cache lacks need over 1.5 times the budget, by the plan's estimate.
+    """Print how the build's time differs from the budget: what compiling loops adds, and a budget that is short.
 
-    The build keeps the budget all the same, so that its answers are worse.
+    It is short if the problems that the cache lacks need over 1.5 times the budget, by the plan's estimate. The build
+    keeps it all the same, so that its answers are worse.
     """
     known_keys = {task.key for task in plan.tasks() if answer_cache.has(task.key)}
     left_s, budget_s = plan.seconds(known_keys), plan.cluster.budget_s
+    if compiling_s := _compiling_s(left_s):
+        warn(f"budget {format_seconds(budget_s)}: {_compiling(compiling_s)}; synth warm-up compiles them beforehand")
     if left_s > max(_SOON_S, _MUCH_LONGER * budget_s):
         open_count = sum(task.key not in known_keys for task in plan.searches)
         problems, cores = format_count(open_count, "problem"), format_count(plan.cores, "core")
-        needed = f"{problems} need about {_minutes(left_s)} on {cores}, and get what they find in time"
+        needs, get = ("needs", "gets what it finds") if open_count == 1 else ("need", "get what they find")
+        needed = f"{problems} {needs} about {_minutes(left_s)} on {cores}, and {get} in time"
         warn(f"budget {format_seconds(budget_s)}: is short: {needed}; give more, or name fewer groups or collectives")
 
 
@@ -131,6 +135,7 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], present_load: float, as_jso
     known_count = sum(task.key in known_keys for task in searches)
     most_s = max(plan.cluster.budget_s, LEAST_S * (len(searches) - known_count) / plan.cores)
     left_s, loaded_s = min(needed_s, most_s), min(plan.loaded_seconds(present_load, known_keys), most_s)
+    compiling_s = _compiling_s(left_s)
     if as_json:
         print_json(
             "library-plan",
@@ -141,7 +146,7 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], present_load: float, as_jso
                 "known": known_count,
                 "seconds": round(left_s, 1),
                 "loaded_s": round(loaded_s, 1),
-                "compiling_s": _compiling_s(left_s),
+                "compiling_s": compiling_s,
                 "memory_bytes": int(plan.memory_bytes()),
                 "budget_class_s": searches[0].work_s,
                 "processes": plan.cores,
@@ -161,19 +166,23 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], present_load: float, as_jso
     if len(rows) > _SHOWN:
         click.echo(f"… and {len(rows) - _SHOWN} more kinds")
     cores = format_count(plan.cores, "idle core")
+    compiling = f" ({_compiling(compiling_s)})" if compiling_s else ""
     click.echo()
     say_fitted(
-        f"about {_minutes(left_s)} on {cores}, within the budget of {format_seconds(plan.cluster.budget_s)};"
-        f" {plan.memory_bytes() / 2**30:.1f} GiB of memory; at most {searches[0].work_s:g} s of counted work"
-        f" a problem; {known_count} of {len(searches)} problems are known"
+        f"about {_minutes(left_s)} on {cores}, within the budget of {format_seconds(plan.cluster.budget_s)}"
+        f"{compiling}; {plan.memory_bytes() / 2**30:.1f} GiB of memory; at most {searches[0].work_s:g} s of counted"
+        f" work a problem; {known_count} of {len(searches)} problems are known"
     )
     if loaded_s > _BUSY * left_s:
         say_fitted(f"this machine is busy now (load {present_load:.1f}): about {_minutes(loaded_s)} beside that")
     if needed_s > left_s:
         say_fitted(f"the searches need about {_minutes(needed_s)}: time runs out for some, whose answers are worse")
-    if compiling_s := _compiling_s(left_s):
-        say_fitted(f"compiling loops adds up to {_minutes(compiling_s)} to the first build, once")
     _say_impossible(plan)
+
+
+def _compiling(seconds: float) -> str:
+    """Return a clause on how much longer than its budget a build takes while it compiles loops."""
+    return f"compiling loops adds up to {_minutes(seconds)} in this first run, once"
 
 
 def _compiling_s(left_s: float) -> float:
