@@ -367,7 +367,8 @@ def _report(
         raise SystemExit(130)
     if not result.ranges:
         raise SystemExit(1)
-    if (missing := written.refused or written.left) and question.settings.name != AUTO:
+    lacks_files = any(row["refused"] for row in written.rows)
+    if lacks_files and (missing := written.refused or written.left) and question.settings.name != AUTO:
         warn(f"warning: --target {question.settings.name}: no file: {missing}")
         raise SystemExit(3)
 
