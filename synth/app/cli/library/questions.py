@@ -15,7 +15,7 @@ import click
 from emit.library.checking.fault_check import check_fault
 from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry, vs_library
-from emit.library.overlay import folder_without, load_library
+from emit.library.overlay import dead_parts, folder_without, load_library
 from emit.library.selection.against_vendor import count_sizes
 from emit.library.selection.compare import Difference, differences
 from emit.library.selection.pick import pick, why_none
@@ -37,6 +37,7 @@ from synth.model.text import (
     FITTED,
     format_comparison,
     format_count,
+    format_listed,
     format_ranks,
     format_served,
     format_short_size,
@@ -454,6 +455,8 @@ def pick_(
     spelled = spelled_name(entries, collective)
     _check_names(entries, target, topology)
     ranks, size_bytes = _ranks_of_call(entries, group, topology), parse_size(size, "size")
+    if group == "all":
+        ranks = tuple(rank for rank in ranks if f"rank:{rank}" not in dead_parts(without))
     element_bytes = TYPES[parse_type(kind)].itemsize
     served_forms = {
         entry.inplace
@@ -483,6 +486,9 @@ def pick_(
         if not entry.path.is_file():
             raise InputError(f"{origin_of(entry.path)}: is missing; copy the whole library again, or build it anew")
     why = "" if picked else why_none(entries, call, size_bytes)
+    if dead := [rank for rank in ranks if f"rank:{rank}" in dead_parts(without)]:
+        left = format_spans([rank for rank in ranks if rank not in dead])
+        why = f"rank {format_listed(dead)} is dead in this failure; ask for the ranks that are left: {left}"
     if as_json:
         fields = ("file", "target", "topology", "communicator")
         rows = [{name: getattr(entry, name) for name in fields} | {"why": reason} for entry, reason in picked]

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from emit.library.index import index_text
 from emit.msccl.format import write_msccl
 from emit.timing.predict import Predictor
@@ -147,6 +149,36 @@ def test_an_update_of_a_library_of_another_topology_is_refused(synth: Call, work
     refusal = synth("library", "update", cluster, "--out", lib, "--without", "rank:3").refusal
     assert "is a library of full:4; it must be that of ring:4" in refusal
     assert not (lib / "faults").exists()
+
+
+def test_a_failure_of_a_rank_states_its_cost_by_size_and_which_ranks_are_left(
+    synth: Call, working_folder: Path
+) -> None:
+    """Check the table and the JSON of an update, and what pick says before it, for the dead rank and without it."""
+    cluster, lib = "cluster.toml", "lib"
+    (working_folder / cluster).write_text(
+        'topology = "dgx1"\ngroups = ["0-3"]\ncollectives = ["allgather"]\nbudget = "2s"\n'
+    )
+    assert synth("library", "build", cluster, "--out", lib, "--jobs", "1").code == 0
+    picked = ("library", "pick", lib, "allgather")
+    early = synth(*picked, "0-3", "1M", "--without", "rank:2").refusal
+    assert f"has no answers for it yet; make them with synth library update CLUSTER.toml --out {lib}" in early
+    update = ("library", "update", cluster, "--out", lib, "--without", "rank:2", "--jobs", "1")
+    text = synth(*update).out
+    assert [line.split()[0] for line in text.splitlines() if " → 0,1,3 " in line] == ["allgather"] * 3
+    assert max(map(len, text.splitlines())) <= 80
+    (failure,) = json.loads(synth(*update, "--json").out)["failures"]
+    assert {(*cost["group"], *cost["group_after"]) for cost in failure["costs"]} == {(0, 1, 2, 3, 0, 1, 3)}
+    assert failure["slower"] == pytest.approx(
+        max(
+            next(after / before for _, before, after in cost["times"][::-1] if before and after)
+            for cost in failure["costs"]
+        )
+    )
+    dead = synth(*picked, "0-3", "1M", "--without", "rank:2").flat
+    assert dead.endswith("rank 2 is dead in this failure; ask for the ranks that are left: 0,1,3")
+    other = synth(*picked, "0-3", "1M", "--without", "rank:1").refusal
+    assert "it must be one that synth library update wrote: rank:2" in other
 
 
 def test_pick_knows_all_ranks_and_refuses_sizes_that_the_call_cannot_have(synth: Call, working_folder: Path) -> None:
