@@ -138,6 +138,10 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
     """
     text, origin = read_text(path, "a cluster file", MAX_FILE_BYTES), origin_of(path)
     top = parse_toml(text, origin, "the fields of a cluster file")
+    if "topology" not in top.values and (own_keys := [key for key in ("base", "ranks") if key in top.values]):
+        top.fail(
+            own_keys[0], "is a key of a topology's file, which a cluster's file names, as topology = \"FILE.toml\""
+        )
     top.only(_FIELDS)
     spec = top.string("topology")
     healthy = _stated(top, "topology", lambda: load(_beside(path, spec)))

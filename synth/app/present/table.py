@@ -32,10 +32,11 @@ Row = TypeVar("Row")
 
 
 def heading(document: dict[str, Any], nranks: int) -> str:
-    """Return the heading of a search's table: `allreduce · dgx1 · group 0 2 4 6 (4 of 8x V100, α 0.7 µs, root 0)`.
+    """Return the heading of a search's table: `allreduce · dgx1 · group 0 2 4 6 (4 of 8 V100, α 0.7 µs, root 0)`.
 
     The group is `all 8 ranks` if it is all ranks in ascending order. Many ranks are abbreviated (`format_ranks`). Root
-    and relays are named only if there are any. A topology without a summary is described by its number of ranks.
+    and relays are named only if there are any. A topology without a summary is described by its number of ranks. If a
+    summary does not begin with that number, a part of the ranks is "4 of 32 ranks: " and the summary.
 
     Args:
         document: The statement of the search (`synth.search.statement.statement`).
@@ -44,8 +45,10 @@ def heading(document: dict[str, Any], nranks: int) -> str:
     group = document["group"]
     whole = group == list(range(nranks))
     members = f"all {nranks} ranks" if whole else f"group {format_ranks(group)}"
-    part = "" if whole else f"{len(group)} of "
-    extras = [f"{part}{document['summary'] or str(nranks) + ' ranks'}", document["alpha"]]
+    summary = document["summary"] or f"{nranks} ranks"
+    ranks = "" if summary.startswith(f"{nranks} ") else f"{nranks} ranks: "
+    part = "" if whole else f"{len(group)} of {ranks}"
+    extras = [f"{part}{summary}", document["alpha"]]
     if document["root"] is not None:
         extras.append(f"root {document['root']}")
     if document["relays"]:
