@@ -241,7 +241,10 @@ def compile_(
             ir.header = with_values(ir.header, max_bytes=parse_size(max_bytes, "--max-bytes"))
         place = place_program(ir.header.nranks, topo, group)
         target = options.chosen(ir.header.collective, place)
-        compiled = options.compiled(ir, target, _timer(place, ir.header))
+        try:
+            compiled = options.compiled(ir, target, _timer(place, ir.header))
+        except InputError as error:
+            raise InputError(f"{script.line}: {error}") from None
         if library is None:
             return options.write(compiled, ir.goal, target, file, place)
         additions.append(Addition(compiled.program, ir.goal, target, *(place or ())))
