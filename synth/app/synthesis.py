@@ -33,6 +33,7 @@ from synth.model.collective import Collective
 from synth.model.numbers import as_flag, as_folder, as_text, taking, whole
 from synth.model.schedule import Schedule
 from synth.model.sizes import size_in_bytes
+from synth.model.text import format_gap
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
 from synth.search.search import search
@@ -91,7 +92,7 @@ class Synthesis:
     def __repr__(self) -> str:
         """Return the question, the number of algorithms and the largest gap in one line."""
         problem, count = self.result.problem, len(self.result.ranges)
-        answer = f"{format_count(count, 'algorithm')}, largest gap {self.gap:.3f}" if count else "no algorithm"
+        answer = f"{format_count(count, 'algorithm')}, largest gap {format_gap(self.gap)}" if count else "no algorithm"
         question = f"{problem.collective.name} on {len(problem.group)} ranks of {problem.topology.name}"
         return f"<Synthesis of {question}: {answer}>"
 

@@ -13,6 +13,7 @@ from synth.model.text import (
     FITTED,
     format_comparison,
     format_count,
+    format_gap,
     format_ranks,
     format_served,
     format_short_size,
@@ -191,7 +192,7 @@ def _against_bound(row: dict[str, Any], figures: dict[str, Any]) -> tuple[str, s
     """
     if is_below_bound(row, figures):
         return "–", "–"
-    return format_time(figures["bound_us"]), f"{figures['gap']:.3f}"
+    return format_time(figures["bound_us"]), format_gap(figures["gap"])
 
 
 def _shape(number: int | None) -> str:
@@ -303,7 +304,7 @@ def format_next_minute(outlook: dict[str, Any], ended: str = "") -> str:
     if outlook["gap"] is not None and outlook["gap"] > OPTIMAL:
         size = format_short_size(outlook["bytes"])
         of_all = "" if outlook["one_size"] else " of all sizes"
-        largest_gap = f" · largest gap{of_all} {outlook['gap']:.3f} at {size}"
+        largest_gap = f" · largest gap{of_all} {format_gap(outlook['gap'])} at {size}"
         if not tasks and not outlook["one_size"]:  # Without a pinned size, engines work on a few sizes only.
             largest_gap += f" (--size {size} searches there only)"
     # Without a gap, all rows are vendor libraries' own, below our bounds.
@@ -403,8 +404,8 @@ def _proved(document: dict[str, Any], is_short: bool) -> list[str]:
     for schedule in document["out_of_reach"]:
         chunks, size = format_count(schedule["chunks"], "chunk"), format_size(schedule["bytes"])
         lines.append(
-            f"a schedule of {chunks} takes {format_time(schedule['time_us'])} for {size} (gap {schedule['gap']:.3f}),"
-            f" but has no file: {schedule['refused']}"
+            f"a schedule of {chunks} takes {format_time(schedule['time_us'])} for {size}"
+            f" (gap {format_gap(schedule['gap'])}), but has no file: {schedule['refused']}"
         )
     for claim in document["time_slots"] if not is_short else ():
         chunks, size = format_count(claim["chunks"], "chunk"), format_size(claim["bytes"])
@@ -473,7 +474,7 @@ def _concurrent_closing(document: dict[str, Any], labels: Sequence[str]) -> list
     best = ", optimal" if document["optimal"] else ""
     bound = f"{document['by']} ({document['engine']}); bound {format_time(document['bound_us'])} ({proof})"
     rows = [
-        ("all groups", makespan, f"{bound}, gap {max(1.0, document['gap']):.3f}{best}"),
+        ("all groups", makespan, f"{bound}, gap {format_gap(max(1.0, document['gap']))}{best}"),
         ("alone, in sum", document["sum_us"], f"{document['vs_sum']:.2f} × as long"),
     ]
     plans = {name: (plan["time_us"], plan["slowdown"]) for name, plan in document["plans"].items()}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from synth.model.problem import parse_ranks
-from synth.model.text import format_spans, format_time
+from synth.model.text import format_gap, format_spans, format_time
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,15 @@ from synth.model.text import format_spans, format_time
 )
 def test_times_have_three_digits_and_the_unit_of_what_is_shown(microseconds: float, text: str) -> None:
     assert format_time(microseconds) == text
+
+
+@given(st.floats(1.0, 1.01) | st.integers(-80, -20).map(lambda tenth: 1 + 10 ** (tenth / 10)))
+def test_a_gap_reads_as_one_only_if_only_rounding_is_above_it(gap: float) -> None:
+    """Check that the text is rounded at its last digit, and has more than three decimals only where it must."""
+    text = format_gap(gap)
+    assert float(text) > 1.0 or gap < 1 + 6e-9
+    assert abs(float(text) - gap) <= 0.51 * 10.0 ** -len(text.partition(".")[2])
+    assert len(text) == 5 or gap < 1.0006
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6, unique=True), st.integers(1, 9))

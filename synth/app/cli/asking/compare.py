@@ -24,7 +24,7 @@ from synth.engines.registry import AUTO as ANY_ENGINE
 from synth.engines.registry import engines_named
 from synth.model.deadline import now
 from synth.model.sizes import size_in_bytes
-from synth.model.text import format_short_size, format_time
+from synth.model.text import format_gap, format_short_size, format_time
 from synth.search.result import SearchResult
 from synth.search.settings import AUTO, NONE
 from synth.search.statement import described_question
@@ -255,4 +255,4 @@ def _gap(row: dict[str, Any], i: int, bound_us: float) -> str:
     """Return the gap of a row at the i-th size as text; "–" for none, and where a library's model counts less."""
     if not row["found"] or (row["engine"] in LIBRARIES and row["found"][i]["time_us"] < bound_us):
         return "–"
-    return f"{row['found'][i]['gap']:.3f}"
+    return format_gap(row["found"][i]["gap"])

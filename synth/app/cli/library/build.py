@@ -26,7 +26,7 @@ from synth.app.present.layout import say_fitted, warn
 from synth.model.compiled import are_some_on_disk
 from synth.model.deadline import now
 from synth.model.numbers import format_seconds
-from synth.model.text import format_count, format_short_size, format_spans, format_table, format_time
+from synth.model.text import format_count, format_gap, format_short_size, format_spans, format_table, format_time
 from synth.storage.cache import Cache, open_cache
 from topologies.errors import InputError
 from topologies.text.files import origin_of
@@ -244,7 +244,7 @@ def _progress(plan: BuildPlan, quiet: bool) -> Iterator[Callable[[State], None]]
     def state() -> tuple[int, int, str]:
         """Return how many answers there are, of how many, and a remark on the rest."""
         left = f"about {_minutes(max(0.0, latest.left_s - (now() - reported)))} left"
-        worst = f"worst gap {latest.worst:.3f}" if latest.done else ""
+        worst = f"worst gap {format_gap(latest.worst)}" if latest.done else ""
         further = f" and {len(latest.running) - 1} more" if len(latest.running) > 1 else ""
         running = f"now {latest.running[0]}{further}" if latest.running else ""
         return latest.done, latest.total, ", ".join(filter(None, (left, worst, running)))
@@ -293,7 +293,7 @@ def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
         )
         return
     say_fitted(f"{_heading(plan)} → {out} ({format_count(files, 'file')})")
-    parts = [f"  worst gap {state.worst:.3f}"]
+    parts = [f"  worst gap {format_gap(state.worst)}"]
     known_counts = [(state.kept, "in the library already"), (state.cached, "from the cache")]
     parts += [f"{count} {source}" for count, source in known_counts if count]
     if built.interrupted:

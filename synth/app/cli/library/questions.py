@@ -37,6 +37,7 @@ from synth.model.text import (
     FITTED,
     format_comparison,
     format_count,
+    format_gap,
     format_listed,
     format_ranks,
     format_served,
@@ -329,7 +330,7 @@ def _unfiled_cells(row: dict[str, Any]) -> _Cells:
         "–" if row["target"] == NONE else f"{row['target']}: no file",
         f"{format_time(row['time_us'])} @ {format_short_size(row['shown_bytes'])}",
         format_time(row["bound_us"]),
-        f"{row['gap']:.3f}",
+        format_gap(row["gap"]),
     )
 
 
@@ -372,7 +373,7 @@ def _cells(entry: IndexEntry) -> _Cells:
         entry.target,
         "–" if time_us is None else f"{format_time(time_us)}{at}",
         "–" if bound_us is None else format_time(bound_us),
-        "–" if gap is None else f"{gap:.3f}",
+        "–" if gap is None else format_gap(gap),
     )
 
 
@@ -386,13 +387,13 @@ def _details(entry: IndexEntry) -> list[str]:
     shape = [format_count(row[name], name[:-1]) for name in names if row.get(name)]
     lines = [", ".join([f"engine {row.get('engine') or '–'}", *shape, f"protocol {entry.protocol}"])]
     if entry.time_us is not None and shown is not None:
-        gap = "" if entry.gap is None else f", gap {entry.gap:.3f}"
+        gap = "" if entry.gap is None else f", gap {format_gap(entry.gap)}"
         lines.append(f"{format_time(entry.time_us)} for {format_size(shown)}{gap}")
     if entry.bound_us is not None:
         lines.append(f"bound {format_time(entry.bound_us)}: {row.get('proof') or 'the index states no proof'}")
     if (worst := row.get("worst")) and worst["bytes"] != shown:
         figures = f"{format_time(worst['time_us'])}, bound {format_time(worst['bound_us'])}"
-        lines.append(f"worst in range: {worst['gap']:.3f} @ {format_short_size(worst['bytes'])}: {figures}")
+        lines.append(f"worst in range: {format_gap(worst['gap'])} @ {format_short_size(worst['bytes'])}: {figures}")
     compared = [f"vs {name} {cell}" for name, cell in zip(LIBRARIES, _vs(row, list(LIBRARIES)), strict=True)]
     compared = [text for text in compared if not text.endswith("–")]
     lines += [", ".join(compared)] if compared else []
