@@ -20,7 +20,7 @@ from emit.library.selection.against_vendor import count_sizes
 from emit.library.selection.compare import Difference, differences
 from emit.library.selection.pick import pick, why_none
 from emit.library.selection.selector import LibraryCall, entries_of, spelled_name
-from emit.targets import TARGETS, target_named
+from emit.targets import NO_ALGORITHM, TARGETS, target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option
 from synth.app.cli.progress import showing
@@ -53,6 +53,7 @@ from topologies.text.files import origin_of
 
 _RANKS = 1 << 20  # ranks that a group may name
 _LEFT = "no file"  # The predicted time of sizes that are left to the executor.
+_UNSERVED = "not served"  # The same where the executor has no algorithm of its own.
 _SAME = 1e-6  # relative difference up to which two times are equal
 
 
@@ -191,7 +192,7 @@ def _blocks(
         first = same_entries[0]
         ranges_left = _left(same_entries, *(first.asked or (0, None)))
         numbered = [(entry.min_bytes, _cells(entry) + _vs(entry.row, libraries)) for entry in same_entries]
-        numbered += [(low, _left_cells(low, high, first.target, len(libraries))) for low, high in ranges_left]
+        numbered += [(low, _left_cells(low, high, first, len(libraries))) for low, high in ranges_left]
         title = _title(first, _matching_group(first, ranks), names_topology)
         rows_of.setdefault((title, first.inplace), []).extend(cells for _, cells in sorted(numbered, key=itemgetter(0)))
     blocks: dict[str, list[_Cells]] = {}
@@ -241,6 +242,9 @@ def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str]
         say_fitted(title)
         for _ in block:
             click.echo(next(numbered))
+    if any(row[3] == _UNSERVED for row in rows):
+        click.echo()
+        say_fitted(f"{_UNSERVED}: no file is for these sizes, and no executor has an algorithm of its own for them")
     if any(row[3] == _LEFT for row in rows):
         own = dict.fromkeys(TARGETS[row[2]].otherwise for row in rows if row[3] == _LEFT)
         click.echo()
@@ -306,16 +310,20 @@ def _left(entries: Sequence[IndexEntry], low: int, high: int | None) -> list[tup
     return ranges + ([(begin, high)] if begin <= (LARGEST if high is None else high) else [])
 
 
-def _left_cells(low: int, high: int | None, target: str, nlibraries: int) -> _Cells:
-    """Return the cells of a range of sizes that is left to the executor's own algorithms, with those of the libraries.
+def _left_cells(low: int, high: int | None, entry: IndexEntry, nlibraries: int) -> _Cells:
+    """Return the cells of a range of sizes that no file is for, with those of the libraries.
+
+    They say whether the executor's own algorithms serve them.
 
     Args:
         low: Smallest size in bytes.
         high: Largest size in bytes; None where there is no end.
-        target: The executor.
+        entry: An entry of the same question and executor.
         nlibraries: Number of libraries that rows are compared with.
     """
-    return format_served(low, high), "–", target, _LEFT, "–", "–", *["–"] * nlibraries
+    is_served = TARGETS[entry.target].own_algorithm(entry.collective) != NO_ALGORITHM
+    served = _LEFT if is_served else _UNSERVED
+    return format_served(low, high), "–", entry.target, served, "–", "–", *["–"] * nlibraries
 
 
 def _unfiled_cells(row: dict[str, Any]) -> _Cells:
@@ -499,7 +507,10 @@ def pick_(
         click.echo(entry.path)
         say([f"  {entry.target}, {words}"], terminal_width())
     if not picked:
-        say_fitted(f"no file, so the executor's own algorithm runs: {why}")
+        names = [target] if target is not None else dict.fromkeys(entry.target for entry in entries)
+        own = [name for name in names if TARGETS[name].own_algorithm(spelled) != NO_ALGORITHM]
+        outcome = "so the executor's own algorithm runs" if own or not names else "and no executor has one of its own"
+        say_fitted(f"no file, {outcome}: {why}")
 
 
 def _ranks_of_call(entries: Sequence[IndexEntry], group: str, topology: str | None) -> tuple[int, ...]:

@@ -134,6 +134,21 @@ def test_pick(synth: Call, working_folder: Path) -> None:
     assert report["found"][0]["communicator"] == RANKS
 
 
+def test_a_pattern_is_served_by_files_only(synth: Call, working_folder: Path) -> None:
+    """Check that no text and no field names a library's own algorithm for it, and that a collective's do."""
+    (working_folder / "halo.toml").write_text('name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = "1-3"\n')
+    for command, name, is_named in ((("pattern", "halo.toml"), "halo", False), (("broadcast",), "broadcast", True)):
+        asked = ("--topo", "dgx-a100", "--group", "0-3", "--size", "1M", "--budget", "2s", "--out", name)
+        answer = synth(*command, *asked)
+        assert ("fallback" in answer.flat, "own serves" in answer.flat) == (not is_named, is_named)
+        entries = json.loads((working_folder / name / "index.json").read_text())["algorithms"]
+        assert {row["otherwise"] != "nothing" for row in entries} == {is_named}
+        shown, picked = synth("library", "show", name).flat, synth("library", "pick", name, name, "0-3", "3M").flat
+        assert ("NCCL" in shown + picked or "the executor's own algorithm runs" in picked) == is_named
+        assert "no executor has one of its own" in picked or is_named
+        assert synth("library", "check", name).code == 0
+
+
 def test_pick_names_no_file_that_is_missing(synth: Call, working_folder: Path) -> None:
     lib = library(working_folder / "lib", "ring")
     (lib / "msccl" / "a.xml").unlink()
