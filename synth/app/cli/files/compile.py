@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from emit.compiler.assembly import describe_size
-from emit.compiler.compile import Compiled, compile_instructions
+from emit.compiler.compile import Compiled, compile_instructions, current_names
 from emit.compiler.compile import optimize as optimize_program
 from emit.compiler.ir import Instructions
 from emit.compiler.passes.registry import PASSES
@@ -221,6 +221,7 @@ def compile_(
     if (ending := Path(file).suffix) not in ("", ".py"):  # Its text would be executed.
         raise InputError(f"{file}: is no Python script; its name must end in .py, not in {ending}")
     options, scripts = CompileOptions(**shared_options), load_scripts(file, settings)
+    current_names(options.off)  # A wrong one is no error of the script.
     for is_wrong, message in (
         (library is not None and options.out is not None, "-o, --library: name two places; give one of them"),
         (library is None and replace, "--replace: replaces a library's files; give --library too"),
