@@ -20,6 +20,7 @@ from emit.library.entry import IndexEntry
 from emit.library.overlay import FAULT, FAULTS, LibraryFault, QuestionKey, dead_parts
 from emit.library.saving.write import existing_entries, writing
 from synth.app.clusters.cluster import read_cluster
+from synth.app.clusters.placing import at_asked_sizes
 from synth.app.clusters.plan import BuildPlan, BuildQuestion, BuildShare, make_plan
 from topologies.errors import InputError
 from topologies.topology import Topology
@@ -48,10 +49,20 @@ class FailureCost:
     times: tuple[tuple[int, float | None, float | None], ...]
 
     @property
+    def largest(self) -> tuple[int, float]:
+        """Return the largest size in bytes that files serve before and after, and the cost there; (0, 0) without any.
+
+        The cost is the time after the failure / before.
+        """
+        served = (
+            (size, after_us / before_us) for size, before_us, after_us in self.times[::-1] if before_us and after_us
+        )
+        return next(served, (0, 0.0))
+
+    @property
     def factor(self) -> float:
         """Return the time after the failure / before, at the largest size that files serve in both; 0 without any."""
-        factors = (after_us / before_us for _, before_us, after_us in reversed(self.times) if before_us and after_us)
-        return next(factors, 0.0)
+        return self.largest[1]
 
 
 def single_failures(topology: Topology, kinds: Sequence[str]) -> list[str]:
@@ -147,6 +158,8 @@ def fault_folder(library: str | Path, without: Sequence[str]) -> Path:
 def costs(library: str | Path, hurt: str | Path, without: Sequence[str] = ()) -> list[FailureCost]:
     """Return the cost of a failure for each question that both libraries have files for, the most expensive first.
 
+    The sizes are those for which the libraries' builds were asked.
+
     Args:
         library: Folder of the healthy library.
         hurt: Folder of the library for the network with dead parts.
@@ -154,9 +167,9 @@ def costs(library: str | Path, hurt: str | Path, without: Sequence[str] = ()) ->
     """
     dead = {f"rank:{rank}": rank for entry in existing_entries(library) for rank in entry.group}
     dead_ranks = {rank for part, rank in dead.items() if part in dead_parts(without)}
-    hurt_files = _by_question(existing_entries(hurt))
+    hurt_files = _by_question(at_asked_sizes(existing_entries(hurt)))
     question_costs = []
-    for key, entries in _by_question(existing_entries(library)).items():
+    for key, entries in _by_question(at_asked_sizes(existing_entries(library))).items():
         collective, group, root, target, inplace = key
         remaining = tuple(rank for rank in group if rank not in dead_ranks)
         hurt_entries = hurt_files.get((collective, remaining, root, target, inplace))

@@ -26,7 +26,15 @@ from synth.app.present.layout import say_fitted, warn
 from synth.model.compiled import are_some_on_disk
 from synth.model.deadline import now
 from synth.model.numbers import format_seconds
-from synth.model.text import format_count, format_gap, format_short_size, format_spans, format_table, format_time
+from synth.model.text import (
+    format_count,
+    format_gap,
+    format_short_size,
+    format_size,
+    format_spans,
+    format_table,
+    format_time,
+)
 from synth.storage.cache import Cache, open_cache
 from topologies.errors import InputError
 from topologies.text.files import origin_of
@@ -410,8 +418,9 @@ def _row(
 
     Returns:
         A dictionary: without, touched, questions, impossible, problems and solved (numbers), folder, seconds (only with
-        `built`), slower (the largest time of large messages / that before; None if unknown), costs (the times of each
-        question before and after by size), text, a line of all that, and table, lines of what it costs ("" for none).
+        `built`), slower (the largest cost of a question at its largest message; None if unknown), costs (the times of
+        each question before and after by size), text, a line of all that, and table, lines of what it costs ("" for
+        none).
     """
     name = ",".join(parts)
     touches = f"{name}: touches {plan.questions} of {format_count(healthy.questions, 'question')}"
@@ -431,7 +440,8 @@ def _row(
     if slower is not None:
         worst = question_costs[0]
         ranks = format_spans(worst.question.group)
-        text += f"   large messages take up to {slower:.2f} × as long ({worst.question.collective} of {ranks})"
+        size = format_size(worst.largest[0])
+        text += f"   messages of {size} take up to {slower:.2f} × as long ({worst.question.collective} of {ranks})"
     table = "\n".join(_cost_lines(question_costs))
     documents = [
         {
