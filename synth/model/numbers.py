@@ -84,7 +84,12 @@ def parse_seconds(text: str, label: str) -> float:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return seconds rounded up to whole seconds, such as `30s`, or above 300 s to whole minutes, such as `6m`."""
+    """Return seconds rounded up to whole seconds, such as `30s`, or above 300 s to whole minutes, such as `6m`.
+
+    Less than a second is rounded up to milliseconds, such as `300ms`.
+    """
+    if seconds < 1 and math.ceil(1000 * seconds) < 1000:
+        return f"{math.ceil(1000 * seconds)}ms"
     return f"{math.ceil(seconds / 60)}m" if seconds > _MANY_SECONDS else f"{math.ceil(seconds)}s"
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from synth.model.numbers import format_seconds, parse_seconds
 from synth.model.problem import parse_ranks
 from synth.model.text import format_gap, format_spans, format_time
 
@@ -43,6 +44,14 @@ def test_spans_are_groups_as_they_are_asked_for(firsts: list[int], length: int) 
     if "…" not in text:
         assert list(parse_ranks(text, "--group", 4096)) == ranks
     assert text.count(",") <= 6
+
+
+@given(st.floats(1e-3, 1e5))
+def test_a_proposed_time_is_enough_and_can_be_typed(seconds: float) -> None:
+    """Check that a rounded time is no shorter, and never so much longer that less than a second becomes one."""
+    proposed_s = parse_seconds(format_seconds(seconds), "--budget")
+    assert seconds * (1 - 1e-9) <= proposed_s <= max(seconds + 1e-3, 1.2 * seconds if seconds > 5 else seconds + 1)
+    assert seconds >= 1 or proposed_s <= seconds + 1.1e-3
 
 
 def test_spans_of_many_parts_are_cut() -> None:
