@@ -11,6 +11,7 @@ of its own, and a reference to cells that were overwritten is an error that name
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
 import math
 import sys
@@ -26,6 +27,7 @@ from emit.compiler.ir import BUFFER, NONE, Instructions, cell
 from emit.compiler.passes.depth import order_by_depth
 from emit.goal import Goal, buffer_sizes, goal_for
 from emit.program import BUFFERS, COLLECTIVES, Gpu, Program
+from synth.model import numbers
 from synth.model.numbers import as_flag, as_text, taking, whole
 from synth.model.registry import find_kind
 from topologies.errors import InputError
@@ -36,6 +38,7 @@ _COLLECTIVES = tuple(name for name in COLLECTIVES if find_kind(name).unit or nam
 _MOST_BYTES = 16 << 20  # of a script's file
 _MOST_CELLS = 1 << 24  # ranks × chunks × instances, which limits a script's memory
 _FUNCTION = "algorithm"  # that a file must define
+_OWN_FILES = {__file__, numbers.__file__, contextlib.__file__}  # They contain or wrap the functions that scripts call.
 Cell = tuple[int, int]  # rank, number of the cell
 Placement = tuple[int | None, int | None, int | None]  # channel, threadblock that sends, threadblock that receives
 
@@ -127,6 +130,7 @@ class Script:
         ranks: Number of ranks.
         header: The program without its threadblocks.
         goal: What the program must achieve; None if a custom collective states none.
+        line: Where the script was made, as "FILE, line NUMBER".
     """
 
     @taking('synth.Script("mine", "allreduce", 4)')
@@ -179,6 +183,7 @@ class Script:
         self._check(collective, goal, {"ranks": ranks, "chunks": chunks, "instances": instances})
         per_loop = chunks * ranks if kind.blocks_a_rank else chunks
         self.instances, self.interleaved, self.ranks = instances, interleaved, ranks
+        self.line = self._line()
         self._parts: list[int] = []  # per instruction, the number of parts that it is cut into
         self._parallel = 1
         self._sizes = [buffer_sizes(collective, ranks, per_loop, rank, root) for rank in range(ranks)]
@@ -269,7 +274,7 @@ class Script:
             InputError: If the script moves nothing.
         """
         if not len(self._ir):
-            raise InputError(f"{self.header.name}: moves nothing")
+            raise InputError(f"{self.line}: {self.header.name}: moves nothing")
         ir, parts = self._ir, self._parts
         # A goal of any kind can be restated only for parts that are neighbours, so every move is cut.
         if self._ir.goal is not None:
@@ -366,9 +371,9 @@ class Script:
         return cell(buffer, index)
 
     def _line(self) -> str:
-        """Return "FILE, line NUMBER" of the innermost call from outside this module."""
+        """Return "FILE, line NUMBER" of the innermost call from outside this module and what wraps its functions."""
         frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
+        while frame.f_back is not None and frame.f_code.co_filename in _OWN_FILES:
             frame = frame.f_back
         return f"{frame.f_code.co_filename}, line {frame.f_lineno}"
 
@@ -448,21 +453,25 @@ def _settings(texts: Sequence[str]) -> dict[str, Any]:
 def _call(origin: Path, call: Any) -> Any:
     """Return the result of `call()`, which runs code of the user's file `origin`.
 
-    InputError and KeyboardInterrupt pass unchanged.
+    KeyboardInterrupt passes unchanged, and so does an InputError that begins with the file's name.
 
     Raises:
-        InputError: For any other exception, with the file, the innermost of its lines, the type and the first line of
-            the message.
+        InputError: For any other exception, with the file, the innermost of its lines, the type, unless it is an
+            InputError, and the first line of the message.
     """
     try:
         return call()
-    except (InputError, KeyboardInterrupt):
+    except KeyboardInterrupt:
         raise
     except BaseException as error:  # A script may raise any exception.
+        is_refusal, text = isinstance(error, InputError), _text_of(error)
+        if is_refusal and text.startswith(str(origin)):
+            raise
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(origin)]
         line = f", line {lines[-1]}" if lines else ""
-        message = _text_of(error).strip().splitlines()
-        raise InputError(f"{origin}{line}: {type(error).__name__}{': ' + message[0] if message else ''}") from None
+        message = text.strip().splitlines()
+        parts = [*([] if is_refusal else [type(error).__name__]), *message[:1]]
+        raise InputError(f"{origin}{line}: {': '.join(parts)}") from None
 
 
 def _text_of(error: BaseException) -> str:

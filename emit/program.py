@@ -145,6 +145,8 @@ class Program:
             program is (`unlike_widths`); () if it is one everywhere. Only files that hold no Program can have others.
         unit_bytes: Bytes of its message that a step moves at a time, one after the other, each as soon as it can; 0 if
             a step moves all at once. Only files that hold no Program can say so.
+        cells_a_chunk: Number of chunks of a program that was read from a plan for each chunk of its file, where groups
+            or pipelines of the plan divide chunks.
 
     Raises:
         InputError: If the protocol or the collective is unknown, or sizes contradict each other.
@@ -165,6 +167,7 @@ class Program:
     translations: tuple[tuple[int, int], ...] = ()
     widths: tuple[int, ...] = ()
     unit_bytes: int = 0
+    cells_a_chunk: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpus", tuple(self.gpus))
@@ -190,7 +193,7 @@ class Program:
     @property
     def file_chunks(self) -> int:
         """Return the number of the file's chunks that `nchunks_per_loop` chunks are."""
-        return chunks_in_file(self.nchunks_per_loop, self.widths)
+        return chunks_in_file(self.nchunks_per_loop, self.widths) // self.cells_a_chunk
 
     @property
     def nchannels(self) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, FREE_SLOTS, OPS, Program
-from synth.model.registry import CollectiveKind, find_kind
+from synth.model.registry import KINDS, CollectiveKind, find_kind
 from synth.search.settings import AUTO, TargetSettings
 from topologies.errors import InputError
 
@@ -25,6 +25,7 @@ BLOCK_SIZES = frozenset({"gather", "scatter"})  # whose XML states minBytes and 
 FEWEST_SMS = 60  # SMs of the smallest device among the machines that come with the package
 RESERVED_SMS = 8  # SMs that a collective leaves to computing kernels by default
 SCRATCH_LIMIT = 1 << 30  # bytes per rank that a reader may allocate before it serves anything, by default
+NO_ALGORITHM = "nothing"  # What serves calls that have no file, where no library has an algorithm of its own.
 LL_MOST_BYTES = 256 << 10  # message size up to which LL's flags cost less than Simple's barriers
 
 
@@ -164,6 +165,18 @@ class Target:
             return False
         return 0 < self.capability_from <= topology.compute_capability or topology.gcn in self.gcn
 
+    def own_algorithm(self, collective: str) -> str:
+        """Return what serves calls of a collective that have no file: its libraries' own algorithm, or NO_ALGORITHM.
+
+        Libraries have none for patterns, and for collectives that they cannot call by name.
+
+        Args:
+            collective: Name of the collective or of a pattern.
+        """
+        kind = KINDS.get(collective)
+        is_known = kind is not None and name_in_files(collective, kind) != "custom"
+        return self.otherwise if is_known and collective not in self.uncallable else NO_ALGORITHM
+
     def fallback(self, problem: Problem, calls: str) -> str:
         """Return a clause on what serves calls that have no file, such as "NCCL's own algorithm serves the others".
 
@@ -175,7 +188,7 @@ class Target:
             calls: The calls as the clause names them, such as "the others".
         """
         name, topology = problem.collective.name, problem.topology
-        if name in self.uncallable or name_in_files(name, problem.collective.kind) == "custom":
+        if self.own_algorithm(name) == NO_ALGORITHM:
             return f"there is no fallback for {calls}"
         own = f"{self.otherwise} serves {calls}"
         is_of_gpus = topology.compute_capability or topology.gcn

@@ -346,7 +346,9 @@ def _figure(values: Mapping[str, Any], key: str, where: str, missing: float | No
         InputError: It is no finite number, or it is absent and `missing` is None; the error begins with `where`.
     """
     value = values.get(key, missing)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_MOST <= value <= _MOST:
+    if isinstance(value, np.integer | np.floating):
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_MOST <= value <= _MOST:
         raise InputError(f"{where}: {key[:40]} {shown(value)}; it must be a number")
     return float(value)
 
@@ -358,11 +360,11 @@ def _device_figure(attributes: Mapping[str, Any], key: str, origin: str, most: i
         InputError: The figure is below 0 or above `most`.
     """
     value = attributes.get(key)
-    if type(value) is not int:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
         return 0
     if not 0 <= value <= most:
         raise InputError(f"{origin}: {key} {shown(value)}; it must be at most {most}")
-    return value
+    return int(value)
 
 
 def _switch_names(nodes: list[Any]) -> Iterator[str]:

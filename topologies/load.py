@@ -102,7 +102,9 @@ def load_machine(spec: str | Path) -> Machine:
     if Path(spec).suffix:
         raise InputError(f"topology {spec[:40]!r}: no such file, and no network; synth topo list shows all networks")
     suffixes = f"a file must end in {', '.join(sorted(_suffixes()))};"
-    hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES]) or suffixes
+    nodes = f":{count}" if kind == name and count.isdecimal() else ""  # "h100:4" is meant as "dgx-h100:4".
+    hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES])
+    hint = hint.replace(" or ", f"{nodes} or ").replace("?", f"{nodes}?") or suffixes
     raise InputError(f"topology {spec[:24]!r}: not known; {hint} synth topo list shows all networks")
 
 

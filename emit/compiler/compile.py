@@ -121,7 +121,7 @@ def compile_instructions(
     Raises:
         InputError: The instructions do not fit the target's limits, every program deadlocks, or a pass is unknown.
     """
-    without = _current_names(without)
+    without = current_names(without)
     if ir.instances > 1:
         return _compile_instances(ir, limits, timer, without)
     return Compiler(ir, limits, without).best(timer)
@@ -168,7 +168,7 @@ def optimize(
     Raises:
         InputError: The program is not right, the limits allow it in no form, or a pass is unknown.
     """
-    without = _current_names(without)
+    without = current_names(without)
     check(program, goal, target=None, split=False).raise_if_wrong()
     own_channels = instructions_of(program, goal)
     any_channels = replace(own_channels.copy(), channel=[NONE] * len(own_channels))
@@ -212,7 +212,7 @@ def _fastest(candidates: list[Compiled], timer: Timer, program: Program) -> list
     return list(compress(candidates, is_fast))
 
 
-def _current_names(names: Collection[str]) -> set[str]:
+def current_names(names: Collection[str]) -> set[str]:
     """Return the names of passes, former names replaced; raise InputError if a pass is unknown."""
     current_names = {FORMER_NAMES.get(name, name) for name in names}
     for name in sorted(current_names.difference(PASSES)):

@@ -201,10 +201,15 @@ def folder_without(library: str | Path, without: Sequence[str]) -> Path:
     failures, parts = failures_in(library), dead_parts(without)
     folder_of_parts = next((folder for folder, fault in failures.items() if dead_parts(fault.without) == parts), None)
     if folder_of_parts is None:
-        examples = "; ".join(origin_of(",".join(fault.without)) for fault in list(failures.values())[:_SHOWN]) or "none"
+        stated = ",".join(without)
+        where = f"--without {stated}: {origin_of(library)} has no answers for it"
+        if not failures:
+            example = f"synth library update CLUSTER.toml --out {origin_of(library)} --without {stated}"
+            raise InputError(f"{where} yet; make them with {example}")
+        examples = "; ".join(origin_of(",".join(fault.without)) for fault in list(failures.values())[:_SHOWN])
         raise InputError(
-            f"--without {','.join(without)}: {library} has no answers for it; it must be one that synth library update"
-            f" wrote: {examples}{'; …' if len(failures) > _SHOWN else ''}"
+            f"{where}; it must be one that synth library update wrote:"
+            f" {examples}{'; …' if len(failures) > _SHOWN else ''}"
         )
     return folder_of_parts
 

@@ -44,7 +44,8 @@ def restored_program(entry: IndexEntry, algorithm: Algorithm, programs: Programs
         raise InputError(f"{entry.file}: is for the other form of calls, in or out of place")
     predictor = form.predictor(text, program, algorithm.problem.topology, algorithm.problem.ranks)
     common, parts = _cells(entry, program, algorithm)
-    scale = exact_scale(float(common.cells.fraction[0]) / parts / predictor.chunk_bytes(1.0))
+    chunk_share = predictor.chunk_bytes(1.0) / program.cells_a_chunk
+    scale = exact_scale(float(common.cells.fraction[0]) / float(parts) / chunk_share)
     if entry.goal() is None and not common.padding and scale != 1.0:
         raise InputError(f"{entry.file}: is for messages {scale:.3g} times as large as the schedule's")
     if form.holds_program:
@@ -54,11 +55,13 @@ def restored_program(entry: IndexEntry, algorithm: Algorithm, programs: Programs
     return Lowered(target, program, entry.goal(), predictor, common, scale, largest, text)
 
 
-def _cells(entry: IndexEntry, program: Program, algorithm: Algorithm) -> tuple[CommonChunk, int]:
+def _cells(entry: IndexEntry, program: Program, algorithm: Algorithm) -> tuple[CommonChunk, Fraction]:
     """Return the cells of a program, and the number of parts into which the compiler cut each of them.
 
+    It is less than 1 where chunks of the schedule that go the same way became one chunk.
+
     Raises:
-        InputError: If the program's chunks are not the schedule's, cut into equal parts.
+        InputError: If the program's chunks are not the schedule's, cut into equal parts or merged.
     """
     collective, goal = algorithm.problem.collective, entry.stated_goal
     plain = common_chunk(collective)
@@ -69,10 +72,13 @@ def _cells(entry: IndexEntry, program: Program, algorithm: Algorithm) -> tuple[C
     is_uniform = np.ptp(collective.fraction) == 0 and collective.nchunks % collective.chunks == 0
     cells = ratio * plain.cells.chunks
     is_whole = (cells if is_uniform else ratio).denominator == 1
-    if not is_whole or not collective.chunks <= cells <= _MOST_CELLS:
+    is_merged = is_uniform and is_whole and 0 < cells < collective.chunks and collective.chunks % int(cells) == 0
+    if not is_whole or not (is_merged or collective.chunks <= cells <= _MOST_CELLS):
         raise InputError(f"{entry.file}: its chunks are not those of the schedule")
+    if is_merged:
+        return plain, cells / collective.chunks
     if not is_uniform:
-        return plain, int(ratio)
+        return plain, ratio
     width, wider = divmod(int(cells), collective.chunks)
     widths = [width + (chunk < wider) for chunk in range(collective.chunks)]
-    return (plain if int(cells) == collective.chunks else cut_blocks(collective, widths)), 1
+    return (plain if int(cells) == collective.chunks else cut_blocks(collective, widths)), Fraction(1)

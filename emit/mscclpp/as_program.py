@@ -148,6 +148,7 @@ def header(plan: ExecutionPlan, root: int = 0, units: int = 1) -> Program:
         min_bytes=plan.min_bytes,
         max_bytes=0 if plan.max_bytes >= NO_LIMIT else plan.max_bytes,
         root=root if find_kind(collective).rooted else 0,
+        cells_a_chunk=units,
     )
 
 

@@ -171,8 +171,6 @@ def _group(arguments: QuestionArguments, nranks: int) -> tuple[int, ...] | None:
     Raises:
         InputError: The group is neither a list nor text, or is a set, which has no order.
     """
-    if isinstance(arguments.group, set | frozenset):
-        raise InputError("group: a set has no order, which counts; it must be a list such as [0, 2]")
     is_whole = arguments.group is None or (isinstance(arguments.group, str) and arguments.group == "all")
     return None if is_whole else listed_ranks(arguments, "group", nranks)
 

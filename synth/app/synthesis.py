@@ -33,6 +33,7 @@ from synth.model.collective import Collective
 from synth.model.numbers import as_flag, as_folder, as_text, taking, whole
 from synth.model.schedule import Schedule
 from synth.model.sizes import size_in_bytes
+from synth.model.text import format_count, format_gap, format_served, format_size, format_time
 from synth.search.question import Question
 from synth.search.result import Report, SearchResult
 from synth.search.search import search
@@ -44,7 +45,6 @@ from synth.symmetry.quotient import expanded
 from synth.verify.algorithm import Algorithm
 from topologies.costs import Costs
 from topologies.errors import InputError
-from topologies.text.counts import format_count
 from topologies.topology import Topology
 
 if TYPE_CHECKING:
@@ -52,6 +52,18 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from synth.app.arguments import Sizes
+
+
+class AlgorithmRow(dict[str, Any]):
+    """A dictionary of an algorithm and its range of sizes, which `print` shows as one line."""
+
+    def __str__(self) -> str:
+        """Return the sizes, the time, the gap with what proves it, the engine and the shape in one line."""
+        shape = [format_count(self[name], name[:-1]) for name in ("steps", "rounds", "chunks") if self[name]]
+        time = f"{format_time(self['time_us'])} at {format_size(self['shown_bytes'])}"
+        proof = f"gap {format_gap(self['gap'])} ({self['proof']})"
+        sizes = format_served(self["min_bytes"], self["max_bytes"])
+        return ", ".join([f"{sizes}: {time}", proof, f"engine {self['engine'] or '–'}", *shape])
 
 
 @dataclass(eq=False)
@@ -76,7 +88,7 @@ class Synthesis:
 
         A range that is left to a vendor library is one of them. The list is computed at every call.
         """
-        return list(statement(self.result)["algorithms"])
+        return [AlgorithmRow(row) for row in statement(self.result)["algorithms"]]
 
     @property
     def gap(self) -> float:
@@ -91,7 +103,7 @@ class Synthesis:
     def __repr__(self) -> str:
         """Return the question, the number of algorithms and the largest gap in one line."""
         problem, count = self.result.problem, len(self.result.ranges)
-        answer = f"{format_count(count, 'algorithm')}, largest gap {self.gap:.3f}" if count else "no algorithm"
+        answer = f"{format_count(count, 'algorithm')}, largest gap {format_gap(self.gap)}" if count else "no algorithm"
         question = f"{problem.collective.name} on {len(problem.group)} ranks of {problem.topology.name}"
         return f"<Synthesis of {question}: {answer}>"
 

@@ -174,6 +174,14 @@ def patience() -> int:
     return 1 if are_some_on_disk() and not _has_compiled else _COMPILING
 
 
+def is_first_run() -> bool:
+    """Return whether this process is slow because loops were not on disk: it compiled some or interprets for long.
+
+    Later processes load these loops and get further in the same time.
+    """
+    return patience() > 1
+
+
 def is_little(work: int, threshold: int) -> bool:
     """Return whether work is below a threshold from which on loaded loops pay, or `patience` times that.
 

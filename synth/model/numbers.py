@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
@@ -84,7 +84,12 @@ def parse_seconds(text: str, label: str) -> float:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return seconds rounded up to whole seconds, such as `30s`, or above 300 s to whole minutes, such as `6m`."""
+    """Return seconds rounded up to whole seconds, such as `30s`, or above 300 s to whole minutes, such as `6m`.
+
+    Less than a second is rounded up to milliseconds, such as `300ms`.
+    """
+    if seconds < 1 and math.ceil(1000 * seconds) < 1000:
+        return f"{math.ceil(1000 * seconds)}ms"
     return f"{math.ceil(seconds / 60)}m" if seconds > _MANY_SECONDS else f"{math.ceil(seconds)}s"
 
 
@@ -103,11 +108,13 @@ def whole(value: Any, label: str) -> int:
 
 
 def whole_numbers(values: Any, label: str) -> tuple[int, ...]:
-    """Return a list, or any other iterable, of whole numbers (see `whole`) as a tuple of ints; it may be empty.
+    """Return a list, or any other ordered iterable, of whole numbers (see `whole`) as a tuple; it may be empty.
 
     Raises:
-        InputError: The value is no list of whole numbers; the message begins with `label`.
+        InputError: The value is no list of whole numbers, or a set; the message begins with `label`.
     """
+    if isinstance(values, Set):
+        raise InputError(f"{label}: a set has no order, which counts; it must be a list such as [0, 2]")
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
         raise InputError(
             f"{label}: {_shown_value(values)} is no list; it must be a list of whole numbers, such as [0, 2]"

@@ -34,6 +34,18 @@ def as_file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)
 
 
+_GAP_DIGITS = 8  # Most decimals of a gap; below them it counts as rounding.
+
+
+def format_gap(gap: float) -> str:
+    """Return a gap (time / bound) as text, such as `1.024`.
+
+    It has three decimals, or as many more as a gap above 1 needs not to read `1.000`, which is for optimal times.
+    """
+    digits = next((n for n in range(3, _GAP_DIGITS + 1) if round(gap, n) != 1.0), 3)
+    return f"{gap:.{digits}f}"
+
+
 def format_number(number: int) -> str:
     """Return a number with its digits in groups of three, such as `2 064 384`."""
     return f"{number:,}".replace(",", " ")

@@ -22,7 +22,7 @@ from synth.model.defects import Defect, collected
 from synth.model.numbers import as_seconds, as_text, taking, whole
 from synth.model.problem import make_problem
 from synth.model.sizes import size_in_bytes
-from synth.model.text import format_count, format_size, format_time
+from synth.model.text import format_count, format_gap, format_size, format_time
 from synth.reconfiguration.bound import find_bound
 from synth.reconfiguration.routing import (
     HOP,
@@ -109,7 +109,7 @@ class Choice:
 
     def __repr__(self) -> str:
         """Return the number of changes, the time and the bound in one line."""
-        times = f"{format_time(self.time_us)}, bound {format_time(self.bound_us)}, gap {self.gap:.3f}"
+        times = f"{format_time(self.time_us)}, bound {format_time(self.bound_us)}, gap {format_gap(self.gap)}"
         return f"<Choice: {format_count(self.changes, 'change')}, {times}>"
 
     @property

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from synth.engines.request import Options
+from synth.model.compiled import is_first_run
 from synth.model.deadline import now
 from synth.model.numbers import format_seconds
 from synth.search.plans import Stage
@@ -311,8 +312,11 @@ class BudgetTooShort(InputError):
         enough = format_seconds(needed_s * max(1.0, stated_s / budget_s))
         part = f"{ranks} of " if ranks is not None and ranks < topology.nranks else ""
         size = f"{part}{topology.nranks} ranks and {topology.nlinks} links"
+        advice = f"try --budget {enough}"
         cause = " on this machine, which is busy or slow" if estimated_s <= budget_s else ""
-        super().__init__(f"budget {format_seconds(stated_s)} is too short for {size}{cause}; try --budget {enough}")
+        if cause and is_first_run():
+            cause, advice = " in a first run, whose loops are not compiled yet", f"run synth warm-up once, or {advice}"
+        super().__init__(f"budget {format_seconds(stated_s)} is too short for {size}{cause}; {advice}")
 
 
 def check_budget(topology: Topology, sends: int, budget_s: float, members: int = 0) -> None:

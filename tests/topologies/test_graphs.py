@@ -73,6 +73,20 @@ def test_a_number_that_may_be_meant_as_a_missing_figure_is_refused(figures: dict
         assert from_networkx(graph).nlinks == 2
 
 
+@pytest.mark.parametrize("kind", [int, float, np.int64, np.uint8, np.float32])
+def test_numbers_of_numpy_are_numbers(kind: type) -> None:
+    """Check that figures of links, limits and devices may be NumPy's, as those of arrays are, and bools may not."""
+    graph = nx.Graph(name="mine", limits={"nic": kind(10)}, sms=kind(80))
+    graph.add_edge(0, 1, gbs=kind(20), alpha_us=kind(1), limit="nic")
+    topology = from_networkx(graph)
+    assert (topology.bandwidth_gbs.tolist(), topology.alpha_us.tolist()) == ([20, 20], [1, 1])
+    assert topology.limits[0].bandwidth_gbs == 10
+    assert topology.sms == (80 if issubclass(kind, int | np.integer) else 0)
+    graph.edges[0, 1]["gbs"] = np.bool_(True)
+    with pytest.raises(InputError, match="must be a number"):
+        from_networkx(graph)
+
+
 def test_ranks_have_the_order_in_which_nodes_were_added() -> None:
     graph = nx.DiGraph([(2, 0)])
     topology = from_networkx(graph)

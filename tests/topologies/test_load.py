@@ -50,7 +50,14 @@ def test_bad_specs(spec: str) -> None:
 
 
 def test_near_names_are_offered() -> None:
-    for wrong, right in (("dgx-a10", "dgx-a100"), ("tours:4x4", "torus"), ("ndv", "ndv2"), ("DGX1", "dgx1")):
+    for wrong, right in (
+        ("dgx-a10", "dgx-a100"),
+        ("tours:4x4", "torus"),
+        ("ndv", "ndv2"),
+        ("DGX1", "dgx1"),
+        ("h100:4", "dgx-h100:4"),
+        ("rng:4", "ring:4"),
+    ):
         with pytest.raises(InputError, match=f"did you mean.*{right}"):
             load(wrong)
 

@@ -68,6 +68,10 @@ def read_machine(text: str, origin: str) -> Machine:
         InputError: The text describes no machine; the message is one line.
     """
     top = _completed(parse_toml(text, origin, _RIGHT))
+    if "topology" in top.values:
+        top.fail(
+            "topology", f"is a key of a cluster's file, for synth library build; name the network itself{_named(top)}"
+        )
     top.only(_TOP)
     name = top.string("name")
     if not name or not name.isprintable() or len(name) > 200:
@@ -336,6 +340,12 @@ def _matrix(table: Fields, nranks: int, gbs: float) -> tuple[Ints, Ints, Floats]
     counts = np.array(rows, dtype=np.float64)
     src, dst = np.nonzero(counts)
     return src.astype(np.int64), dst.astype(np.int64), counts[src, dst] * gbs
+
+
+def _named(cluster: Fields) -> str:
+    """Return ": NETWORK" with the network that a cluster's file names; "" if that is no short text."""
+    name = cluster.values["topology"]
+    return f": {name}" if isinstance(name, str) and name.isprintable() and len(name) <= 40 else ""
 
 
 def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats, Ints, bool]:

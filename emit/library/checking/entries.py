@@ -324,7 +324,7 @@ def _other_program(entry: IndexEntry, program: Program, text: str) -> Iterator[s
     rows = (
         ("threadblocks", entry.row.get("threadblocks"), blocks),
         ("divides", entry.divides, divisor(program, target)),
-        ("otherwise", entry.row.get("otherwise"), target.otherwise),
+        ("otherwise", entry.row.get("otherwise"), target.own_algorithm(entry.collective)),
     )
     for key, stated, actual in rows:
         if stated is not None and stated != actual:

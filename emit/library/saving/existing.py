@@ -18,6 +18,7 @@ from emit.library.saving.write import Library
 from emit.targets import TARGETS
 from synth.model.problem import LARGEST
 from synth.model.text import format_count, format_served
+from synth.search.offer import Offer
 from synth.search.result import SearchResult
 from synth.search.statement import compare, over_sizes, row
 from topologies.errors import InputError
@@ -311,8 +312,8 @@ def table_rows(
     """Return a row for each file that serves the sizes asked for, existing files included, in order of their sizes.
 
     Each is a row of `synth.search.statement.row`, with `refused` (why there is no file; "" for a file) and `kept` (True
-    for an existing file, or for a range whose existing schedule stays). A range of `result` without a file has a
-    row too, unless an existing file serves all of its sizes.
+    for an existing file, or for a range whose existing schedule stays). A range of `result` without a file has a row
+    too for each part of its sizes that no existing file serves.
 
     Args:
         result: The search.
@@ -331,10 +332,27 @@ def table_rows(
         rows.append((item, _table_row(result, item) | {"refused": "", "kept": item.file.existed}))
     existing = [item.entry for item in placed if item.file.existed]
     for number in lacking:
-        offer = result.ranges[number]
-        if not any(entry.in_range(offer.low) and entry.in_range(offer.high or NO_END - 1) for entry in existing):
+        for offer in _unserved(result.ranges[number], existing):
             rows.append((number, row(result, offer) | {"refused": offer.refused, "kept": number in stays}))
     return sorted(rows, key=lambda item: item[1]["min_bytes"])
+
+
+def _unserved(offer: Offer, entries: Sequence[IndexEntry]) -> Iterator[Offer]:
+    """Yield an offer for each part of its sizes that no entry serves; the offer itself if no entry serves any of them.
+
+    Args:
+        offer: The offer.
+        entries: Entries of files, in the order of their sizes; no two serve one size.
+    """
+    last = NO_END - 1 if offer.high is None else offer.high
+    inside = [entry for entry in entries if entry.min_bytes <= last and entry.last_bytes >= offer.low]
+    starts = [offer.low, *(entry.last_bytes + 1 for entry in inside)]
+    ends = [*(entry.min_bytes - 1 for entry in inside), last]
+    for low, end in zip(starts, ends, strict=True):
+        high = None if end >= NO_END - 1 else end
+        if low <= min(end, LARGEST):
+            shown = offer.shown if low <= offer.shown <= end else _middle(max(1, low), min(end, LARGEST))
+            yield replace(offer, low=low, high=high, shown=shown)
 
 
 def _table_row(result: SearchResult, placed_file: PlacedFile) -> dict[str, Any]:

@@ -144,12 +144,13 @@ def save(
         others = [entry for entry in library.entries if entry.question != question_key]
         used_names = [entry.file for entry in others]
         for form in forms:
-            form.join([entry for entry in old_entries if form.is_of(entry)], outcome, used_names)
+            form.join(old_entries if form.files else [*old_entries, *first], outcome, used_names)
         if not anew:
             forms[0].keep_schedules(library, outcome, until)
         stored = _place_schedules(library, forms, proof, others)
-        entries = [placed_file.entry for form in forms for placed_file in form.placed]
-        write_placed(library, (placed_file for form in forms for placed_file in form.placed))
+        placed = [placed_file for form in forms if form.files for placed_file in form.placed]
+        entries = [placed_file.entry for placed_file in placed]
+        write_placed(library, placed)
         if entries:
             entries += [entry for entry in old_entries if not any(form.is_of(entry) for form in forms)]
         library.commit(entries)
@@ -317,18 +318,23 @@ class _CallForm:
             self.new_files.append(new_file)
 
     def join(self, old_entries: Sequence[IndexEntry], outcome: Outcome, used_names: Sequence[str]) -> None:
-        """Place the new files among the library's existing files, and keep the outcome in `placed`; nothing is written.
+        """Place the new files among those of the library (see `place`), and keep the result in `placed`.
 
-        Without new files nothing is done.
+        Without new files it holds what the library has, which stays as it is. Files for blocks that differ in size are
+        left out then, as only a new file tells which messages executors see.
 
         Args:
-            old_entries: The library's entries for the question and form.
+            old_entries: The library's entries for the question; those of another form are left out.
             outcome: Where the outcome for the existing files is added.
             used_names: Names of files that belong to another form or question.
         """
-        if self.programs is not None and self.files:
-            requirement = requirement_of(self.programs)
-            self.placed = place(self.files, old_entries, requirement, outcome, used_names, self.result)
+        if self.programs is not None:
+            own_entries = [entry for entry in old_entries if entry.inplace == self.programs.inplace]
+            if not self.files:
+                are_equal = "sizes" not in question(self.result.problem)
+                own_entries = [entry for entry in own_entries if are_equal and not entry.padding]
+            requirement, outcome = requirement_of(self.programs), outcome if self.files else Outcome()
+            self.placed = place(self.files, own_entries, requirement, outcome, used_names, self.result)
 
     def keep_schedules(self, library: Library, outcome: Outcome, until: float) -> None:
         """Check the library's schedules against the new ones of the same names, for ranges without a file.
@@ -420,7 +426,7 @@ def file_of(result: SearchResult, served: Offer, name: str, programs: Programs, 
         "min_bytes": low,
         "max_bytes": high,
         "divides": lowered.divides,
-        "otherwise": target.otherwise,
+        "otherwise": target.own_algorithm(problem.collective.name),
         "padding": lowered.common.padding,
         "schedule": None,
         "proof_file": None,

@@ -10,7 +10,7 @@ from emit.library.selection.selector import LibraryCall, Selector, spelled_name
 from emit.targets import TARGETS
 from synth.bounds.prove import OPTIMAL
 from synth.model.sizes import parse_size
-from synth.model.text import format_listed, format_served, format_short_size, format_size, format_time
+from synth.model.text import format_gap, format_listed, format_served, format_short_size, format_size, format_time
 
 
 def pick(entries: Sequence[IndexEntry], call: LibraryCall, size_bytes: int) -> list[tuple[IndexEntry, str]]:
@@ -45,7 +45,7 @@ def _why(entry: IndexEntry, call: LibraryCall, size_bytes: int) -> str:
         clauses.append(f"{about}{format_time(time_us)} at {format_size(int(size))}")
         if bound_us is not None:
             gap = max(1.0, time_us / bound_us)
-            clauses.append("optimal" if gap <= OPTIMAL else f"gap {about}{gap:.3f}")
+            clauses.append("optimal" if gap <= OPTIMAL else f"gap {about}{format_gap(gap)}")
     if entry.divides > 1:
         clauses.append(f"takes multiples of {entry.divides} {'elements' if entry.counts_elements else 'bytes'}")
     if entry.group != call.ranks:

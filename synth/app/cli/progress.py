@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from synth.app.cli.streams import drawing_stream
+from synth.app.present.layout import terminal_width
 
 Count = Callable[[int, int], None]  # It receives how many things are done, and of how many.
 
@@ -32,6 +33,22 @@ def seldom_logger(begun: float | None = None) -> Callable[[str], None]:
             print(line, file=sys.stderr, flush=True)
 
     return log
+
+
+def joined(parts: Iterable[str], separator: str, width: int) -> str:
+    """Return the parts of a line with a separator between them, without those that do not fit into a width.
+
+    Args:
+        parts: The parts; the first one is there in any case, and cut if it is too long.
+        separator: Text between two parts.
+        width: Most characters of the line.
+    """
+    first, *others = filter(None, parts)
+    line = first if len(first) <= width else f"{first[: width - 2]} …"
+    for part in others:
+        if len(line) + len(separator) + len(part) <= width:
+            line += separator + part
+    return line
 
 
 @contextmanager
@@ -78,7 +95,7 @@ def showing(what: str, state: Callable[[], tuple[int, int, str]], *, quiet: bool
             """Print a line on the state."""
             done, total, remark = state()
             counted = f"{what}: {done} of {total}" if total else what
-            print(f"{counted}{remark and f', {remark}'}", file=sys.stderr, flush=True)
+            print(joined([counted, *remark.split(", ")], ", ", terminal_width()), file=sys.stderr, flush=True)
 
         with _ticking(say_line, _FIRST_S, _LOGGED_S):
             yield

@@ -23,7 +23,7 @@ from synth.app.variants import (
 )
 from synth.model.numbers import parse_seconds
 from synth.model.registry import find_kind, parse_name
-from synth.model.text import format_size, format_table, format_time
+from synth.model.text import format_gap, format_size, format_table, format_time
 from synth.storage.cache import open_cache
 from topologies.errors import InputError
 
@@ -147,8 +147,8 @@ def _say(results: Sequence[VariantTime], best: set[int]) -> None:
     rows = [(*names, "ranks", "collective", "size", "time", "bound", "gap", *(("cost", "best") if has_cost else ()))]
     for number, result in enumerate(results):
         figures = ("–", "–", "–")
-        if result.time_us is not None and result.bound_us is not None:
-            figures = (format_time(result.time_us), format_time(result.bound_us), f"{result.gap:.3f}")
+        if result.time_us is not None and result.bound_us is not None and result.gap is not None:
+            figures = (format_time(result.time_us), format_time(result.bound_us), format_gap(result.gap))
         rows.append((
             *result.variant.values.values(), str(result.variant.topology.nranks), result.collective,
             format_size(result.size_bytes), *figures,

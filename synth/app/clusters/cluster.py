@@ -138,15 +138,22 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
     """
     text, origin = read_text(path, "a cluster file", MAX_FILE_BYTES), origin_of(path)
     top = parse_toml(text, origin, "the fields of a cluster file")
+    if "topology" not in top.values and (own_keys := [key for key in ("base", "ranks") if key in top.values]):
+        top.fail(
+            own_keys[0], "is a key of a topology's file, which a cluster's file names, as topology = \"FILE.toml\""
+        )
     top.only(_FIELDS)
     spec = top.string("topology")
     healthy = _stated(top, "topology", lambda: load(_beside(path, spec)))
     costs = top.string("costs", STATED_COSTS)
     healthy = _stated(top, "costs", lambda: apply_costs(healthy, _beside(path, costs)))
-    dead_parts, slow_parts = (*_texts(top, "without", ()), *without), _texts(top, "degrade", ())
+    dead_parts, slow_parts = _texts(top, "without", ()), _texts(top, "degrade", ())
     topology = _stated(
         top, "without" if dead_parts else "degrade", lambda: apply_faults(healthy, dead_parts, slow_parts)
     )
+    if without:  # Their errors are not those of the file.
+        dead_parts = *dead_parts, *without
+        topology = apply_faults(healthy, dead_parts, slow_parts)
     dead = dead_ranks(healthy, dead_parts)
     low, high = _sizes(top)
     collectives = _named(top, "collectives", [kind.name for kind in KINDS.values() if kind.by_name], parse_name)

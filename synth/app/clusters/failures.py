@@ -20,6 +20,7 @@ from emit.library.entry import IndexEntry
 from emit.library.overlay import FAULT, FAULTS, LibraryFault, QuestionKey, dead_parts
 from emit.library.saving.write import existing_entries, writing
 from synth.app.clusters.cluster import read_cluster
+from synth.app.clusters.placing import at_asked_sizes
 from synth.app.clusters.plan import BuildPlan, BuildQuestion, BuildShare, make_plan
 from topologies.errors import InputError
 from topologies.topology import Topology
@@ -33,14 +34,35 @@ class FailureCost:
     """The cost of a failure for one question.
 
     Attributes:
-        question: The question.
+        question: The question on the healthy network.
+        group: The ranks of the same question after the failure: without the dead ones.
         target: Name of the executor.
-        factor: Time after the failure / time on the healthy network, for large messages.
+        inplace: Whether the calls are in place.
+        times: For each message size in bytes, ascending, the time in µs on the healthy network and after the failure;
+            None where no file serves the size.
     """
 
     question: BuildQuestion
+    group: tuple[int, ...]
     target: str
-    factor: float
+    inplace: bool
+    times: tuple[tuple[int, float | None, float | None], ...]
+
+    @property
+    def largest(self) -> tuple[int, float]:
+        """Return the largest size in bytes that files serve before and after, and the cost there; (0, 0) without any.
+
+        The cost is the time after the failure / before.
+        """
+        served = (
+            (size, after_us / before_us) for size, before_us, after_us in self.times[::-1] if before_us and after_us
+        )
+        return next(served, (0, 0.0))
+
+    @property
+    def factor(self) -> float:
+        """Return the time after the failure / before, at the largest size that files serve in both; 0 without any."""
+        return self.largest[1]
 
 
 def single_failures(topology: Topology, kinds: Sequence[str]) -> list[str]:
@@ -133,46 +155,58 @@ def fault_folder(library: str | Path, without: Sequence[str]) -> Path:
     return Path(library) / FAULTS / name
 
 
-def costs(library: str | Path, hurt: str | Path) -> list[FailureCost]:
-    """Return the cost of a failure for each question at its largest messages, the most expensive first.
+def costs(library: str | Path, hurt: str | Path, without: Sequence[str] = ()) -> list[FailureCost]:
+    """Return the cost of a failure for each question that both libraries have files for, the most expensive first.
 
-    Only questions that the healthy library answers too, at the same shown size, are listed.
+    The sizes are those for which the libraries' builds were asked.
 
     Args:
         library: Folder of the healthy library.
         hurt: Folder of the library for the network with dead parts.
+        without: The dead parts; groups that lose ranks are compared with what is left of them.
     """
-    healthy_us_of: dict[object, tuple[int | None, float]] = {}
-    for entry in _for_largest_messages(existing_entries(library)):
-        for group in (entry.group, *entry.isomorphic_groups):
-            group_entry = entry if group == entry.group else entry.for_group(group)
-            healthy_us_of[_question_of(group_entry)] = entry.shown_bytes, entry.time_us or 0.0
+    dead = {f"rank:{rank}": rank for entry in existing_entries(library) for rank in entry.group}
+    dead_ranks = {rank for part, rank in dead.items() if part in dead_parts(without)}
+    hurt_files = _by_question(at_asked_sizes(existing_entries(hurt)))
     question_costs = []
-    for entry in _for_largest_messages(existing_entries(hurt)):
-        shown_bytes, healthy_us = healthy_us_of.get(_question_of(entry), (None, 0.0))
-        if healthy_us and entry.time_us is not None and shown_bytes == entry.shown_bytes:
-            question = BuildQuestion(entry.collective, entry.group, entry.root)
-            question_costs.append(FailureCost(question, entry.target, entry.time_us / healthy_us))
+    for key, entries in _by_question(at_asked_sizes(existing_entries(library))).items():
+        collective, group, root, target, inplace = key
+        remaining = tuple(rank for rank in group if rank not in dead_ranks)
+        hurt_entries = hurt_files.get((collective, remaining, root, target, inplace))
+        if hurt_entries is not None:
+            before, after = _times_us(entries), _times_us(hurt_entries)
+            times = tuple((size, before.get(size), after.get(size)) for size in sorted(before | after))
+            question = BuildQuestion(collective, group, root)
+            question_costs.append(FailureCost(question, remaining, target, inplace, times))
     return sorted(question_costs, key=lambda cost: -cost.factor)
 
 
-def _question_of(entry: IndexEntry) -> tuple[object, ...]:
-    """Return what tells the questions of a library apart: collective, group, root, target and form of calls."""
-    return entry.collective, entry.group, entry.root, entry.target, entry.inplace
+_QuestionOfFiles = tuple[str, tuple[int, ...], int | None, str, bool]  # collective, group, root, target, in place
 
 
-def _for_largest_messages(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
-    """Return, for each question (`_question_of`), the entry whose range of sizes ends last; of equal ends the first.
+def _by_question(entries: Iterable[IndexEntry]) -> dict[_QuestionOfFiles, list[IndexEntry]]:
+    """Return the entries of a library by collective, group, root, target and form of calls, in their order.
 
-    A question is a collective, group, root, target and form of calls (not topology or relays). Questions are in the
-    order of their first entries.
+    An entry that serves further groups is there for each of them.
     """
-    largest: dict[tuple[object, ...], IndexEntry] = {}
+    by_question: dict[_QuestionOfFiles, list[IndexEntry]] = {}
     for entry in entries:
-        known = largest.get(_question_of(entry))
-        if known is None or entry.last_bytes > known.last_bytes:
-            largest[_question_of(entry)] = entry
-    return list(largest.values())
+        for group in (entry.group, *entry.isomorphic_groups):
+            own = entry if group == entry.group else entry.for_group(group)
+            key = own.collective, own.group, own.root, own.target, own.inplace
+            by_question.setdefault(key, []).append(own)
+    return by_question
+
+
+def _times_us(entries: Iterable[IndexEntry]) -> dict[int, float]:
+    """Return the time in µs at each size in bytes at which an entry states one and serves it."""
+    times_us: dict[int, float] = {}
+    for entry in entries:
+        stated = [(size, time_us) for size, time_us, _ in entry.curve]
+        if entry.shown_bytes is not None and entry.time_us is not None:
+            stated.append((entry.shown_bytes, entry.time_us))
+        times_us |= {int(size): time_us for size, time_us in stated if entry.in_range(int(size))}
+    return times_us
 
 
 def _of_kind(topology: Topology, kind: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from synth.app.present.layout import wrapped
 from synth.model.collective import Bools
-from synth.model.text import format_size, format_table, format_time
+from synth.model.text import format_gap, format_size, format_table, format_time
 from synth.reconfiguration.schedule import ChangingSchedule
 from synth.reconfiguration.search import ChangesSearch
 
@@ -104,7 +104,7 @@ def changes_table(document: dict[str, Any], width: int | None) -> str:
         delta, single = row["delta_us"], row["single_us"]
         rows.append((
             "as stated" if delta is None else format_time(delta), str(row["changes"]), format_time(row["time_us"]),
-            format_time(row["bound_us"]), f"{row['gap']:.3f}", "–" if single is None else format_time(single),
+            format_time(row["bound_us"]), format_gap(row['gap']), "–" if single is None else format_time(single),
             " → ".join(row["states"]),
         ))  # fmt: skip
     heading = f"{document['collective']} on {document['network']}, {format_size(document['size_bytes'])}"

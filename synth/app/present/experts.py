@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from synth.app.present.layout import LEAST_WIDTH, Column, fitted, wrapped
-from synth.model.text import format_count, format_time
+from synth.model.text import format_count, format_gap, format_time
 from synth.parallelism.experts.placement import PlacedExperts
 from synth.parallelism.experts.traffic import LayerTraffic
 
@@ -113,7 +113,7 @@ def experts_table(document: dict[str, Any], width: int | None = LEAST_WIDTH) -> 
     slowest = sorted(range(len(layers)), key=lambda i: -layers[i]["time_us"])[:_ROWS]
     shown = [("all layers", document["total"], document["eplb"]["total"])]
     shown += [(f"layer {i}", layers[i], eplb[i]) for i in sorted(slowest)] if len(layers) > 1 else []
-    gaps = ["–" if row["gap"] is None else f"{row['gap']:.3f}" for _, row, _ in shown]
+    gaps = ["–" if row["gap"] is None else format_gap(row["gap"]) for _, row, _ in shown]
     columns = [
         Column("", [name for name, _, _ in shown], left=True),
         Column("time", [format_time(row["time_us"]) for _, row, _ in shown]),

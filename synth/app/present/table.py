@@ -13,6 +13,7 @@ from synth.model.text import (
     FITTED,
     format_comparison,
     format_count,
+    format_gap,
     format_ranks,
     format_served,
     format_short_size,
@@ -32,10 +33,11 @@ Row = TypeVar("Row")
 
 
 def heading(document: dict[str, Any], nranks: int) -> str:
-    """Return the heading of a search's table: `allreduce · dgx1 · group 0 2 4 6 (4 of 8x V100, α 0.7 µs, root 0)`.
+    """Return the heading of a search's table: `allreduce · dgx1 · group 0 2 4 6 (4 of 8 V100, α 0.7 µs, root 0)`.
 
     The group is `all 8 ranks` if it is all ranks in ascending order. Many ranks are abbreviated (`format_ranks`). Root
-    and relays are named only if there are any. A topology without a summary is described by its number of ranks.
+    and relays are named only if there are any. A topology without a summary is described by its number of ranks. If a
+    summary does not begin with that number, a part of the ranks is "4 of 32 ranks: " and the summary.
 
     Args:
         document: The statement of the search (`synth.search.statement.statement`).
@@ -44,8 +46,10 @@ def heading(document: dict[str, Any], nranks: int) -> str:
     group = document["group"]
     whole = group == list(range(nranks))
     members = f"all {nranks} ranks" if whole else f"group {format_ranks(group)}"
-    part = "" if whole else f"{len(group)} of "
-    extras = [f"{part}{document['summary'] or str(nranks) + ' ranks'}", document["alpha"]]
+    summary = document["summary"] or f"{nranks} ranks"
+    ranks = "" if summary.startswith(f"{nranks} ") else f"{nranks} ranks: "
+    part = "" if whole else f"{len(group)} of {ranks}"
+    extras = [f"{part}{summary}", document["alpha"]]
     if document["root"] is not None:
         extras.append(f"root {document['root']}")
     if document["relays"]:
@@ -188,7 +192,7 @@ def _against_bound(row: dict[str, Any], figures: dict[str, Any]) -> tuple[str, s
     """
     if is_below_bound(row, figures):
         return "–", "–"
-    return format_time(figures["bound_us"]), f"{figures['gap']:.3f}"
+    return format_time(figures["bound_us"]), format_gap(figures["gap"])
 
 
 def _shape(number: int | None) -> str:
@@ -280,24 +284,27 @@ def _details(row: dict[str, Any], form: str, width: int | None) -> list[str]:
     return [title, *wrapped([f"  {part}" for part in parts], width, "    ")]
 
 
-def format_next_minute(outlook: dict[str, Any]) -> str:
+def format_next_minute(outlook: dict[str, Any], ended: str = "") -> str:
     """Return the last line of a search's output: what the search would do with one minute more, and the largest gap.
 
     It names at most two engines. The gap is left out if it is unknown or counts as optimal. If nothing remains, the
     line states whether all is optimal or every engine has ended, and then perhaps how to search at the size of the
-    largest gap only.
+    largest gap only. If the search ended early although every engine has ended, bounds and programs remain.
 
     Args:
         outlook: The dictionary `next_minute` of a statement.
+        ended: Why the search ended early, as a statement's `ended`; "" if it did not.
     """
     tasks = [f"engine {' then '.join(outlook['engines'][:_NEXT])}"] if outlook["engines"] else []
     if outlook["window_bytes"] is not None:
         tasks.append(f"bounds by windows of time for {format_short_size(outlook['window_bytes'])}")
+    if not tasks and ended:
+        tasks.append("bounds and programs (every engine has ended)")
     largest_gap = ""
     if outlook["gap"] is not None and outlook["gap"] > OPTIMAL:
         size = format_short_size(outlook["bytes"])
         of_all = "" if outlook["one_size"] else " of all sizes"
-        largest_gap = f" · largest gap{of_all} {outlook['gap']:.3f} at {size}"
+        largest_gap = f" · largest gap{of_all} {format_gap(outlook['gap'])} at {size}"
         if not tasks and not outlook["one_size"]:  # Without a pinned size, engines work on a few sizes only.
             largest_gap += f" (--size {size} searches there only)"
     # Without a gap, all rows are vendor libraries' own, below our bounds.
@@ -397,8 +404,8 @@ def _proved(document: dict[str, Any], is_short: bool) -> list[str]:
     for schedule in document["out_of_reach"]:
         chunks, size = format_count(schedule["chunks"], "chunk"), format_size(schedule["bytes"])
         lines.append(
-            f"a schedule of {chunks} takes {format_time(schedule['time_us'])} for {size} (gap {schedule['gap']:.3f}),"
-            f" but has no file: {schedule['refused']}"
+            f"a schedule of {chunks} takes {format_time(schedule['time_us'])} for {size}"
+            f" (gap {format_gap(schedule['gap'])}), but has no file: {schedule['refused']}"
         )
     for claim in document["time_slots"] if not is_short else ():
         chunks, size = format_count(claim["chunks"], "chunk"), format_size(claim["bytes"])
@@ -467,7 +474,7 @@ def _concurrent_closing(document: dict[str, Any], labels: Sequence[str]) -> list
     best = ", optimal" if document["optimal"] else ""
     bound = f"{document['by']} ({document['engine']}); bound {format_time(document['bound_us'])} ({proof})"
     rows = [
-        ("all groups", makespan, f"{bound}, gap {max(1.0, document['gap']):.3f}{best}"),
+        ("all groups", makespan, f"{bound}, gap {format_gap(max(1.0, document['gap']))}{best}"),
         ("alone, in sum", document["sum_us"], f"{document['vs_sum']:.2f} × as long"),
     ]
     plans = {name: (plan["time_us"], plan["slowdown"]) for name, plan in document["plans"].items()}

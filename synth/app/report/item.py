@@ -11,7 +11,7 @@ from synth.bounds.prove import OPTIMAL
 from synth.bounds.witness import Witness
 from synth.bounds.witnesses.parts import Parts
 from synth.model.problem import Problem
-from synth.model.text import format_size, format_time
+from synth.model.text import format_gap, format_size, format_time
 from synth.storage.check import ScheduleCheck
 
 EXPONENTS = range(10, 31)  # message sizes of curves: 1 KiB to 1 GiB
@@ -190,7 +190,7 @@ def explain_proof(problem: Problem, checked: ScheduleCheck, size_bytes: float, t
     gap = taken_us / bound_us
     how = ": it is optimal at this size."
     if gap > OPTIMAL:
-        how = f", {gap:.3f} times that: no other can be more than {(1 - 1 / gap) * 100:.2g} % faster."
+        how = f", {format_gap(gap)} times that: no other can be more than {(1 - 1 / gap) * 100:.2g} % faster."
     lines.append(f"This algorithm takes {format_time(taken_us)}{how}")
     further_limits = [w for w in checked.limits if w is not witness]
     if further_limits:

@@ -24,6 +24,7 @@ from synth.baselines.vendors import LIBRARIES
 from synth.model.text import (
     as_file_name,
     format_count,
+    format_gap,
     format_listed,
     format_ranks,
     format_served,
@@ -202,8 +203,12 @@ def _tiles(
         ("problems", str(len(questions)), f"of {format_count(len(served), 'question')}, by symmetry"),
         ("groups", str(len(groups)), format_count(len({e.collective for e in entries}), "collective")),
         ("files", str(files), format_count(len({entry.target for entry in entries}), "executor")),
-        ("gap, median", f"{statistics.median(gaps):.3f}" if gaps else "–", "of each file's worst size"),
-        ("gap, largest", f"{max(gaps, default=1):.3f}", f"{sum(g <= STEPS[0] for g in gaps)} of {len(gaps)} {least}"),
+        ("gap, median", format_gap(statistics.median(gaps)) if gaps else "–", "of each file's worst size"),
+        (
+            "gap, largest",
+            format_gap(max(gaps, default=1)),
+            f"{sum(g <= STEPS[0] for g in gaps)} of {len(gaps)} {least}",
+        ),
         *(
             (f"vs {name}, median", f"{statistics.median(ratios):.2f} ×", "its own time / ours")
             for name, ratios in ratios_by_library.items()
@@ -354,7 +359,7 @@ def _worst(questions: Mapping[LibraryQuestion, Sequence[IndexEntry]], links: Map
             escape(question.group_text),
             escape(entry.target),
             escape(format_served(entry.min_bytes, entry.max_bytes)),
-            f"{gap:.3f}",
+            format_gap(gap),
             "–" if time_us is None else f"{format_time(time_us)} @ {format_size(size or 0)}",
             "–" if bound is None else format_time(bound),
             escape(str(entry.row.get("proof") or "–")),

@@ -24,7 +24,7 @@ from synth.app.report.schedule import schedule_item
 from synth.app.report.sources import Source, find_sources
 from synth.app.report.static_page import against_libraries, tiles
 from synth.baselines.vendors import LIBRARIES
-from synth.model.text import format_short_size, format_size, format_time
+from synth.model.text import format_gap, format_short_size, format_size, format_time
 from topologies.errors import InputError
 from topologies.topology import Topology
 
@@ -183,7 +183,7 @@ def _overview(items: Sequence[Item], comparisons: str) -> str:
             escape(item.serves or "–"),
             f"{format_time(time_us)} @ {format_size(round(item.timing.size_bytes))}" if time_us is not None else "–",
             format_time(bound_us) if bound_us is not None else "–",
-            f"{gap:.3f}" if gap is not None else "–",
+            format_gap(gap) if gap is not None else "–",
             *(_vs(item, name) for name in libraries),
             _badge(item),
         ]

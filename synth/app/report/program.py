@@ -36,7 +36,15 @@ from synth.bounds.prove import prove
 from synth.model.problem import make_problem
 from synth.model.registry import find_kind
 from synth.model.requirements import sum_by
-from synth.model.text import format_count, format_number, format_served, format_size, format_spans, format_time
+from synth.model.text import (
+    format_count,
+    format_gap,
+    format_number,
+    format_served,
+    format_size,
+    format_spans,
+    format_time,
+)
 from synth.storage.check import ScheduleCheck
 from topologies.arrays import Floats, Ints
 from topologies.errors import InputError
@@ -260,7 +268,7 @@ def _facts(program: Program, view: dict[str, Any], timing: ItemTiming, counts: l
         facts.append(("Predicted time", format_time(timing.time_us), at))
     if timing.gap is not None:
         how = "proved below" if timing.proof else "as the index states it"
-        facts.append(("Gap (time / bound)", f"{timing.gap:.3f}", how))
+        facts.append(("Gap (time / bound)", format_gap(timing.gap), how))
     facts += [*counts, ("Chunks", str(program.nchunks_per_loop), "of a buffer, in a loop")]
     if view["network"] is not None:
         if view["unit"] == "steps":

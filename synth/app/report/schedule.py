@@ -21,7 +21,7 @@ from synth.model.pairs import ordinary
 from synth.model.problem import Problem
 from synth.model.requirements import sum_by
 from synth.model.schedule import Schedule
-from synth.model.text import format_count, format_number, format_served, format_size, format_time
+from synth.model.text import format_count, format_gap, format_number, format_served, format_size, format_time
 from synth.storage.check import ScheduleCheck, check_stored
 from synth.storage.proof import EQUAL
 from synth.storage.schedule_file import StoredSchedule, load_schedule
@@ -188,7 +188,7 @@ def _facts(stored: StoredSchedule, timing: ItemTiming, network: dict[str, Any]) 
     if timing.bound_us is not None and timing.gap is not None:
         facts.append(("Proved bound", format_time(timing.bound_us), "no algorithm is faster"))
         above = "optimal" if timing.optimal else f"{_percent(timing.gap - 1)} above"
-        facts.append(("Gap (time / bound)", f"{timing.gap:.3f}", above))
+        facts.append(("Gap (time / bound)", format_gap(timing.gap), above))
     if taken_us > 0 and size > 0:
         facts.append(("Algorithm bandwidth", f"{size / taken_us / 1e3:.4g} GB/s", "message size / time"))
     copies = f"each stored send stands for {stored.orbit}" if stored.orbit > 1 else ""

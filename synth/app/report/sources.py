@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 from emit.formats import FORMATS, Format, format_of
 from emit.library.entry import FORMS, INDEX, SCHEDULES, IndexEntry
 from emit.library.index import load_index
+from emit.library.selection.lookup import entry_beside
 from emit.targets import TARGETS
 from topologies.errors import InputError
 from topologies.text.files import check_below, open_regular_file, origin_of
@@ -66,7 +68,15 @@ def find_sources(path: str | Path) -> list[Source]:
     kind = _kind(file_format)
     if kind is None:
         raise InputError(f"{origin_of(location)}: is {file_format.what}; it must be {_WANTED}")
-    return [Source(location, kind, location.name)]
+    return [Source(location, kind, location.name, _entry_of(location))]
+
+
+def _entry_of(path: Path) -> IndexEntry | None:
+    """Return the entry of a program in the index of its library, if the file has the bytes that the index states."""
+    entry = entry_beside(path)
+    if entry is None or entry.stated_digest("file") != hashlib.sha256(path.read_bytes()).hexdigest():
+        return None
+    return entry
 
 
 def _kind(file_format: Format) -> str | None:

@@ -233,3 +233,33 @@ def test_passes_keep_the_result(script: Script) -> None:
     plain = _outcome(script, PASSES)
     for off in ((), *([pass_name for pass_name in PASSES if pass_name != name] for name in PASSES)):
         assert _outcome(script, off) == plain
+
+
+WRONG_LINES = {
+    "Script('ring', 'allreduce', 0)": "it must be 1 or more each",
+    "Script('ring', 'allreduc', 2)": "collective 'allreduc'",
+    "Script('ring', 'allreduce', 'x')": "ranks: 'x' is no whole number",
+    "Script('ring', 'allreduce', 2, foo=3)": "has no keyword 'foo'",
+    "Script('ring', 'allreduce')": "missing a required argument",
+    "Script('ring', 'allreduce', 2, protocol='LL12')": "protocol 'LL12'",
+    "Script('ring', 'allreduce', 2, root=7)": "root 7",
+    "Script(3, 'allreduce', 2)": "3 is no text",
+    "Script('ring', 'allreduce', 2, inplace=3)": "3 is no flag",
+    "Script('ring', 'allreduce', 2).parallelize(0).__enter__()": "parallelize(0)",
+    "Script('ring', 'allreduce', 2).chunk(0, 'i', 0).copy(7, 'i', 0)": "rank 7",
+    "Script('ring', 'allreduce', 2).chunk(0, 'i', 9)": "beyond the buffer",
+    "synth.synthesize('allreduce', 'dgx9')": "topology 'dgx9'",
+    "1 / 0": "ZeroDivisionError",
+}
+
+
+@pytest.mark.parametrize(("line", "message"), WRONG_LINES.items())
+def test_every_error_names_the_line_of_the_script(tmp_path: Path, line: str, message: str) -> None:
+    """Check that no error of a script blames a file of this package or of Python."""
+    path = tmp_path / "wrong.py"
+    path.write_text(f"import synth\nfrom synth import Script\n\ndef algorithm():\n    return {line}\n")
+    with pytest.raises(InputError) as caught:
+        load_scripts(path)
+    assert str(caught.value).startswith(f"{path}, line 5: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

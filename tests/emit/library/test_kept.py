@@ -21,6 +21,7 @@ from emit.library.selection.selector import LibraryCall
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.model.collective import uneven
+from synth.model.problem import LARGEST
 from synth.search.result import SearchResult
 from synth.search.settings import NONE, TargetSettings
 from synth.solvers.workers import Workers
@@ -104,6 +105,28 @@ def test_a_worse_answer_changes_nothing_unless_it_replaces(target: str, tmp_path
     save(answer(target, "baseline"), tmp_path, TargetSettings(target), anew=True)
     assert worse(times_before, times(tmp_path))
     check_whole(tmp_path)
+
+
+@pytest.mark.parametrize("size", [None, 1 << 16])
+def test_rows_show_the_files_that_stay_where_an_answer_has_none(tmp_path: Path, size: int | None) -> None:
+    """Check that each size has one row, which is that of the library's file wherever there is one."""
+    target, options = TargetSettings("mscclpp"), {} if size is None else {"size": size}
+    save(answer("mscclpp", "route", **options), tmp_path, target)
+    before = files(tmp_path)
+    saved = save(answer("none", "baseline"), tmp_path, target, until=0.0)
+    assert {name for name in files(tmp_path) if "schedules" not in name} == before.keys()
+    assert bool(saved.refused)
+    assert all(saved.refused.endswith(row["refused"]) for row in saved.rows)
+    assert all(row["kept"] != bool(row["refused"]) for row in saved.rows)
+    ends = [(row["min_bytes"], row["max_bytes"]) for row in saved.rows]
+    assert ends[0][0] == 0
+    assert (ends[-1][1] or LARGEST) >= LARGEST
+    assert all(below[1] + 1 == above[0] for below, above in pairwise(ends))
+    kept_rows = [row for row in saved.rows if row["kept"]]
+    assert size is None or [(row["min_bytes"], row["max_bytes"]) for row in kept_rows] == [(size, size)]
+    for row in kept_rows:
+        best = answer("mscclpp", "route", **options).fastest(row["shown_bytes"])
+        assert row["time_us"] == pytest.approx(best.time_us(row["shown_bytes"]))
 
 
 def test_a_better_answer_replaces_a_worse_one(tmp_path: Path) -> None:

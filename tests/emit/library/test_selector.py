@@ -98,6 +98,8 @@ def test_ranks_in_another_order() -> None:
         ({"ranks": [[0], 2, 4, 6]}, "ranks: an array of 1 is no whole number"),
         ({"ranks": "0246"}, "ranks: '0246' is no list"),
         ({"ranks": 4}, "ranks: 4 is no list"),
+        ({"ranks": {0, 2, 4, 6}}, "ranks: a set has no order"),
+        ({"relays": frozenset({1})}, "relays: a set has no order"),
         ({"size_bytes": 1.5}, "size_bytes: 1.5 is no whole number"),
         ({"size_bytes": -1}, "size_bytes -1"),
         ({"size_bytes": True}, "size_bytes: True is no whole number"),

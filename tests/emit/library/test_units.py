@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,23 @@ import pytest
 
 from emit.library.lowered import Lowered
 from emit.library.programs import Programs
+from emit.library.restored import restored_program
+from emit.library.saving.save import file_of
 from emit.library.units import cut_in_proportion, merged_routes
 from emit.mscclpp import timing
+from emit.mscclpp.as_program import program_of
 from emit.mscclpp.format import check_plan
 from emit.mscclpp.memory import memory_of
 from emit.mscclpp.plan import MAX_OPS, op_count
 from emit.mscclpp.read import read_plan
 from emit.mscclpp.timing import PlanPredictor
+from emit.targets import divisor
 from synth.baselines import baseline
 from synth.bounds.prove import prove
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import untimed
+from synth.search.offer import Offer
+from synth.search.result import SearchResult
 from synth.search.settings import TargetSettings
 from synth.verify.algorithm import Algorithm
 from tests.oracles.plan_results import ends_right
@@ -225,6 +232,25 @@ def test_a_program_says_its_units_when_it_is_written_again() -> None:
     plan = read_plan(lowered.text)
     assert [gpu.blocks for gpu in again.gpus] == [gpu.blocks for gpu in plan.gpus]
     assert lowered.largest == plan.max_bytes
+
+
+def test_a_plan_that_its_pipelines_divide_is_read_again_as_it_was_written(tmp_path: Path) -> None:
+    """Check the chunks of its file, of which the program has more, and its time and sizes once it is restored."""
+    problem = question("broadcast")
+    programs, algorithm = Programs(problem, TargetSettings("mscclpp"), size=SIZE), chain(problem, 64)
+    lowered = programs.lower(algorithm)
+    result = SearchResult(problem, ranges=[Offer(algorithm, lowered, SIZE, SIZE, SIZE)], bound=prove(problem))
+    file = file_of(result, result.ranges[0], "chain", programs)
+    (tmp_path / "mscclpp").mkdir()
+    (tmp_path / file.entry.file).write_text(file.text)
+    entry = replace(file.entry, folder=tmp_path)
+    program = program_of(read_plan(file.text))
+    assert program.file_chunks < program.nchunks_per_loop
+    assert divisor(program, programs.target) == entry.divides == lowered.divides
+    restored = restored_program(entry, algorithm, programs)
+    assert (restored.scale, restored.divides) == (lowered.scale, lowered.divides)
+    assert restored.served(SIZE, SIZE) == lowered.served(SIZE, SIZE)
+    assert restored.time_us(SIZE) == pytest.approx(lowered.time_us(SIZE))
 
 
 def test_a_plan_beside_no_other_takes_its_own_time() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +58,18 @@ def test_a_plan_between_nodes_as_program() -> None:
 @pytest.mark.parametrize("name", sorted(foreign.RIGHT.keys() - {"multicast", "multicast of packets"}))
 def test_foreign_plans_as_programs(name: str) -> None:
     assert is_right(program_of(read_plan(json.dumps(foreign.RIGHT[name]()))))
+
+
+def test_a_program_counts_the_chunks_of_its_file() -> None:
+    """Check that a program whose chunks are parts of the plan's divides messages as the plan does."""
+    finer = 0
+    for plan in (read_plan(json.dumps(made())) for made in foreign.RIGHT.values()):
+        with suppress(InputError):  # A multicast is no step of a program.
+            program = program_of(plan)
+            chunks = {count for gpu in plan.gpus for count in (gpu.input_chunks, gpu.output_chunks)}
+            assert program.file_chunks in chunks
+            finer += program.file_chunks < program.nchunks_per_loop
+    assert finer
 
 
 def test_a_plan_with_its_own_goal_as_program() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import math
 import pydoc
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html import unescape
@@ -194,3 +196,11 @@ def test_the_answer_states_what_was_saved(tmp_path: Path) -> None:
         shown = {entry.row["shown_bytes"]: entry.row["time_us"] for entry in usual}
         assert shown == {row["shown_bytes"]: row["time_us"] for row in answer.algorithms}
         assert {offer.execution.target.name for offer in answer.result.ranges} == {target}  # type: ignore[union-attr]
+
+
+def test_an_algorithm_is_printed_in_one_line() -> None:
+    answer = synth.synthesize("allreduce", "dgx-a100", group=[0, 2, 4, 6], engine="route", budget=3)
+    assert len(answer.algorithms) > 1
+    for algorithm in answer.algorithms:
+        assert re.fullmatch(r".*: [\d.]+ [µm]?s at .*, gap [\d.]+ \(.+\), engine route, .*\d chunks?", str(algorithm))
+        assert json.loads(json.dumps(algorithm)) == dict(algorithm)

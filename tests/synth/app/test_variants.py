@@ -95,14 +95,23 @@ def test_a_variant_without_a_schedule_names_the_failed_part_and_is_solved_again(
     assert reasons == ["defect: the files failed; its answers are missing", ""]
 
 
+@pytest.mark.parametrize(
+    ("is_first_run", "cause"),
+    [
+        (False, "on this machine, which is busy or slow; try --budget "),
+        (True, "in a first run, whose loops are not compiled yet; run synth warm-up once, or try --budget "),
+    ],
+)
 def test_a_budget_that_is_too_short_is_named_as_the_user_states_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_first_run: bool, cause: str
 ) -> None:
+    monkeypatch.setattr("synth.search.budget.is_first_run", lambda: is_first_run)
     monkeypatch.setattr("synth.search.run.staged.StagedSearch._work", lambda _: None)
     sweep = make_sweep(make_variants("ring:{n}", {"n": ["3"]}), ["allgather"], [1 << 20], 5.0)
     sweep.run(Cache(tmp_path), Inline(), lambda *_: None)
-    reason = "budget 5s is too short for 3 ranks and 6 links on this machine, which is busy or slow; try --budget "
-    assert sweep.results()[0].refused.startswith(reason)
+    reason = sweep.results()[0].refused
+    assert reason.startswith(f"budget 5s is too short for 3 ranks and 6 links {cause}")
+    assert len(reason) <= 150
 
 
 def test_an_interrupted_sweep_keeps_what_it_knows(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from synth.model.numbers import format_seconds, parse_seconds
 from synth.model.problem import parse_ranks
-from synth.model.text import format_spans, format_time
+from synth.model.text import format_gap, format_spans, format_time
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,15 @@ def test_times_have_three_digits_and_the_unit_of_what_is_shown(microseconds: flo
     assert format_time(microseconds) == text
 
 
+@given(st.floats(1.0, 1.01) | st.integers(-80, -20).map(lambda tenth: 1 + 10 ** (tenth / 10)))
+def test_a_gap_reads_as_one_only_if_only_rounding_is_above_it(gap: float) -> None:
+    """Check that the text is rounded at its last digit, and has more than three decimals only where it must."""
+    text = format_gap(gap)
+    assert float(text) > 1.0 or gap < 1 + 6e-9
+    assert abs(float(text) - gap) <= 0.51 * 10.0 ** -len(text.partition(".")[2])
+    assert len(text) == 5 or gap < 1.0006
+
+
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6, unique=True), st.integers(1, 9))
 def test_spans_are_groups_as_they_are_asked_for(firsts: list[int], length: int) -> None:
     """Check that spans can be typed as a process group again, whatever the order of the ranks."""
@@ -34,6 +44,14 @@ def test_spans_are_groups_as_they_are_asked_for(firsts: list[int], length: int) 
     if "…" not in text:
         assert list(parse_ranks(text, "--group", 4096)) == ranks
     assert text.count(",") <= 6
+
+
+@given(st.floats(1e-3, 1e5))
+def test_a_proposed_time_is_enough_and_can_be_typed(seconds: float) -> None:
+    """Check that a rounded time is no shorter, and never so much longer that less than a second becomes one."""
+    proposed_s = parse_seconds(format_seconds(seconds), "--budget")
+    assert seconds * (1 - 1e-9) <= proposed_s <= max(seconds + 1e-3, 1.2 * seconds if seconds > 5 else seconds + 1)
+    assert seconds >= 1 or proposed_s <= seconds + 1.1e-3
 
 
 def test_spans_of_many_parts_are_cut() -> None:

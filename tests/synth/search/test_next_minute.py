@@ -31,6 +31,9 @@ def test_the_largest_gap_is_named(workers: Workers) -> None:
     line = format_next_minute(next_minute)
     assert f"every engine has ended · largest gap of all sizes {worst:.3f} at " in line
     assert line.endswith(" searches there only)")
+    assert format_next_minute(next_minute, "budget").startswith(
+        "next minute: bounds and programs (every engine has ended) ·"
+    )
     assert format_next_minute(next_minute | {"engines": ["lns", "flow"]}).startswith(
         "next minute: engine lns then flow ·"
     )

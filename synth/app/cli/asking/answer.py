@@ -25,7 +25,7 @@ from synth.app.arguments import QuestionArguments
 from synth.app.cli.asking.cached_answers import CachedAnswer, answer_key, entries_of_question, keep_answer, take_answer
 from synth.app.cli.defects import say_defects
 from synth.app.cli.options import SearchCommand, print_json
-from synth.app.cli.progress import seldom_logger
+from synth.app.cli.progress import joined, seldom_logger
 from synth.app.cli.streams import clear_line
 from synth.app.present.layout import path_lines, say, terminal_width, warn
 from synth.app.present.table import format_next_minute, heading, table
@@ -33,8 +33,10 @@ from synth.app.question import make_question
 from synth.app.synthesis import find_answer
 from synth.engines.registry import AUTO as ANY_ENGINE
 from synth.engines.request import Options
+from synth.model.compiled import is_first_run
 from synth.model.deadline import now
 from synth.model.defects import collected, contained
+from synth.model.numbers import format_seconds
 from synth.model.pattern import read_pattern
 from synth.model.text import format_count, format_shape, format_short_size
 from synth.search.first import add_first, first_result
@@ -235,7 +237,8 @@ def check_folder(folder: Path, option: str, inner: Iterable[str] = ()) -> None:
 def progress_line(begun: float) -> Report:
     """Return a function that shows the current attempt and the best algorithm so far on stderr.
 
-    On a terminal it updates one line; in a log it writes a line from time to time. A first text is shown at once.
+    On a terminal it updates one line; in a log it writes a line from time to time. A first text is shown at once. Parts
+    of a text with " · " between them are left out where they do not fit the terminal's width.
 
     Args:
         begun: Time of the command's start, as `time.monotonic` counts.
@@ -244,11 +247,14 @@ def progress_line(begun: float) -> Report:
 
     def show(text: str, best: Algorithm | None) -> None:
         """Show a text with the elapsed seconds and the shape of the best algorithm; None if there is none yet."""
-        so_far = "" if best is None else f" · so far {format_shape(best.steps, best.rounds, best.chunks)}"
-        line = f"{time.monotonic() - begun:5.1f} s  {text}{so_far}"
+        so_far = "" if best is None else f"so far {format_shape(best.steps, best.rounds, best.chunks)}"
+        parts = f"{time.monotonic() - begun:5.1f} s  {text}".split(" · ")
+        line = joined(
+            [*parts, so_far], " · ", terminal_width() - 1
+        )  # A second line of a terminal would not be cleared.
         if log is None:
             clear_line()
-            sys.stderr.write(line[: terminal_width() - 1])  # A second line would not be cleared.
+            sys.stderr.write(line)
             sys.stderr.flush()
         else:
             log(line)
@@ -337,8 +343,10 @@ def _report(
     defects.update((defect.line, defect) for defect in result.defects)
     say_defects(defects.values(), "its answers are missing")
     document |= {"defects": list(defects), "cached": cached_answer is not None}
-    # Where the budget ended before a file, as on a busy machine, the same question may get one later.
+    # Where the budget ended before a file, as on a busy machine, the same question may get one later. So it may get a
+    # better answer where the budget ended while loops were compiled.
     is_late = LATE.partition(";")[0] in written.refused or (bool(first) and written.index is None)
+    is_late = is_late or (bool(result.stop_reason) and is_first_run())
     is_whole = result.stop_reason != "interrupted" and not is_late
     if keep is not None and not defects and is_whole:
         keep(written)
@@ -352,14 +360,15 @@ def _report(
             click.echo(table(document, nranks, width, command.details))
         else:
             say([heading(document, nranks), "", _why_nothing(result, question.options)], width)
-        cached = [] if cached_answer is None else [f"from the cache; the search took {result.seconds:.1f} s"]
-        outlook = [format_next_minute(document["next_minute"])] if result.ranges else []
+        cached = [] if cached_answer is None else [_of_cache(result, command)]
+        outlook = [format_next_minute(document["next_minute"], result.stop_reason)] if result.ranges else []
         say(["", *_closing(result, written, command.begun, width, cached), *outlook], width)
     if result.stop_reason == "interrupted":
         raise SystemExit(130)
     if not result.ranges:
         raise SystemExit(1)
-    if (missing := written.refused or written.left) and question.settings.name != AUTO:
+    lacks_files = any(row["refused"] for row in written.rows)
+    if lacks_files and (missing := written.refused or written.left) and question.settings.name != AUTO:
         warn(f"warning: --target {question.settings.name}: no file: {missing}")
         raise SystemExit(3)
 
@@ -380,6 +389,20 @@ def _statement(written: Saved) -> dict[str, Any]:
     document["next_minute"] = next_minute(written.result, rows)
     document["inplace"] = forms(written.result.problem)[0]
     return document | {"unsaved": written.refused, "remarks": list(written.remarks)}
+
+
+def _of_cache(result: SearchResult, command: SearchCommand) -> str:
+    """Return that an answer comes from the cache, how long its search took, and how to search on if its budget ended.
+
+    Args:
+        result: The answer.
+        command: The call of the command, which states the budget.
+    """
+    search = f"from the cache; the search took {result.seconds:.1f} s"
+    if not result.stop_reason:
+        return search
+    longer = format_seconds(2 * command.budget_s)  # Twice the budget is in another class of the cache's key.
+    return f"{search} and ended with its budget: --budget {longer} searches longer, --cache none again"
 
 
 def _why_nothing(result: SearchResult, options: Options) -> str:
@@ -431,7 +454,8 @@ def _closing(
     own = sum(row["sends"] is not None for row in written.rows)  # The other rows are left to vendor libraries.
     has_answer = bool(result.ranges)
     parts = [f"{format_count(own, 'algorithm')}, replayed and right" if own else "no file"] if has_answer else []
-    lines = ["   ".join([*parts, *remarks, *ending(result.stop_reason, begun, has_answer)])]
+    ended = "" if remarks else result.stop_reason  # Remarks on the cache say whether its search ended early.
+    lines = ["   ".join([*parts, *remarks, *ending(ended, begun, has_answer)])]
     lines += path_lines(written.paths, width)
     lines += _late_in_other_form(written)
     if written.padding:

@@ -1,9 +1,12 @@
-"""The comparison of engines: each searches the question by itself, and each has a row of one table."""
+"""The comparison of engines and vendor libraries, each with a row of one table.
+
+Each engine searches the question by itself. A vendor library's time is that of its own choice, by its model.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,21 +18,26 @@ from synth.app.present.layout import Column, fitted, terminal_width, wrapped
 from synth.app.present.table import heading
 from synth.app.question import make_question
 from synth.app.synthesis import find_answer
+from synth.baselines.nccl.model import LibraryChoice
+from synth.baselines.vendors import LIBRARIES
+from synth.engines.registry import AUTO as ANY_ENGINE
 from synth.engines.registry import engines_named
 from synth.model.deadline import now
 from synth.model.sizes import size_in_bytes
-from synth.model.text import format_short_size, format_time
+from synth.model.text import format_gap, format_short_size, format_time
 from synth.search.result import SearchResult
 from synth.search.settings import AUTO, NONE
 from synth.search.statement import described_question
 from synth.solvers.workers import Workers
-from topologies.errors import InputError
+from topologies.errors import InputError, NotModelled
 
 _SIZES = tuple(1 << exponent for exponent in (10, 15, 20, 25, 30))  # Bytes; for questions of all sizes.
 
 
 def compare(command: SearchCommand, workers: Workers) -> Callable[[], None]:
     """Search a question once for each engine of `--compare`, each with an equal share of the budget; write no files.
+
+    If `--compare` names vendor libraries only, they are compared with the engine "auto".
 
     Args:
         command: The call of the command.
@@ -51,17 +59,14 @@ def compare(command: SearchCommand, workers: Workers) -> Callable[[], None]:
         if is_given:
             raise InputError(f"{option}: does not go with --compare, which compares schedules and writes no files")
     check_single(command)
-    names = [name.strip() for name in str(command.compare).split(",")]
-    if command.question.engine != "auto":
+    if command.question.engine != ANY_ENGINE:
         raise InputError("--engine: cannot be used with --compare, which names the engines; leave it out")
-    for name in names:
-        engines_named(name)  # Raise for an unknown engine.
-    if len(set(names)) < len(names):
-        raise InputError(f"--compare {command.compare}: names an engine twice; name each once")
+    names = _named(str(command.compare))
+    engines = [name for name in names if name not in LIBRARIES]
     progress = progress_line(command.begun)
     stated = with_pattern(command)
-    share_s, results, refused = command.budget_s / len(names), dict[str, SearchResult](), dict[str, str]()
-    for name in names:
+    share_s, results, refused = command.budget_s / len(engines), dict[str, SearchResult](), dict[str, str]()
+    for name in engines:
         arguments = dataclasses.replace(stated, engine=name, budget=share_s, begun=now())
         try:
             question = dataclasses.replace(make_question(arguments), healthy=None)
@@ -78,18 +83,46 @@ def compare(command: SearchCommand, workers: Workers) -> Callable[[], None]:
             break
     if not results:
         raise InputError(next(iter(refused.values())))
-    return partial(_report, command, results, refused)
+    return partial(_report, command, names, results, refused)
 
 
-def _report(command: SearchCommand, results: dict[str, SearchResult], refused: dict[str, str]) -> None:
-    """Print one row for each engine, the best bound of all searches, and why engines did not take the question.
+def _named(text: str) -> list[str]:
+    """Return what `--compare` names: engines, and vendor libraries as `LIBRARIES` writes them; at least one engine.
+
+    Args:
+        text: Names with commas between them. Those of libraries may be in lower case, with "pp" for "++".
+
+    Raises:
+        InputError: A name is unknown, or there twice.
+    """
+    libraries = {name.casefold().replace("++", "pp"): name for name in LIBRARIES}
+    words = [word.strip() for word in text.split(",")]
+    names = [libraries.get(word.casefold().replace("++", "pp"), word) for word in words]
+    for name in names:
+        if name not in LIBRARIES:
+            try:
+                engines_named(name)
+            except InputError as error:
+                reason = str(error).removeprefix("engine: ")
+                raise InputError(f"--compare: {reason}; libraries: {', '.join(LIBRARIES)}") from None
+    if len(set(names)) < len(names):
+        raise InputError(f"--compare {text}: names an engine or a library twice; name each once")
+    return names if any(name not in LIBRARIES for name in names) else [ANY_ENGINE, *names]
+
+
+def _report(
+    command: SearchCommand, names: Sequence[str], results: dict[str, SearchResult], refused: dict[str, str]
+) -> None:
+    """Print one row for each engine or library, the best bound of all searches, and why some have no row.
 
     It is printed as a table or as JSON.
 
     Args:
         command: The call of the command.
+        names: Engines and libraries in the order of their rows.
         results: The search results by engine; at least one.
-        refused: Why engines have no result, by name; engines that proved that there is no schedule are added.
+        refused: Why engines have no result, by name; engines that proved that there is no schedule are added, and
+            libraries whose models do not cover the question.
 
     Raises:
         SystemExit: With 130 after an interruption, with 1 if no engine has an algorithm.
@@ -100,7 +133,15 @@ def _report(command: SearchCommand, results: dict[str, SearchResult], refused: d
     size = command.question.size
     sizes = _SIZES if size is None else (size_in_bytes(size, "--size"),)
     bounds_us = {size: max(result.bound.at(size)[0] for result in results.values()) for size in sizes}
-    rows = [_row(name, result, bounds_us) for name, result in results.items()]
+    rows = []
+    for name in names:
+        if name in results:
+            rows.append(_row(name, results[name], bounds_us))
+        elif name in LIBRARIES:
+            choices = {size: first.library(name, size) for size in sizes}
+            why = next((str(choice) for choice in choices.values() if not isinstance(choice, LibraryChoice)), "")
+            refused |= {name: why} if why else {}
+            rows += [] if why else [_library_row(name, choices, bounds_us, command.libraries == "source")]
     if command.as_json:
         sized = [{"bytes": size, "bound_us": bound_us} for size, bound_us in bounds_us.items()]
         name = first.problem.collective.name
@@ -109,8 +150,8 @@ def _report(command: SearchCommand, results: dict[str, SearchResult], refused: d
         nranks, width = first.problem.topology.nranks, None if command.wide else terminal_width()
         lines, _ = fitted(_columns(rows, bounds_us, len(bounds_us) == 1 or command.wide), width)
         title = wrapped([heading(described_question(first.problem), nranks)], width)
-        reasons = wrapped([f"{name}: {why}" for name, why in refused.items()], width)
-        click.echo("\n".join([*title, "", *lines, *reasons]))
+        remarks = [*(f"{name}: {why}" for name, why in refused.items()), *_remarks(rows, results)]
+        click.echo("\n".join([*title, "", *lines, *([""] if remarks else []), *wrapped(remarks, width)]))
     if "interrupted" in (*refused.values(), *(result.stop_reason for result in results.values())):
         raise SystemExit(130)
     if not any(result.ranges for result in results.values()):
@@ -146,13 +187,53 @@ def _row(name: str, result: SearchResult, bounds_us: dict[int, float]) -> dict[s
     return {"engine": name, "found": answers, "ended": result.stop_reason, "seconds": round(result.seconds, 3)}
 
 
+def _library_row(
+    name: str, choices: Mapping[int, LibraryChoice | NotModelled], bounds_us: dict[int, float], by_source: bool
+) -> dict[str, Any]:
+    """Return the row of a vendor library as `_row` returns that of an engine; its algorithms stand for engines.
+
+    Args:
+        name: Name of the library.
+        choices: What the library would run, by size in bytes.
+        bounds_us: The best bound in µs by size in bytes.
+        by_source: Whether times are by the cost model in the library's source, where that is known.
+    """
+    answers = []
+    for size, choice in choices.items():
+        if isinstance(choice, LibraryChoice):
+            time_us = (by_source and choice.source_us) or choice.time_us
+            gap = max(1.0, time_us / bounds_us[size])
+            source = f"{choice.algorithm} {choice.protocol}"
+            answers.append({"bytes": size, "time_us": time_us, "gap": gap, "engine": source})
+    return {"engine": name, "found": answers, "ended": "", "seconds": 0.0}
+
+
+def _remarks(rows: list[dict[str, Any]], results: dict[str, SearchResult]) -> list[str]:
+    """Return a line for each row whose times are not an engine's own: a library's, or those of other engines.
+
+    Args:
+        rows: The rows of engines and libraries.
+        results: The search results by engine.
+    """
+    remarks = []
+    for row in rows:
+        name, sources = row["engine"], list(dict.fromkeys(answer["engine"] for answer in row["found"]))
+        if name in LIBRARIES:
+            library = LIBRARIES[name]
+            remarks.append(f"{name}: what {name} {library.version} would run by its own choice ({', '.join(sources)})")
+        elif others := [source for source in sources if source in results[name].other_engines]:
+            where = "" if len(others) == len(sources) else " at some sizes"
+            remarks.append(f"{name}: found nothing faster{where} than what {', '.join(others)} had found before")
+    return remarks
+
+
 def _columns(rows: list[dict[str, Any]], bounds_us: dict[int, float], with_gaps: bool) -> list[Column]:
     """Return the columns of the comparison; the last row is the bound.
 
     They are the engine, its time and maybe gap at each size, what has the times, and the seconds of the search.
 
     Args:
-        rows: Row of each engine.
+        rows: Row of each engine or library.
         bounds_us: The best bound in µs by size in bytes.
         with_gaps: Whether a column with the gap follows each time.
     """
@@ -161,9 +242,17 @@ def _columns(rows: list[dict[str, Any]], bounds_us: dict[int, float], with_gaps:
         cells = [format_time(row["found"][i]["time_us"]) if row["found"] else "–" for row in rows]
         columns.append(Column(f"@ {format_short_size(size)}", [*cells, format_time(bound_us)]))
         if with_gaps:
-            gaps = [f"{row['found'][i]['gap']:.3f}" if row["found"] else "–" for row in rows]
+            gaps = [_gap(row, i, bound_us) for row in rows]
             columns.append(Column("gap", [*gaps, ""]))
     by = [", ".join(dict.fromkeys(answer["engine"] for answer in row["found"])) or "nothing" for row in rows]
     columns.append(Column("found by", [*by, ""], 2, left=True))
-    columns.append(Column("search", [*(f"{row['seconds']:.1f} s" for row in rows), ""], 1))
+    seconds = ["–" if row["engine"] in LIBRARIES else f"{row['seconds']:.1f} s" for row in rows]
+    columns.append(Column("search", [*seconds, ""], 1))
     return columns
+
+
+def _gap(row: dict[str, Any], i: int, bound_us: float) -> str:
+    """Return the gap of a row at the i-th size as text; "–" for none, and where a library's model counts less."""
+    if not row["found"] or (row["engine"] in LIBRARIES and row["found"][i]["time_us"] < bound_us):
+        return "–"
+    return format_gap(row["found"][i]["gap"])

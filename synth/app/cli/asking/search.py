@@ -93,7 +93,8 @@ _question = declare(
     click.option(
         "--compare",
         metavar="LIST",
-        help="Compare these engines, as route,flow,lns: one row each, equal shares of the budget, no files.",
+        help="Compare these engines and vendor libraries, as flow,lns,nccl: one row each, equal shares of the budget,"
+        " no files.",
     ),
     click.option(
         "--budget", default="30s", metavar="TIME", help="Limit the time of the command: 500ms, 5m. Default: 30s."

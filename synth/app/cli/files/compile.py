@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from emit.compiler.assembly import describe_size
-from emit.compiler.compile import Compiled, compile_instructions
+from emit.compiler.compile import Compiled, compile_instructions, current_names
 from emit.compiler.compile import optimize as optimize_program
 from emit.compiler.ir import Instructions
 from emit.compiler.passes.registry import PASSES
@@ -221,6 +221,7 @@ def compile_(
     if (ending := Path(file).suffix) not in ("", ".py"):  # Its text would be executed.
         raise InputError(f"{file}: is no Python script; its name must end in .py, not in {ending}")
     options, scripts = CompileOptions(**shared_options), load_scripts(file, settings)
+    current_names(options.off)  # A wrong one is no error of the script.
     for is_wrong, message in (
         (library is not None and options.out is not None, "-o, --library: name two places; give one of them"),
         (library is None and replace, "--replace: replaces a library's files; give --library too"),
@@ -241,7 +242,10 @@ def compile_(
             ir.header = with_values(ir.header, max_bytes=parse_size(max_bytes, "--max-bytes"))
         place = place_program(ir.header.nranks, topo, group)
         target = options.chosen(ir.header.collective, place)
-        compiled = options.compiled(ir, target, _timer(place, ir.header))
+        try:
+            compiled = options.compiled(ir, target, _timer(place, ir.header))
+        except InputError as error:
+            raise InputError(f"{script.line}: {error}") from None
         if library is None:
             return options.write(compiled, ir.goal, target, file, place)
         additions.append(Addition(compiled.program, ir.goal, target, *(place or ())))

@@ -10,7 +10,7 @@ import click
 
 from synth.app.cli.options import json_option, print_json
 from synth.app.present.layout import say_fitted
-from synth.model.text import format_count, format_listed, format_number, format_size, format_time
+from synth.model.text import format_count, format_gap, format_listed, format_number, format_size, format_time
 from synth.storage.check import check_stored
 from synth.storage.proof import EQUAL, proof_path, state_question
 from synth.storage.schedule_file import StoredSchedule, load_schedule
@@ -91,7 +91,7 @@ def _check(file: str, proof: str | None, document: dict[str, Any]) -> list[str]:
     return [
         *lines,
         f"bound {format_time(proof_content.bound_us)} proved: {text}",
-        f"gap = {proof_content.gap:.3f}{optimal}",
+        f"gap = {format_gap(proof_content.gap)}{optimal}",
     ]
 
 

@@ -24,7 +24,7 @@ from synth.app.present.layout import say_fitted
 from synth.bounds.prove import OPTIMAL, prove
 from synth.model.problem import describe_alpha, parse_ranks
 from synth.model.registry import find_kind
-from synth.model.text import format_count, format_size, format_table, format_time
+from synth.model.text import format_count, format_gap, format_size, format_table, format_time
 from topologies.costed import protocols_of, with_protocols
 from topologies.errors import InputError
 from topologies.load import apply_costs, load
@@ -243,7 +243,7 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
             _figure(row["algbw_gbs"]),
             _figure(row["busbw_gbs"]),
             "–" if row["bound_us"] is None else format_time(row["bound_us"]),
-            "–" if row["gap"] is None else f"{row['gap']:.3f}",
+            "–" if row["gap"] is None else format_gap(row["gap"]),
         )
         for row in rows
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from synth.app.cli.progress import showing
 from synth.app.clusters.build import LEAST_S, Built, build
 from synth.app.clusters.build import BuildProgress as State
 from synth.app.clusters.cluster import Cluster, read_cluster
-from synth.app.clusters.failures import costs, fault_folder, single_failures, touched, write_fault
+from synth.app.clusters.failures import FailureCost, costs, fault_folder, single_failures, touched, write_fault
 from synth.app.clusters.local import Local, WorkerPool
 from synth.app.clusters.on_dask import OnDask
 from synth.app.clusters.plan import COMPILING_S, BuildPlan, make_plan
@@ -26,7 +26,15 @@ from synth.app.present.layout import say_fitted, warn
 from synth.model.compiled import are_some_on_disk
 from synth.model.deadline import now
 from synth.model.numbers import format_seconds
-from synth.model.text import format_count, format_spans, format_table
+from synth.model.text import (
+    format_count,
+    format_gap,
+    format_short_size,
+    format_size,
+    format_spans,
+    format_table,
+    format_time,
+)
 from synth.storage.cache import Cache, open_cache
 from topologies.errors import InputError
 from topologies.text.files import origin_of
@@ -34,6 +42,7 @@ from topologies.text.files import origin_of
 _SHOWN = 12  # kinds of problems in a plan's table
 _MUCH_LONGER = 1.5  # multiple of the budget from which a warning says what the problems need
 _BUSY = 1.2  # multiple of the time on idle cores from which the time beside the present load is stated
+_COSTS = 4  # questions in a table of what a failure costs
 _SOON_S = 3.0  # seconds of a build of which nobody is warned
 
 pool_options = declare(
@@ -83,16 +92,20 @@ def library_build(
 
 
 def _warn_of_budget(plan: BuildPlan, answer_cache: Cache) -> None:
-    """Print a warning if the problems that the cache lacks need over 1.5 times the budget, by the plan's estimate.
+    """Print how the build's time differs from the budget: what compiling loops adds, and a budget that is short.
 
-    The build keeps the budget all the same, so that its answers are worse.
+    It is short if the problems that the cache lacks need over 1.5 times the budget, by the plan's estimate. The build
+    keeps it all the same, so that its answers are worse.
     """
     known_keys = {task.key for task in plan.tasks() if answer_cache.has(task.key)}
     left_s, budget_s = plan.seconds(known_keys), plan.cluster.budget_s
+    if compiling_s := _compiling_s(left_s):
+        warn(f"budget {format_seconds(budget_s)}: {_compiling(compiling_s)}; synth warm-up compiles them beforehand")
     if left_s > max(_SOON_S, _MUCH_LONGER * budget_s):
         open_count = sum(task.key not in known_keys for task in plan.searches)
         problems, cores = format_count(open_count, "problem"), format_count(plan.cores, "core")
-        needed = f"{problems} need about {_minutes(left_s)} on {cores}, and get what they find in time"
+        needs, get = ("needs", "gets what it finds") if open_count == 1 else ("need", "get what they find")
+        needed = f"{problems} {needs} about {_minutes(left_s)} on {cores}, and {get} in time"
         warn(f"budget {format_seconds(budget_s)}: is short: {needed}; give more, or name fewer groups or collectives")
 
 
@@ -131,6 +144,7 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], present_load: float, as_jso
     known_count = sum(task.key in known_keys for task in searches)
     most_s = max(plan.cluster.budget_s, LEAST_S * (len(searches) - known_count) / plan.cores)
     left_s, loaded_s = min(needed_s, most_s), min(plan.loaded_seconds(present_load, known_keys), most_s)
+    compiling_s = _compiling_s(left_s)
     if as_json:
         print_json(
             "library-plan",
@@ -141,7 +155,7 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], present_load: float, as_jso
                 "known": known_count,
                 "seconds": round(left_s, 1),
                 "loaded_s": round(loaded_s, 1),
-                "compiling_s": _compiling_s(left_s),
+                "compiling_s": compiling_s,
                 "memory_bytes": int(plan.memory_bytes()),
                 "budget_class_s": searches[0].work_s,
                 "processes": plan.cores,
@@ -161,19 +175,23 @@ def _say_plan(plan: BuildPlan, known_keys: set[str], present_load: float, as_jso
     if len(rows) > _SHOWN:
         click.echo(f"… and {len(rows) - _SHOWN} more kinds")
     cores = format_count(plan.cores, "idle core")
+    compiling = f" ({_compiling(compiling_s)})" if compiling_s else ""
     click.echo()
     say_fitted(
-        f"about {_minutes(left_s)} on {cores}, within the budget of {format_seconds(plan.cluster.budget_s)};"
-        f" {plan.memory_bytes() / 2**30:.1f} GiB of memory; at most {searches[0].work_s:g} s of counted work"
-        f" a problem; {known_count} of {len(searches)} problems are known"
+        f"about {_minutes(left_s)} on {cores}, within the budget of {format_seconds(plan.cluster.budget_s)}"
+        f"{compiling}; {plan.memory_bytes() / 2**30:.1f} GiB of memory; at most {searches[0].work_s:g} s of counted"
+        f" work a problem; {known_count} of {len(searches)} problems are known"
     )
     if loaded_s > _BUSY * left_s:
         say_fitted(f"this machine is busy now (load {present_load:.1f}): about {_minutes(loaded_s)} beside that")
     if needed_s > left_s:
         say_fitted(f"the searches need about {_minutes(needed_s)}: time runs out for some, whose answers are worse")
-    if compiling_s := _compiling_s(left_s):
-        say_fitted(f"compiling loops adds up to {_minutes(compiling_s)} to the first build, once")
     _say_impossible(plan)
+
+
+def _compiling(seconds: float) -> str:
+    """Return a clause on how much longer than its budget a build takes while it compiles loops."""
+    return f"compiling loops adds up to {_minutes(seconds)} in this first run, once"
 
 
 def _compiling_s(left_s: float) -> float:
@@ -234,7 +252,7 @@ def _progress(plan: BuildPlan, quiet: bool) -> Iterator[Callable[[State], None]]
     def state() -> tuple[int, int, str]:
         """Return how many answers there are, of how many, and a remark on the rest."""
         left = f"about {_minutes(max(0.0, latest.left_s - (now() - reported)))} left"
-        worst = f"worst gap {latest.worst:.3f}" if latest.done else ""
+        worst = f"worst gap {format_gap(latest.worst)}" if latest.done else ""
         further = f" and {len(latest.running) - 1} more" if len(latest.running) > 1 else ""
         running = f"now {latest.running[0]}{further}" if latest.running else ""
         return latest.done, latest.total, ", ".join(filter(None, (left, worst, running)))
@@ -283,7 +301,7 @@ def _say_built(built: Built, out: str, seconds: float, as_json: bool) -> None:
         )
         return
     say_fitted(f"{_heading(plan)} → {out} ({format_count(files, 'file')})")
-    parts = [f"  worst gap {state.worst:.3f}"]
+    parts = [f"  worst gap {format_gap(state.worst)}"]
     known_counts = [(state.kept, "in the library already"), (state.cached, "from the cache")]
     parts += [f"{count} {source}" for count, source in known_counts if count]
     if built.interrupted:
@@ -351,12 +369,18 @@ def library_update(
         rows.append(_row(parts, plan, healthy, built, out, folder))
         if not as_json:
             say_fitted(rows[-1]["text"])
+            if len(failures) == 1 and rows[-1]["table"]:
+                click.echo(rows[-1]["table"])
         if built is not None and built.interrupted:
             raise SystemExit(130)
     if as_json:
         print_json(
             "library-failures",
-            {"failures": [{key: value for key, value in failure.items() if key != "text"} for failure in rows]},
+            {
+                "failures": [
+                    {k: value for k, value in failure.items() if k not in ("text", "table")} for failure in rows
+                ]
+            },
         )
     elif len(failures) > 1:
         click.echo(f"{format_count(len(failures), 'failure')}   {now() - begun:.1f} s")
@@ -394,8 +418,9 @@ def _row(
 
     Returns:
         A dictionary: without, touched, questions, impossible, problems and solved (numbers), folder, seconds (only with
-        `built`), slower (the largest time of large messages / that before; None if unknown), and text, a line of all
-        that.
+        `built`), slower (the largest cost of a question at its largest message; None if unknown), costs (the times of
+        each question before and after by size), text, a line of all that, and table, lines of what it costs ("" for
+        none).
     """
     name = ",".join(parts)
     touches = f"{name}: touches {plan.questions} of {format_count(healthy.questions, 'question')}"
@@ -403,17 +428,56 @@ def _row(
     about |= {"impossible": len(plan.impossible), "problems": len(plan.searches), "solved": 0, "folder": str(folder)}
     if built is None:
         unanswered = f", {len(plan.impossible)} of them have no answer now" if plan.impossible else ""
-        return about | {"slower": None, "text": touches + unanswered}
-    question_costs = costs(out, folder)
+        return about | {"slower": None, "costs": [], "text": touches + unanswered, "table": ""}
+    question_costs = costs(out, folder, parts)
     solved = built.progress.solved
     text = (
         f"{touches}: {format_count(len(plan.searches), 'problem')}, {solved} solved, {built.seconds:.1f} s → {folder}"
     )
     if plan.impossible:
         text += f"   {len(plan.impossible)} without an answer, {_first_impossible(plan)}"
-    if question_costs:
+    slower = (question_costs[0].factor or None) if question_costs else None
+    if slower is not None:
         worst = question_costs[0]
         ranks = format_spans(worst.question.group)
-        text += f"   large messages take up to {worst.factor:.2f} × as long ({worst.question.collective} of {ranks})"
-    slower = question_costs[0].factor if question_costs else None
-    return about | {"solved": solved, "seconds": round(built.seconds, 2), "slower": slower, "text": text}
+        size = format_size(worst.largest[0])
+        text += f"   messages of {size} take up to {slower:.2f} × as long ({worst.question.collective} of {ranks})"
+    table = "\n".join(_cost_lines(question_costs))
+    documents = [
+        {
+            "collective": cost.question.collective,
+            "group": list(cost.question.group),
+            "group_after": list(cost.group),
+            "root": cost.question.root,
+            "target": cost.target,
+            "inplace": cost.inplace,
+            "times": [list(row) for row in cost.times],
+        }
+        for cost in question_costs
+    ]
+    outcome = {"solved": solved, "seconds": round(built.seconds, 2), "slower": slower, "costs": documents}
+    return about | outcome | {"text": text, "table": table}
+
+
+def _cost_lines(question_costs: Sequence[FailureCost]) -> list[str]:
+    """Return a table of what a failure costs at its dearest questions: time before and after by message size.
+
+    Of each question it has the smallest, the middle and the largest size that files serve before and after, or else
+    that any file serves; [] if there are no times.
+    """
+    rows = []
+    # Calls in place and out of place cost about the same.
+    dearest = {(cost.question, cost.target): cost for cost in reversed(question_costs) if cost.times}
+    for cost in [*reversed(dearest.values())][:_COSTS]:
+        times = [row for row in cost.times if None not in row] or cost.times
+        last = len(times) - 1
+        ranks = dict.fromkeys([format_spans(cost.question.group), format_spans(cost.group)])
+        for size, before_us, after_us in (times[i] for i in sorted({0, last // 2, last})):
+            cells = ["no file" if time_us is None else format_time(time_us) for time_us in (before_us, after_us)]
+            factor = f"{after_us / before_us:.2f} ×" if before_us and after_us else "–"
+            rows.append((cost.question.collective, " → ".join(ranks), format_short_size(size), *cells, factor))
+    if not rows:
+        return []
+    lines = ["", *format_table([("collective", "ranks", "size", "before", "after", "cost"), *rows], (0, 1))]
+    others = len(dearest) - _COSTS
+    return [*lines, *([f"… and {format_count(others, 'more question')}; --json has all"] if others > 0 else [])]

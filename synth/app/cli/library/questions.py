@@ -15,12 +15,12 @@ import click
 from emit.library.checking.fault_check import check_fault
 from emit.library.checking.networks import Networks
 from emit.library.entry import IndexEntry, vs_library
-from emit.library.overlay import folder_without, load_library
+from emit.library.overlay import dead_parts, folder_without, load_library
 from emit.library.selection.against_vendor import count_sizes
 from emit.library.selection.compare import Difference, differences
 from emit.library.selection.pick import pick, why_none
 from emit.library.selection.selector import LibraryCall, entries_of, spelled_name
-from emit.targets import TARGETS, target_named
+from emit.targets import NO_ALGORITHM, TARGETS, target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.app.cli.options import json_option, print_json, wide_option
 from synth.app.cli.progress import showing
@@ -37,6 +37,8 @@ from synth.model.text import (
     FITTED,
     format_comparison,
     format_count,
+    format_gap,
+    format_listed,
     format_ranks,
     format_served,
     format_short_size,
@@ -51,6 +53,7 @@ from topologies.text.files import origin_of
 
 _RANKS = 1 << 20  # ranks that a group may name
 _LEFT = "no file"  # The predicted time of sizes that are left to the executor.
+_UNSERVED = "not served"  # The same where the executor has no algorithm of its own.
 _SAME = 1e-6  # relative difference up to which two times are equal
 
 
@@ -189,7 +192,7 @@ def _blocks(
         first = same_entries[0]
         ranges_left = _left(same_entries, *(first.asked or (0, None)))
         numbered = [(entry.min_bytes, _cells(entry) + _vs(entry.row, libraries)) for entry in same_entries]
-        numbered += [(low, _left_cells(low, high, first.target, len(libraries))) for low, high in ranges_left]
+        numbered += [(low, _left_cells(low, high, first, len(libraries))) for low, high in ranges_left]
         title = _title(first, _matching_group(first, ranks), names_topology)
         rows_of.setdefault((title, first.inplace), []).extend(cells for _, cells in sorted(numbered, key=itemgetter(0)))
     blocks: dict[str, list[_Cells]] = {}
@@ -239,6 +242,9 @@ def _say_blocks(blocks: Mapping[str, Sequence[_Cells]], libraries: Sequence[str]
         say_fitted(title)
         for _ in block:
             click.echo(next(numbered))
+    if any(row[3] == _UNSERVED for row in rows):
+        click.echo()
+        say_fitted(f"{_UNSERVED}: no file is for these sizes, and no executor has an algorithm of its own for them")
     if any(row[3] == _LEFT for row in rows):
         own = dict.fromkeys(TARGETS[row[2]].otherwise for row in rows if row[3] == _LEFT)
         click.echo()
@@ -304,16 +310,20 @@ def _left(entries: Sequence[IndexEntry], low: int, high: int | None) -> list[tup
     return ranges + ([(begin, high)] if begin <= (LARGEST if high is None else high) else [])
 
 
-def _left_cells(low: int, high: int | None, target: str, nlibraries: int) -> _Cells:
-    """Return the cells of a range of sizes that is left to the executor's own algorithms, with those of the libraries.
+def _left_cells(low: int, high: int | None, entry: IndexEntry, nlibraries: int) -> _Cells:
+    """Return the cells of a range of sizes that no file is for, with those of the libraries.
+
+    They say whether the executor's own algorithms serve them.
 
     Args:
         low: Smallest size in bytes.
         high: Largest size in bytes; None where there is no end.
-        target: The executor.
+        entry: An entry of the same question and executor.
         nlibraries: Number of libraries that rows are compared with.
     """
-    return format_served(low, high), "–", target, _LEFT, "–", "–", *["–"] * nlibraries
+    is_served = TARGETS[entry.target].own_algorithm(entry.collective) != NO_ALGORITHM
+    served = _LEFT if is_served else _UNSERVED
+    return format_served(low, high), "–", entry.target, served, "–", "–", *["–"] * nlibraries
 
 
 def _unfiled_cells(row: dict[str, Any]) -> _Cells:
@@ -328,7 +338,7 @@ def _unfiled_cells(row: dict[str, Any]) -> _Cells:
         "–" if row["target"] == NONE else f"{row['target']}: no file",
         f"{format_time(row['time_us'])} @ {format_short_size(row['shown_bytes'])}",
         format_time(row["bound_us"]),
-        f"{row['gap']:.3f}",
+        format_gap(row["gap"]),
     )
 
 
@@ -371,7 +381,7 @@ def _cells(entry: IndexEntry) -> _Cells:
         entry.target,
         "–" if time_us is None else f"{format_time(time_us)}{at}",
         "–" if bound_us is None else format_time(bound_us),
-        "–" if gap is None else f"{gap:.3f}",
+        "–" if gap is None else format_gap(gap),
     )
 
 
@@ -385,13 +395,13 @@ def _details(entry: IndexEntry) -> list[str]:
     shape = [format_count(row[name], name[:-1]) for name in names if row.get(name)]
     lines = [", ".join([f"engine {row.get('engine') or '–'}", *shape, f"protocol {entry.protocol}"])]
     if entry.time_us is not None and shown is not None:
-        gap = "" if entry.gap is None else f", gap {entry.gap:.3f}"
+        gap = "" if entry.gap is None else f", gap {format_gap(entry.gap)}"
         lines.append(f"{format_time(entry.time_us)} for {format_size(shown)}{gap}")
     if entry.bound_us is not None:
         lines.append(f"bound {format_time(entry.bound_us)}: {row.get('proof') or 'the index states no proof'}")
     if (worst := row.get("worst")) and worst["bytes"] != shown:
         figures = f"{format_time(worst['time_us'])}, bound {format_time(worst['bound_us'])}"
-        lines.append(f"worst in range: {worst['gap']:.3f} @ {format_short_size(worst['bytes'])}: {figures}")
+        lines.append(f"worst in range: {format_gap(worst['gap'])} @ {format_short_size(worst['bytes'])}: {figures}")
     compared = [f"vs {name} {cell}" for name, cell in zip(LIBRARIES, _vs(row, list(LIBRARIES)), strict=True)]
     compared = [text for text in compared if not text.endswith("–")]
     lines += [", ".join(compared)] if compared else []
@@ -454,6 +464,8 @@ def pick_(
     spelled = spelled_name(entries, collective)
     _check_names(entries, target, topology)
     ranks, size_bytes = _ranks_of_call(entries, group, topology), parse_size(size, "size")
+    if group == "all":
+        ranks = tuple(rank for rank in ranks if f"rank:{rank}" not in dead_parts(without))
     element_bytes = TYPES[parse_type(kind)].itemsize
     served_forms = {
         entry.inplace
@@ -483,6 +495,9 @@ def pick_(
         if not entry.path.is_file():
             raise InputError(f"{origin_of(entry.path)}: is missing; copy the whole library again, or build it anew")
     why = "" if picked else why_none(entries, call, size_bytes)
+    if dead := [rank for rank in ranks if f"rank:{rank}" in dead_parts(without)]:
+        left = format_spans([rank for rank in ranks if rank not in dead])
+        why = f"rank {format_listed(dead)} is dead in this failure; ask for the ranks that are left: {left}"
     if as_json:
         fields = ("file", "target", "topology", "communicator")
         rows = [{name: getattr(entry, name) for name in fields} | {"why": reason} for entry, reason in picked]
@@ -492,7 +507,10 @@ def pick_(
         click.echo(entry.path)
         say([f"  {entry.target}, {words}"], terminal_width())
     if not picked:
-        say_fitted(f"no file, so the executor's own algorithm runs: {why}")
+        names = [target] if target is not None else dict.fromkeys(entry.target for entry in entries)
+        own = [name for name in names if TARGETS[name].own_algorithm(spelled) != NO_ALGORITHM]
+        outcome = "so the executor's own algorithm runs" if own or not names else "and no executor has one of its own"
+        say_fitted(f"no file, {outcome}: {why}")
 
 
 def _ranks_of_call(entries: Sequence[IndexEntry], group: str, topology: str | None) -> tuple[int, ...]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from emit.library.programs import Programs
+from synth.app.cli.asking import answer
+from synth.app.synthesis import find_answer
 from synth.model.deadline import TimeUp
+from synth.search.result import SearchResult
 from synth.storage.cache import Cache
 from tests.synth.app.cli.calling import Call, caller
 
@@ -71,6 +76,27 @@ def test_an_answer_without_a_file_for_want_of_time_is_not_kept(synth: Call, monk
     assert "from the cache" not in again
     assert "one/msccl/" in again
     assert "from the cache" in synth(*ASKED, "--out", "one").out
+
+
+def test_an_answer_that_the_budget_ended_in_a_first_run_is_not_kept(
+    synth: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that it is searched again, and that a later answer of the cache says how to search longer."""
+
+    def cut_short(*arguments: Any) -> SearchResult:
+        return replace(find_answer(*arguments), stop_reason="budget")
+
+    monkeypatch.setattr(answer, "find_answer", cut_short)
+    for is_first_run in (True, False):
+        monkeypatch.setattr(answer, "is_first_run", lambda is_first=is_first_run: is_first)
+        out = synth(*ASKED, "--out", f"first-{is_first_run}").flat
+        assert "from the cache" not in out
+        assert "the budget ended: the best so far" in out
+        assert "every engine has ended" not in out.replace("(every engine has ended)", "")
+    out = synth(*ASKED, "--out", "one").flat
+    assert "from the cache" in out
+    assert "ended with its budget: --budget 10s searches longer" in out
+    assert "from the cache" not in synth(*ASKED[:-1], "10s", "--out", "one").flat
 
 
 def test_a_library_that_has_other_files_is_searched_for(synth: Call) -> None:

@@ -24,6 +24,30 @@ def test_each_engine_has_a_row_with_its_own_time(synth: Call) -> None:
     assert not list(Path().iterdir())
 
 
+def test_a_library_has_the_row_of_its_own_choice(synth: Call) -> None:
+    """Check that a library's times are those of the usual table, with any engine or none, and that others say why."""
+    asked = ("allreduce", "--topo", "dgx-a100", "--group", "0-3", "--size", "1M", "--budget", "2s")
+    usual = json.loads(synth(*asked, "--json", "--out", "lib").out)["algorithms"][0]["libraries"]["NCCL"]
+    for libraries, choice_us in (("fitted", usual["time_us"]), ("source", usual["source_us"])):
+        options = ("--libraries", libraries)
+        document = json.loads(synth(*asked, *options, "--compare", "nccl,RCCL,mscclpp", "--json").out)
+        assert [row["engine"] for row in document["engines"]] == ["auto", "NCCL", "MSCCL++"]
+        assert document["engines"][1]["found"][0]["time_us"] == pytest.approx(choice_us)
+        assert list(document["refused"]) == ["RCCL"]
+    table = synth(*asked, "--compare", "nccl,route")
+    assert f"by its own choice ({usual['algorithm']} {usual['protocol']})" in table.flat
+    assert [line.split()[0] for line in table.out.splitlines() if " µs" in line][-3:] == ["NCCL", "route", "bound"]
+    free = synth("allreduce", "--topo", "ring:4", "--compare", "NCCL", "--budget", "2s", "--costs", "none")
+    assert free.code == 0
+    assert "NCCL: " in free.flat
+
+
+def test_an_exact_engine_that_gains_nothing_says_so(synth: Call) -> None:
+    answer = synth("allgather", "--topo", "ring:4", "--size", "1M", "--compare", "cpsat,route", "--budget", "8s")
+    assert "cpsat: found nothing faster than what route had found before" in answer.flat
+    assert "route: found" not in answer.flat
+
+
 def test_all_sizes_fit_the_terminal(synth: Call) -> None:
     answer = synth("broadcast", "--topo", "ring:4", "--compare", "route, baseline", "--budget", "4s")
     lines = answer.out.splitlines()
@@ -51,10 +75,12 @@ def test_an_impossible_shape_says_why(synth: Call) -> None:
     ("arguments", "says"),
     [
         (("--compare", "route,flo"), "did you mean flow?"),
-        (("--compare", "route,route"), "names an engine twice"),
+        (("--compare", "route,route"), "names an engine or a library twice"),
         (("--compare", "route,flow", "--engine", "lns"), "--engine: cannot be used with --compare"),
         (("--compare", "route,milp", "--groups", "0-1;2-3", "--size", "1M"), "--compare: does not go with --groups"),
-        (("--compare", ","), "engine: ''"),
+        (("--compare", ","), "--compare: ''"),
+        (("--compare", "nccl,NCCL"), "names an engine or a library twice"),
+        (("--compare", "time-slots"), "libraries: NCCL, RCCL, MSCCL++"),
         (("--compare", "route,flow", "--objective", "fair"), "--objective: is for several groups"),
     ],
 )

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from emit.library.index import index_text
 from emit.msccl.format import write_msccl
 from emit.timing.predict import Predictor
@@ -132,6 +134,21 @@ def test_pick(synth: Call, working_folder: Path) -> None:
     assert report["found"][0]["communicator"] == RANKS
 
 
+def test_a_pattern_is_served_by_files_only(synth: Call, working_folder: Path) -> None:
+    """Check that no text and no field names a library's own algorithm for it, and that a collective's do."""
+    (working_folder / "halo.toml").write_text('name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = "1-3"\n')
+    for command, name, is_named in ((("pattern", "halo.toml"), "halo", False), (("broadcast",), "broadcast", True)):
+        asked = ("--topo", "dgx-a100", "--group", "0-3", "--size", "1M", "--budget", "2s", "--out", name)
+        answer = synth(*command, *asked)
+        assert ("fallback" in answer.flat, "own serves" in answer.flat) == (not is_named, is_named)
+        entries = json.loads((working_folder / name / "index.json").read_text())["algorithms"]
+        assert {row["otherwise"] != "nothing" for row in entries} == {is_named}
+        shown, picked = synth("library", "show", name).flat, synth("library", "pick", name, name, "0-3", "3M").flat
+        assert ("NCCL" in shown + picked or "the executor's own algorithm runs" in picked) == is_named
+        assert "no executor has one of its own" in picked or is_named
+        assert synth("library", "check", name).code == 0
+
+
 def test_pick_names_no_file_that_is_missing(synth: Call, working_folder: Path) -> None:
     lib = library(working_folder / "lib", "ring")
     (lib / "msccl" / "a.xml").unlink()
@@ -147,6 +164,36 @@ def test_an_update_of_a_library_of_another_topology_is_refused(synth: Call, work
     refusal = synth("library", "update", cluster, "--out", lib, "--without", "rank:3").refusal
     assert "is a library of full:4; it must be that of ring:4" in refusal
     assert not (lib / "faults").exists()
+
+
+def test_a_failure_of_a_rank_states_its_cost_by_size_and_which_ranks_are_left(
+    synth: Call, working_folder: Path
+) -> None:
+    """Check the table and the JSON of an update, and what pick says before it, for the dead rank and without it."""
+    cluster, lib = "cluster.toml", "lib"
+    (working_folder / cluster).write_text(
+        'topology = "dgx1"\ngroups = ["0-3"]\ncollectives = ["allgather"]\nbudget = "2s"\n'
+    )
+    assert synth("library", "build", cluster, "--out", lib, "--jobs", "1").code == 0
+    picked = ("library", "pick", lib, "allgather")
+    early = synth(*picked, "0-3", "1M", "--without", "rank:2").refusal
+    assert f"has no answers for it yet; make them with synth library update CLUSTER.toml --out {lib}" in early
+    update = ("library", "update", cluster, "--out", lib, "--without", "rank:2", "--jobs", "1")
+    text = synth(*update).out
+    assert [line.split()[0] for line in text.splitlines() if " → 0,1,3 " in line] == ["allgather"] * 3
+    assert max(map(len, text.splitlines())) <= 80
+    (failure,) = json.loads(synth(*update, "--json").out)["failures"]
+    assert {(*cost["group"], *cost["group_after"]) for cost in failure["costs"]} == {(0, 1, 2, 3, 0, 1, 3)}
+    assert failure["slower"] == pytest.approx(
+        max(
+            next(after / before for _, before, after in cost["times"][::-1] if before and after)
+            for cost in failure["costs"]
+        )
+    )
+    dead = synth(*picked, "0-3", "1M", "--without", "rank:2").flat
+    assert dead.endswith("rank 2 is dead in this failure; ask for the ranks that are left: 0,1,3")
+    other = synth(*picked, "0-3", "1M", "--without", "rank:1").refusal
+    assert "it must be one that synth library update wrote: rank:2" in other
 
 
 def test_pick_knows_all_ranks_and_refuses_sizes_that_the_call_cannot_have(synth: Call, working_folder: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -66,12 +68,23 @@ def test_a_terminal_has_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "3/12" in terminal.getvalue()
 
 
-def test_a_line_of_progress_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = io.StringIO()
-    terminal.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr(sys, "stderr", terminal)
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_line_of_progress_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: is_terminal  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("COLUMNS", "80")
-    progress_line(0.0)("word " * 40, None)
-    lines = terminal.getvalue().split("\r\x1b[2K")
-    assert "reading the topology" in lines[1]
-    assert max(map(len, lines)) < 80 <= len("word " * 40)
+    monkeypatch.setattr(progress, "_LOGGED_S", 0.0)
+    monkeypatch.setattr(progress, "_FIRST_S", 0.0)
+    show = progress_line(0.0)
+    show("word " * 40, None)
+    show(f"{'word ' * 10}· {'too long ' * 10}· short", None)
+    with progress.showing("building", lambda: (1, 3, f"about 5 s left, {'long ' * 20}, now x")):
+        for _ in range(0 if is_terminal else 1000):
+            if "now x" in stream.getvalue():
+                break
+            time.sleep(0.01)
+    lines = re.split("[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue()))
+    assert "reading the topology" in lines[0] + lines[1]
+    assert any(line.endswith(" · short") and "long" not in line for line in lines)
+    assert max(map(len, lines)) <= 80 <= len("word " * 40)

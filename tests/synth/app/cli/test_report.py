@@ -144,7 +144,14 @@ def test_one_schedule_and_one_program(synth: Call, working_folder: Path, library
     assert [algorithm["kind"] for algorithm in read(working_folder / "a.html")] == ["schedule"]
     program = next(library.glob("msccl/allgather*.xml"))
     assert synth("report", program, "-o", "b.html").code == 0
-    assert read(working_folder / "b.html")[0]["unit"] == "steps"
+    assert read(working_folder / "b.html")[0]["unit"] == "µs"
+    assert "No times are known" not in (working_folder / "b.html").read_text(encoding="utf-8")
+    alone = Path(shutil.copy(program, working_folder / "alone.xml"))
+    program.write_text(program.read_text() + "\n")  # The index's times are those of other bytes.
+    for changed in (alone, program):
+        assert synth("report", changed, "-o", "b.html").code == 0
+        assert read(working_folder / "b.html")[0]["unit"] == "steps"
+        assert "No times are known" in (working_folder / "b.html").read_text(encoding="utf-8")
     arguments = ("--topo", "ring:8", "--group", "0-3", "--size", "64K")
     assert "no link" in synth("report", program, "-o", "c.html", *arguments).refusal
     assert not (working_folder / "c.html").exists()
@@ -234,5 +241,7 @@ def test_a_library_is_shown_for_its_own_ranks(synth: Call, working_folder: Path)
     assert synth("report", "out", "--topo", "line:4").code == 0
     assert [algorithm["unit"] for algorithm in read(working_folder / "report.html")] == ["µs", "µs"]
     program = next((working_folder / "out" / "msccl").iterdir())
-    assert "no link" in synth("report", program, "--topo", "line:4").refusal
+    assert synth("report", program, "--topo", "line:4").code == 0
+    alone = shutil.copy(program, working_folder / "alone.xml")
+    assert "no link" in synth("report", alone, "--topo", "line:4").refusal
     assert synth("report", program, "--topo", "line:4", "--group", "2,1,3").code == 0

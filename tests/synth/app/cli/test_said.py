@@ -222,3 +222,26 @@ def test_an_algorithm_that_the_other_form_lacks_is_named() -> None:
         lines = of_one._late_in_other_form(Saved(None, result, other_form=other))
         assert len(lines) == count
         assert all("out of place" in line and line.endswith("; try a longer --budget") for line in lines)
+
+
+def test_a_part_of_the_ranks_is_told_from_nodes_and_their_ranks(synth: Call) -> None:
+    """Check that "4 of 8" stands before what there are 8 of, and no other number."""
+    for topo, stated in (
+        ("dgx1", "(4 of 8 V100,"),
+        ("ring:6", "(4 of 6 ranks: ring of 6,"),
+        ("dgx-a100:2", "(4 of 16 ranks: 2 nodes of 8 A100,"),
+    ):
+        answer = synth(
+            "allgather", "--topo", topo, "--group", "0-3", "--size", "1M", "--engine", "route", "--budget", "4s"
+        )
+        assert stated in answer.flat
+
+
+def test_a_file_of_another_kind_is_named(synth: Call, working_folder: Path) -> None:
+    """Check that the file of a cluster is no network, and that a network's is no cluster, with what would be right."""
+    (working_folder / "cluster.toml").write_text('topology = "dgx1"\ngroups = ["all"]\n')
+    (working_folder / "network.toml").write_text(synth("topo", "show", "ring:3").out)
+    refusal = synth("allgather", "--topo", "cluster.toml").refusal
+    assert "cluster.toml:1: topology: is a key of a cluster's file" in refusal
+    assert refusal.endswith("name the network itself: dgx1")
+    assert 'topology = "FILE.toml"' in synth("library", "build", "network.toml").refusal

@@ -95,6 +95,10 @@ def test_a_dead_link_touches_the_groups_that_have_it(tmp_path: Path) -> None:
     assert not {task.key for task in mirrored_plan.searches} & set(pool.solved)
 
 
+def shown(entry: IndexEntry) -> tuple[float | None, ...]:
+    return entry.shown_bytes, entry.time_us
+
+
 def test_the_cost_of_a_failure(tmp_path: Path) -> None:
     file, lib = tmp_path / "cluster.toml", tmp_path / "lib"
     file.write_text(QUAD.replace('sizes = "1M"\n', "").replace(', "4-7", "4,5"', ""))
@@ -110,6 +114,26 @@ def test_the_cost_of_a_failure(tmp_path: Path) -> None:
         rows = [row | {"max_bytes": row["max_bytes"] or 1 << 32} for row in index["algorithms"]]
         (folder / "index.json").write_text(json.dumps(index | {"algorithms": rows}))
     assert costs(lib, hurt)[0] == dearest
+    for folder, column in ((lib, 1), (hurt, 2)):
+        entries = [e for e in load_index(folder) if (e.group, e.inplace) == ((0, 1, 2, 3), dearest.inplace)]
+        for row in dearest.times:
+            stated = [point[1] for entry in entries if entry.in_range(row[0]) for point in (*entry.curve, shown(entry))]
+            assert row[column] is None or row[column] in stated
+    assert any(None not in row for row in dearest.times)
+
+
+def test_a_group_that_loses_a_rank_is_compared_with_what_is_left(tmp_path: Path) -> None:
+    file, lib = tmp_path / "cluster.toml", tmp_path / "lib"
+    file.write_text('topology = "dgx1"\ngroups = ["0-3"]\ncollectives = ["allgather"]\nsizes = "1M"\nbudget = "1s"\n')
+    healthy = make_plan(read_cluster(file), 1)
+    build(healthy, lib, Cache(None), Inline())
+    hurt = fault_folder(lib, ["rank:2"])
+    build(touched(healthy, file, ["rank:2"])[0], hurt, Cache(None), Inline())
+    assert costs(lib, hurt) == []
+    for cost in costs(lib, hurt, ["rank:2"]):
+        assert (cost.question.group, cost.group) == ((0, 1, 2, 3), (0, 1, 3))
+        assert cost.factor > 0
+    assert len(costs(lib, hurt, ["rank:2"])) >= 1
 
 
 def test_the_same_dead_parts_have_one_folder_and_others_another(tmp_path: Path) -> None:

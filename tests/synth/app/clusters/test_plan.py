@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from emit.targets import TARGETS, target_for
+from synth.app.cli.library import build as building
 from synth.app.cli.library.build import _say_plan
 from synth.app.clusters.cluster import read_cluster
 from synth.app.clusters.plan import BuildPlan, estimated_s, make_plan, spread_s
 from synth.app.clusters.task import solve, unpacked
+from synth.model.deadline import now
+from synth.storage.cache import open_cache
 from topologies.costs import KINDS
 from topologies.load import load
 
@@ -138,6 +141,23 @@ def test_the_estimate_is_within_the_budget(tmp_path: Path, capsys: pytest.Captur
         assert ("time runs out for some" in capsys.readouterr().out) == is_short
         _say_plan(plan, set(), 0.0, True)
         assert json.loads(capsys.readouterr().out)["seconds"] == pytest.approx(min(plan.seconds(), budget_s), abs=0.1)
+
+
+@pytest.mark.parametrize("is_first_run", [True, False])
+def test_a_plan_and_its_build_state_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_first_run: bool
+) -> None:
+    """Check that both name what compiling adds to the budget if it does, and that the build may take that long."""
+    monkeypatch.setattr(building, "are_some_on_disk", lambda: not is_first_run)
+    plan = planned(tmp_path, 'topology = "dgx1"\ngroups = ["all"]\ncollectives = ["allgather"]')
+    plan.cluster = replace(plan.cluster, budget_s=4.0)
+    added_s = building.COMPILING_S if is_first_run else 0.0
+    assert building._seconds(plan, now()) == pytest.approx(4.0 + added_s, abs=0.5)
+    clause = building._compiling(building.COMPILING_S)
+    _say_plan(plan, set(), 0.0, False)
+    assert (clause in " ".join(capsys.readouterr().out.split())) == is_first_run
+    building._warn_of_budget(plan, open_cache("none"))
+    assert (clause in " ".join(capsys.readouterr().err.split())) == is_first_run
 
 
 def test_more_work_takes_longer_only_where_engines_use_it(tmp_path: Path) -> None:
