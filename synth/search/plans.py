@@ -311,7 +311,7 @@ SINGLE = SearchPlan(
         Stage("two-hops", most_sends=15_000),
         Stage("one-shot", share=0.15, gap=1.02),
         # Before the packing of trees.
-        Stage("flow", share=0.05, from_ranks=_MANY_RANKS),
+        Stage("flow", share=0.05, from_ranks=_MANY_RANKS, gap=1.02),
         Stage("trees", share=0.35, gap=1.005),
         Stage("steiner", share=0.3, gap=1.01),
         # With fewer ranks exact search ends, and loading compiled loops takes longer than that.

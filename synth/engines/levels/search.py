@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from synth.baselines.fifo import waits
+from synth.engines.estimates import estimated_sends
 from synth.engines.flow.csr_network import CsrNetwork, csr_network
 from synth.engines.flow.ordering import OrderedSends, busiest_us
 from synth.engines.flow.quotients import quotient_of
@@ -29,6 +30,7 @@ from synth.model.compiled import choose_runner
 from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from synth.model.text import format_count
 from topologies.costed import protocol_costs
 from topologies.errors import InputError
 from topologies.levels.hierarchy import find_levels, nested
@@ -84,6 +86,9 @@ def solve(problem: Problem, request: Request, tuning: LevelsTuning = TUNING) -> 
     order = 1 if planned_problem.quotient is None else planned_problem.quotient.order
     most_sends = FLOW.expanded // order if problem.quotient is None else tuning.most_sends
     most_sends = min(most_sends, request.most_sends // order or most_sends)
+    if not problem.collective.kind.in_shares and estimated_sends(planned_problem) > most_sends:
+        yield Progress(f"levels: more than {format_count(most_sends, 'send')}")
+        return
     members = _members(problem.topology, problem.group)
     try:
         levels = Levels(planned_problem, members, tuning)
