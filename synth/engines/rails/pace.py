@@ -87,15 +87,14 @@ def _pace(problem: Problem, doors: Doors, copies: Rows, size_bytes: float) -> Pa
     """Return the pace at which all nodes can send and receive a slot's chunks over their doors."""
     net = problem.network
     kilobytes = float(problem.collective.chunk_bytes(size_bytes).max()) * 1e-3
-    node_gbs = np.minimum(doors.rate_in.sum(axis=1), doors.rate_out.sum(axis=1))
     crosses = doors.node[copies.tail] != doors.node[copies.head]
     place = doors.node[copies.tail[crosses]] * doors.nnodes + doors.node[copies.head[crosses]]
-    slot_us = np.bincount(place).max() * kilobytes / float(node_gbs.max())
+    slot_us = np.bincount(place).max() * kilobytes / float(doors.node_gbs.max())
     inner = doors.link[copies.tail[~crosses], copies.head[~crosses]]
     inside_us = (kilobytes / net.bandwidth_gbs[inner] + net.alpha_us[inner]).max(initial=0.0)
     outer = doors.link[copies.tail[crosses], copies.head[crosses]]
     latency_us = 2 * inside_us * (doors.members.shape[1] - 1) + float(net.alpha_us[outer].max()) + slot_us
-    return Pace(float(slot_us), float(node_gbs.max() / node_gbs.min()), latency_us)
+    return Pace(float(slot_us), doors.slowness, latency_us)
 
 
 def _pieces(nchunks: int, pieces: int, doors: Doors, copies: Rows, pace: Pace) -> tuple[Rows, Bools, Floats]:

@@ -66,9 +66,10 @@ def solve(problem: Problem, request: Request, tuning: RailsTuning = TUNING) -> I
     in which sends pass others that wait. Of an all-reduce, sums also come together in a node with less bandwidth, and
     both phases are list scheduled as one. More chunks gain at most half of what an answer lies above the bound.
     """
-    counts = tuning.parts if request.options.chunks is None else (request.options.chunks,)
-    choices = _owner_choices(find_doors(problem)) if problem.collective.kind.in_shares else [None]
+    doors = find_doors(problem)
+    choices = _owner_choices(doors) if problem.collective.kind.in_shares else [None]
     for size in request.sizes:
+        counts = _counts(problem, doors, choices[0], request, tuning)
         enough_us, best_us, before_us = request.bound.at(size)[0] * tuning.near, np.inf, np.inf
         for count in counts:
             for cut, schedule in _schedules(problem, count, size, choices, tuning):
@@ -87,6 +88,31 @@ def solve(problem: Problem, request: Request, tuning: RailsTuning = TUNING) -> I
             if best_us <= enough_us or now() >= request.deadline or is_idle or 2 * len(schedule) > most:
                 break
             before_us = best_us
+
+
+def _counts(
+    problem: Problem, doors: Doors, owners: Ints | None, request: Request, tuning: RailsTuning
+) -> Sequence[int]:
+    """Return the numbers of chunks a block or share to try.
+
+    Of an all-reduce with many sends it is one number: the pieces from which on the first and the last, in which the
+    others wait for the slowest node, gain too little, or fewer if their sends are too many or take too long.
+
+    Args:
+        problem: The problem, with one chunk a block.
+        doors: The nodes and rails.
+        owners: Owners of the sums of an all-reduce, one chunk each; None for other collectives.
+        request: The request to the engine.
+        tuning: Settings of the engine.
+    """
+    if request.options.chunks is not None:
+        return (request.options.chunks,)
+    nsends = 0 if owners is None else 2 * len(owners) * (problem.nranks - 1)
+    if nsends <= tuning.most_listed:
+        return tuning.parts
+    most = min(tuning.most_sends, request.most_sends or tuning.most_sends) / nsends
+    in_time = (request.deadline - now()) / 2 / (tuning.send_s * nsends)
+    return (max(1, int(min((doors.slowness - 1) / (2 * tuning.worth) + 1, most, in_time))),)
 
 
 def _schedules(

@@ -17,6 +17,7 @@ class RailsTuning:
         most_sends: Most sends of a schedule with more than the fewest chunks (some seconds).
         most_listed: Most sends that are list scheduled (some seconds).
         most_joint_sends: Most sends of an all-reduce whose phases are list scheduled as one (some seconds).
+        send_s: Seconds in which a send of a large schedule is planned, timed and replayed.
         orders: List schedules of both phases as one.
     """
 
@@ -24,9 +25,10 @@ class RailsTuning:
     near: float = 1.003
     parts: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     worth: float = 0.01
-    most_sends: int = 4_500_000
+    most_sends: int = 6_500_000
     most_listed: int = 300_000
     most_joint_sends: int = 60_000
+    send_s: float = 2e-6
     orders: int = 8
 
 
