@@ -25,7 +25,7 @@ class RailsTuning:
     near: float = 1.003
     parts: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     worth: float = 0.01
-    most_sends: int = 8_500_000
+    most_sends: int = 6_500_000
     most_listed: int = 300_000
     most_joint_sends: int = 60_000
     send_s: float = 2e-6
