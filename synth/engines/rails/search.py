@@ -92,11 +92,12 @@ def solve(problem: Problem, request: Request, tuning: RailsTuning = TUNING) -> I
 
 def _counts(
     problem: Problem, doors: Doors, owners: Ints | None, request: Request, tuning: RailsTuning
-) -> Sequence[int]:
-    """Return the numbers of chunks a block or share to try.
+) -> Iterator[int]:
+    """Yield the numbers of chunks a block or share to try.
 
-    Of an all-reduce with many sends it is one number: the pieces from which on the first and the last, in which the
-    others wait for the slowest node, gain too little, or fewer if their sends are too many or take too long.
+    Of an all-reduce with many sends these are one, so that there is an answer, and one more number: the pieces from
+    which on the first and the last, in which the others wait for the slowest node, cost little, or fewer if their sends
+    are too many or, as the first answer took, take longer than half of the time left.
 
     Args:
         problem: The problem, with one chunk a block.
@@ -106,13 +107,19 @@ def _counts(
         tuning: Settings of the engine.
     """
     if request.options.chunks is not None:
-        return (request.options.chunks,)
+        yield request.options.chunks
+        return
     nsends = 0 if owners is None else 2 * len(owners) * (problem.nranks - 1)
     if nsends <= tuning.most_listed:
-        return tuning.parts
+        yield from tuning.parts
+        return
+    begun = now()
+    yield 1
     most = min(tuning.most_sends, request.most_sends or tuning.most_sends) / nsends
-    in_time = (request.deadline - now()) / 2 / (tuning.send_s * nsends)
-    return (max(1, int(min((doors.slowness - 1) / (2 * tuning.worth) + 1, most, in_time))),)
+    in_time = (request.deadline - now()) / 2 / max(1e-3, now() - begun)
+    pieces = int(min((doors.slowness - 1) / (2 * tuning.worth) + 1, most, in_time))
+    if pieces > 1:
+        yield pieces
 
 
 def _schedules(

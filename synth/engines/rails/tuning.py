@@ -17,7 +17,6 @@ class RailsTuning:
         most_sends: Most sends of a schedule with more than the fewest chunks (some seconds).
         most_listed: Most sends that are list scheduled (some seconds).
         most_joint_sends: Most sends of an all-reduce whose phases are list scheduled as one (some seconds).
-        send_s: Seconds in which a send of a large schedule is planned, timed and replayed.
         orders: List schedules of both phases as one.
     """
 
@@ -28,7 +27,6 @@ class RailsTuning:
     most_sends: int = 6_500_000
     most_listed: int = 300_000
     most_joint_sends: int = 60_000
-    send_s: float = 2e-6
     orders: int = 8
 
 
